@@ -1,0 +1,42 @@
+# make demo | test | fast | build | dist | asan | tsan: each alone installs what is missing, builds and runs.
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+PRESET ?= release
+BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
+ENV := eval "$$(cmake/setup.sh --env)"
+JOBS ?= $(shell nproc)
+
+.PHONY: setup build test fast demo dist asan tsan fuzz bench clean help
+help:
+	@sed -n '1p' Makefile
+
+setup:
+	@cmake/setup.sh
+
+$(BUILD)/build.ninja: | setup
+	@$(ENV) && cmake --preset $(PRESET)
+
+build: setup $(BUILD)/build.ninja
+	@$(ENV) && cmake --build $(BUILD) -j $(JOBS)
+
+test: build
+	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
+
+fast: build
+	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -L fast -j $(JOBS) --no-tests=error
+
+demo: build
+	@$(ENV) && $(BUILD)/bin/specdec demo
+
+# The relocatable tree: binaries, the small shared libraries beside them, licences. Needs only a Python venv with torch.
+dist: build
+	@$(ENV) && rm -rf dist && cmake --install $(BUILD) --prefix dist/specdec --strip
+
+asan tsan:
+	@$(MAKE) --no-print-directory fast PRESET=$@
+
+fuzz: setup
+	@$(ENV) && cmake --preset fuzz && cmake --build build-fuzz -j $(JOBS) && ctest --test-dir build-fuzz --output-on-failure --no-tests=error
+
+clean:
+	rm -rf build build-* dist

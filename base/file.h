@@ -1,0 +1,95 @@
+// Files: bounded reads that refuse anything but regular files, mapped views, and crash-safe publishing.
+// A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace specdec {
+
+namespace fs = std::filesystem;
+
+// Whole content of a regular file (opened O_NONBLOCK and fstat'ed, so a FIFO or a device neither hangs nor is read).
+// Throws Error(kind) if missing, not regular or larger than max_bytes; Error(kIo) if reading fails or is not permitted.
+std::string read_file(const fs::path& path, size_t max_bytes = 64u << 20, ErrorKind kind = ErrorKind::kData);
+
+// Read-only bytes of a regular file, read with pread on demand: a file truncated meanwhile is an error, not a SIGBUS.
+class InputFile {
+ public:
+  explicit InputFile(fs::path path, ErrorKind kind = ErrorKind::kModel);
+  ~InputFile();
+  InputFile(InputFile&& other) noexcept;
+  InputFile& operator=(InputFile&&) = delete;
+
+  uint64_t size() const { return size_; }
+  const fs::path& path() const { return path_; }
+  // Fills `out` from `offset`. Throws Error(kind) past the end, Error(kIo) on a read error. Thread-safe.
+  void read(uint64_t offset, std::span<std::byte> out) const;
+
+ private:
+  fs::path path_;
+  ErrorKind kind_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+// Buffered sequential writer to a new file; finish() flushes, fsyncs and closes with every return value checked.
+// Without finish() the destructor removes the file.
+class OutputFile {
+ public:
+  explicit OutputFile(fs::path path);  // O_CREAT | O_TRUNC
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(std::string_view bytes);
+  void finish();
+  uint64_t bytes_written() const { return written_; }
+
+ private:
+  void flush();
+  fs::path path_;
+  int fd_ = -1;
+  std::string buffer_;
+  uint64_t written_ = 0;
+};
+
+// Replaces `path` with `bytes`: unique temporary file beside it, write, fsync, rename, fsync of the directory.
+void write_file_atomic(const fs::path& path, std::string_view bytes);
+
+// Appends one line (a newline is added) to a JSONL file in one write(2) call.
+void append_line(const fs::path& path, std::string_view line);
+
+void fsync_directory(const fs::path& directory);
+
+// Builds a directory under a temporary name beside `destination`, then publishes it: fill(tmp) writes the files (each one
+// fsynced by write_file_atomic or OutputFile), directories are fsynced, and tmp is renamed to `destination` without
+// replacing. Returns false, and removes tmp, if `destination` exists already. Leftovers of killed runs are named
+// "<name>.<random>.partial" and are removed by remove_partials.
+bool publish_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
+// As above, but an existing `destination` is exchanged for the new one in one rename and then removed.
+void replace_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
+void remove_partials(const fs::path& parent, int64_t older_than_seconds);
+
+// Exclusive advisory lock for the life of the object. Throws Error(kNetwork) ("lock held by process N": exit 75) if taken.
+class FileLock {
+ public:
+  explicit FileLock(const fs::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
+// Bytes available to this user on the file system that holds `path` (nearest existing parent).
+uint64_t free_disk_bytes(const fs::path& path);
+
+}  // namespace specdec

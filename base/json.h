@@ -1,0 +1,44 @@
+// Bounded JSON reading and canonical writing, over nlohmann::json. Foreign input is depth-limited before it is parsed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace specdec {
+
+using Json = nlohmann::json;
+
+struct JsonLimits {
+  size_t max_bytes = 64u << 20;
+  int max_depth = 64;
+};
+
+// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth or size over the limits and trailing
+// bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position. Never recurses deeper than max_depth.
+Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
+
+// Reads and parses a regular file. Throws Error(kind) if it is missing, not a regular file, too large or malformed.
+Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
+
+// Sorted keys, no spaces, UTF-8: equal values give equal bytes. Digests are taken of this form.
+std::string canonical_json(const Json& value);
+
+// Typed access with the key named in the error ("config.json: hidden_size: expected integer in [1, 65536], found -3").
+// `where` is the file (or the path inside it). Missing keys and null give the default where there is one, else an error.
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind);
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback, const std::string& where, ErrorKind kind);
+double json_double(const Json& object, const char* key, double low, double high, const std::string& where, ErrorKind kind);
+double json_double(const Json& object, const char* key, double low, double high, double fallback, const std::string& where, ErrorKind kind);
+bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind);
+std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind);
+std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind);
+
+// Checks object["schema"] == "specdec.<name>/<version>". Throws Error(kind): other names and unknown versions are refused.
+void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind = ErrorKind::kData);
+
+}  // namespace specdec

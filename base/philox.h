@@ -1,0 +1,41 @@
+// Philox4x32-10 (Salmon et al., SC'11): counter-based random numbers, the same on every machine and in every order.
+// A stream is keyed by (seed, stream id); element n of a stream needs no state but n.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace specdec {
+
+inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
+  for (int round = 0; round < 10; ++round) {
+    const uint64_t a = 0xD2511F53ull * counter[0], b = 0xCD9E8D57ull * counter[2];
+    counter = {static_cast<uint32_t>(b >> 32) ^ counter[1] ^ key[0], static_cast<uint32_t>(b),
+               static_cast<uint32_t>(a >> 32) ^ counter[3] ^ key[1], static_cast<uint32_t>(a)};
+    key = {key[0] + 0x9E3779B9u, key[1] + 0xBB67AE85u};
+  }
+  return counter;
+}
+
+// Uniforms in the open interval (0, 1) with 53 bits: element `index` of stream `stream` under `seed`.
+inline double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
+  const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
+                             static_cast<uint32_t>(stream >> 32)},
+                            {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const uint64_t bits = ((static_cast<uint64_t>(r[0]) << 32) | r[1]) >> 11;
+  return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
+}
+
+// A cursor over one stream. Satisfies UniformRandomBitGenerator is not wanted: std:: distributions differ by library.
+class PhiloxStream {
+ public:
+  PhiloxStream(uint64_t seed, uint64_t stream, uint64_t index = 0) : seed_(seed), stream_(stream), index_(index) {}
+  double uniform() { return philox_uniform(seed_, stream_, index_++); }
+  uint64_t below(uint64_t n) { return static_cast<uint64_t>(uniform() * static_cast<double>(n)); }  // [0, n), n < 2^52
+  uint64_t index() const { return index_; }
+
+ private:
+  uint64_t seed_, stream_, index_;
+};
+
+}  // namespace specdec

@@ -1,0 +1,74 @@
+// safetensors files: a strict reader (hostile input: research/reliability.md 4) and a streaming writer. Torch-free;
+// engine/model/weights makes tensors of the views. Format: u64 LE header length, JSON header, data without holes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace specdec {
+
+struct TensorEntry {
+  std::string dtype;            // "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL", …
+  std::vector<int64_t> shape;   // every dimension >= 0, rank <= 8
+  uint64_t offset = 0;          // absolute byte offset in the file
+  uint64_t bytes = 0;
+};
+
+// Bytes per element; 0 for an unknown dtype.
+int dtype_bytes(const std::string& dtype);
+
+class SafetensorsFile {
+ public:
+  // Throws Error(kModel): pickle or other magic, truncated, header over 100 MB, bad JSON, duplicate names, unknown dtype,
+  // size mismatch, overlap, hole, trailing bytes, more than 1e6 tensors, names over 1 KiB.
+  explicit SafetensorsFile(const std::filesystem::path& path);
+
+  const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
+  const InputFile& file() const { return file_; }
+  void read(const TensorEntry& entry, std::span<std::byte> out) const;  // out.size() == entry.bytes
+
+ private:
+  InputFile file_;
+  std::map<std::string, TensorEntry> tensors_;
+  std::map<std::string, std::string> metadata_;
+};
+
+// The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json.
+// Throws Error(kModel): neither present (a pickle-only directory is named as such), index names a path with '/' or "..",
+// missing shard, a tensor in two shards or in another shard than the index says.
+class SafetensorsDirectory {
+ public:
+  explicit SafetensorsDirectory(const std::filesystem::path& directory);
+
+  std::vector<std::string> names() const;  // sorted
+  bool contains(const std::string& name) const { return where_.count(name) != 0; }
+  const TensorEntry& entry(const std::string& name) const;
+  void read(const std::string& name, std::span<std::byte> out) const;
+  const SafetensorsFile& shard_of(const std::string& name) const;
+
+ private:
+  std::vector<std::unique_ptr<SafetensorsFile>> shards_;
+  std::map<std::string, size_t> where_;
+  std::filesystem::path directory_;
+};
+
+struct TensorToWrite {
+  std::string name;
+  std::string dtype;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> data;  // little-endian, contiguous, shape × dtype_bytes
+};
+
+// Writes one file, fsynced; the header is padded with spaces to 8 bytes and metadata {"format":"pt"} is added.
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+                       std::map<std::string, std::string> metadata = {{"format", "pt"}});
+
+}  // namespace specdec

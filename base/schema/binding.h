@@ -1,0 +1,35 @@
+// specdec.json beside a draft: which target it was made for and how.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/fingerprint.h"
+#include "base/json.h"
+
+namespace specdec {
+
+struct DraftBinding {
+  static constexpr int kVersion = 1;  // schema "specdec.draft/1"
+  Fingerprint target;
+  std::string kind;       // "prune:2", "model", "config"
+  std::string loss;
+  Json training;          // provenance: data digest, steps, acceptance before and after with intervals, tool version
+
+  void validate(const std::string& where) const;
+};
+Json to_json(const DraftBinding& binding);
+DraftBinding draft_binding_from_json(const Json& object, const std::string& where);
+// specdec.json of the directory, nothing if there is none (an unbound draft). Throws Error(kModel) when malformed.
+std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_directory);
+
+enum class BindingState { kBound, kUnbound, kStale };
+struct BindingCheck {
+  BindingState state = BindingState::kUnbound;
+  std::string reason;     // for kStale: which tiers differ and both ids
+};
+// Fingerprints the target and compares. An unbound draft must have the same vocabulary and tokenizer bytes, else Error(kModel).
+BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft);
+
+}  // namespace specdec

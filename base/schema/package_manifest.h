@@ -1,0 +1,48 @@
+// manifest.json of a package (schema "specdec.package/1"): an immutable directory named after this file's sha256.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/schema/validation_report.h"
+
+namespace specdec {
+
+struct PackagedFile {
+  std::string path;     // relative, '/' separated, no "..", no absolute
+  uint64_t size = 0;
+  std::string sha256;
+};
+
+struct PackageManifest {
+  static constexpr int kVersion = 1;
+  std::vector<PackagedFile> files;       // every file but the manifest, sorted by path
+  Fingerprint target, draft;
+  std::string draft_kind, tokenizer_digest;
+  std::string target_reference;          // path or hub name when target/ is not inside, else ""
+  Json report;                           // the validation report, whole
+  bool allowed_failed = false;
+  Json provenance;                       // the draft's specdec.json
+  std::string parent;                    // digest of the package it replaces, "" first
+  std::string created, tool_version;
+
+  void validate(const std::string& where) const;
+};
+Json to_json(const PackageManifest& manifest);
+PackageManifest package_manifest_from_json(const Json& object, const std::string& where);
+PackageManifest read_manifest(const std::filesystem::path& package);  // Error(kData): missing, malformed, unknown version
+
+// A MODEL argument resolved to directories: a package gives both, a plain directory one.
+struct ResolvedPackage {
+  std::filesystem::path root, target, draft;
+  std::string digest;
+  PackageManifest manifest;
+};
+// `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or "sha256-…" inside a store.
+// Nothing if it is not a package. Verifies sizes, and digests if `verify_digests`. Throws Error(kData) when damaged.
+std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);
+
+}  // namespace specdec

@@ -1,0 +1,80 @@
+// report.json of `validate` (schema "specdec.validate/1"): what the gate decided and every figure behind it. Read by package
+// and monitor.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/acceptance.h"
+#include "base/fingerprint.h"
+#include "base/json.h"
+#include "base/statistics.h"
+
+namespace specdec {
+
+struct RolloutFigures {
+  int k = 0;
+  std::string verify;
+  Estimate alpha;                  // mean overlap over reached positions, per conversation
+  AcceptanceCounts counts;
+};
+
+struct SegmentFigure {
+  std::string name;
+  Estimate alpha;
+  RolloutFigures rollout;          // per-position baseline of the segment, for the monitor
+};
+
+struct ValidationReport {
+  static constexpr int kVersion = 1;
+  std::string verdict;             // pass | fail | not_lossless | not_worth_it | inconclusive | stale
+  std::string reason;              // one line
+  std::string started, tool_version;
+  double seconds = 0;
+  Fingerprint target, draft;       // of the two directories, as measured
+  std::string target_path, draft_path, data_path, data_digest, contexts, split, device, dtype;
+  double temperature = 1, floor = 0.6, goal = 0.7;
+  // acceptance
+  Estimate alpha;                  // .n = requests
+  double alpha_tokens = 0, greedy_agreement = 0;
+  int64_t tokens = 0;
+  RolloutFigures rollout;
+  std::vector<SegmentFigure> segments;
+  struct Baseline {
+    Estimate difference;           // .n = paired requests
+  };
+  std::optional<Baseline> baseline;
+  // speed
+  bool has_speed = false;
+  double draft_cost = 0;                        // c at batch 1
+  std::map<int, double> verify_cost;            // batch → v
+  std::map<int, std::map<int, double>> verify_cost_table;  // batch → K → v, may be empty
+  Estimate speedup;                             // measured at batch 1, .n = prompts
+  double predicted_speedup = 0;
+  int best_k = 0;                               // the K it was measured with
+  struct TableRow {
+    int batch, k;
+    double speedup;
+  };
+  std::vector<TableRow> table;
+  std::vector<std::array<int, 3>> schedule;     // [batch_lo, batch_hi, k]
+  // exactness
+  bool has_lossless = false;
+  int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
+  double sampled_p_value = 1;
+  std::vector<double> request_alphas;           // one a request in data order, with request_ids: for paired comparison
+  std::vector<std::string> request_ids;
+
+  void validate(const std::string& where) const;
+};
+Json to_json(const ValidationReport& report);
+ValidationReport validation_report_from_json(const Json& object, const std::string& where);
+
+// Exit code of the contract for a verdict: pass 0, fail and not_lossless 3, inconclusive 4, stale 5, not_worth_it 6.
+int verdict_exit_code(const std::string& verdict);
+
+}  // namespace specdec

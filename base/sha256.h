@@ -1,0 +1,30 @@
+// SHA-256 through OpenSSL: identity of files, models and packages. Lower-case hexadecimal everywhere.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace specdec {
+
+class Sha256 {
+ public:
+  Sha256();
+  ~Sha256();
+  void update(std::span<const std::byte> bytes);
+  void update(std::string_view bytes);
+  std::string hex();  // finishes; call once
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+std::string sha256_hex(std::string_view bytes);
+// Digest of a regular file, read in blocks. Throws Error(kData) if missing or not regular, Error(kIo) on read errors.
+std::string sha256_file(const std::filesystem::path& file);
+
+}  // namespace specdec

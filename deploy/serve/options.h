@@ -1,0 +1,27 @@
+// Options of `specdec serve`.
+#pragma once
+
+#include <string>
+
+#include "base/run_options.h"
+
+namespace specdec::deploy {
+
+struct ServeOptions {
+  std::string package;                    // or target (+ draft)
+  std::string target, draft;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string api_key_file;
+  std::string admin_socket;
+  std::string record_dir;                 // traffic records (with text) for `data`; acceptance records beside them
+  std::string acceptance_log;             // acceptance records only (no text)
+  std::string model_name;                 // name in /v1/models; default: directory name of the target
+  int64_t max_batch = 8, queue_limit = 256, max_context = 0;
+  double drain_seconds = 30;
+  bool allow_stale = false;
+  DeviceOptions device;
+  SpeculationOptions speculation;
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,40 @@
+// The seam between verification and whatever computes logits: a real decoder (model_runner.h) or a table in tests.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace specdec::decode {
+
+using SequenceId = int64_t;
+
+struct Extension {
+  SequenceId sequence = 0;
+  std::span<const int32_t> tokens;   // appended to the sequence, at least one
+  int64_t num_logits = 1;            // rows wanted, for the last tokens
+};
+
+// fp32 logits on the host, row-major [rows, vocab]. Owned by the step and reused: no allocation once warm.
+struct LogitRows {
+  std::vector<float> data;
+  int64_t vocab = 0;
+  std::span<const float> row(int64_t i) const { return {data.data() + i * vocab, static_cast<size_t>(vocab)}; }
+  std::span<float> row(int64_t i) { return {data.data() + i * vocab, static_cast<size_t>(vocab)}; }
+};
+
+class CausalModel {
+ public:
+  virtual ~CausalModel() = default;
+  virtual int64_t vocab_size() const = 0;
+  virtual int64_t max_length() const = 0;
+  virtual SequenceId open() = 0;
+  virtual void close(SequenceId sequence) = 0;
+  virtual int64_t length(SequenceId sequence) const = 0;
+  virtual void truncate(SequenceId sequence, int64_t length) = 0;
+  // One pass over all extensions; out gets Σ num_logits rows in order.
+  virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
+};
+
+}  // namespace specdec::decode

@@ -1,0 +1,27 @@
+// Verification rules (research/serve.md 8): given drafted tokens and both distributions, how many are kept and what follows.
+// Pure functions over host rows; all randomness through Randomness.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/run_options.h"
+#include "engine/decode/randomness.h"
+
+namespace specdec::decode {
+
+struct VerifyInput {
+  std::span<const int32_t> drafted;               // K tokens, drafted[i] drawn from q[i]
+  std::vector<std::span<const float>> p;          // K + 1 target rows [V]
+  std::vector<std::span<const float>> q;          // K draft rows [V], the very distributions drawn from
+};
+struct VerifyResult {
+  int64_t accepted = 0;   // 0..K
+  int32_t next = -1;      // the correction, or the bonus token when all were accepted
+};
+VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
+VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
+VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch);
+
+}  // namespace specdec::decode

@@ -1,0 +1,40 @@
+// The one decoder forward pass: free functions over tensors, with gradients in distill, without in decode.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "engine/model/kv_cache.h"
+#include "engine/model/weights.h"
+
+namespace specdec::model {
+
+// Called with the residual stream after `layer` layers ([T, E] or [B, S, E]); 0 is the embedding. EAGLE-3 taps use it.
+using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidden)>;
+
+// Teacher-forced pass without a cache, differentiable. tokens [B, S] int64, right-padded (causal: padding never reaches
+// earlier positions); positions [B, S] int64 or undefined (0..S-1); segment [B, S] int64 or undefined: tokens attend only to
+// equal segments (packed rows). Returns logits [B, S, V] in the weights' dtype.
+struct TrainBatch {
+  at::Tensor tokens, positions, segment;
+};
+at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
+
+// Incremental pass over several sequences at once (flat batch). Each part appends its tokens to its cache and gets logits
+// for its last `num_logits` tokens. tree_mask: [T, T] bool over the part's own tokens (true = may attend), undefined = causal;
+// positions: explicit, or empty for cache length + 0..T-1.
+struct SequencePart {
+  KvCache* cache = nullptr;
+  std::span<const int32_t> tokens;
+  int64_t num_logits = 1;
+  at::Tensor tree_mask;
+  std::vector<int64_t> positions;
+};
+// Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order. Caches are committed.
+at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {});
+
+}  // namespace specdec::model
