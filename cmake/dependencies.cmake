@@ -7,6 +7,7 @@ find_package(OpenSSL REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 
+find_package(spdlog REQUIRED)
 find_package(CURL REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 if(BUILD_TESTING)

@@ -14,7 +14,7 @@ venv=$cache/venv-$(sha256sum "$lock" | cut -c1-12)
 say() { printf 'setup: %s\n' "$*" >&2; }
 
 packages=(g++ make pkg-config python3-venv ca-certificates
-  libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libtomlplusplus-dev
+  libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
   libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev libssl-dev
   libcurl4-openssl-dev prometheus-cpp-dev libbenchmark-dev librapidcheck-dev libgloo-dev
   clang-19 libclang-rt-19-dev ccache mold)
