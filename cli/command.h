@@ -28,7 +28,8 @@ struct Global {
   int verbosity = 0;               // -q = -1, -v = 1
   std::string log_format = "text";
   std::string config_file;
-  std::string program;             // path of this executable, to start siblings
+  std::string program;             // absolute path of this executable, to start siblings
+  std::vector<std::string> arguments;  // argv[1..], handed on to specdec-engine
 };
 
 // Each returns an exit code and prints its result to stdout (one JSON object with --json).

@@ -1,0 +1,152 @@
+#include "cli/command.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+
+namespace specdec::cli {
+
+namespace fs = std::filesystem;
+
+void add_device_flags(CLI::App& sub, DeviceOptions& options) {
+  sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
+  sub.add_option("--dtype", options.dtype, "auto (the checkpoint's own) | fp32 | bf16 | fp16")->capture_default_str()->group("Device");
+  sub.add_option("--seed", options.seed, "Seed of every random choice")->capture_default_str()->group("Device");
+  sub.add_option("--threads", options.threads, "CPU threads, 0 = all cores")->capture_default_str()->group("Device");
+}
+
+void add_sampling_flags(CLI::App& sub, SamplingOptions& options) {
+  sub.add_option("--temperature", options.temperature, "0 = greedy")->capture_default_str()->group("Sampling");
+  sub.add_option("--top-k", options.top_k, "Keep the k likeliest tokens, 0 = off")->capture_default_str()->group("Sampling");
+  sub.add_option("--top-p", options.top_p, "Keep the smallest set with this mass")->capture_default_str()->group("Sampling");
+  sub.add_option("--min-p", options.min_p, "Drop tokens below this share of the best one")->capture_default_str()->group("Sampling");
+}
+
+void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
+  sub.add_option_function<std::string>(
+         "--k",
+         [&options](const std::string& text) {
+           if (text == "auto") {
+             options.k = -1;
+             return;
+           }
+           size_t end = 0;
+           int value = -1;
+           try {
+             value = std::stoi(text, &end);
+           } catch (const std::exception&) {
+             end = 0;
+           }
+           if (end != text.size() || value < 0) throw Error(ErrorKind::kUsage, "--k: expected a number >= 0 or auto, found '" + text + "'");
+           options.k = value;
+         },
+         "Draft tokens a step: a number, 0 = plain, or auto")
+      ->default_str("auto")
+      ->group("Speculation");
+  sub.add_option("--max-k", options.max_k, "Upper bound for --k auto")->capture_default_str()->group("Speculation");
+  sub.add_option_function<std::string>(
+         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block")
+      ->default_str("token")
+      ->group("Speculation");
+}
+
+void exec_engine(const Global& global) {
+  // Build tree: bin/specdec beside libexec/specdec-engine; install tree: the same.
+  const fs::path engine = fs::path(global.program).parent_path().parent_path() / "libexec" / "specdec-engine";
+  std::vector<char*> argv;
+  argv.push_back(const_cast<char*>(engine.c_str()));
+  for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  // libgomp reads it at load time: idle threads must not spin on cores that others share.
+  setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
+  ::execv(engine.c_str(), argv.data());
+  throw Error(ErrorKind::kInternal, engine.string() + ": the engine program could not be started (" + std::strerror(errno) +
+                                        "): this command runs models and needs a build with LibTorch");
+}
+
+namespace {
+
+std::string duration(double seconds) {
+  char text[32];
+  const long s = std::lround(seconds);
+  if (s < 60)
+    std::snprintf(text, sizeof text, "%lds", s);
+  else if (s < 3600)
+    std::snprintf(text, sizeof text, "%ldm%02lds", s / 60, s % 60);
+  else
+    std::snprintf(text, sizeof text, "%ldh%02ldm", s / 3600, s / 60 % 60);
+  return text;
+}
+
+// Redraws one terminal line at most 10 times a second; writes a plain line in 30 s where stderr is no terminal.
+class ProgressLine {
+ public:
+  explicit ProgressLine(bool terminal) : terminal_(terminal) {}
+  ~ProgressLine() {
+    if (open_) std::fputc('\n', stderr);
+  }
+
+  void show(const Progress& p) {
+    const auto now = std::chrono::steady_clock::now();
+    if (p.stage != stage_) {
+      if (open_) std::fputc('\n', stderr);
+      open_ = false;
+      stage_ = p.stage;
+      started_ = now;
+      shown_ = {};
+    }
+    const bool last = p.total > 0 && p.done >= p.total;
+    const auto gap = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000);
+    if (!last && shown_.time_since_epoch().count() != 0 && now - shown_ < gap) return;
+    if (!terminal_ && shown_.time_since_epoch().count() == 0 && !last) {
+      shown_ = now;
+      return;
+    }
+    shown_ = now;
+    const double elapsed = std::chrono::duration<double>(now - started_).count();
+    std::string line = p.stage + "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
+    if (p.total > 0 && p.done > 0 && !last) line += "  ETA " + duration(elapsed * (p.total - p.done) / p.done);
+    if (last) line += "  in " + duration(elapsed);
+    if (!p.detail.empty()) line += "  " + p.detail;
+    if (terminal_) {
+      std::fprintf(stderr, "\r\033[K%s", line.c_str());
+      open_ = true;
+      if (last) {
+        std::fputc('\n', stderr);
+        open_ = false;
+      }
+    } else {
+      std::fprintf(stderr, "%s\n", line.c_str());
+    }
+    std::fflush(stderr);
+  }
+
+ private:
+  static std::string number(double x) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.0f", x);
+    return text;
+  }
+
+  bool terminal_, open_ = false;
+  std::string stage_;
+  std::chrono::steady_clock::time_point started_, shown_;
+};
+
+}  // namespace
+
+ProgressFn make_progress(const Global& global) {
+  if (global.verbosity < 0) return {};
+  const char* term = std::getenv("TERM");
+  const bool terminal = ::isatty(2) && !(term && std::string(term) == "dumb");
+  auto line = std::make_shared<ProgressLine>(terminal);
+  return [line](const Progress& p) { line->show(p); };
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,16 @@
+// The commands that run models, defined in cli/engine/<command>.cpp.
+#pragma once
+
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+int run_generate(const Global& global, const deploy::GenerateOptions& options);
+int run_distill(const Global& global, const distill::DistillOptions& options);
+int run_validate(const Global& global, const deploy::ValidateOptions& options);
+int run_bench(const Global& global, const deploy::BenchOptions& options);
+int run_serve(const Global& global, const deploy::ServeOptions& options);
+
+inline EngineRunners engine_runners() { return {run_generate, run_distill, run_validate, run_bench, run_serve}; }
+
+}  // namespace specdec::cli

@@ -1,0 +1,108 @@
+#include "cli/program.h"
+
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/log.h"
+#include "cli/settings.h"
+
+namespace specdec::cli {
+
+namespace {
+
+// First signal: ask long work to save and stop. Second: the default action.
+void on_signal(int number) {
+  request_stop();
+  std::signal(number, SIG_DFL);
+}
+
+const char kFooter[] =
+    "Examples:\n"
+    "  specdec demo                                              the whole story on the embedded model\n"
+    "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
+    "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
+    "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
+    "  specdec package --target T --draft run/draft --report gate/report.json --store store\n"
+    "  specdec serve store:production\n"
+    "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --state monitor.db\n"
+    "Exit codes: 0 ok, 2 usage, 3 verdict no, 4 inconclusive, 5 stale draft, 6 not worth it, 7 bad input, 8 device, 74 i/o, 75 try again.";
+
+std::string own_path() {
+  std::error_code ec;
+  const auto path = std::filesystem::read_symlink("/proc/self/exe", ec);
+  return ec ? std::string("specdec") : path.string();
+}
+
+// The last line on stderr names the file or key and the reason, on one line whatever the message holds.
+int report_error(const Error& error) {
+  std::string line = error.what();
+  for (char& c : line)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  std::fprintf(stderr, "specdec: error: %s\n", line.c_str());
+  return exit_code(error.kind());
+}
+
+void declare_globals(CLI::App& app, Global& global) {
+  app.add_option("--config", global.config_file, "TOML file with settings; SPECDEC_* variables and flags override it");
+  app.add_flag("--json", global.json, "One JSON object on stdout");
+  app.add_flag_function("-v,--verbose", [&global](int64_t n) { global.verbosity += static_cast<int>(n); }, "More log lines");
+  app.add_flag_function("-q,--quiet", [&global](int64_t n) { global.verbosity -= static_cast<int>(n); }, "No progress, errors only");
+  app.add_option("--log-format", global.log_format, "text | json")->check(CLI::IsMember({"text", "json"}));
+  app.set_version_flag("--version", std::string("specdec ") + SPECDEC_VERSION);
+  app.footer(kFooter);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.failure_message(CLI::FailureMessage::simple);
+}
+
+}  // namespace
+
+int run_program(int argc, char** argv, const EngineRunners& runners) {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+
+  CLI::App app{"specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.", "specdec"};
+  Global global;
+  global.program = own_path();
+  for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);
+  declare_globals(app, global);
+  Cli cli{app, global, runners, {}};
+  try {
+    add_generate(cli);
+    add_data(cli);
+    add_distill(cli);
+    add_validate(cli);
+    add_bench(cli);
+    add_package(cli);
+    add_serve(cli);
+    add_monitor(cli);
+    add_loop(cli);
+    add_demo(cli);
+    add_doctor(cli);
+    add_completion(cli);
+    apply_settings(app, argc, argv);
+    app.parse(argc, argv);
+    install_log(global);
+    return cli.selected ? cli.selected() : 2;
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& e) {
+    std::string hint = app.get_subcommands().empty() ? "" : " " + app.get_subcommands().front()->get_name();
+    return report_error(Error(ErrorKind::kUsage, std::string(e.what()) + " (see specdec" + hint + " --help)"));
+  } catch (const Error& e) {
+    return report_error(e);
+  } catch (const std::bad_alloc&) {
+    return report_error(Error(ErrorKind::kDevice, "out of memory"));
+  } catch (const std::filesystem::filesystem_error& e) {
+    return report_error(Error(ErrorKind::kIo, e.path1().string() + ": " + e.code().message()));
+  } catch (const std::exception& e) {
+    return report_error(Error(ErrorKind::kInternal, e.what()));
+  }
+}
+
+}  // namespace specdec::cli

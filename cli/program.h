@@ -1,0 +1,10 @@
+// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code here and nowhere else.
+#pragma once
+
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+int run_program(int argc, char** argv, const EngineRunners& runners);
+
+}  // namespace specdec::cli

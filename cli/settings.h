@@ -1,0 +1,13 @@
+// Settings under the flags: SPECDEC_* variables over the TOML file of --config (flags win over both).
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace specdec::cli {
+
+// Gives every long option of the chosen subcommand its default from SPECDEC_<NAME> (or SPECDEC_<COMMAND>_<NAME>) or from the
+// file: [command] tables, and top-level keys for options that several commands share. Call before app.parse. Throws Error(kConfig)
+// for a file that is missing or malformed and for an unknown table or key (with the nearest known name).
+void apply_settings(CLI::App& app, int argc, char** argv);
+
+}  // namespace specdec::cli
