@@ -1,0 +1,63 @@
+// `specdec completion bash|zsh|fish`: made from the same tree of commands that parses them.
+#include <cstdio>
+#include <memory>
+#include <sstream>
+
+#include "base/error.h"
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+namespace {
+
+std::string flags_of(const CLI::App& app) {
+  std::string text;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) text += (text.empty() ? "--" : " --") + name;
+  return text;
+}
+
+std::string names_of(const CLI::App& app) {
+  std::string text;
+  for (const CLI::App* sub : app.get_subcommands({})) text += (text.empty() ? "" : " ") + sub->get_name();
+  return text;
+}
+
+void print_bash(const CLI::App& app) {
+  std::printf("_specdec() {\n  local word=${COMP_WORDS[COMP_CWORD]} options\n  case \"${COMP_WORDS[1]}\" in\n");
+  for (const CLI::App* sub : app.get_subcommands({}))
+    std::printf("    %s) options=\"%s %s\" ;;\n", sub->get_name().c_str(), names_of(*sub).c_str(), flags_of(*sub).c_str());
+  std::printf("    *) options=\"%s %s\" ;;\n  esac\n", names_of(app).c_str(), flags_of(app).c_str());
+  std::printf("  COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n");
+  std::printf("  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- \"$word\"))\n}\ncomplete -o filenames -F _specdec specdec\n");
+}
+
+void print_fish(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    std::printf("complete -c specdec -n __fish_use_subcommand -a %s\n", sub->get_name().c_str());
+    for (const CLI::Option* option : sub->get_options())
+      for (const std::string& name : option->get_lnames())
+        std::printf("complete -c specdec -n '__fish_seen_subcommand_from %s' -l %s\n", sub->get_name().c_str(), name.c_str());
+  }
+}
+
+}  // namespace
+
+void add_completion(Cli& cli) {
+  CLI::App* sub = cli.app.add_subcommand("completion", "Prints shell completion for bash, zsh or fish");
+  auto shell = std::make_shared<std::string>();
+  sub->add_option("shell", *shell, "bash | zsh | fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  sub->footer("Example:\n  source <(specdec completion bash)");
+  sub->callback([&cli, shell] {
+    cli.selected = [&cli, shell] {
+      if (*shell == "zsh") std::printf("autoload -U +X bashcompinit && bashcompinit\n");
+      if (*shell == "fish")
+        print_fish(cli.app);
+      else
+        print_bash(cli.app);
+      return 0;
+    };
+  });
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,27 @@
+// The demo's production traffic: support, kitchen, travel and workshop conversations written by a small grammar. Every domain
+// has topics; which words may follow a function word depends on the topic named many tokens before, so a bigram draft cannot
+// keep up while a one-layer transformer can. Two editions: the second is the house style after the "overnight update".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace specdec::cli {
+
+struct DemoConversation {
+  std::string id, domain, question, answer;
+  int64_t time = 0;  // unix seconds, increasing
+};
+
+enum class DemoEdition { kFirst, kUpdated };
+
+const std::vector<std::string>& demo_domains();
+
+// Conversation number `index` under `seed`: the same on every machine (Philox).
+DemoConversation demo_conversation(uint64_t seed, int64_t index, DemoEdition edition);
+
+// One OpenAI chat JSONL row: {"id","domain","created","messages":[user, assistant]}.
+std::string to_chat_row(const DemoConversation& conversation);
+
+}  // namespace specdec::cli

@@ -1,0 +1,89 @@
+// `specdec doctor`: what this machine has and what is missing, one line each. Torch-free: the engine is asked through a child.
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <thread>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+namespace {
+
+struct Finding {
+  std::string name;
+  bool good;
+  std::string text;
+};
+
+std::string gibibytes(uint64_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f GiB", static_cast<double>(bytes) / (1ull << 30));
+  return text;
+}
+
+Finding check_memory() {
+  std::ifstream in("/proc/meminfo");
+  for (std::string key, unit; in >> key;) {
+    uint64_t kib = 0;
+    in >> kib >> unit;
+    if (key == "MemAvailable:") return {"memory", kib > (1u << 20), gibibytes(kib * 1024) + " available"};
+  }
+  return {"memory", false, "cannot be read"};
+}
+
+Finding check_engine(const Global& global) {
+  const fs::path engine = fs::path(global.program).parent_path().parent_path() / "libexec" / "specdec-engine";
+  if (::access(engine.c_str(), X_OK) != 0) return {"engine", false, engine.string() + " is missing: build with LibTorch"};
+  // --version makes the loader resolve LibTorch, and nothing else happens.
+  const int status = std::system(("'" + engine.string() + "' --version >/dev/null 2>&1").c_str());
+  return {"engine", status == 0, status == 0 ? engine.string() + " starts" : engine.string() + " does not start: LibTorch not found (set SPECDEC_TORCH_LIB)"};
+}
+
+Finding check_gpu() {
+  const bool driver = fs::exists("/proc/driver/nvidia/version");
+  return {"gpu", true, driver ? "NVIDIA driver present" : "no NVIDIA driver: models run on the CPU"};
+}
+
+int run_doctor(const Global& global) {
+  std::vector<Finding> findings;
+  findings.push_back({"cores", std::thread::hardware_concurrency() >= 2, std::to_string(std::thread::hardware_concurrency())});
+  findings.push_back(check_memory());
+  const uint64_t disk = free_disk_bytes(fs::current_path());
+  findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});
+  findings.push_back(check_engine(global));
+  findings.push_back(check_gpu());
+  const char* home = std::getenv("HF_HOME");
+  findings.push_back({"hub cache", true, home ? home : "default (~/.cache/huggingface)"});
+  findings.push_back({"clock", std::time(nullptr) > 1767225600, std::time(nullptr) > 1767225600 ? "plausible" : "is before 2026: certificates and records will be wrong"});
+  bool good = true;
+  Json checks = Json::array();
+  for (const Finding& f : findings) {
+    good = good && f.good;
+    if (global.json)
+      checks.push_back({{"name", f.name}, {"ok", f.good}, {"text", f.text}});
+    else
+      std::printf("%-4s %-10s %s\n", f.good ? "ok" : "BAD", f.name.c_str(), f.text.c_str());
+  }
+  if (global.json)
+    std::printf("%s\n", Json({{"schema", "specdec.doctor/1"}, {"verdict", good ? "ok" : "bad"}, {"tool_version", SPECDEC_VERSION}, {"checks", checks}}).dump().c_str());
+  return good ? 0 : 3;
+}
+
+}  // namespace
+
+void add_doctor(Cli& cli) {
+  CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU");
+  sub->footer("Example:\n  specdec doctor --json");
+  sub->callback([&cli] { cli.selected = [&cli] { return run_doctor(cli.global); }; });
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,160 @@
+#include "cli/settings.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace specdec::cli {
+
+namespace {
+
+std::string env_name(const std::string& text) {
+  std::string result;
+  for (char c : text) result += c == '-' || c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return "SPECDEC_" + result;
+}
+
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+std::string nearest(const std::string& key, const std::vector<std::string>& known) {
+  const auto best = std::min_element(known.begin(), known.end(),
+                                     [&](const auto& a, const auto& b) { return edit_distance(key, a) < edit_distance(key, b); });
+  return best == known.end() ? "" : " (did you mean '" + *best + "'?)";
+}
+
+std::vector<std::string> long_options(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (name != "help" && name != "config" && name != "version") names.push_back(name);
+  return names;
+}
+
+std::string scalar_text(const toml::node& node, const std::string& where) {
+  if (const auto text = node.value<std::string>(); text && node.is_string()) return *text;
+  if (node.is_integer()) return std::to_string(*node.value<int64_t>());
+  if (node.is_floating_point()) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.17g", *node.value<double>());
+    return text;
+  }
+  if (node.is_boolean()) return *node.value<bool>() ? "true" : "false";
+  throw Error(ErrorKind::kConfig, where + ": expected a string, number or boolean");
+}
+
+// A table's key for an option: values of the file become the environment's, unless the environment has one.
+std::optional<std::string> value_in(const toml::table* table, const std::string& key, const std::string& file) {
+  if (table == nullptr) return std::nullopt;
+  const toml::node* node = table->get(key);
+  if (node == nullptr) return std::nullopt;
+  if (const toml::array* array = node->as_array()) {
+    std::string joined;
+    for (const toml::node& item : *array) joined += (joined.empty() ? "" : "\n") + scalar_text(item, file + ": " + key);
+    return joined;
+  }
+  return scalar_text(*node, file + ": " + key);
+}
+
+void check_keys(const CLI::App& app, const toml::table& root, const std::string& file) {
+  std::vector<std::string> commands, shared;
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    commands.push_back(sub->get_name());
+    const auto options = long_options(*sub);
+    shared.insert(shared.end(), options.begin(), options.end());
+  }
+  const auto global = long_options(app);
+  shared.insert(shared.end(), global.begin(), global.end());
+  for (const auto& [key_node, node] : root) {
+    const std::string key(key_node.str());
+    if (const toml::table* table = node.as_table()) {
+      if (std::find(commands.begin(), commands.end(), key) == commands.end())
+        throw Error(ErrorKind::kConfig, file + ": unknown table [" + key + "]" + nearest(key, commands));
+      std::vector<std::string> known = long_options(*app.get_subcommand(key));
+      for (const CLI::App* nested : app.get_subcommand(key)->get_subcommands({})) {
+        const auto options = long_options(*nested);
+        known.insert(known.end(), options.begin(), options.end());
+      }
+      for (const auto& [name_node, value] : *table) {
+        const std::string name(name_node.str());
+        if (std::find(known.begin(), known.end(), name) == known.end())
+          throw Error(ErrorKind::kConfig, file + ": [" + key + "] unknown key '" + name + "'" + nearest(name, known));
+      }
+    } else if (std::find(shared.begin(), shared.end(), key) == shared.end()) {
+      throw Error(ErrorKind::kConfig, file + ": unknown key '" + key + "'" + nearest(key, shared));
+    }
+  }
+}
+
+void apply_to(CLI::App& app, const std::string& command, const toml::table& root, const std::string& file) {
+  const toml::table* table = command.empty() ? nullptr : root[command.substr(0, command.find(' '))].as_table();
+  for (CLI::Option* option : app.get_options()) {
+    if (option->get_lnames().empty()) continue;
+    const std::string name = option->get_lnames().front();
+    if (name == "help" || name == "config" || name == "version") continue;
+    const std::string own = env_name(command.empty() ? name : command + " " + name);
+    const char* found = std::getenv(own.c_str());
+    if (found == nullptr) found = std::getenv(env_name(name).c_str());
+    std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
+    if (!value) value = value_in(&root, name, file);
+    if (!value) continue;
+    // CLI11 counts an environment value as given, so that it satisfies required options, and lets flags win over it.
+    ::setenv(own.c_str(), value->c_str(), 1);
+    option->envname(own);
+  }
+}
+
+}  // namespace
+
+void apply_settings(CLI::App& app, int argc, char** argv) {
+  std::string file = std::getenv("SPECDEC_CONFIG") ? std::getenv("SPECDEC_CONFIG") : "";
+  std::vector<CLI::App*> chain;
+  for (int i = 1; i < argc; ++i) {
+    const std::string argument = argv[i];
+    if (argument == "--config" && i + 1 < argc) file = argv[++i];
+    if (argument.rfind("--config=", 0) == 0) file = argument.substr(9);
+    CLI::App* level = chain.empty() ? &app : chain.back();
+    for (CLI::App* sub : level->get_subcommands({}))
+      if (sub->get_name() == argument) {
+        chain.push_back(sub);
+        break;
+      }
+  }
+  toml::table root;
+  if (!file.empty()) {
+    const std::string text = read_file(file, 1u << 20, ErrorKind::kConfig);
+    try {
+      root = toml::parse(text, file);
+    } catch (const toml::parse_error& e) {
+      throw Error(ErrorKind::kConfig, file + ":" + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+    }
+    check_keys(app, root, file);
+  }
+  apply_to(app, "", root, file);
+  std::string command;
+  for (CLI::App* sub : chain) {
+    command += (command.empty() ? "" : " ") + sub->get_name();
+    apply_to(*sub, command, root, file);
+  }
+}
+
+}  // namespace specdec::cli
