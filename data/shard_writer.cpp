@@ -1,0 +1,118 @@
+#include "data/shard_writer.h"
+
+#include <cstdio>
+
+#include "base/file.h"
+#include "base/safetensors.h"
+#include "base/sha256.h"
+
+namespace specdec::data {
+
+namespace {
+
+constexpr int64_t kPartialAgeSeconds = 24 * 3600;
+
+Json row_metadata(const TokenRow& row) {
+  Json meta = {{"id", row.id}, {"conversation", row.conversation}, {"prompt_tokens", row.prompt_tokens}};
+  if (!row.domain.empty()) meta["domain"] = row.domain;
+  if (row.has_sampling) {
+    meta["sampling"] = {{"temperature", row.sampling.temperature},
+                        {"top_k", row.sampling.top_k},
+                        {"top_p", row.sampling.top_p},
+                        {"min_p", row.sampling.min_p}};
+  }
+  return meta;
+}
+
+template <class T>
+TensorToWrite as_tensor(const char* name, const char* dtype, const std::vector<T>& values) {
+  return {name, dtype, {static_cast<int64_t>(values.size())}, std::as_bytes(std::span(values))};
+}
+
+}  // namespace
+
+ShardWriter::ShardWriter(fs::path directory, int64_t max_shard_tokens)
+    : directory_(std::move(directory)), max_shard_tokens_(max_shard_tokens) {}
+
+void ShardWriter::add(const std::string& split, const TokenRow& row) {
+  const auto length = static_cast<int64_t>(row.tokens.size());
+  if (split != "train" && split != "holdout") throw Error(ErrorKind::kInternal, "shard writer: unknown split '" + split + "'");
+  if (length == 0 || row.loss_mask.size() != row.tokens.size() || row.prompt_tokens < 0 || row.prompt_tokens > length)
+    throw Error(ErrorKind::kInternal, "shard writer: row '" + row.id + "' has " + std::to_string(length) + " tokens, " +
+                                          std::to_string(row.loss_mask.size()) + " mask values, prompt_tokens " +
+                                          std::to_string(row.prompt_tokens));
+  Buffer& b = buffers_[split];
+  if (!b.tokens.empty() && static_cast<int64_t>(b.tokens.size()) + length > max_shard_tokens_) flush(split, b);
+  b.tokens.insert(b.tokens.end(), row.tokens.begin(), row.tokens.end());
+  b.loss_mask.insert(b.loss_mask.end(), row.loss_mask.begin(), row.loss_mask.end());
+  b.row_start.push_back(static_cast<int64_t>(b.tokens.size()));
+  b.rows += canonical_json(row_metadata(row)) + "\n";
+}
+
+void ShardWriter::flush(const std::string& split, Buffer& b) {
+  char name[48];
+  std::snprintf(name, sizeof name, "%s-%05zu", split.c_str(), b.written.size());
+  ShardFile shard;
+  shard.split = split;
+  shard.tokens = std::string(name) + ".safetensors";
+  shard.rows = std::string(name) + ".jsonl";
+  shard.num_rows = static_cast<int64_t>(b.row_start.size()) - 1;
+  shard.num_tokens = static_cast<int64_t>(b.tokens.size());
+  for (uint8_t m : b.loss_mask) shard.num_loss_tokens += m;
+  // Widest dtype first, so that every tensor is aligned in the file.
+  write_safetensors(directory_ / shard.tokens, {as_tensor("row_start", "I64", b.row_start), as_tensor("tokens", "I32", b.tokens),
+                                                as_tensor("loss_mask", "U8", b.loss_mask)});
+  OutputFile rows(directory_ / shard.rows);
+  rows.write(b.rows);
+  rows.finish();
+  shard.tokens_sha256 = sha256_file(directory_ / shard.tokens);
+  shard.rows_sha256 = sha256_hex(b.rows);
+  std::vector<ShardFile> written = std::move(b.written);
+  written.push_back(std::move(shard));
+  b = Buffer{};
+  b.written = std::move(written);
+}
+
+std::vector<ShardFile> ShardWriter::finish() {
+  std::vector<ShardFile> all;
+  for (const char* split : {"train", "holdout"}) {
+    const auto it = buffers_.find(split);
+    if (it == buffers_.end()) continue;
+    if (!it->second.tokens.empty()) flush(split, it->second);
+    all.insert(all.end(), it->second.written.begin(), it->second.written.end());
+  }
+  buffers_.clear();
+  return all;
+}
+
+void require_replaceable(const fs::path& destination) {
+  std::error_code ec;
+  const fs::file_status status = fs::symlink_status(destination, ec);
+  if (status.type() == fs::file_type::not_found) return;
+  if (status.type() != fs::file_type::directory)
+    throw Error(ErrorKind::kUsage, destination.string() + ": exists and is not a directory: choose another --out");
+  if (fs::is_empty(destination)) return;
+  try {
+    require_schema(read_json(destination / "index.json"), "data", ShardIndex::kVersion, "index.json");
+  } catch (const Error&) {
+    throw Error(ErrorKind::kUsage, destination.string() +
+                                       ": exists and was not written by specdec data (no index.json of ours): "
+                                       "it would be replaced as a whole, so choose another --out");
+  }
+}
+
+void publish_shards(const fs::path& destination, const std::function<ShardIndex(const fs::path&)>& fill) {
+  // "out/" has no file name of its own: the temporary directory must lie beside it, not inside it.
+  fs::path target = fs::absolute(destination).lexically_normal();
+  if (!target.has_filename()) target = target.parent_path();
+  require_replaceable(target);
+  fs::create_directories(target.parent_path());
+  remove_partials(target.parent_path(), kPartialAgeSeconds);
+  replace_directory(target, [&](const fs::path& directory) {
+    const ShardIndex index = fill(directory);
+    index.validate("index.json");
+    write_file_atomic(directory / "index.json", to_json(index).dump(1) + "\n");
+  });
+}
+
+}  // namespace specdec::data

@@ -1,0 +1,52 @@
+// Writes what ShardReader reads: token shards, row metadata, index.json. The format is in base/schema/shard_index.h.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/schema/shard_index.h"
+
+namespace specdec::data {
+
+// Tokens in one shard: 64 MiB of int32. A row is never cut in two.
+inline constexpr int64_t kMaxShardTokens = 16 << 20;
+
+// Collects rows and writes "<split>-00000.safetensors" and "<split>-00000.jsonl" into a directory that exists already
+// (usually the temporary one of replace_directory). Every file is fsynced. Memory: one shard per split.
+class ShardWriter {
+ public:
+  explicit ShardWriter(std::filesystem::path directory, int64_t max_shard_tokens = kMaxShardTokens);
+
+  // split: "train" | "holdout". Throws Error(kInternal) for a row that breaks the format (mask length, empty row,
+  // prompt_tokens outside the row), Error(kIo) if a shard cannot be written.
+  void add(const std::string& split, const TokenRow& row);
+  // Writes what is buffered; the shards of "train" come first, then "holdout", each in order of writing.
+  std::vector<ShardFile> finish();
+
+ private:
+  struct Buffer {
+    std::vector<int32_t> tokens;
+    std::vector<uint8_t> loss_mask;
+    std::vector<int64_t> row_start{0};
+    std::string rows;  // JSONL
+    std::vector<ShardFile> written;
+  };
+  void flush(const std::string& split, Buffer& buffer);
+
+  std::filesystem::path directory_;
+  int64_t max_shard_tokens_;
+  std::map<std::string, Buffer> buffers_;
+};
+
+// Refuses with Error(kUsage) a destination that exists and is neither empty nor an earlier output of ours (it would be removed).
+void require_replaceable(const std::filesystem::path& destination);
+
+// Builds a data directory beside `destination` and puts it there in one rename: fill(directory) writes shards and other files
+// and returns the index, which is validated and written last. A killed run leaves the old directory, or none, never a half.
+void publish_shards(const std::filesystem::path& destination, const std::function<ShardIndex(const std::filesystem::path& directory)>& fill);
+
+}  // namespace specdec::data
