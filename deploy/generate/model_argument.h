@@ -1,0 +1,62 @@
+// MODEL arguments and the pair every engine command loads: one place that finds directories, checks the binding, plans memory
+// and reads both models, so that generate, validate, bench and serve agree.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/run_options.h"
+#include "base/schema/binding.h"
+#include "engine/model/memory_plan.h"
+#include "engine/model/weights.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+// Where a MODEL argument lies on disk.
+struct ResolvedModel {
+  std::filesystem::path directory;   // a Hugging Face directory; of a package: its target
+  std::filesystem::path draft;       // the package's draft, empty for anything else
+  std::string package_digest;        // 64 hex digits, empty unless a package
+};
+// `argument`: a local directory with config.json; a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"; its
+// digests are verified); or "org/name[@revision]" looked up in the local Hugging Face cache (HF_HUB_CACHE, HF_HOME,
+// XDG_CACHE_HOME), never on the network. Throws Error(kModel) saying what was tried and what to do; Error(kData) for a
+// damaged package.
+ResolvedModel resolve_model(const std::string& argument);
+
+struct PairOptions {
+  std::string target;                // MODEL; of a package its draft is used too unless `draft` names another
+  std::string draft;                 // MODEL, empty = none
+  DeviceOptions device;
+  bool allow_stale = false;
+  bool speculate = true;             // false: a package's own draft is left out
+  int64_t sequences = 1;             // for the memory plan
+  int64_t tokens_per_sequence = 0;   // for the memory plan; 0 = the target's longest
+  std::function<void(const model::MemoryPlan&)> on_plan;  // called before anything is loaded, and before the check; may be empty
+};
+
+// Everything a command needs of a target and its draft. `binding` == kStale with `target` null means: not allowed, nothing was
+// loaded; the caller prints `warning` and returns exit code 5.
+struct LoadedPair {
+  std::filesystem::path target_dir, draft_dir;        // draft_dir empty without a draft
+  std::string package_digest;
+  std::shared_ptr<const model::Decoder> target, draft;  // draft may be null
+  std::unique_ptr<text::Tokenizer> tokenizer;         // the target's
+  std::optional<text::ChatTemplate> chat_template;    // the target's, if it has one
+  BindingState binding = BindingState::kUnbound;      // kBound where there is no draft
+  std::string warning;                                // one line when the draft is unbound or stale, else ""
+  model::MemoryPlan plan;
+  at::Device device = at::kCPU;
+  at::ScalarType dtype = at::kFloat;                  // of the target
+};
+// Order: resolve, binding (before everything else), configs and vocabularies, memory plan and check, weights, tokenizer.
+// Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count when device.threads > 0.
+LoadedPair load_pair(const PairOptions& options);
+
+}  // namespace specdec::deploy
