@@ -1,5 +1,9 @@
 // Files: bounded reads that refuse anything but regular files, mapped views, and crash-safe publishing.
 // A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears.
+//
+// Fault injection for tests: every write, fsync, rename, mkdir and unlink made through this file is counted. With
+// SPECDEC_KILL_AT=n in the environment the n-th of them raises SIGKILL (a write after half of its bytes); with
+// SPECDEC_ENOSPC_AT=n the n-th write writes half of its bytes and then fails with ENOSPC. Counting starts with the variable.
 #pragma once
 
 #include <cstdint>
@@ -68,13 +72,25 @@ void append_line(const fs::path& path, std::string_view line);
 
 void fsync_directory(const fs::path& directory);
 
+// Copies a regular file (symbolic links are followed) to a new file, fsynced. Throws Error(kind) for a source that is missing
+// or not regular, Error(kIo) otherwise.
+void copy_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
+
+// Makes the directory and its missing parents.
+void make_directories(const fs::path& directory);
+
+// Removes a file or a whole directory tree; links are removed, never followed. What is gone already is no error.
+void remove_tree(const fs::path& path);
+
 // Builds a directory under a temporary name beside `destination`, then publishes it: fill(tmp) writes the files (each one
 // fsynced by write_file_atomic or OutputFile), directories are fsynced, and tmp is renamed to `destination` without
 // replacing. Returns false, and removes tmp, if `destination` exists already. Leftovers of killed runs are named
 // "<name>.<random>.partial" and are removed by remove_partials.
 bool publish_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
-// As above, but an existing `destination` is exchanged for the new one in one rename and then removed.
+// As above, but an existing `destination` is exchanged for the new one in one rename and then removed. A file system without
+// an atomic exchange is Error(kIo).
 void replace_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
+// Removes "*.partial" entries of `parent` whose modification time is at least that long ago. No parent: nothing to do.
 void remove_partials(const fs::path& parent, int64_t older_than_seconds);
 
 // Exclusive advisory lock for the life of the object. Throws Error(kNetwork) ("lock held by process N": exit 75) if taken.

@@ -1,0 +1,373 @@
+#include "base/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <utility>
+#include <vector>
+
+namespace specdec {
+
+namespace {
+
+constexpr size_t kBlockBytes = 1u << 20;
+const char kPartialSuffix[] = ".partial";
+
+[[noreturn]] void io_error(const fs::path& path, const std::string& action, int error) {
+  std::string hint;
+  if (error == ENOSPC || error == EDQUOT) hint = " (free some space and run the command again)";
+  throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(error) + hint);
+}
+
+// ---- fault injection (documented in the header) ----
+
+bool reached(const char* variable, std::atomic<int64_t>& count) {
+  const char* at = std::getenv(variable);
+  return at && ++count == std::atoll(at);
+}
+
+std::atomic<int64_t> operations{0}, writes{0};
+
+void before_change() {
+  if (reached("SPECDEC_KILL_AT", operations)) ::raise(SIGKILL);
+}
+
+ssize_t injected_write(int fd, const char* data, size_t size) {
+  if (reached("SPECDEC_KILL_AT", operations)) {
+    if (::write(fd, data, size / 2) >= 0) ::raise(SIGKILL);
+  }
+  if (reached("SPECDEC_ENOSPC_AT", writes)) {
+    if (::write(fd, data, size / 2) >= 0) errno = ENOSPC;
+    return -1;
+  }
+  return ::write(fd, data, size);
+}
+
+void write_all(int fd, std::string_view bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = injected_write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error(path, "cannot write", errno);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void fsync_fd(int fd, const fs::path& path) {
+  before_change();
+  // A failed fsync is final: the kernel may have marked the pages clean, so trying again would lie.
+  if (::fsync(fd) != 0) io_error(path, "cannot flush to disk", errno);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  before_change();
+  if (::rename(from.c_str(), to.c_str()) != 0) io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
+}
+
+// 0, or the error number.
+int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
+  before_change();
+  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
+}
+
+// "<path>.<16 random hex digits>.partial": unique over processes and machines, so no lock is needed.
+fs::path partial_name(const fs::path& path) {
+  uint64_t bits = 0;
+  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) io_error(path, "no random name for the temporary file", errno);
+  char text[40];
+  std::snprintf(text, sizeof text, ".%016llx%s", static_cast<unsigned long long>(bits), kPartialSuffix);
+  return path.string() + text;
+}
+
+fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+fs::path without_trailing_slash(const fs::path& path) { return path.has_filename() ? path : path.parent_path(); }
+
+void fsync_tree(const fs::path& directory) {
+  std::error_code ec;
+  for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec))
+    if (it->is_directory() && !it->is_symlink()) fsync_tree(it->path());
+  if (ec) throw Error(ErrorKind::kIo, directory.string() + ": cannot list: " + ec.message());
+  fsync_directory(directory);
+}
+
+// Fills a fresh directory beside `destination`, makes it durable, hands it to `publish`, and leaves nothing behind on an error.
+template <class Publish>
+auto build_directory(const fs::path& destination, const std::function<void(const fs::path&)>& fill, Publish publish) {
+  make_directories(parent_of(destination));
+  const fs::path tmp = partial_name(destination);
+  make_directories(tmp);
+  try {
+    fill(tmp);
+    fsync_tree(tmp);
+    return publish(tmp);
+  } catch (...) {
+    try {
+      remove_tree(tmp);
+    } catch (const Error&) {
+      // The first error is the one to report; the left-over carries the partial suffix.
+    }
+    throw;
+  }
+}
+
+}  // namespace
+
+// ---- reading ----
+
+InputFile::InputFile(fs::path path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
+  // O_NONBLOCK: opening a FIFO without a writer must not hang.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd_ < 0) {
+    const int error = errno;
+    const bool absent = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO || error == ENAMETOOLONG;
+    throw Error(absent ? kind : ErrorKind::kIo, path_.string() + ": cannot open: " + std::strerror(error));
+  }
+  struct stat info {};
+  const int failed = ::fstat(fd_, &info) != 0 ? errno : 0;
+  if (failed || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    if (failed) io_error(path_, "cannot inspect", failed);
+    throw Error(kind, path_.string() + ": expected a regular file, found " + (S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket"));
+  }
+  size_ = static_cast<uint64_t>(info.st_size);
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+InputFile::InputFile(InputFile&& other) noexcept
+    : path_(std::move(other.path_)), kind_(other.kind_), fd_(std::exchange(other.fd_, -1)), size_(other.size_) {}
+
+void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
+  if (offset > size_ || out.size() > size_ - offset)
+    throw Error(kind_, path_.string() + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
+                           ", the file has " + std::to_string(size_));
+  for (size_t done = 0; done < out.size();) {
+    const ssize_t n = ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) io_error(path_, "cannot read", errno);
+    if (n == 0) throw Error(kind_, path_.string() + ": became shorter while it was read (another program writes to it)");
+    done += static_cast<size_t>(n);
+  }
+}
+
+std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
+  const InputFile file(path, kind);
+  if (file.size() > max_bytes)
+    throw Error(kind, path.string() + ": " + std::to_string(file.size()) + " bytes, the limit is " + std::to_string(max_bytes));
+  std::string bytes(file.size(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+// ---- writing ----
+
+OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+  if (fd_ < 0) io_error(path_, "cannot create", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  ::unlink(path_.c_str());
+}
+
+void OutputFile::write(std::string_view bytes) {
+  if (fd_ < 0) throw Error(ErrorKind::kInternal, path_.string() + ": written to after it was finished");
+  written_ += bytes.size();
+  buffer_.append(bytes.substr(0, std::min(bytes.size(), kBlockBytes)));
+  if (buffer_.size() >= kBlockBytes) flush();
+  if (bytes.size() > kBlockBytes) {
+    flush();
+    write_all(fd_, bytes.substr(kBlockBytes), path_);
+  }
+}
+
+void OutputFile::flush() {
+  write_all(fd_, buffer_, path_);
+  buffer_.clear();
+}
+
+void OutputFile::finish() {
+  if (fd_ < 0) return;
+  flush();
+  fsync_fd(fd_, path_);
+  if (::close(std::exchange(fd_, -1)) != 0) {
+    const int error = errno;
+    ::unlink(path_.c_str());
+    io_error(path_, "cannot close", error);
+  }
+}
+
+void write_file_atomic(const fs::path& path, std::string_view bytes) {
+  const fs::path tmp = partial_name(path);
+  OutputFile file(tmp);
+  file.write(bytes);
+  file.finish();
+  try {
+    rename_path(tmp, path);
+  } catch (const Error&) {
+    ::unlink(tmp.c_str());
+    throw;
+  }
+  fsync_directory(parent_of(path));
+}
+
+void append_line(const fs::path& path, std::string_view line) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
+  if (fd < 0) io_error(path, "cannot open for appending", errno);
+  // A writer killed in mid line leaves no newline: start on a fresh line, so that only the torn one is lost.
+  std::string text;
+  struct stat info {};
+  char last = '\n';
+  if (::fstat(fd, &info) == 0 && info.st_size > 0 && ::pread(fd, &last, 1, info.st_size - 1) == 1 && last != '\n') text = "\n";
+  text.append(line).append("\n");
+  const ssize_t n = injected_write(fd, text.data(), text.size());
+  const int error = n < 0 ? errno : ENOSPC;
+  ::close(fd);
+  if (n != static_cast<ssize_t>(text.size())) io_error(path, "cannot append", error);
+}
+
+void fsync_directory(const fs::path& directory) {
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) io_error(directory, "cannot open directory", errno);
+  try {
+    fsync_fd(fd, directory);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  ::close(fd);
+}
+
+void copy_file(const fs::path& from, const fs::path& to, ErrorKind kind) {
+  const InputFile in(from, kind);
+  OutputFile out(to);
+  std::string block(std::min<uint64_t>(in.size(), kBlockBytes), '\0');
+  for (uint64_t at = 0; at < in.size();) {
+    const size_t n = std::min<uint64_t>(block.size(), in.size() - at);
+    in.read(at, std::as_writable_bytes(std::span(block.data(), n)));
+    out.write(std::string_view(block.data(), n));
+    at += n;
+  }
+  out.finish();
+}
+
+// ---- directories ----
+
+void make_directories(const fs::path& directory) {
+  std::error_code ec;
+  if (fs::is_directory(directory, ec)) return;
+  if (directory.has_parent_path() && directory.parent_path() != directory) make_directories(directory.parent_path());
+  if (!directory.has_filename()) return;  // "a/b/": done by its parent
+  before_change();
+  if (::mkdir(directory.c_str(), 0777) != 0 && !(errno == EEXIST && fs::is_directory(directory, ec))) io_error(directory, "cannot create directory", errno);
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code ec;
+  const fs::file_status status = fs::symlink_status(path, ec);
+  if (status.type() == fs::file_type::not_found) return;
+  const bool directory = status.type() == fs::file_type::directory;
+  if (directory) {
+    std::vector<fs::path> entries;
+    for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) entries.push_back(it->path());
+    if (ec && ec != std::errc::no_such_file_or_directory) throw Error(ErrorKind::kIo, path.string() + ": cannot list: " + ec.message());
+    for (const fs::path& entry : entries) remove_tree(entry);
+  }
+  before_change();
+  if ((directory ? ::rmdir(path.c_str()) : ::unlink(path.c_str())) != 0 && errno != ENOENT) io_error(path, "cannot remove", errno);
+}
+
+bool publish_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
+  const fs::path destination = without_trailing_slash(given);
+  return build_directory(destination, fill, [&](const fs::path& tmp) {
+    int error = rename_with(tmp, destination, RENAME_NOREPLACE);
+    // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything.
+    if (error == EINVAL || error == ENOSYS) {
+      before_change();
+      error = ::rename(tmp.c_str(), destination.c_str()) == 0 ? 0 : errno;
+    }
+    if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) {
+      remove_tree(tmp);
+      return false;
+    }
+    if (error) io_error(destination, "cannot publish", error);
+    fsync_directory(parent_of(destination));
+    return true;
+  });
+}
+
+void replace_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
+  const fs::path destination = without_trailing_slash(given);
+  build_directory(destination, fill, [&](const fs::path& tmp) {
+    for (;;) {
+      int error = rename_with(tmp, destination, RENAME_NOREPLACE);
+      if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);
+      if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed between the two calls
+      if (error) io_error(destination, "cannot publish (the file system must support renameat2)", error);
+      break;
+    }
+    fsync_directory(parent_of(destination));
+    remove_tree(tmp);  // the old content, if there was any
+  });
+}
+
+void remove_partials(const fs::path& parent, int64_t older_than_seconds) {
+  std::vector<fs::path> stale;
+  std::error_code ec;
+  for (fs::directory_iterator it(parent, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    struct stat info {};
+    if (name.ends_with(kPartialSuffix) && ::lstat(it->path().c_str(), &info) == 0 && std::time(nullptr) - info.st_mtime >= older_than_seconds)
+      stale.push_back(it->path());
+  }
+  for (const fs::path& path : stale) remove_tree(path);
+}
+
+// ---- lock, space ----
+
+FileLock::FileLock(const fs::path& path) {
+  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
+  if (fd_ < 0) io_error(path, "cannot open the lock file", errno);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    const int error = errno;
+    char owner[24] = "";
+    const ssize_t n = ::pread(fd_, owner, sizeof owner - 1, 0);
+    ::close(fd_);
+    if (error != EWOULDBLOCK) io_error(path, "cannot lock", error);
+    const std::string who = n > 0 ? "process " + std::string(owner, static_cast<size_t>(n)) : "another process";
+    throw Error(ErrorKind::kNetwork, path.string() + ": lock held by " + who + ": try again when it is done");
+  }
+  // The number is only for the message above: failing to write it is no reason to give the lock back.
+  const std::string pid = std::to_string(::getpid());
+  if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, pid.data(), pid.size(), 0) < 0) return;
+}
+
+FileLock::~FileLock() { ::close(fd_); }
+
+uint64_t free_disk_bytes(const fs::path& path) {
+  std::error_code ec;
+  fs::path existing = fs::absolute(path, ec);
+  while (!fs::exists(existing, ec) && existing.has_parent_path() && existing != existing.parent_path()) existing = existing.parent_path();
+  struct statvfs info {};
+  if (::statvfs(existing.c_str(), &info) != 0) io_error(existing, "cannot read the free space", errno);
+  return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
+}
+
+}  // namespace specdec

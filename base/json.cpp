@@ -1,0 +1,213 @@
+#include "base/json.h"
+
+#include <cmath>
+#include <sstream>
+#include <vector>
+
+#include "base/file.h"
+
+namespace specdec {
+
+namespace {
+
+// Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here before
+// anything that recurses (dump, compare, copy) ever sees the value.
+class Builder final : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(int max_depth) : max_depth_(max_depth) {}
+
+  bool null() override { return add(nullptr); }
+  bool boolean(bool v) override { return add(v); }
+  bool number_integer(number_integer_t v) override { return add(v); }
+  bool number_unsigned(number_unsigned_t v) override { return add(v); }
+  bool number_float(number_float_t v, const string_t&) override {
+    return std::isfinite(v) ? add(v) : fail("number out of the range of a double");
+  }
+  bool string(string_t& v) override { return add(std::move(v)); }
+  bool binary(binary_t&) override { return fail("unexpected binary value"); }
+  bool start_object(size_t) override { return open(Json::object()); }
+  bool start_array(size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(string_t& name) override {
+    Json::object_t& object = stack_.back()->get_ref<Json::object_t&>();
+    const auto [at, is_new] = object.emplace(std::move(name), nullptr);
+    if (!is_new) return fail("duplicate key '" + at->first.substr(0, 64) + "'");
+    slot_ = &at->second;
+    return true;
+  }
+  bool parse_error(size_t position, const std::string&, const nlohmann::json::exception& e) override {
+    position_ = position;
+    std::string text = e.what();
+    if (const size_t end = text.find("] "); end != std::string::npos) text.erase(0, end + 2);
+    return fail(text);
+  }
+
+  Json root;
+  std::string error() const { return position_ ? error_ + " (byte " + std::to_string(position_) + ")" : error_; }
+
+ private:
+  template <class T>
+  bool add(T&& value) {
+    place(Json(std::forward<T>(value)));
+    return true;
+  }
+  Json* place(Json&& value) {
+    if (stack_.empty()) {
+      root = std::move(value);
+      return &root;
+    }
+    if (stack_.back()->is_array()) {
+      stack_.back()->push_back(std::move(value));
+      return &stack_.back()->back();
+    }
+    *slot_ = std::move(value);
+    return slot_;
+  }
+  bool open(Json&& container) {
+    if (stack_.size() >= static_cast<size_t>(max_depth_)) return fail("nested deeper than " + std::to_string(max_depth_) + " levels");
+    stack_.push_back(place(std::move(container)));
+    return true;
+  }
+  bool close() {
+    stack_.pop_back();
+    return true;
+  }
+  bool fail(const std::string& text) {
+    if (error_.empty()) error_ = text;
+    return false;
+  }
+
+  int max_depth_;
+  std::vector<Json*> stack_;  // open containers; a pointer stays valid while its container is open
+  Json* slot_ = nullptr;      // where the value of the last key goes
+  std::string error_;
+  size_t position_ = 0;
+};
+
+// Parser messages quote the input: keep them short and printable.
+std::string printable(std::string text) {
+  if (text.size() > 240) text = text.substr(0, 240) + "...";
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  return text;
+}
+
+std::string describe(const Json& value) {
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return text;
+}
+
+const Json* find(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
+  if (!object.is_object()) throw Error(kind, where + ": expected a JSON object, found " + describe(object));
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+const Json& require(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
+  const Json* value = find(object, key, where, kind);
+  if (!value) throw Error(kind, where + ": " + key + ": missing");
+  return *value;
+}
+
+[[noreturn]] void mismatch(const char* key, const std::string& expected, const Json& found, const std::string& where, ErrorKind kind) {
+  throw Error(kind, where + ": " + key + ": expected " + expected + ", found " + describe(found));
+}
+
+template <class T>
+std::string range(const char* type, T low, T high) {
+  std::ostringstream text;
+  text << type << " in [" << low << ", " << high << "]";
+  return text.str();
+}
+
+int64_t as_int(const Json& v, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
+  const bool fits = v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) mismatch(key, range("integer", low, high), v, where, kind);
+  return v.get<int64_t>();
+}
+
+double as_double(const Json& v, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
+  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) mismatch(key, range("number", low, high), v, where, kind);
+  return v.get<double>();
+}
+
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
+  if (text.size() > limits.max_bytes)
+    throw Error(kind, where + ": JSON of " + std::to_string(text.size()) + " bytes, the limit is " + std::to_string(limits.max_bytes));
+  // nlohmann takes a NUL byte for the end of the input, which would let anything follow it.
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
+    throw Error(kind, where + ": not JSON: NUL byte (byte " + std::to_string(nul + 1) + ")");
+  Builder builder(limits.max_depth);
+  bool done = false;
+  try {
+    done = Json::sax_parse(text.begin(), text.end(), &builder);
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(kind, where + ": not valid JSON: " + printable(e.what()));
+  }
+  if (!done) throw Error(kind, where + ": not valid JSON: " + printable(builder.error()));
+  return std::move(builder.root);
+}
+
+Json read_json(const std::filesystem::path& file, ErrorKind kind, JsonLimits limits) {
+  return parse_json(read_file(file, limits.max_bytes, kind), file.string(), kind, limits);
+}
+
+std::string canonical_json(const Json& value) {
+  try {
+    return value.dump();
+  } catch (const nlohmann::json::exception& e) {
+    throw Error(ErrorKind::kInternal, std::string("a string that is not UTF-8 was to be written as JSON: ") + printable(e.what()));
+  }
+}
+
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
+  return as_int(require(object, key, where, kind), key, low, high, where, kind);
+}
+
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback, const std::string& where,
+                 ErrorKind kind) {
+  const Json* value = find(object, key, where, kind);
+  return value ? as_int(*value, key, low, high, where, kind) : fallback;
+}
+
+double json_double(const Json& object, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
+  return as_double(require(object, key, where, kind), key, low, high, where, kind);
+}
+
+double json_double(const Json& object, const char* key, double low, double high, double fallback, const std::string& where,
+                   ErrorKind kind) {
+  const Json* value = find(object, key, where, kind);
+  return value ? as_double(*value, key, low, high, where, kind) : fallback;
+}
+
+bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind) {
+  const Json* value = find(object, key, where, kind);
+  if (value && !value->is_boolean()) mismatch(key, "true or false", *value, where, kind);
+  return value ? value->get<bool>() : fallback;
+}
+
+std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
+  const Json& value = require(object, key, where, kind);
+  if (!value.is_string()) mismatch(key, "a string", value, where, kind);
+  return value.get<std::string>();
+}
+
+std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind) {
+  const Json* value = find(object, key, where, kind);
+  if (value && !value->is_string()) mismatch(key, "a string", *value, where, kind);
+  return value ? value->get<std::string>() : fallback;
+}
+
+void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind) {
+  const std::string expected = "specdec." + name + "/" + std::to_string(version);
+  const std::string found = json_string(object, "schema", where, kind);
+  if (found != expected)
+    throw Error(kind, where + ": schema: expected \"" + expected + "\", found \"" + printable(found) +
+                          "\" (written by another command or another version of specdec)");
+}
+
+}  // namespace specdec

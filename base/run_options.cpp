@@ -1,0 +1,57 @@
+#include "base/run_options.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <sstream>
+
+#include "base/error.h"
+
+namespace specdec {
+
+namespace {
+
+template <class T>
+[[noreturn]] void refuse(const char* flag, const char* expected, const T& found) {
+  std::ostringstream text;
+  text << flag << ": expected " << expected << ", found " << found;
+  throw Error(ErrorKind::kUsage, text.str());
+}
+
+bool is_device(const std::string& name) {
+  if (name == "auto" || name == "cpu" || name == "cuda") return true;
+  if (name.rfind("cuda:", 0) != 0 || name.size() < 6 || name.size() > 8) return false;
+  return std::all_of(name.begin() + 5, name.end(), [](unsigned char c) { return std::isdigit(c); });
+}
+
+}  // namespace
+
+// Written so that NaN, which compares false, is refused too.
+void validate(const SamplingOptions& o) {
+  if (!(o.temperature >= 0 && o.temperature <= 10)) refuse("--temperature", "a number in [0, 10]", o.temperature);
+  if (o.top_k < 0) refuse("--top-k", "an integer >= 0 (0 = off)", o.top_k);
+  if (!(o.top_p > 0 && o.top_p <= 1)) refuse("--top-p", "a number in (0, 1]", o.top_p);
+  if (!(o.min_p >= 0 && o.min_p < 1)) refuse("--min-p", "a number in [0, 1)", o.min_p);
+}
+
+void validate(const SpeculationOptions& o) {
+  if (o.k < -1 || o.k > 32) refuse("--k", "auto or an integer in [0, 32]", o.k);
+  if (o.max_k < 0 || o.max_k > 32) refuse("--max-k", "an integer in [0, 32]", o.max_k);
+}
+
+void validate(const DeviceOptions& o) {
+  if (!is_device(o.device)) refuse("--device", "auto, cpu, cuda or cuda:<index>", "'" + o.device + "'");
+  const auto known = {"auto", "fp32", "bf16", "fp16"};
+  if (std::find(known.begin(), known.end(), o.dtype) == known.end()) refuse("--dtype", "auto, fp32, bf16 or fp16", "'" + o.dtype + "'");
+  if (o.threads < 0 || o.threads > 4096) refuse("--threads", "an integer in [0, 4096] (0 = all cores)", o.threads);
+}
+
+VerifyRule parse_verify_rule(const std::string& name) {
+  if (name == "token") return VerifyRule::kToken;
+  if (name == "block") return VerifyRule::kBlock;
+  refuse("--verify", "token or block", "'" + name + "'");
+}
+
+std::string to_string(VerifyRule rule) { return rule == VerifyRule::kToken ? "token" : "block"; }
+
+}  // namespace specdec

@@ -1,0 +1,62 @@
+#include "base/sha256.h"
+
+#include <openssl/evp.h>
+
+#include <array>
+#include <vector>
+
+#include "base/file.h"
+
+namespace specdec {
+
+struct Sha256::State {
+  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  ~State() { EVP_MD_CTX_free(context); }
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {
+  if (!state_->context || EVP_DigestInit_ex(state_->context, EVP_sha256(), nullptr) != 1)
+    throw Error(ErrorKind::kInternal, "SHA-256 could not be started (OpenSSL)");
+}
+
+Sha256::~Sha256() = default;
+
+void Sha256::update(std::span<const std::byte> bytes) {
+  if (EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
+}
+
+void Sha256::update(std::string_view bytes) { update(std::as_bytes(std::span(bytes.data(), bytes.size()))); }
+
+std::string Sha256::hex() {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned length = 0;
+  if (EVP_DigestFinal_ex(state_->context, digest.data(), &length) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
+  static const char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (unsigned i = 0; i < length; ++i) {
+    text += kDigits[digest[i] >> 4];
+    text += kDigits[digest[i] & 15];
+  }
+  return text;
+}
+
+std::string sha256_hex(std::string_view bytes) {
+  Sha256 hash;
+  hash.update(bytes);
+  return hash.hex();
+}
+
+std::string sha256_file(const std::filesystem::path& path) {
+  const InputFile file(path, ErrorKind::kData);
+  Sha256 hash;
+  std::vector<std::byte> block(std::min<uint64_t>(file.size(), 1u << 20));
+  for (uint64_t at = 0; at < file.size();) {
+    const auto part = std::span(block).first(std::min<uint64_t>(block.size(), file.size() - at));
+    file.read(at, part);
+    hash.update(part);
+    at += part.size();
+  }
+  return hash.hex();
+}
+
+}  // namespace specdec
