@@ -1,0 +1,47 @@
+// Children of the command line: stages of the loop run to the end, servers run beside and are stopped. Stages talk through
+// files, stdout and exit codes only.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace specdec::cli {
+
+struct ChildResult {
+  int exit_code = 0;         // 128 + signal if it was killed
+  std::string output;        // its stdout, at most 64 MiB
+};
+
+// Runs program with arguments to the end; stdout is captured, stderr goes where `stderr_file` says ("" = inherited, else
+// appended). A stop request (base/progress.h) is handed on as SIGTERM. Throws Error(kInternal) if it cannot be started.
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
+                      const std::filesystem::path& stderr_file = {});
+
+// A server beside us. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
+class BackgroundChild {
+ public:
+  // stdout and stderr are appended to `log_file`.
+  BackgroundChild(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& log_file,
+                  double grace_seconds = 30);
+  ~BackgroundChild();
+  BackgroundChild(const BackgroundChild&) = delete;
+  BackgroundChild& operator=(const BackgroundChild&) = delete;
+
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the log's last line if
+  // the child ends first or `seconds` pass.
+  std::string wait_for_line(const std::string& pattern, double seconds);
+  bool running();
+  int stop();   // SIGTERM and wait; returns the exit code
+
+ private:
+  int reap(bool block);
+  pid_t pid_ = -1;
+  int exit_code_ = 0;
+  std::filesystem::path log_file_;
+  double grace_seconds_;
+};
+
+}  // namespace specdec::cli
