@@ -1,0 +1,99 @@
+#include <glob.h>
+#include <toml++/toml.h>
+
+#include "base/file.h"
+#include "cli/loop/loop.h"
+
+namespace specdec::cli {
+
+namespace {
+
+std::string text_of(const toml::node& node, const std::string& where) {
+  if (node.is_string()) return *node.value<std::string>();
+  if (node.is_integer()) return std::to_string(*node.value<int64_t>());
+  if (node.is_floating_point()) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.15g", *node.value<double>());
+    return text;
+  }
+  throw Error(ErrorKind::kConfig, where + ": expected a string, a number, true or a list of them");
+}
+
+// A stage's table is its command's flags: key = value → --key value, true → --key, a list → the flag once an item.
+std::vector<std::string> flags_of(const toml::table& table, const std::string& where) {
+  std::vector<std::string> flags;
+  for (const auto& [key_node, node] : table) {
+    const std::string flag = "--" + std::string(key_node.str());
+    const std::string key = where + ": " + std::string(key_node.str());
+    if (const auto on = node.as_boolean()) {
+      if (on->get()) flags.push_back(flag);
+    } else if (const toml::array* list = node.as_array()) {
+      for (const toml::node& item : *list) flags.insert(flags.end(), {flag, text_of(item, key)});
+    } else {
+      flags.insert(flags.end(), {flag, text_of(node, key)});
+    }
+  }
+  return flags;
+}
+
+std::string required(const toml::table& table, const char* key, const std::string& where) {
+  const auto value = table[key].value<std::string>();
+  if (!value || value->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
+  return *value;
+}
+
+std::vector<std::string> expand(const fs::path& base, const std::string& pattern) {
+  const std::string full = fs::path(pattern).is_absolute() ? pattern : (base / pattern).string();
+  glob_t found{};
+  std::vector<std::string> paths;
+  if (::glob(full.c_str(), GLOB_ERR, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  if (paths.empty()) throw Error(ErrorKind::kData, full + ": no such log (write logs = [\"dir/*.jsonl\"] relative to the loop file)");
+  return paths;
+}
+
+}  // namespace
+
+LoopSettings read_loop_settings(const fs::path& file) {
+  const std::string where = file.string();
+  toml::table root;
+  try {
+    root = toml::parse(read_file(file, 1u << 20, ErrorKind::kConfig), where);
+  } catch (const toml::parse_error& e) {
+    throw Error(ErrorKind::kConfig, where + ":" + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
+  }
+  const toml::table* loop = root["loop"].as_table();
+  if (!loop) throw Error(ErrorKind::kConfig, where + ": no [loop] table");
+  for (const auto& [key, node] : *loop) {
+    static const std::vector<std::string> known = {"target", "logs", "work", "store", "channel", "draft"};
+    if (std::find(known.begin(), known.end(), std::string(key.str())) == known.end())
+      throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) + "' (known: target logs work store channel draft)");
+  }
+  LoopSettings s;
+  s.file = fs::absolute(file);
+  const fs::path base = s.file.parent_path();
+  const auto path = [&](const std::string& text) { return fs::path(text).is_absolute() ? fs::path(text) : base / text; };
+  s.target = required(*loop, "target", where);
+  if (fs::exists(path(s.target))) s.target = path(s.target).string();
+  s.work = path(required(*loop, "work", where));
+  s.store = path(required(*loop, "store", where));
+  if (const auto v = (*loop)["channel"].value<std::string>()) s.channel = *v;
+  if (const auto v = (*loop)["draft"].value<std::string>()) s.draft = *v;
+  const toml::array* logs = (*loop)["logs"].as_array();
+  if (!logs || logs->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] logs: missing, expected a list of files or globs");
+  for (const toml::node& item : *logs) {
+    const auto found = expand(base, text_of(item, where + ": [loop] logs"));
+    s.logs.insert(s.logs.end(), found.begin(), found.end());
+  }
+  for (const auto& [key_node, node] : root) {
+    const std::string key(key_node.str());
+    if (key == "loop") continue;
+    if (key != "data" && key != "distill" && key != "validate" && key != "package")
+      throw Error(ErrorKind::kConfig, where + ": unknown table [" + key + "] (known: loop data distill validate package)");
+    if (!node.is_table()) throw Error(ErrorKind::kConfig, where + ": " + key + ": expected a table");
+    s.stage_flags[key] = flags_of(*node.as_table(), where + ": [" + key + "]");
+  }
+  return s;
+}
+
+}  // namespace specdec::cli
