@@ -1,0 +1,101 @@
+#include "distill/loss_rows.h"
+
+#include <bit>
+#include <cmath>
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define SPECDEC_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define SPECDEC_CLONES
+#endif
+
+namespace specdec::distill {
+
+namespace {
+
+// exp(x) for x <= 0, clamped at e^-87; Cody-Waite reduction and the degree-5 polynomial of Cephes expf (2 ulp). NaN stays NaN.
+inline __attribute__((always_inline)) float exp_nonpositive(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
+  const float n = shifted - 12582912.0f;
+  const float r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+  float y = 1.9875691500e-4f;
+  y = y * r + 1.3981999507e-3f;
+  y = y * r + 8.3334519073e-3f;
+  y = y * r + 4.1665795894e-2f;
+  y = y * r + 1.6666665459e-1f;
+  y = y * r + 5.0000001201e-1f;
+  y = y * r * r + r + 1.0f;
+  const int32_t exponent = (std::bit_cast<int32_t>(shifted) - 0x4B400000 + 127) << 23;
+  return y * std::bit_cast<float>(exponent);
+}
+
+inline __attribute__((always_inline)) float row_max(const float* x, int64_t n) {
+  float best = x[0];
+#pragma omp simd reduction(max : best)
+  for (int64_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+}  // namespace
+
+SPECDEC_CLONES
+RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float* p, float* q) {
+  const float max_a = row_max(target, vocab), max_b = row_max(draft, vocab);
+  float sum_a = 0, sum_b = 0, cross = 0;
+#pragma omp simd reduction(+ : sum_a, sum_b, cross)
+  for (int64_t i = 0; i < vocab; ++i) {
+    float a = (target[i] - max_a) * inverse_temperature, b = (draft[i] - max_b) * inverse_temperature;
+    a = a < -87.0f ? -87.0f : a;
+    b = b < -87.0f ? -87.0f : b;
+    const float ea = exp_nonpositive(a), eb = exp_nonpositive(b);
+    p[i] = ea;
+    q[i] = eb;
+    sum_a += ea;
+    sum_b += eb;
+    cross += ea * (a - b);
+  }
+  const float scale_a = 1.0f / sum_a, scale_b = 1.0f / sum_b;
+  float overlap = 0, inside = 0;
+#pragma omp simd reduction(+ : overlap, inside)
+  for (int64_t i = 0; i < vocab; ++i) {
+    const float x = p[i] * scale_a, y = q[i] * scale_b;
+    p[i] = x;
+    q[i] = y;
+    overlap += y < x ? y : x;
+    inside += y < x ? y : 0.0f;
+  }
+  // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. Comparisons hide a NaN, this sum does not.
+  const float kl = cross * scale_a - std::log(sum_a) + std::log(sum_b);
+  return {kl, std::isnan(kl) ? kl : overlap, inside};
+}
+
+SPECDEC_CLONES
+void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight, float* grad) {
+  const float inside = figures.inside;
+#pragma omp simd
+  for (int64_t i = 0; i < vocab; ++i) {
+    const float x = p[i], y = q[i];
+    const float centred = y < x ? inside - 1.0f : inside;
+    grad[i] = kl_weight * (y - x) + tv_weight * y * centred;
+  }
+}
+
+SPECDEC_CLONES
+float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad) {
+  const float max_b = row_max(draft, vocab);
+  float sum = 0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < vocab; ++i) {
+    const float e = exp_nonpositive((draft[i] - max_b) * inverse_temperature);
+    grad[i] = e;
+    sum += e;
+  }
+  const float scale = weight / sum;
+#pragma omp simd
+  for (int64_t i = 0; i < vocab; ++i) grad[i] *= scale;
+  grad[label] -= weight;
+  return std::log(sum) - (draft[label] - max_b) * inverse_temperature;
+}
+
+}  // namespace specdec::distill

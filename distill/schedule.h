@@ -1,0 +1,27 @@
+// Learning rate: linear warm-up, then a cosine down to a fraction of the peak, along the steps of the run or, where only a time
+// limit is given, along its elapsed time.
+#pragma once
+
+#include <cstdint>
+
+namespace specdec::distill {
+
+struct ScheduleOptions {
+  double peak = 0;             // learning rate
+  double min_ratio = 0.05;     // of the peak, at the end
+  double warmup_ratio = 0.03;  // of the run
+  int64_t total_steps = 0;     // 0: the time limit rules
+  double time_limit_seconds = 0;
+};
+
+// Warm-up by time never takes fewer than this many steps: the first Adam updates are the largest.
+inline constexpr int64_t kMinWarmupSteps = 10;
+
+// Rate of the update numbered `step` (from 0). `elapsed_seconds` is read only when total_steps == 0.
+double learning_rate(const ScheduleOptions& options, int64_t step, double elapsed_seconds);
+
+// The peak for --lr 0, by draft kind ("prune", "model", "config") and hidden size: measured on 64-wide models, and inversely
+// proportional to the width above (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width).
+double default_learning_rate(const char* draft_kind, int64_t hidden_size);
+
+}  // namespace specdec::distill
