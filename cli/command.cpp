@@ -2,20 +2,15 @@
 
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <memory>
 
 #include "base/error.h"
 
 namespace specdec::cli {
-
-namespace fs = std::filesystem;
 
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
@@ -57,20 +52,6 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
          "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block")
       ->default_str("token")
       ->group("Speculation");
-}
-
-void exec_engine(const Global& global) {
-  // Build tree: bin/specdec beside libexec/specdec-engine; install tree: the same.
-  const fs::path engine = fs::path(global.program).parent_path().parent_path() / "libexec" / "specdec-engine";
-  std::vector<char*> argv;
-  argv.push_back(const_cast<char*>(engine.c_str()));
-  for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
-  argv.push_back(nullptr);
-  // libgomp reads it at load time: idle threads must not spin on cores that others share.
-  setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  ::execv(engine.c_str(), argv.data());
-  throw Error(ErrorKind::kInternal, engine.string() + ": the engine program could not be started (" + std::strerror(errno) +
-                                        "): this command runs models and needs a build with LibTorch");
 }
 
 namespace {

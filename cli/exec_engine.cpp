@@ -1,0 +1,71 @@
+// Hands the command over to specdec-engine. In a build tree its run path names LibTorch; an installed tree has to find one.
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <sstream>
+
+#include "base/error.h"
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// torch/lib of the Python environment whose prefix this is, or "".
+fs::path torch_of_prefix(const fs::path& prefix) {
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(prefix / "lib", ec)) {
+    if (entry.path().filename().string().rfind("python3", 0) != 0) continue;
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      const fs::path lib = entry.path() / packages / "torch" / "lib";
+      if (fs::exists(lib / "libtorch_cpu.so", ec)) return lib;
+    }
+  }
+  return {};
+}
+
+// SPECDEC_TORCH_LIB, else the active virtual environment, else the Python installations on PATH.
+fs::path find_torch() {
+  if (const char* given = std::getenv("SPECDEC_TORCH_LIB")) return given;
+  if (const char* venv = std::getenv("VIRTUAL_ENV"))
+    if (const fs::path lib = torch_of_prefix(venv); !lib.empty()) return lib;
+  std::istringstream path(std::getenv("PATH") ? std::getenv("PATH") : "");
+  for (std::string directory; std::getline(path, directory, ':');) {
+    std::error_code ec;
+    if (directory.empty() || !fs::exists(fs::path(directory) / "python3", ec)) continue;
+    if (const fs::path lib = torch_of_prefix(fs::path(directory).parent_path()); !lib.empty()) return lib;
+  }
+  return {};
+}
+
+void prepend_library_path(const fs::path& directory) {
+  const char* old = std::getenv("LD_LIBRARY_PATH");
+  ::setenv("LD_LIBRARY_PATH", (directory.string() + (old && *old ? ":" + std::string(old) : "")).c_str(), 1);
+}
+
+}  // namespace
+
+void exec_engine(const Global& global) {
+  const fs::path root = fs::path(global.program).parent_path().parent_path();
+  const fs::path engine = root / "libexec" / "specdec-engine";
+  if (fs::exists(root / "lib" / "specdec") || std::getenv("SPECDEC_TORCH_LIB")) {
+    const fs::path torch = find_torch();
+    if (torch.empty())
+      throw Error(ErrorKind::kConfig, "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to its torch/lib");
+    prepend_library_path(torch);
+  }
+  std::vector<char*> argv{const_cast<char*>(engine.c_str())};
+  for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
+  argv.push_back(nullptr);
+  // libgomp reads it when it is loaded: idle threads must not spin on cores that others share.
+  ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
+  ::execv(engine.c_str(), argv.data());
+  throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started (" + std::strerror(errno) + "): this command runs models and needs a build with LibTorch");
+}
+
+}  // namespace specdec::cli
