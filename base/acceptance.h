@@ -2,6 +2,7 @@
 // Words and definitions: docs/contract.md (steps, drafted, accepted, emitted, reached_i, accepted_i, overlap_i).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +21,8 @@ struct AcceptanceCounts {
   std::vector<double> overlap_sum_at; // Σ over reached of Σ_x min(p, q)
 
   // One step that drafted `drafted` tokens, accepted the first `accepted`; overlaps[i] = Σ_x min(p_i, q_i) for every reached
-  // position i (accepted + 1 values, or `drafted` if all were accepted).
+  // position i (accepted + 1 values, or `drafted` if all were accepted). drafted = 0 counts a plain step. `emitted` is left to
+  // the caller, who knows the cut. Throws Error(kInternal) if the numbers contradict each other.
   void add_step(int64_t drafted_tokens, int64_t accepted_tokens, const std::vector<double>& overlaps);
   void add(const AcceptanceCounts& other);
 
@@ -28,7 +30,7 @@ struct AcceptanceCounts {
   double marginal(size_t i) const;         // accepted_i / drafted_i
   double overlap(size_t i) const;          // overlap_sum_i / reached_i
   double draft_efficiency() const;         // accepted / drafted
-  double length() const;                   // tau = 1 + accepted / steps
+  double length() const;                   // tau = 1 + accepted / steps; 1 without steps
 };
 
 // tau for constant acceptance: (1 − α^{K+1}) / (1 − α) (Leviathan et al. 2023, eq. 1).

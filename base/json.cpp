@@ -202,6 +202,26 @@ std::string json_string(const Json& object, const char* key, const std::string& 
   return value ? value->get<std::string>() : fallback;
 }
 
+const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
+  const Json& value = require(object, key, where, kind);
+  if (!value.is_array() || value.size() > max_items) mismatch(key, "an array of at most " + std::to_string(max_items) + " items", value, where, kind);
+  return value;
+}
+
+const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
+  const Json& value = require(object, key, where, kind);
+  if (!value.is_object() || value.size() > max_items) mismatch(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
+  return value;
+}
+
+bool is_sha256_hex(std::string_view text) { return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+
+std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind) {
+  const std::string text = may_be_empty ? json_string(object, key, "", where, kind) : json_string(object, key, where, kind);
+  if (!is_sha256_hex(text) && !(may_be_empty && text.empty())) mismatch(key, "64 lower-case hexadecimal digits", text, where, kind);
+  return text;
+}
+
 void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind) {
   const std::string expected = "specdec." + name + "/" + std::to_string(version);
   const std::string found = json_string(object, "schema", where, kind);

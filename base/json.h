@@ -38,6 +38,13 @@ bool json_bool(const Json& object, const char* key, bool fallback, const std::st
 std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind);
 std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind);
 
+// The array or object under `key`, at most `max_items` long. Throws Error(kind) if missing, of another type or longer.
+const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
+const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
+// "sha256 digest: 64 lower-case hexadecimal digits", or empty where `may_be_empty`.
+std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind);
+bool is_sha256_hex(std::string_view text);
+
 // Checks object["schema"] == "specdec.<name>/<version>". Throws Error(kind): other names and unknown versions are refused.
 void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind = ErrorKind::kData);
 
