@@ -111,7 +111,7 @@ const Json& require(const Json& object, const char* key, const std::string& wher
   return *value;
 }
 
-[[noreturn]] void mismatch(const char* key, const std::string& expected, const Json& found, const std::string& where, ErrorKind kind) {
+[[noreturn]] void unexpected(const char* key, const std::string& expected, const Json& found, const std::string& where, ErrorKind kind) {
   throw Error(kind, where + ": " + key + ": expected " + expected + ", found " + describe(found));
 }
 
@@ -124,12 +124,12 @@ std::string range(const char* type, T low, T high) {
 
 int64_t as_int(const Json& v, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
   const bool fits = v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) mismatch(key, range("integer", low, high), v, where, kind);
+  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) unexpected(key, range("integer", low, high), v, where, kind);
   return v.get<int64_t>();
 }
 
 double as_double(const Json& v, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
-  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) mismatch(key, range("number", low, high), v, where, kind);
+  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) unexpected(key, range("number", low, high), v, where, kind);
   return v.get<double>();
 }
 
@@ -186,31 +186,31 @@ double json_double(const Json& object, const char* key, double low, double high,
 
 bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
-  if (value && !value->is_boolean()) mismatch(key, "true or false", *value, where, kind);
+  if (value && !value->is_boolean()) unexpected(key, "true or false", *value, where, kind);
   return value ? value->get<bool>() : fallback;
 }
 
 std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
   const Json& value = require(object, key, where, kind);
-  if (!value.is_string()) mismatch(key, "a string", value, where, kind);
+  if (!value.is_string()) unexpected(key, "a string", value, where, kind);
   return value.get<std::string>();
 }
 
 std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
-  if (value && !value->is_string()) mismatch(key, "a string", *value, where, kind);
+  if (value && !value->is_string()) unexpected(key, "a string", *value, where, kind);
   return value ? value->get<std::string>() : fallback;
 }
 
 const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
   const Json& value = require(object, key, where, kind);
-  if (!value.is_array() || value.size() > max_items) mismatch(key, "an array of at most " + std::to_string(max_items) + " items", value, where, kind);
+  if (!value.is_array() || value.size() > max_items) unexpected(key, "an array of at most " + std::to_string(max_items) + " items", value, where, kind);
   return value;
 }
 
 const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
   const Json& value = require(object, key, where, kind);
-  if (!value.is_object() || value.size() > max_items) mismatch(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
+  if (!value.is_object() || value.size() > max_items) unexpected(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
   return value;
 }
 
@@ -218,7 +218,7 @@ bool is_sha256_hex(std::string_view text) { return text.size() == 64 && text.fin
 
 std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind) {
   const std::string text = may_be_empty ? json_string(object, key, "", where, kind) : json_string(object, key, where, kind);
-  if (!is_sha256_hex(text) && !(may_be_empty && text.empty())) mismatch(key, "64 lower-case hexadecimal digits", text, where, kind);
+  if (!is_sha256_hex(text) && !(may_be_empty && text.empty())) unexpected(key, "64 lower-case hexadecimal digits", text, where, kind);
   return text;
 }
 

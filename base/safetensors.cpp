@@ -14,7 +14,7 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the limit of the reference implementation
 constexpr size_t kMaxTensors = 1'000'000, kMaxNameBytes = 1024, kMaxRank = 8;
 
-std::string quoted(const std::string& name) {
+std::string shown(const std::string& name) {
   std::string text = "'";
   for (char c : name.substr(0, 80)) text += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
   return text + (name.size() > 80 ? "…'" : "'");
@@ -53,7 +53,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     field_ = std::move(text);
     if (name_ == "__metadata__") return metadata_.try_emplace(field_).second || fail("duplicate key in __metadata__");
     const int bit = field_ == "dtype" ? 1 : field_ == "shape" ? 2 : field_ == "data_offsets" ? 4 : 0;
-    if (bit == 0) return fail("unexpected key " + quoted(field_) + ", expected dtype, shape and data_offsets");
+    if (bit == 0) return fail("unexpected key " + shown(field_) + ", expected dtype, shape and data_offsets");
     if (seen_ & bit) return fail("duplicate key " + field_);
     seen_ |= bit;
     return true;
@@ -65,7 +65,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       return true;
     }
     if (field_ != "dtype") return fail(field_ + ": expected an array, found a string");
-    if (dtype_bytes(text) == 0) return fail("unknown dtype " + quoted(text));
+    if (dtype_bytes(text) == 0) return fail("unknown dtype " + shown(text));
     entry_->dtype = std::move(text);
     return true;
   }
@@ -103,7 +103,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
  private:
   bool fail(const std::string& text) {
-    if (error.empty()) error = depth_ > 0 && !name_.empty() ? "header: " + quoted(name_) + ": " + text : "header: " + text;
+    if (error.empty()) error = depth_ > 0 && !name_.empty() ? "header: " + shown(name_) + ": " + text : "header: " + text;
     return false;
   }
   bool finish_tensor() {
@@ -152,10 +152,10 @@ void check_layout(const std::filesystem::path& path, const std::map<std::string,
   for (const auto* item : order) {
     const TensorEntry& e = item->second;
     if (e.offset > data_bytes || e.bytes > data_bytes - e.offset)
-      refuse(path, quoted(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) + ", the file has " +
+      refuse(path, shown(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) + ", the file has " +
                        std::to_string(data_bytes) + " (truncated?)");
-    if (e.offset < end) refuse(path, quoted(item->first) + ": overlaps the tensor before it");
-    if (e.offset > end) refuse(path, quoted(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
+    if (e.offset < end) refuse(path, shown(item->first) + ": overlaps the tensor before it");
+    if (e.offset > end) refuse(path, shown(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
     end = e.offset + e.bytes;
   }
   if (end != data_bytes) refuse(path, std::to_string(data_bytes - end) + " trailing bytes after the last tensor");
@@ -219,10 +219,10 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
   const Json root = read_json(index, ErrorKind::kModel);
   std::map<std::string, size_t> number;  // file name → shard
   for (const auto& [name, file] : json_object(root, "weight_map", kMaxTensors, at, ErrorKind::kModel).items()) {
-    if (!file.is_string()) throw Error(ErrorKind::kModel, at + ": weight_map: " + quoted(name) + ": expected a file name");
+    if (!file.is_string()) throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(name) + ": expected a file name");
     const std::string shard = file.get<std::string>();
     if (shard.empty() || shard.find('/') != std::string::npos || shard.find("..") != std::string::npos || !shard.ends_with(".safetensors"))
-      throw Error(ErrorKind::kModel, at + ": weight_map: " + quoted(shard) + ": expected the name of a .safetensors file in the same directory");
+      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(shard) + ": expected the name of a .safetensors file in the same directory");
     if (number.try_emplace(shard, shards_.size()).second) shards_.push_back(std::make_unique<SafetensorsFile>(directory / shard));
     where_[name] = number[shard];
   }
@@ -230,16 +230,16 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
   for (const auto& [shard, i] : number) {
     for (const auto& [name, entry] : shards_[i]->tensors()) {
       const auto it = where_.find(name);
-      if (it == where_.end()) throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + quoted(name) + " is not in " + at);
+      if (it == where_.end()) throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " is not in " + at);
       if (it->second != i)
-        throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + quoted(name) + " belongs in another shard by " + at);
+        throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
     }
     listed += shards_[i]->tensors().size();
   }
   if (listed == where_.size()) return;
   for (const auto& [name, i] : where_)
     if (!shards_[i]->tensors().count(name))
-      throw Error(ErrorKind::kModel, shards_[i]->file().path().string() + ": tensor " + quoted(name) + " is missing, " + at + " lists it");
+      throw Error(ErrorKind::kModel, shards_[i]->file().path().string() + ": tensor " + shown(name) + " is missing, " + at + " lists it");
 }
 
 std::vector<std::string> SafetensorsDirectory::names() const {
@@ -250,7 +250,7 @@ std::vector<std::string> SafetensorsDirectory::names() const {
 
 const SafetensorsFile& SafetensorsDirectory::shard_of(const std::string& name) const {
   const auto it = where_.find(name);
-  if (it == where_.end()) throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + quoted(name) + " is missing");
+  if (it == where_.end()) throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
   return *shards_[it->second];
 }
 
@@ -273,7 +273,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t->dtype));
     for (int64_t d : t->shape) bytes *= static_cast<uint64_t>(d);
     if (bytes != t->data.size() || dtype_bytes(t->dtype) == 0 || t->name.empty() || header.contains(t->name))
-      throw Error(ErrorKind::kInternal, path.string() + ": tensor " + quoted(t->name) + " cannot be written (dtype, size or name)");
+      throw Error(ErrorKind::kInternal, path.string() + ": tensor " + shown(t->name) + " cannot be written (dtype, size or name)");
     header[t->name] = {{"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {end, end + bytes}}};
     end += bytes;
   }
