@@ -10,25 +10,43 @@
 
 #include "base/json.h"
 #include "base/schema/traffic_record.h"
+#include "text/tokenizer.h"
 
 namespace specdec::text {
 
 class ChatTemplate {
  public:
   // chat_template.jinja, chat_template.json or tokenizer_config.json's chat_template (string, or list: "default").
-  // Nothing if the directory has none. Throws Error(kModel) if it does not compile.
+  // Nothing if the directory has none. Throws Error(kModel) if it does not compile or does not survive vet_template. Forks (a few
+  // milliseconds): call it while loading, before the threads of a server start.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model_directory);
+  // Compiles, without vetting. Throws Error(kModel).
   ChatTemplate(std::string source, std::string bos_token, std::string eos_token);
+  ChatTemplate(const std::string& source, const SpecialTokens& tokens);
   ~ChatTemplate();
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // Throws Error(kData): raise_exception's message, or fuel, recursion or output limits hit.
+  // Variables: messages, add_generation_prompt, tools and documents (none), every special token by name, and `extra`, which may set
+  // none of these. Thread-safe. Throws Error(kData): raise_exception's message, or fuel (10^6 steps), recursion (100) or output
+  // (1 MiB + 8 × the messages' bytes) exceeded, or invalid UTF-8.
   std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra = Json::object()) const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
+
+struct VetLimits {
+  uint64_t memory_bytes = 512u << 20;  // address space on top of what the process has
+  int cpu_seconds = 2;
+  int wall_seconds = 10;
+};
+
+// Compiles `source` and renders probe conversations (1 to 64 messages, with and without system and generation prompt) in a forked
+// child. The interpreter's own limits do not stop a string that doubles itself 40 times, and Rust aborts when memory runs out; so a
+// template that kills the child must not be used here. Throws Error(kModel) then; a clean error inside the child is no finding.
+// What a probe does not reach is not vetted. The child runs Rust and C++ code after fork: call it where no other thread holds a lock.
+void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const VetLimits& limits = {});
 
 }  // namespace specdec::text

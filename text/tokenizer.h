@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,16 +14,28 @@
 
 namespace specdec::text {
 
+// What tokenizer_config.json (special_tokens_map.json where it lacks a name) says about special tokens.
+struct SpecialTokens {
+  std::map<std::string, std::string> names;  // "bos_token" → "<s>", also eos_token, unk_token, pad_token, …
+  std::optional<bool> add_bos, add_eos;      // explicit flags only
+
+  std::string name(const std::string& key) const;  // "" if absent
+};
+// Missing files give an empty result. Throws Error(kModel) if a file is malformed.
+SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
+
 class Tokenizer {
  public:
-  // Reads tokenizer.json (and tokenizer_config.json for bos/eos/add_bos_token) of a model directory. Throws Error(kModel).
+  // Reads tokenizer.json (at most 128 MiB) and the special tokens of a model directory. Throws Error(kModel), one line.
   explicit Tokenizer(const std::filesystem::path& model_directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // add_special_tokens: what the tokenizer's post-processor adds (BOS for Llama). Throws Error(kData) on invalid UTF-8.
+  // add_special_tokens: BOS and EOS as tokenizer_config.json's add_bos_token / add_eos_token say, else what the post-processor
+  // adds (transformers 5). Throws Error(kData) on invalid UTF-8 or more than 64 MiB.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
+  // Ids that name no token are skipped. Throws Error(kData) on a negative id.
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;
 
   int64_t vocab_size() const;                 // with added tokens
@@ -39,7 +53,9 @@ class Tokenizer {
 };
 
 // Streams text from ids: push() returns only whole UTF-8 characters that no later token can change; the concatenation of all
-// pushes and finish() equals decode(all ids, skip_special_tokens = true). One per request, one thread at a time.
+// pushes and finish() equals decode(all ids, skip_special_tokens = true). A run of byte tokens (<0xNN>) is given out when it has
+// ended, because one bad byte turns the whole run into replacement characters; decoders of which no prefix is settled (CTC,
+// trailing strip) give everything in finish(). One per request, one thread at a time; the tokenizer must outlive it.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer);
@@ -47,9 +63,11 @@ class IncrementalDecoder {
   std::string finish();
 
  private:
+  std::string advance(bool last);
+
   const Tokenizer* tokenizer_;
-  std::vector<int32_t> pending_;  // ids since the last safe boundary
-  std::string emitted_prefix_;
+  std::vector<uint32_t> pending_;  // tokens whose text is not settled, after one settled token as context
+  std::string emitted_prefix_;     // what of decode(pending_) has been given out
 };
 
 }  // namespace specdec::text

@@ -1,0 +1,64 @@
+/* C ABI of the Rust staticlib: Hugging Face tokenizers and Jinja chat templates.
+ * Every function returns a status and, where it is not SD_OK, fills *message (one line, UTF-8) if message is not null. Results
+ * are written through out-parameters only on SD_OK, and are owned by the library: free them with sd_bytes_free / sd_ids_free.
+ * Handles are immutable after creation: const calls on one handle are thread-safe. A Rust panic never crosses the border
+ * (SD_INTERNAL); running out of memory inside Rust aborts the process and cannot be reported. */
+#ifndef SPECDEC_RS_H
+#define SPECDEC_RS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+  SD_OK = 0,
+  SD_INVALID = 1,  /* the file, template, text or id given is not valid */
+  SD_RAISED = 2,   /* the template called raise_exception; message is its argument */
+  SD_LIMIT = 3,    /* fuel, recursion, output or input size */
+  SD_INTERNAL = 4, /* a panic inside Rust, or a null argument */
+};
+
+typedef struct { uint8_t* data; size_t size; } sd_bytes;
+typedef struct { uint32_t* data; size_t size; } sd_ids;
+void sd_bytes_free(sd_bytes bytes);
+void sd_ids_free(sd_ids ids);
+
+/* --- tokenizers --- */
+typedef struct sd_tokenizer sd_tokenizer;
+/* How far a decoder lets text be streamed (sd_tokenizer_streaming). */
+enum {
+  SD_STREAM_WHOLE = 0,        /* later tokens may change earlier text: decode at the end only */
+  SD_STREAM_PREFIX = 1,       /* the text of a prefix is a prefix of the text, but for an unfinished UTF-8 character */
+  SD_STREAM_BYTE_RUNS = 2,    /* as above, but a run of <0xNN> tokens is settled only when it has ended */
+};
+
+/* json: the bytes of tokenizer.json. Padding and truncation stored in it are dropped. */
+int32_t sd_tokenizer_new(const uint8_t* json, size_t size, sd_tokenizer** out, sd_bytes* message);
+void sd_tokenizer_free(sd_tokenizer* tokenizer);
+/* text must be UTF-8 of at most 64 MiB. */
+int32_t sd_tokenizer_encode(const sd_tokenizer* tokenizer, const uint8_t* text, size_t size, int32_t add_special, sd_ids* out, sd_bytes* message);
+/* Ids that name no token are skipped, as the Hugging Face library does. */
+int32_t sd_tokenizer_decode(const sd_tokenizer* tokenizer, const uint32_t* ids, size_t count, int32_t skip_special, sd_bytes* out, sd_bytes* message);
+int32_t sd_tokenizer_vocab_size(const sd_tokenizer* tokenizer, uint64_t* out);  /* with added tokens */
+int32_t sd_tokenizer_token_to_id(const sd_tokenizer* tokenizer, const uint8_t* token, size_t size, int64_t* out); /* -1 absent */
+/* SD_INVALID if no token has this id. *special: skipped by decode(skip_special). */
+int32_t sd_tokenizer_id_to_token(const sd_tokenizer* tokenizer, uint32_t id, int32_t* special, sd_bytes* out);
+int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
+
+/* --- chat templates --- */
+typedef struct sd_template sd_template;
+/* Writes strftime(format, now) into out[0, capacity) and returns its length; more than capacity means it did not fit. */
+typedef size_t (*sd_strftime)(const char* format, char* out, size_t capacity);
+/* source: UTF-8 of at most 1 MiB. */
+int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, sd_template** out, sd_bytes* message);
+void sd_template_free(sd_template* chat_template);
+/* context: one JSON object, the variables of the template. Fuel 1,000,000 instructions, recursion 100. */
+int32_t sd_template_render(const sd_template* chat_template, const uint8_t* context, size_t size, size_t max_output, sd_bytes* out, sd_bytes* message);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,349 @@
+//! Chat templates with what transformers 5 offers them (utils/chat_template_utils.py), in a bounded interpreter.
+
+use std::ffi::{c_char, CString};
+use std::io::{self, Write};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{from_args, Kwargs, Value, ValueKind};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, UndefinedBehavior};
+use minijinja_contrib::pycompat;
+
+use crate::{Failure, Reason};
+
+const MAX_SOURCE_BYTES: usize = 1 << 20;
+const MAX_JSON_BYTES: usize = 1 << 20;
+const MAX_JSON_DEPTH: usize = 64;
+const FUEL: u64 = 1_000_000;
+const RECURSION: usize = 100;
+const NAME: &str = "chat_template";
+/// Marks an error made by raise_exception; no text of a template can start with it and be mistaken, for it is stripped once.
+const RAISED: &str = "\u{1}raised:";
+
+pub type Strftime = unsafe extern "C" fn(*const c_char, *mut c_char, usize) -> usize;
+
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+}
+
+impl ChatTemplate {
+    pub fn compile(source: &str, clock: Option<Strftime>) -> Result<ChatTemplate, Failure> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
+        }
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build().map_err(failure)?;
+        environment.set_syntax(syntax);
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_undefined_behavior(UndefinedBehavior::Lenient);
+        environment.set_fuel(Some(FUEL));
+        environment.set_recursion_limit(RECURSION);
+        environment.set_unknown_method_callback(python_method);
+        environment.add_filter("tojson", tojson);
+        environment.add_function("raise_exception", |message: Value| -> Result<Value, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, format!("{RAISED}{message}")))
+        });
+        environment.add_function("strftime_now", move |format: String| strftime(clock, &format));
+        environment.add_template_owned(NAME, without_generation_tags(source)).map_err(failure)?;
+        Ok(ChatTemplate { environment })
+    }
+
+    pub fn render(&self, context: &[u8], max_output: usize) -> Result<String, Failure> {
+        let context: Value = serde_json::from_slice(context).map_err(|e| Failure::invalid(format!("context: {e}")))?;
+        let mut out = Bounded { text: Vec::new(), limit: max_output, exceeded: false };
+        let template = self.environment.get_template(NAME).map_err(failure)?;
+        let result = template.render_captured_to(context, &mut out).map(|_| ());
+        if out.exceeded {
+            return Err(Failure::limit(format!("output: more than {max_output} bytes")));
+        }
+        result.map_err(failure)?;
+        String::from_utf8(out.text).map_err(|_| Failure::invalid("output is not UTF-8"))
+    }
+}
+
+struct Bounded {
+    text: Vec<u8>,
+    limit: usize,
+    exceeded: bool,
+}
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.limit.saturating_sub(self.text.len()) {
+            self.exceeded = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// One line that names the place and the reason; the innermost cause is the useful one.
+fn failure(error: Error) -> Failure {
+    if let Some(message) = error.detail().and_then(|d| d.strip_prefix(RAISED)) {
+        return Failure { reason: Reason::Raised, message: message.to_string() };
+    }
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(next) = cause.source() {
+        cause = next;
+    }
+    if let Some(inner) = cause.downcast_ref::<Error>() {
+        if let Some(message) = inner.detail().and_then(|d| d.strip_prefix(RAISED)) {
+            return Failure { reason: Reason::Raised, message: message.to_string() };
+        }
+    }
+    let place = error.line().map_or(String::new(), |line| format!("line {line}: "));
+    let reason = match error.kind() {
+        ErrorKind::OutOfFuel => return Failure::limit(format!("{place}more than {FUEL} steps")),
+        kind => kind.to_string(),
+    };
+    let detail = error.detail().map_or(String::new(), |d| format!(": {d}"));
+    if detail.contains("recursion limit") || detail.contains("too deep") {
+        return Failure::limit(format!("{place}{reason}{detail}"));
+    }
+    Failure::invalid(format!("{place}{reason}{detail}"))
+}
+
+/// transformers tracks assistant text by `{% generation %}` … `{% endgeneration %}`; the text inside renders as it stands. A `with`
+/// block keeps the scope those tags make.
+fn without_generation_tags(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        let (before, tag) = rest.split_at(start);
+        out.push_str(before);
+        let Some(end) = tag.find("%}") else {
+            rest = tag;
+            break;
+        };
+        let inner = &tag[2..end];
+        let name = inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
+        match name {
+            "generation" => out.push_str(&format!("{{%{}%}}", inner.replace("generation", "with"))),
+            "endgeneration" => out.push_str(&format!("{{%{}%}}", inner.replace("endgeneration", "endwith"))),
+            _ => out.push_str(&tag[..end + 2]),
+        }
+        rest = &tag[end + 2..];
+    }
+    out.push_str(rest);
+    out
+}
+
+fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
+    let clock = clock.ok_or_else(|| Error::new(ErrorKind::InvalidOperation, "strftime_now: no clock"))?;
+    let c_format = CString::new(format).map_err(|_| Error::new(ErrorKind::InvalidOperation, "strftime_now: NUL in the format"))?;
+    let mut buffer = vec![0u8; 4096];
+    let size = unsafe { clock(c_format.as_ptr(), buffer.as_mut_ptr() as *mut c_char, buffer.len()) };
+    if size > buffer.len() {
+        return Err(Error::new(ErrorKind::InvalidOperation, "strftime_now: the result is too long"));
+    }
+    buffer.truncate(size);
+    Ok(String::from_utf8_lossy(&buffer).into_owned())
+}
+
+/// Python methods that minijinja-contrib lacks and templates of the Hub call.
+fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
+        match method {
+            "removeprefix" => {
+                let (prefix,): (&str,) = from_args(args)?;
+                return Ok(Value::from(s.strip_prefix(prefix).unwrap_or(s)));
+            }
+            "removesuffix" => {
+                let (suffix,): (&str,) = from_args(args)?;
+                return Ok(Value::from(s.strip_suffix(suffix).unwrap_or(s)));
+            }
+            "partition" => {
+                let (separator,): (&str,) = from_args(args)?;
+                let (head, middle, tail) = match s.split_once(separator) {
+                    Some((head, tail)) => (head, separator, tail),
+                    None => (s, "", ""),
+                };
+                return Ok(strings([head, middle, tail]));
+            }
+            "rpartition" => {
+                let (separator,): (&str,) = from_args(args)?;
+                let (head, middle, tail) = match s.rsplit_once(separator) {
+                    Some((head, tail)) => (head, separator, tail),
+                    None => ("", "", s),
+                };
+                return Ok(strings([head, middle, tail]));
+            }
+            "rsplit" => {
+                let (separator, limit): (&str, Option<i64>) = from_args(args)?;
+                let limit = limit.unwrap_or(-1);
+                let mut pieces: Vec<&str> =
+                    if limit < 0 { s.rsplit(separator).collect() } else { s.rsplitn(limit as usize + 1, separator).collect() };
+                pieces.reverse();
+                return Ok(strings(pieces));
+            }
+            _ => {}
+        }
+    }
+    pycompat::unknown_method_callback(state, value, method, args)
+}
+
+fn strings<'a>(items: impl IntoIterator<Item = &'a str>) -> Value {
+    items.into_iter().map(Value::from).collect()
+}
+
+/// `tojson` as transformers overrides it: json.dumps with ensure_ascii=False, nothing escaped for HTML.
+fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
+    let indent = match kwargs.get::<Option<Value>>("indent")? {
+        None => None,
+        Some(v) if v.is_none() => None,
+        Some(v) => Some(v.as_usize().filter(|n| *n <= 64).ok_or_else(|| json_error("indent: expected 0 to 64"))?),
+    };
+    let ensure_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let sort_keys = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
+    let separators: Option<Value> = kwargs.get("separators")?;
+    kwargs.assert_all_used()?;
+    let (item, key) = match separators.filter(|s| !s.is_none()) {
+        None => (if indent.is_some() { "," } else { ", " }.to_string(), ": ".to_string()),
+        Some(pair) => {
+            let parts: Vec<String> = pair.try_iter()?.map(|v| v.to_string()).take(3).collect();
+            let [item, key] = <[String; 2]>::try_from(parts).map_err(|_| json_error("separators: expected two strings"))?;
+            (item, key)
+        }
+    };
+    let mut writer = Json { out: String::new(), indent, ensure_ascii, sort_keys, item, key };
+    writer.value(value, 0)?;
+    Ok(writer.out)
+}
+
+fn json_error(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::BadSerialization, message)
+}
+
+struct Json {
+    out: String,
+    indent: Option<usize>,
+    ensure_ascii: bool,
+    sort_keys: bool,
+    item: String,
+    key: String,
+}
+
+impl Json {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_JSON_DEPTH {
+            return Err(json_error(format!("tojson: nested deeper than {MAX_JSON_DEPTH}")));
+        }
+        match value.kind() {
+            ValueKind::None => self.out.push_str("null"),
+            ValueKind::Bool => self.out.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Number => self.number(value),
+            ValueKind::String => self.string(value.as_str().unwrap_or_default()),
+            ValueKind::Map => self.map(value, depth)?,
+            ValueKind::Seq | ValueKind::Iterable => {
+                let mut empty = true;
+                self.out.push('[');
+                for element in value.try_iter()? {
+                    self.separate(&mut empty, depth + 1)?;
+                    self.value(&element, depth + 1)?;
+                }
+                self.close(empty, depth, ']');
+            }
+            kind => return Err(json_error(format!("tojson: {kind} cannot be written as JSON"))),
+        }
+        Ok(())
+    }
+
+    fn map(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
+        let mut keys: Vec<Value> = value.try_iter()?.collect();
+        if self.sort_keys {
+            keys.sort();
+        }
+        let mut empty = true;
+        self.out.push('{');
+        for key in keys {
+            self.separate(&mut empty, depth + 1)?;
+            // Python writes keys of other scalar types as their JSON text in quotes.
+            match key.kind() {
+                ValueKind::String => self.string(key.as_str().unwrap_or_default()),
+                ValueKind::None => self.out.push_str("\"null\""),
+                ValueKind::Bool => self.string(if key.is_true() { "true" } else { "false" }),
+                _ => self.string(&key.to_string()),
+            }
+            let separator = self.key.clone();
+            self.out.push_str(&separator);
+            self.value(&value.get_item(&key)?, depth + 1)?;
+        }
+        self.close(empty, depth, '}');
+        Ok(())
+    }
+
+    fn separate(&mut self, empty: &mut bool, depth: usize) -> Result<(), Error> {
+        if self.out.len() > MAX_JSON_BYTES {
+            return Err(json_error(format!("tojson: more than {MAX_JSON_BYTES} bytes")));
+        }
+        if !*empty {
+            let separator = self.item.clone();
+            self.out.push_str(&separator);
+        }
+        *empty = false;
+        self.new_line(depth);
+        Ok(())
+    }
+
+    fn close(&mut self, empty: bool, depth: usize, bracket: char) {
+        if !empty {
+            self.new_line(depth);
+        }
+        self.out.push(bracket);
+    }
+
+    fn new_line(&mut self, depth: usize) {
+        if let Some(width) = self.indent {
+            self.out.push('\n');
+            self.out.extend(std::iter::repeat_n(' ', width * depth));
+        }
+    }
+
+    /// Integers as they are; floats as Python's repr: shortest digits, exponent form from 1e16 and below 1e-4.
+    fn number(&mut self, value: &Value) {
+        if value.is_integer() {
+            self.out.push_str(&value.to_string());
+            return;
+        }
+        let x = f64::try_from(value.clone()).unwrap_or(f64::NAN);
+        if !x.is_finite() {
+            self.out.push_str(if x.is_nan() { "NaN" } else if x > 0.0 { "Infinity" } else { "-Infinity" });
+        } else if x != 0.0 && !(1e-4..1e16).contains(&x.abs()) {
+            let text = format!("{x:e}");
+            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            let (sign, size) = exponent.strip_prefix('-').map_or(('+', exponent), |rest| ('-', rest));
+            self.out.push_str(&format!("{digits}e{sign}{size:0>2}"));
+        } else {
+            let text = x.to_string();
+            self.out.push_str(&text);
+            if !text.contains('.') {
+                self.out.push_str(".0");
+            }
+        }
+    }
+
+    fn string(&mut self, text: &str) {
+        self.out.push('"');
+        for c in text.chars() {
+            match c {
+                '"' => self.out.push_str("\\\""),
+                '\\' => self.out.push_str("\\\\"),
+                '\n' => self.out.push_str("\\n"),
+                '\r' => self.out.push_str("\\r"),
+                '\t' => self.out.push_str("\\t"),
+                '\u{8}' => self.out.push_str("\\b"),
+                '\u{c}' => self.out.push_str("\\f"),
+                c if (c as u32) < 0x20 || (self.ensure_ascii && (c as u32) > 0x7e) => {
+                    for unit in c.encode_utf16(&mut [0; 2]) {
+                        self.out.push_str(&format!("\\u{unit:04x}"));
+                    }
+                }
+                c => self.out.push(c),
+            }
+        }
+        self.out.push('"');
+    }
+}

@@ -1,0 +1,142 @@
+//! A Hugging Face tokenizer loaded from the bytes of tokenizer.json, with what a foreign file could abuse taken out.
+
+use serde_json::Value;
+use tokenizers::Tokenizer;
+
+use crate::Failure;
+
+const MAX_TEXT_BYTES: usize = 64 << 20;
+/// Largest factor by which normalizers or decoders may stretch a text. Llama's " " → "▁" is 3; a chain of doublings
+/// ("a" → "aa", 60 times) would exhaust memory, and Rust cannot report that.
+const MAX_GROWTH: f64 = 4096.0;
+
+pub struct HfTokenizer {
+    inner: Tokenizer,
+    streaming: Streaming,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub enum Streaming {
+    Whole = 0,
+    Prefix = 1,
+    ByteRuns = 2,
+}
+
+fn text_of(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+impl HfTokenizer {
+    pub fn from_json(json: &[u8]) -> Result<HfTokenizer, Failure> {
+        let mut inner = Tokenizer::from_bytes(json).map_err(|e| Failure::invalid(format!("not a Hugging Face tokenizer: {}", text_of(e))))?;
+        // Stored padding to a fixed length or truncation belongs to a training script, and may ask for any amount of memory.
+        inner.with_padding(None);
+        inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;
+        let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
+        let normalizer = part(serde_json::to_value(inner.get_normalizer()))?;
+        let decoder = part(serde_json::to_value(inner.get_decoder()))?;
+        for (name, stage) in [("normalizer", &normalizer), ("decoder", &decoder)] {
+            let factor = growth(stage);
+            if factor > MAX_GROWTH {
+                return Err(Failure::invalid(format!("{name}: may stretch a text {factor:.0} times, at most {MAX_GROWTH} are accepted")));
+            }
+        }
+        check_pre_tokenizer(&part(serde_json::to_value(inner.get_pre_tokenizer()))?)?;
+        let streaming = streaming_of(&decoder);
+        Ok(HfTokenizer { inner, streaming })
+    }
+
+    pub fn encode(&self, text: &str, add_special: bool) -> Result<Vec<u32>, Failure> {
+        if text.len() > MAX_TEXT_BYTES {
+            return Err(Failure::limit(format!("text: {} bytes, at most {MAX_TEXT_BYTES} can be encoded at once", text.len())));
+        }
+        let encoding = self.inner.encode_fast(text, add_special).map_err(|e| Failure::invalid(text_of(e)))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, Failure> {
+        self.inner.decode(ids, skip_special).map_err(|e| Failure::invalid(text_of(e)))
+    }
+
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    pub fn token_to_id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    pub fn id_to_token(&self, id: u32) -> Option<(String, bool)> {
+        let token = self.inner.id_to_token(id)?;
+        let special = self.inner.get_added_vocabulary().is_special_token(&token);
+        Some((token, special))
+    }
+
+    pub fn streaming(&self) -> Streaming {
+        self.streaming
+    }
+}
+
+fn parts<'a>(stage: &'a Value, key: &str) -> &'a [Value] {
+    stage.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Upper bound of output bytes per input byte over a normalizer or decoder, from its JSON form.
+fn growth(stage: &Value) -> f64 {
+    match stage.get("type").and_then(Value::as_str) {
+        Some("Sequence") => parts(stage, "normalizers").iter().chain(parts(stage, "decoders")).map(growth).product(),
+        Some("Replace") => {
+            let content = stage.get("content").and_then(Value::as_str).map_or(0, str::len) as f64;
+            // A literal pattern uses up its own length; a regular expression may match nothing and insert before every byte.
+            match stage.pointer("/pattern/String").and_then(Value::as_str) {
+                Some(literal) if !literal.is_empty() => (content / literal.len() as f64).max(1.0),
+                _ => content + 1.0,
+            }
+        }
+        Some("Prepend") => stage.get("prepend").and_then(Value::as_str).map_or(1.0, |s| 1.0 + s.len() as f64),
+        // Unicode forms: U+FDFA becomes 18 characters under NFKC, 11 bytes per byte; byte level doubles.
+        Some("NFKC" | "NFKD" | "NFC" | "NFD" | "Precompiled" | "BertNormalizer") => 12.0,
+        Some("ByteLevel") => 2.0,
+        _ => 1.0,
+    }
+}
+
+/// FixedLength of 0 characters would cut for ever.
+fn check_pre_tokenizer(stage: &Value) -> Result<(), Failure> {
+    for part in parts(stage, "pretokenizers") {
+        check_pre_tokenizer(part)?;
+    }
+    if stage.get("type").and_then(Value::as_str) == Some("FixedLength") && stage.get("length").and_then(Value::as_u64) == Some(0) {
+        return Err(Failure::invalid("pre_tokenizer: FixedLength with length 0"));
+    }
+    Ok(())
+}
+
+/// Which promise a decoder keeps while tokens are appended. Unknown stages get the safe answer.
+fn streaming_of(decoder: &Value) -> Streaming {
+    fn merge(stage: &Value, fused: &mut bool, found: &mut Streaming) {
+        match stage.get("type").and_then(Value::as_str) {
+            None if stage.is_null() => {}
+            Some("Sequence") => parts(stage, "decoders").iter().for_each(|part| merge(part, fused, found)),
+            Some("ByteLevel" | "Metaspace" | "WordPiece" | "BPEDecoder") if !*fused => {}
+            Some("ByteFallback") if !*fused => {
+                if *found == Streaming::Prefix {
+                    *found = Streaming::ByteRuns;
+                }
+            }
+            Some("Fuse") => *fused = true,
+            // After Fuse a pattern of several characters may span two tokens.
+            Some("Replace") => {
+                let literal = stage.pointer("/pattern/String").and_then(Value::as_str);
+                if *fused && literal.is_none_or(|p| p.chars().count() != 1) {
+                    *found = Streaming::Whole;
+                }
+            }
+            Some("Strip") if stage.get("stop").and_then(Value::as_u64) == Some(0) => {}
+            _ => *found = Streaming::Whole,
+        }
+    }
+    let (mut fused, mut found) = (false, Streaming::Prefix);
+    merge(decoder, &mut fused, &mut found);
+    found
+}

@@ -1,0 +1,197 @@
+#include "text/chat_template.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+
+#include "base/file.h"
+#include "text/rust_error.h"
+
+namespace specdec::text {
+
+namespace {
+
+constexpr size_t kMaxSourceBytes = 1u << 20;
+constexpr size_t kMaxOutputBytes = 1u << 20;
+
+size_t local_strftime(const char* format, char* out, size_t capacity) {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  const size_t size = std::strftime(out, capacity, format, &parts);
+  // 0 means "empty" or "did not fit"; only an empty format may give nothing.
+  return size == 0 && *format != '\0' ? capacity + 1 : size;
+}
+
+// The source and where it was found; an empty optional if the directory has no template.
+std::optional<std::pair<std::string, std::string>> find_source(const fs::path& directory) {
+  const fs::path jinja = directory / "chat_template.jinja";
+  if (fs::exists(jinja)) return std::pair{read_file(jinja, kMaxSourceBytes, ErrorKind::kModel), jinja.string()};
+  for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
+    const fs::path file = directory / name;
+    if (!fs::exists(file)) continue;
+    const Json config = read_json(file, ErrorKind::kModel, {16u << 20, 64});
+    if (!config.is_object() || !config.contains("chat_template") || config["chat_template"].is_null()) continue;
+    const Json& value = config["chat_template"];
+    const std::string where = file.string() + ": chat_template";
+    if (value.is_string()) return std::pair{value.get<std::string>(), where};
+    if (!value.is_array()) throw Error(ErrorKind::kModel, where + ": expected a string or a list of {name, template}");
+    for (const Json& entry : value)
+      if (entry.is_object() && json_string(entry, "name", "", where, ErrorKind::kModel) == "default")
+        return std::pair{json_string(entry, "template", where, ErrorKind::kModel), where};
+    throw Error(ErrorKind::kModel, where + ": the list has no template named \"default\"");
+  }
+  return std::nullopt;
+}
+
+std::vector<ChatMessage> probe_conversation(int size, bool system) {
+  std::vector<ChatMessage> messages;
+  if (system) messages.push_back({"system", "You answer briefly."});
+  for (int i = 0; i < size; ++i)
+    messages.push_back({i % 2 == 0 ? "user" : "assistant", "Probe " + std::to_string(i) + ": what is 2 < 3 & \"four\"?\nA second line, a € and a 🙂."});
+  return messages;
+}
+
+void render_probes(const std::string& source, const SpecialTokens& tokens) {
+  const ChatTemplate chat(source, tokens);
+  for (const int size : {1, 2, 3, 64})
+    for (const bool system : {false, true})
+      for (const bool prompt : {false, true}) {
+        try {
+          chat.render(probe_conversation(size, system), prompt);
+        } catch (const Error&) {  // a clean refusal ("system role not supported") is an answer
+        }
+      }
+}
+
+uint64_t address_space_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+[[noreturn]] void probe_in_child(const std::string& source, const SpecialTokens& tokens, const VetLimits& limits, uint64_t space, int pipe_fd) {
+  const rlimit memory{space + limits.memory_bytes, space + limits.memory_bytes};
+  const rlimit cpu{static_cast<rlim_t>(limits.cpu_seconds), static_cast<rlim_t>(limits.cpu_seconds)};
+  const rlimit core{0, 0};
+  setrlimit(RLIMIT_AS, &memory);
+  setrlimit(RLIMIT_CPU, &cpu);
+  setrlimit(RLIMIT_CORE, &core);
+  for (const int number : {SIGALRM, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGTERM, SIGINT}) std::signal(number, SIG_DFL);
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  alarm(static_cast<unsigned>(limits.wall_seconds));
+  // Rust's abort message is about the probe, not about the user's command.
+  const int null = open("/dev/null", O_WRONLY);
+  if (null >= 0) dup2(null, 2);
+  try {
+    render_probes(source, tokens);
+  } catch (...) {  // does not compile: the parent meets the same error where it can be reported
+  }
+  const char alive = 'k';
+  _exit(write(pipe_fd, &alive, 1) == 1 ? 0 : 1);
+}
+
+}  // namespace
+
+void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const VetLimits& limits) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::kIo, where + ": pipe: " + std::strerror(errno));
+  const uint64_t space = address_space_bytes();
+  const pid_t child = fork();
+  if (child < 0) {
+    const int reason = errno;
+    close(ends[0]), close(ends[1]);
+    throw Error(ErrorKind::kIo, where + ": fork: " + std::strerror(reason));
+  }
+  if (child == 0) probe_in_child(source, tokens, limits, space, ends[1]);
+  close(ends[1]);
+  // The byte says it lived; the wait status is only wording, because a process that ignores SIGCHLD gets none.
+  char byte = 0;
+  ssize_t got;
+  while ((got = read(ends[0], &byte, 1)) < 0 && errno == EINTR) {
+  }
+  close(ends[0]);
+  int status = 0;
+  pid_t reaped;
+  while ((reaped = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
+  }
+  if (got == 1) return;
+  const std::string death = reaped == child && WIFSIGNALED(status) ? std::string(" by signal ") + strsignal(WTERMSIG(status)) : "";
+  throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + death + " (limits: " +
+                                     std::to_string(limits.memory_bytes >> 20) + " MiB, " + std::to_string(limits.cpu_seconds) +
+                                     " s): this template grows without bound and is not used");
+}
+
+struct ChatTemplate::Impl {
+  sd_template* handle = nullptr;
+  SpecialTokens tokens;
+  ~Impl() { sd_template_free(handle); }
+};
+
+ChatTemplate::ChatTemplate(const std::string& source, const SpecialTokens& tokens) : impl_(std::make_unique<Impl>()) {
+  sd_bytes message{};
+  check(sd_template_new(reinterpret_cast<const uint8_t*>(source.data()), source.size(), &local_strftime, &impl_->handle, &message), message,
+        "chat template", ErrorKind::kModel);
+  impl_->tokens = tokens;
+}
+
+ChatTemplate::ChatTemplate(std::string source, std::string bos_token, std::string eos_token)
+    : ChatTemplate(source, [&] {
+        SpecialTokens tokens;
+        if (!bos_token.empty()) tokens.names["bos_token"] = std::move(bos_token);
+        if (!eos_token.empty()) tokens.names["eos_token"] = std::move(eos_token);
+        return tokens;
+      }()) {}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) {
+  const auto found = find_source(model_directory);
+  if (!found) return std::nullopt;
+  const auto& [source, where] = *found;
+  const SpecialTokens tokens = read_special_tokens(model_directory);
+  vet_template(source, tokens, where);
+  return with_context(where, [&] { return ChatTemplate(source, tokens); });
+}
+
+std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra) const {
+  // ordered_json: templates that print a message see role before content, as in transformers.
+  nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) {
+    list.push_back({{"role", message.role}, {"content", message.content}});
+    bytes += message.role.size() + message.content.size();
+  }
+  context["messages"] = std::move(list);
+  context["add_generation_prompt"] = add_generation_prompt;
+  context["tools"] = nullptr;
+  context["documents"] = nullptr;
+  for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
+  for (const auto& [key, value] : extra.items()) {
+    if (context.contains(key)) throw Error(ErrorKind::kData, "chat template: '" + key + "' is set by the program and cannot be given");
+    context[key] = value;
+  }
+  std::string json;
+  try {
+    json = context.dump();
+  } catch (const nlohmann::json::exception&) {
+    throw Error(ErrorKind::kData, "messages: invalid UTF-8");
+  }
+  sd_bytes out{}, message{};
+  check(sd_template_render(impl_->handle, reinterpret_cast<const uint8_t*>(json.data()), json.size(), kMaxOutputBytes + 8 * bytes, &out, &message),
+        message, "chat template", ErrorKind::kData);
+  return take(out);
+}
+
+}  // namespace specdec::text

@@ -1,0 +1,182 @@
+#include "text/tokenizer.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "text/rust_error.h"
+
+namespace specdec::text {
+
+namespace {
+
+constexpr size_t kMaxTokenizerBytes = 128u << 20;
+constexpr size_t kMaxConfigBytes = 16u << 20;
+constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
+
+// "<s>" or {"content": "<s>", …}; null and anything else is no token.
+std::string token_text(const Json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();
+  return "";
+}
+
+void add_names(const fs::path& file, SpecialTokens& tokens) {
+  if (!fs::exists(file)) return;
+  const Json config = read_json(file, ErrorKind::kModel, {kMaxConfigBytes, 64});
+  if (!config.is_object()) throw Error(ErrorKind::kModel, file.string() + ": expected a JSON object");
+  for (const auto& [key, value] : config.items()) {
+    const std::string token = key.ends_with("_token") ? token_text(value) : "";
+    if (!token.empty()) tokens.names.emplace(key, token);
+  }
+  for (auto [key, flag] : {std::pair{"add_bos_token", &tokens.add_bos}, std::pair{"add_eos_token", &tokens.add_eos}})
+    if (config.contains(key) && config[key].is_boolean() && !*flag) *flag = config[key].get<bool>();
+}
+
+bool is_byte_token(const std::string& token) {
+  return token.size() == 6 && token.starts_with("<0x") && token[5] == '>' && std::isxdigit(static_cast<unsigned char>(token[3])) &&
+         std::isxdigit(static_cast<unsigned char>(token[4]));
+}
+
+}  // namespace
+
+std::string SpecialTokens::name(const std::string& key) const {
+  const auto found = names.find(key);
+  return found == names.end() ? "" : found->second;
+}
+
+SpecialTokens read_special_tokens(const fs::path& model_directory) {
+  SpecialTokens tokens;
+  add_names(model_directory / "tokenizer_config.json", tokens);
+  add_names(model_directory / "special_tokens_map.json", tokens);
+  return tokens;
+}
+
+struct Tokenizer::Impl {
+  sd_tokenizer* handle = nullptr;
+  std::string bos, eos;
+  int32_t bos_id = -1, eos_id = -1;
+  bool config_rules = false;  // add_bos / add_eos replace the post-processor
+  bool add_bos = false, add_eos = false;
+  int32_t streaming = SD_STREAM_WHOLE;
+  ~Impl() { sd_tokenizer_free(handle); }
+
+  std::string decode(const uint32_t* ids, size_t count, bool skip_special) const {
+    sd_bytes out{}, message{};
+    check(sd_tokenizer_decode(handle, ids, count, skip_special, &out, &message), message, "token ids", ErrorKind::kData);
+    return take(out);
+  }
+};
+
+Tokenizer::Tokenizer(const fs::path& model_directory) : impl_(std::make_unique<Impl>()) {
+  const fs::path file = model_directory / "tokenizer.json";
+  const std::string json = read_file(file, kMaxTokenizerBytes, ErrorKind::kModel);
+  sd_bytes message{};
+  check(sd_tokenizer_new(reinterpret_cast<const uint8_t*>(json.data()), json.size(), &impl_->handle, &message), message, file.string(),
+        ErrorKind::kModel);
+  sd_tokenizer_streaming(impl_->handle, &impl_->streaming);
+  const SpecialTokens tokens = read_special_tokens(model_directory);
+  impl_->bos = tokens.name("bos_token");
+  impl_->eos = tokens.name("eos_token");
+  impl_->bos_id = impl_->bos.empty() ? -1 : token_to_id(impl_->bos);
+  impl_->eos_id = impl_->eos.empty() ? -1 : token_to_id(impl_->eos);
+  impl_->config_rules = tokens.add_bos || tokens.add_eos;
+  impl_->add_bos = tokens.add_bos.value_or(false) && impl_->bos_id >= 0;
+  impl_->add_eos = tokens.add_eos.value_or(false) && impl_->eos_id >= 0;
+}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
+  sd_ids out{};
+  sd_bytes message{};
+  const bool post_process = add_special_tokens && !impl_->config_rules;
+  check(sd_tokenizer_encode(impl_->handle, reinterpret_cast<const uint8_t*>(text.data()), text.size(), post_process, &out, &message), message,
+        "", ErrorKind::kData);
+  std::vector<int32_t> ids;
+  ids.reserve(out.size + 2);
+  if (add_special_tokens && impl_->config_rules && impl_->add_bos) ids.push_back(impl_->bos_id);
+  ids.insert(ids.end(), out.data, out.data + out.size);
+  sd_ids_free(out);
+  if (add_special_tokens && impl_->config_rules && impl_->add_eos) ids.push_back(impl_->eos_id);
+  return ids;
+}
+
+std::string Tokenizer::decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(ids[i]) + " at index " + std::to_string(i) + ", expected >= 0");
+  return impl_->decode(reinterpret_cast<const uint32_t*>(ids.data()), ids.size(), skip_special_tokens);
+}
+
+int64_t Tokenizer::vocab_size() const {
+  uint64_t size = 0;
+  sd_tokenizer_vocab_size(impl_->handle, &size);
+  return static_cast<int64_t>(size);
+}
+
+int32_t Tokenizer::token_to_id(const std::string& token) const {
+  int64_t id = -1;
+  sd_tokenizer_token_to_id(impl_->handle, reinterpret_cast<const uint8_t*>(token.data()), token.size(), &id);
+  return id > INT32_MAX ? -1 : static_cast<int32_t>(id);
+}
+
+std::string Tokenizer::id_to_token(int32_t id) const {
+  sd_bytes out{};
+  int32_t special = 0;
+  if (id < 0 || sd_tokenizer_id_to_token(impl_->handle, static_cast<uint32_t>(id), &special, &out) != SD_OK) return "";
+  return take(out);
+}
+
+int32_t Tokenizer::bos_id() const { return impl_->bos_id; }
+int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
+const std::string& Tokenizer::bos_token() const { return impl_->bos; }
+const std::string& Tokenizer::eos_token() const { return impl_->eos; }
+
+IncrementalDecoder::IncrementalDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+
+std::string IncrementalDecoder::push(int32_t id) {
+  const Tokenizer::Impl& t = *tokenizer_->impl_;
+  sd_bytes out{};
+  int32_t special = 0;
+  if (id < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(id) + ", expected >= 0");
+  // Unknown and special ids leave no trace in decode(skip special), so they must not become context either.
+  if (sd_tokenizer_id_to_token(t.handle, static_cast<uint32_t>(id), &special, &out) != SD_OK) return "";
+  const std::string token = take(out);
+  if (special) return "";
+  pending_.push_back(static_cast<uint32_t>(id));
+  if (t.streaming == SD_STREAM_WHOLE || (t.streaming == SD_STREAM_BYTE_RUNS && is_byte_token(token))) return "";
+  return advance(false);
+}
+
+std::string IncrementalDecoder::finish() {
+  std::string text = advance(true);
+  pending_.clear();
+  emitted_prefix_.clear();
+  return text;
+}
+
+std::string IncrementalDecoder::advance(bool last) {
+  const Tokenizer::Impl& t = *tokenizer_->impl_;
+  std::string text = t.decode(pending_.data(), pending_.size(), true);
+  // A trailing U+FFFD may be the start of a character whose bytes are still to come; it stands for at most one.
+  const bool unsettled = !last && text.ends_with(kReplacement);
+  if (unsettled) text.resize(text.size() - 3);
+  if (!text.starts_with(emitted_prefix_)) return "";
+  std::string fresh = text.substr(emitted_prefix_.size());
+  emitted_prefix_ = std::move(text);
+  if (last) return fresh;
+  // Shrink the window to a context whose own text is visible: what a decoder strips at the start of a text is then behind it. While
+  // a character is unfinished, 32 tokens are context enough: UTF-8 finds its step again within 3 bytes.
+  const size_t keep = unsettled ? 32 : 1;
+  if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
+  std::string context = t.decode(pending_.data() + pending_.size() - keep, keep, true);
+  if (context.size() < (unsettled ? 16u : 1u)) return fresh;
+  if (unsettled) context.resize(context.size() - 3);
+  pending_.erase(pending_.begin(), pending_.end() - static_cast<ptrdiff_t>(keep));
+  emitted_prefix_ = std::move(context);
+  return fresh;
+}
+
+}  // namespace specdec::text
