@@ -1,4 +1,6 @@
 // One finished request's acceptance, without text, at most 300 bytes as JSON: what the server logs and the monitor watches.
+// {"schema", "t": unix seconds, "s": segment, "T": temperature, "q": draft, "p": target, "n0": plain steps, "D": drafted,
+//  "e": emitted, "r": reached, "a": accepted, "o": overlap sums in thousandths}; steps = r[0], accepted = Σ a; drafted_at is not kept.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +15,11 @@ namespace specdec {
 struct AcceptanceRecord {
   static constexpr int kVersion = 1;  // "schema":"specdec.acceptance/1"
   int64_t time = 0;
-  std::string segment;                  // domain, "" = default
+  std::string segment;                  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
   std::string draft, target;            // first 12 hex digits of the fingerprints
   AcceptanceCounts counts;              // reached, accepted, overlap per position; positions after 8 are folded into the 8th
+                                        // (fewer than 8 where the line would be longer than 300 bytes)
 
   void validate(const std::string& where) const;
 };

@@ -29,7 +29,7 @@ struct BindingCheck {
   BindingState state = BindingState::kUnbound;
   std::string reason;     // for kStale: which tiers differ and both ids
 };
-// Fingerprints the target and compares. An unbound draft must have the same vocabulary and tokenizer bytes, else Error(kModel).
+// Fingerprints the target and compares (all four digests). An unbound draft must have the same vocabulary and tokenizer bytes, else Error(kModel).
 BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft);
 
 }  // namespace specdec

@@ -41,8 +41,17 @@ struct ResolvedPackage {
   std::string digest;
   PackageManifest manifest;
 };
-// `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or "sha256-…" inside a store.
-// Nothing if it is not a package. Verifies sizes, and digests if `verify_digests`. Throws Error(kData) when damaged.
+// `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
+// ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Verifies that exactly the listed files are there, regular
+// and of the listed sizes, and their digests if `verify_digests`. Throws Error(kData) when damaged.
+// The same check alone, for a package directory. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
+void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
+// Digest of manifest.json: the package's name without "sha256-".
+std::string package_digest(const std::filesystem::path& package);
+// The digest that STORE/refs/CHANNEL holds, "" if there is no such channel. Throws Error(kData) for anything else in it.
+std::string read_channel(const std::filesystem::path& store, const std::string& channel);
+// Letters, digits, '.', '_' and '-', at most 64, not starting with '.' and not a digest: fit for a file name. Throws Error(kUsage).
+void require_channel_name(const std::string& channel);
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);
 
 }  // namespace specdec

@@ -1,0 +1,107 @@
+#include "base/schema/acceptance_record.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace specdec {
+
+namespace {
+
+constexpr size_t kMaxPositions = 8, kMaxLineBytes = 300;
+constexpr int64_t kMaxCount = int64_t{1} << 40;
+
+// Sums of the positions from `last` on go into `last`.
+template <class T>
+std::vector<T> folded(const std::vector<T>& x, size_t positions) {
+  std::vector<T> out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(std::min(x.size(), positions)));
+  for (size_t i = positions; i < x.size(); ++i) out.back() += x[i];
+  return out;
+}
+
+Json to_json(const AcceptanceRecord& r, size_t positions) {
+  const AcceptanceCounts& c = r.counts;
+  Json overlaps = Json::array();
+  for (double sum : folded(c.overlap_sum_at, positions)) overlaps.push_back(std::llround(sum * 1000));
+  return {{"schema", "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion)},
+          {"t", r.time},
+          {"s", r.segment},
+          {"T", std::round(r.temperature * 1000) / 1000},
+          {"q", r.draft},
+          {"p", r.target},
+          {"n0", c.plain_steps},
+          {"D", c.drafted},
+          {"e", c.emitted},
+          {"r", folded(c.reached_at, positions)},
+          {"a", folded(c.accepted_at, positions)},
+          {"o", overlaps}};
+}
+
+std::vector<int64_t> counts_of(const Json& object, const char* key, int64_t high, const std::string& where) {
+  std::vector<int64_t> out;
+  for (const Json& item : json_array(object, key, kMaxPositions, where, ErrorKind::kData))
+    out.push_back(json_int(Json{{key, item}}, key, 0, high, where, ErrorKind::kData));
+  return out;
+}
+
+bool is_short_digest(const std::string& text) {
+  return text.empty() || (text.size() == 12 && text.find_first_not_of("0123456789abcdef") == std::string::npos);
+}
+
+}  // namespace
+
+void AcceptanceRecord::validate(const std::string& where) const {
+  const auto check = [&](bool ok, const char* text) {
+    if (!ok) throw Error(ErrorKind::kData, where + ": " + text);
+  };
+  const char* kNameBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  check(time >= 0, "t: expected unix seconds >= 0");
+  check(segment.size() <= 32 && segment.find_first_not_of(kNameBytes) == std::string::npos, "s: expected at most 32 bytes of [A-Za-z0-9._-]");
+  check(temperature >= 0 && temperature <= 10, "T: expected a temperature in [0, 10]");
+  check(is_short_digest(draft) && is_short_digest(target), "q, p: expected 12 hexadecimal digits or nothing");
+  const AcceptanceCounts& c = counts;
+  check(c.reached_at.size() == c.accepted_at.size() && c.reached_at.size() == c.overlap_sum_at.size(), "r, a, o: expected equally many positions");
+  check(c.steps >= 0 && c.plain_steps >= 0 && c.emitted >= 0 && c.accepted >= 0 && c.accepted <= c.drafted, "counts: expected 0 <= accepted <= drafted");
+  check(c.steps == (c.reached_at.empty() ? 0 : c.reached_at[0]), "r: the first number must be the number of steps");
+  check(c.accepted == std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0}), "a: must sum to the accepted tokens");
+  check(c.drafted >= std::accumulate(c.reached_at.begin(), c.reached_at.end(), int64_t{0}), "r: more reached than drafted");
+  for (size_t i = 0; i < c.reached_at.size(); ++i) {
+    check(c.accepted_at[i] >= 0 && c.accepted_at[i] <= c.reached_at[i], "a: more accepted than reached");
+    check(c.overlap_sum_at[i] >= 0 && c.overlap_sum_at[i] <= static_cast<double>(c.reached_at[i]) + 1e-3, "o: overlap above 1 a step");
+    check(i == 0 || i + 1 == c.reached_at.size() || c.reached_at[i] <= c.accepted_at[i - 1], "r: more reached than accepted before");
+  }
+}
+
+std::string to_line(const AcceptanceRecord& record) {
+  record.validate("acceptance record");
+  std::string line;
+  for (size_t positions = kMaxPositions; positions > 0; --positions) {
+    line = canonical_json(to_json(record, positions));
+    if (line.size() <= kMaxLineBytes) return line;
+  }
+  throw Error(ErrorKind::kInternal, "acceptance record longer than 300 bytes: " + line);
+}
+
+AcceptanceRecord acceptance_record_from_line(const std::string& line, const std::string& where) {
+  const Json root = parse_json(line, where, ErrorKind::kData, {.max_bytes = 4096, .max_depth = 4});
+  require_schema(root, "acceptance", AcceptanceRecord::kVersion, where);
+  AcceptanceRecord r;
+  r.time = json_int(root, "t", 0, INT64_MAX, where, ErrorKind::kData);
+  r.segment = json_string(root, "s", "", where, ErrorKind::kData);
+  r.temperature = json_double(root, "T", 0, 10, where, ErrorKind::kData);
+  r.draft = json_string(root, "q", "", where, ErrorKind::kData);
+  r.target = json_string(root, "p", "", where, ErrorKind::kData);
+  AcceptanceCounts& c = r.counts;
+  c.plain_steps = json_int(root, "n0", 0, kMaxCount, where, ErrorKind::kData);
+  c.drafted = json_int(root, "D", 0, kMaxCount, where, ErrorKind::kData);
+  c.emitted = json_int(root, "e", 0, kMaxCount, where, ErrorKind::kData);
+  c.reached_at = counts_of(root, "r", kMaxCount, where);
+  c.accepted_at = counts_of(root, "a", kMaxCount, where);
+  for (int64_t thousandths : counts_of(root, "o", kMaxCount * 1000, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
+  c.steps = c.reached_at.empty() ? 0 : c.reached_at[0];
+  c.accepted = std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0});
+  r.validate(where);
+  return r;
+}
+
+}  // namespace specdec

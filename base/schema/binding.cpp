@@ -1,0 +1,68 @@
+#include "base/schema/binding.h"
+
+#include "base/file.h"
+
+namespace specdec {
+
+namespace {
+
+int64_t vocab_size(const fs::path& directory) {
+  const fs::path file = directory / "config.json";
+  return json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, 1 << 24, file.string(), ErrorKind::kModel);
+}
+
+void require_same_vocabulary(const fs::path& target, const fs::path& draft) {
+  const int64_t ours = vocab_size(draft), theirs = vocab_size(target);
+  if (ours != theirs)
+    throw Error(ErrorKind::kModel, draft.string() + ": config.json: vocab_size " + std::to_string(ours) + ", the target has " +
+                                       std::to_string(theirs) + ": a draft needs the target's vocabulary");
+  constexpr size_t kMaxBytes = 256u << 20;
+  if (read_file(draft / "tokenizer.json", kMaxBytes, ErrorKind::kModel) != read_file(target / "tokenizer.json", kMaxBytes, ErrorKind::kModel))
+    throw Error(ErrorKind::kModel, (draft / "tokenizer.json").string() + ": differs from the target's: a draft needs the target's tokenizer, byte for byte");
+}
+
+}  // namespace
+
+void DraftBinding::validate(const std::string& where) const {
+  if (kind.empty()) throw Error(ErrorKind::kModel, where + ": kind: missing");
+  if (!training.is_object()) throw Error(ErrorKind::kModel, where + ": training: expected an object");
+}
+
+Json to_json(const DraftBinding& binding) {
+  return {{"schema", "specdec.draft/" + std::to_string(DraftBinding::kVersion)},
+          {"target", to_json(binding.target)},
+          {"kind", binding.kind},
+          {"loss", binding.loss},
+          {"training", binding.training.is_null() ? Json::object() : binding.training}};
+}
+
+DraftBinding draft_binding_from_json(const Json& object, const std::string& where) {
+  require_schema(object, "draft", DraftBinding::kVersion, where, ErrorKind::kModel);
+  DraftBinding binding;
+  binding.target = fingerprint_from_json(json_object(object, "target", 16, where, ErrorKind::kModel), where + ": target", ErrorKind::kModel);
+  binding.kind = json_string(object, "kind", where, ErrorKind::kModel);
+  binding.loss = json_string(object, "loss", "", where, ErrorKind::kModel);
+  binding.training = object.value("training", Json::object());
+  binding.validate(where);
+  return binding;
+}
+
+std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_directory) {
+  const fs::path file = draft_directory / "specdec.json";
+  if (!fs::exists(fs::symlink_status(file))) return std::nullopt;
+  return draft_binding_from_json(read_json(file, ErrorKind::kModel), file.string());
+}
+
+BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft) {
+  const auto binding = read_binding(draft);
+  if (!binding) {
+    require_same_vocabulary(target, draft);
+    return {};
+  }
+  const Fingerprint found = fingerprint_model(target);
+  if (found == binding->target) return {BindingState::kBound, ""};
+  return {BindingState::kStale, draft.string() + " was made for another target: " + differing_tiers(binding->target, found) + " differ (made for " +
+                                    binding->target.id.substr(0, 12) + ", " + target.string() + " is " + found.id.substr(0, 12) + ")"};
+}
+
+}  // namespace specdec

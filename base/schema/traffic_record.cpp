@@ -1,0 +1,87 @@
+#include "base/schema/traffic_record.h"
+
+#include <set>
+
+namespace specdec {
+
+namespace {
+
+Json to_json(const SamplingOptions& s) {
+  return {{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}};
+}
+
+SamplingOptions sampling_from_json(const Json& object, const std::string& where) {
+  const SamplingOptions fallback;
+  SamplingOptions s;
+  s.temperature = json_double(object, "temperature", 0, 10, fallback.temperature, where, ErrorKind::kData);
+  s.top_k = json_int(object, "top_k", 0, INT64_MAX, fallback.top_k, where, ErrorKind::kData);
+  s.top_p = json_double(object, "top_p", 0, 1, fallback.top_p, where, ErrorKind::kData);
+  s.min_p = json_double(object, "min_p", 0, 1, fallback.min_p, where, ErrorKind::kData);
+  return s;
+}
+
+}  // namespace
+
+void TrafficRecord::validate(const std::string& where) const {
+  const auto refuse = [&](const std::string& text) { throw Error(ErrorKind::kData, where + ": " + text); };
+  static const std::set<std::string> kRoles = {"system", "developer", "user", "assistant", "tool"};
+  if (id.empty()) refuse("id: missing");
+  if (conversation.empty()) refuse("conversation: missing");
+  if (time < 0) refuse("time: expected unix seconds >= 0, found " + std::to_string(time));
+  const int forms = !messages.empty() + (!prompt.empty() || !response.empty()) + !text.empty();
+  if (forms != 1) refuse("expected exactly one of messages, prompt + response and text, found " + std::to_string(forms));
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (!kRoles.count(messages[i].role))
+      refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" + messages[i].role.substr(0, 40) + "'");
+  if (!sampling) return;
+  try {
+    specdec::validate(*sampling);
+  } catch (const Error& e) {
+    refuse(std::string("sampling: ") + e.what());
+  }
+}
+
+Json to_json(const TrafficRecord& record) {
+  Json root = {{"schema", "specdec.traffic/" + std::to_string(TrafficRecord::kVersion)},
+               {"id", record.id},
+               {"conversation", record.conversation},
+               {"time", record.time},
+               {"domain", record.domain},
+               {"writer", record.writer}};
+  if (!record.messages.empty()) {
+    Json& list = root["messages"] = Json::array();
+    for (const ChatMessage& m : record.messages) list.push_back({{"role", m.role}, {"content", m.content}});
+  } else if (!record.text.empty()) {
+    root["text"] = record.text;
+  } else {
+    root["prompt"] = record.prompt;
+    root["response"] = record.response;
+  }
+  if (record.sampling) root["sampling"] = to_json(*record.sampling);
+  return root;
+}
+
+TrafficRecord traffic_record_from_json(const Json& object, const std::string& where) {
+  require_schema(object, "traffic", TrafficRecord::kVersion, where);
+  TrafficRecord r;
+  r.id = json_string(object, "id", where, ErrorKind::kData);
+  r.conversation = json_string(object, "conversation", r.id, where, ErrorKind::kData);
+  if (r.conversation.empty()) r.conversation = r.id;
+  r.time = json_int(object, "time", 0, INT64_MAX, 0, where, ErrorKind::kData);
+  r.domain = json_string(object, "domain", "", where, ErrorKind::kData);
+  r.writer = json_string(object, "writer", "", where, ErrorKind::kData);
+  r.prompt = json_string(object, "prompt", "", where, ErrorKind::kData);
+  r.response = json_string(object, "response", "", where, ErrorKind::kData);
+  r.text = json_string(object, "text", "", where, ErrorKind::kData);
+  if (object.contains("messages")) {
+    for (const Json& m : json_array(object, "messages", 65536, where, ErrorKind::kData)) {
+      const std::string at = where + ": messages[" + std::to_string(r.messages.size()) + "]";
+      r.messages.push_back({json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData)});
+    }
+  }
+  if (object.contains("sampling")) r.sampling = sampling_from_json(json_object(object, "sampling", 64, where, ErrorKind::kData), where + ": sampling");
+  r.validate(where);
+  return r;
+}
+
+}  // namespace specdec
