@@ -1,5 +1,7 @@
 // report.json of `validate` (schema "specdec.validate/1"): what the gate decided and every figure behind it. Read by package
-// and monitor.
+// and monitor. In JSON: verdict, reason, started, seconds, tool_version, inputs {target, draft, data, contexts, split, device, dtype,
+// temperature, floor, goal}, acceptance, segments, baseline, speed and lossless as in the contract; `speed` and `lossless` are
+// absent where they were not measured. overlap_sum_at is stored as its mean, `overlap`.
 #pragma once
 
 #include <array>

@@ -1,0 +1,202 @@
+#include "base/schema/package_manifest.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/file.h"
+#include "base/sha256.h"
+
+namespace specdec {
+
+namespace {
+
+constexpr ErrorKind kKind = ErrorKind::kData;
+constexpr size_t kMaxFiles = 1 << 16;
+const std::string kDigestPrefix = "sha256-";
+
+// Relative, '/' separated, every part a plain name: nothing that leaves the package or hides in it.
+bool is_safe_path(const std::string& path) {
+  if (path.empty() || path.size() > 1024 || path.back() == '/') return false;
+  for (size_t begin = 0; begin <= path.size();) {
+    const size_t end = std::min(path.find('/', begin), path.size());
+    const std::string part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == ".." || part.find('\\') != std::string::npos) return false;
+    if (std::any_of(part.begin(), part.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+// Relative paths of everything below `package`, without the manifest. Links and special files are refused, never followed.
+std::set<std::string> files_below(const fs::path& package) {
+  std::set<std::string> found;
+  std::error_code ec;
+  for (fs::recursive_directory_iterator it(package, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string path = it->path().lexically_relative(package).generic_string();
+    const fs::file_type type = it->symlink_status().type();
+    if (type == fs::file_type::directory) continue;
+    if (type != fs::file_type::regular) throw Error(kKind, package.string() + ": damaged package: " + path + " is a link or a special file");
+    if (path != "manifest.json") found.insert(path);
+  }
+  if (ec) throw Error(ErrorKind::kIo, package.string() + ": cannot list: " + ec.message());
+  return found;
+}
+
+bool is_store(const fs::path& path) { return fs::is_directory(path / "packages"); }
+
+fs::path find_by_digest(const fs::path& store, const std::string& name) {
+  if (name.size() < kDigestPrefix.size() + 8) throw Error(ErrorKind::kUsage, name + ": expected at least 8 digits of a package digest");
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(store / "packages"))
+    if (entry.path().filename().string().rfind(name, 0) == 0) found.push_back(entry.path());
+  if (found.size() != 1)
+    throw Error(kKind, store.string() + ": " + (found.empty() ? "no package " : "more than one package ") + name);
+  return found[0];
+}
+
+fs::path channel_package(const fs::path& store, const std::string& channel) {
+  const std::string digest = read_channel(store, channel);
+  if (digest.empty()) throw Error(kKind, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
+  const fs::path package = store / "packages" / (kDigestPrefix + digest);
+  if (!fs::is_directory(package)) throw Error(kKind, package.string() + ": missing, although the channel '" + channel + "' names it");
+  return package;
+}
+
+// The directory of a package argument; empty if it is none.
+fs::path package_directory(const std::string& argument) {
+  const fs::path path(argument);
+  if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;  // a model may own a manifest.json too
+  if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;  // damaged: read_manifest says so
+  if (fs::is_regular_file(path) && path.parent_path().filename() == "refs") {
+    const fs::path refs = fs::absolute(path).parent_path();
+    if (is_store(refs.parent_path())) return channel_package(refs.parent_path(), path.filename().string());
+  }
+  const size_t colon = argument.rfind(':');
+  if (colon == std::string::npos || !is_store(argument.substr(0, colon))) return {};
+  const std::string store = argument.substr(0, colon), name = argument.substr(colon + 1);
+  return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name);
+}
+
+}  // namespace
+
+void PackageManifest::validate(const std::string& where) const {
+  const auto check = [&](bool ok, const std::string& text) {
+    if (!ok) throw Error(kKind, where + ": " + text);
+  };
+  bool has_target = false, has_draft = false;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const PackagedFile& f = files[i];
+    check(is_safe_path(f.path) && f.path != "manifest.json", "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
+    check(i == 0 || files[i - 1].path < f.path, "files[" + std::to_string(i) + "]: expected each path once, sorted");
+    check(is_sha256_hex(f.sha256), f.path + ": sha256: expected 64 hexadecimal digits");
+    has_target |= f.path == "target/config.json";
+    has_draft |= f.path == "draft/config.json";
+  }
+  check(has_draft, "files: draft/config.json: missing");
+  check(has_target != !target_reference.empty(), "expected either target/config.json or a target reference");
+  check(is_sha256_hex(tokenizer_digest) && tokenizer_digest == target.tokenizer, "tokenizer_digest: expected that of the target");
+  check(!draft_kind.empty(), "draft: kind: missing");
+  check(parent.empty() || is_sha256_hex(parent), "parent: expected 64 hexadecimal digits or nothing");
+  check(provenance.is_object(), "provenance: expected an object");
+  const ValidationReport parsed = validation_report_from_json(report, where + ": report");
+  check(parsed.target == target && parsed.draft == draft, "report: was made for another pair of models");
+  check(parsed.verdict == "pass" || allowed_failed, "report: verdict " + parsed.verdict + " without allowed_failed");
+}
+
+Json to_json(const PackageManifest& m) {
+  Json files = Json::array();
+  for (const PackagedFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}});
+  return {{"schema", "specdec.package/" + std::to_string(PackageManifest::kVersion)},
+          {"files", files},
+          {"target", {{"fingerprint", to_json(m.target)}, {"reference", m.target_reference}}},
+          {"draft", {{"fingerprint", to_json(m.draft)}, {"kind", m.draft_kind}}},
+          {"tokenizer_digest", m.tokenizer_digest},
+          {"report", m.report},
+          {"allowed_failed", m.allowed_failed},
+          {"provenance", m.provenance.is_null() ? Json::object() : m.provenance},
+          {"parent", m.parent},
+          {"created", m.created},
+          {"tool_version", m.tool_version}};
+}
+
+PackageManifest package_manifest_from_json(const Json& object, const std::string& where) {
+  require_schema(object, "package", PackageManifest::kVersion, where);
+  PackageManifest m;
+  for (const Json& f : json_array(object, "files", kMaxFiles, where, kKind)) {
+    const std::string at = where + ": files[" + std::to_string(m.files.size()) + "]";
+    m.files.push_back({json_string(f, "path", at, kKind), static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kKind)),
+                       json_digest(f, "sha256", false, at, kKind)});
+  }
+  const Json &target = json_object(object, "target", 16, where, kKind), &draft = json_object(object, "draft", 16, where, kKind);
+  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kKind), where + ": target: fingerprint");
+  m.target_reference = json_string(target, "reference", "", where + ": target", kKind);
+  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kKind), where + ": draft: fingerprint");
+  m.draft_kind = json_string(draft, "kind", where + ": draft", kKind);
+  m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kKind);
+  m.report = json_object(object, "report", 64, where, kKind);
+  m.allowed_failed = json_bool(object, "allowed_failed", false, where, kKind);
+  m.provenance = json_object(object, "provenance", 4096, where, kKind);
+  m.parent = json_digest(object, "parent", true, where, kKind);
+  m.created = json_string(object, "created", where, kKind);
+  m.tool_version = json_string(object, "tool_version", where, kKind);
+  m.validate(where);
+  return m;
+}
+
+PackageManifest read_manifest(const std::filesystem::path& package) {
+  const fs::path file = package / "manifest.json";
+  if (fs::is_symlink(fs::symlink_status(file))) throw Error(kKind, file.string() + ": damaged package: a link, expected a regular file");
+  return package_manifest_from_json(read_json(file, kKind), file.string());
+}
+
+std::string package_digest(const std::filesystem::path& package) { return sha256_file(package / "manifest.json"); }
+
+void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests) {
+  const auto refuse = [&](const std::string& text) { throw Error(kKind, package.string() + ": damaged package: " + text); };
+  // A directory that carries its digest as name must hold that manifest.
+  const std::string name = (package.has_filename() ? package : package.parent_path()).filename().string();
+  if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) && kDigestPrefix + package_digest(package) != name)
+    refuse("manifest.json was changed (its digest is not the directory's name)");
+  std::set<std::string> found = files_below(package);
+  for (const PackagedFile& f : manifest.files) {
+    if (found.erase(f.path) == 0) refuse(f.path + " is missing");
+    const uint64_t size = InputFile(package / f.path, kKind).size();
+    if (size != f.size) refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
+  }
+  if (!found.empty()) refuse(*found.begin() + " is not in the manifest");
+  if (!verify_digests) return;
+  for (const PackagedFile& f : manifest.files)
+    if (sha256_file(package / f.path) != f.sha256) refuse(f.path + " was changed (its digest is not the manifest's)");
+}
+
+void require_channel_name(const std::string& channel) {
+  const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  if (channel.empty() || channel.size() > 64 || channel[0] == '.' || channel.find_first_not_of(kAllowed) != std::string::npos ||
+      channel.rfind(kDigestPrefix, 0) == 0 || channel.ends_with(".log"))
+    throw Error(ErrorKind::kUsage, "channel '" + channel.substr(0, 80) + "': expected at most 64 of [A-Za-z0-9._-], not starting with '.' or sha256-, not ending in .log");
+}
+
+std::string read_channel(const std::filesystem::path& store, const std::string& channel) {
+  require_channel_name(channel);
+  const fs::path file = store / "refs" / channel;
+  if (!fs::exists(file)) return "";
+  std::string text = read_file(file, 4096, kKind);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (!is_sha256_hex(text)) throw Error(kKind, file.string() + ": damaged channel: expected a package digest");
+  return text;
+}
+
+std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests) {
+  const fs::path root = package_directory(argument);
+  if (root.empty()) return std::nullopt;
+  ResolvedPackage package;
+  package.root = root;
+  package.manifest = read_manifest(root);
+  package.digest = package_digest(root);
+  verify_files(root, package.manifest, verify_digests);
+  package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
+  package.draft = root / "draft";
+  return package;
+}
+
+}  // namespace specdec
