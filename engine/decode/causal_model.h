@@ -13,7 +13,7 @@ using SequenceId = int64_t;
 struct Extension {
   SequenceId sequence = 0;
   std::span<const int32_t> tokens;   // appended to the sequence, at least one
-  int64_t num_logits = 1;            // rows wanted, for the last tokens
+  int64_t num_logits = 1;            // rows wanted, for the last tokens; 0 = only fill the cache
 };
 
 // fp32 logits on the host, row-major [rows, vocab]. Owned by the step and reused: no allocation once warm.

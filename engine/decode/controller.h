@@ -3,7 +3,9 @@
 // drawn and on kept tokens, never on the value a drawn token turns out to have in the target (kept-token rule, research/serve.md 8).
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/run_options.h"
@@ -16,38 +18,65 @@ struct ControllerOptions {
   double decay = 0.98;        // per step, of the overlap estimates
   int probe_interval = 64;    // plain steps between probes while K = 0
   double confidence_floor = 0.0;  // 0 = derived from measured costs
+  double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
+  double prior_weight = 2.0;      // in observations a position
+  double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 
-// Seconds of one call by batch size, moving averages; shared by every request of an engine.
+// Seconds of one call by batch size, moving averages; shared by every request of an engine. Samples that are not positive are
+// ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow.
 class CostModel {
  public:
   void record_draft(int batch, double seconds);            // one draft step
   void record_target(int batch, int rows, double seconds); // one pass of `rows` tokens a sequence (rows = K + 1), sampling included
   double draft_cost(int batch) const;                      // c = draft step / plain target step; NaN until both measured
-  double verify_cost(int batch, int k) const;              // v(K, B); interpolated over measured rows
-  bool ready() const;
+  double verify_cost(int batch, int k) const;              // v(K, B); interpolated over measured rows; NaN until measured
+  bool ready() const;                                      // a draft step, a plain pass and a verifying pass were measured
+  bool wants_plain(int batch) const;  // the plain pass of this batch size is unmeasured, or was last measured 256 passes ago
  private:
-  struct Cell { double seconds = 0; double weight = 0; };
+  struct Cell {
+    double seconds = 0;
+    int64_t count = 0;
+    void add(double sample);
+  };
+  int nearest(int batch, const std::vector<bool>& usable) const;
+  double target_seconds(int batch, int rows) const;
   std::vector<std::vector<Cell>> target_;  // [batch][rows]
-  std::vector<Cell> draft_;
+  std::vector<Cell> draft_;                // [batch]
+  std::vector<int64_t> since_plain_;       // [batch] verifying passes since a plain one
 };
 
-// Per request: overlap by position with decay, started from a shared prior.
+// Per request: overlap by position with decay, started from a shared prior. One thread.
 class KController {
  public:
   KController(const ControllerOptions& options, const CostModel* costs);
-  int choose_k(int batch);                      // K of the coming step
-  // Asked after position `position` was drawn and kept, before the next draft pass: may drafting stop here?
-  // `confidence` is q_position(x) of the drawn (kept) token.
-  bool stop_after(int position, double confidence, int batch) const;
-  void observe(int drafted, int accepted, const std::vector<double>& overlaps);
+  int choose_k(int batch);                      // K of the coming step: argmax of (1 + Σ_{i≤K} Π_{j≤i} c_j) / (K·c + v(K))
+  // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the draft's
+  // probability of kept token i (greedy: max_probability). Going on pays while (Π of acceptance given confidence) × (expected
+  // overlap of the next position) > rate × (c + v(k+1) − v(k)).
+  bool stop_after(std::span<const double> confidences, int batch) const;
+  // The step just verified. overlaps: reached positions; confidences as above; ratios[i] = min(1, p/q) of the token drafted at
+  // reached position i. The last two teach what a confidence is worth and may be empty.
+  void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
+               std::span<const double> ratios = {});
   double expected_overlap(int position) const;
+  bool adaptive() const { return options_.fixed_k < 0; }
 
  private:
+  static constexpr int kBins = 8;
+  double acceptance_given(double confidence) const;
+  double pooled() const;
+  double draft_cost(int batch) const;
+  double verify_cost(int batch, int k) const;
+  int best_k(int batch, const std::vector<double>& overlap, double* rate) const;
+
   ControllerOptions options_;
   const CostModel* costs_;
-  std::vector<double> weight_, sum_;
-  int plain_since_probe_ = 0;
+  std::vector<double> weight_, sum_;               // [max_k]
+  std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance by confidence
+  double rate_ = 1;                                // tokens per plain-step time, predicted at the last choose_k
+  int plain_since_probe_ = 0, plain_asked_ = 0, batch_ = 1;
+  bool probing_ = false, probe_paid_ = false;
 };
 
 }  // namespace specdec::decode

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <span>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "engine/decode/causal_model.h"
 #include "engine/decode/controller.h"
 #include "engine/decode/randomness.h"
+#include "engine/decode/verifier.h"
 
 namespace specdec::decode {
 
@@ -25,33 +27,57 @@ struct Sequence {
   KController* controller = nullptr;      // null: plain decoding
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
   SequenceId target_id = -1, draft_id = -1;
+  bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
   // result of the last step:
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
   int drafted = 0, accepted = 0;
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
+  std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step
   AcceptanceCounts counts;                // over the whole sequence
 };
 
 // Owns every buffer of a step; one per engine thread.
 class Stepper {
  public:
+  // The verification rule as a function: the default is the product's; tests inject rules known to be wrong.
+  using VerifyFn = VerifyResult (*)(VerifyRule, const VerifyInput&, Randomness&, std::vector<float>& scratch);
+
   // draft may be null. `clock` times passes for `costs` (null: not recorded).
-  Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr);
+  Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
+          VerifyFn verify_fn = &verify);
   ~Stepper();
 
-  // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`). Throws Error(kData) if the
-  // prompt is empty or longer than the models allow.
+  // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`); `remaining` is cut to what the
+  // target's max_length leaves. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no
+  // room for a token. A draft with a shorter max_length is used as far as it reaches.
   void start(Sequence& sequence, int64_t chunk = 512);
-  // Drafts, verifies and commits once for every sequence; each emits at least one token.
+  // Drafts, verifies and commits once for every sequence; each emits at least one token. A draft that fails costs its
+  // sequence the draft, nothing else. If the target's pass throws, every sequence is as before the step; if the rows of some
+  // sequences cannot be sampled, those get `failure`, the others are committed, and the first failure is thrown at the end.
   void step(std::span<Sequence* const> batch);
-  void finish(Sequence& sequence);   // closes caches
+  void finish(Sequence& sequence);   // closes caches; may be called twice
 
  private:
+  struct Slot;
   struct Buffers;
+  void plan(std::span<Sequence* const> batch);
+  int limit_k(const Sequence& sequence, int k) const;
+  void draft_tokens();
+  void catch_up(Slot& slot);
+  bool draft_pass(std::span<const size_t> active);
+  bool draft_one(Slot& slot, std::span<const float> logits);
+  void drop_draft(Sequence& sequence, const char* reason);
+  void verify_all();
+  void verify_one(Slot& slot);
+  void verify_greedy(Slot& slot);
+  void commit(Slot& slot);
+  void roll_back(Slot& slot);
+
   CausalModel& target_;
   CausalModel* draft_;
   CostModel* costs_;
   const Clock* clock_;
+  VerifyFn verify_fn_;
   std::unique_ptr<Buffers> buffers_;
 };
 

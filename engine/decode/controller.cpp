@@ -1,0 +1,215 @@
+#include "engine/decode/controller.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+
+namespace specdec::decode {
+
+namespace {
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr int64_t kPlainRefresh = 256;
+
+}  // namespace
+
+void CostModel::Cell::add(double sample) {
+  if (count == 0)
+    seconds = sample;
+  else if (count < 3)
+    seconds = std::min(seconds, sample);
+  else
+    seconds += 0.1 * (std::min(sample, 2 * seconds) - seconds);
+  ++count;
+}
+
+void CostModel::record_draft(int batch, double seconds) {
+  if (batch < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
+  if (draft_.size() <= static_cast<size_t>(batch)) draft_.resize(batch + 1);
+  draft_[batch].add(seconds);
+}
+
+void CostModel::record_target(int batch, int rows, double seconds) {
+  if (batch < 1 || rows < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
+  if (target_.size() <= static_cast<size_t>(batch)) {
+    target_.resize(batch + 1);
+    since_plain_.resize(batch + 1, 0);
+  }
+  auto& cells = target_[batch];
+  if (cells.size() <= static_cast<size_t>(rows)) cells.resize(rows + 1);
+  cells[rows].add(seconds);
+  since_plain_[batch] = rows == 1 ? 0 : since_plain_[batch] + 1;
+}
+
+int CostModel::nearest(int batch, const std::vector<bool>& usable) const {
+  int best = -1;
+  for (int b = 1; b < static_cast<int>(usable.size()); ++b)
+    if (usable[b] && (best < 0 || std::abs(b - batch) < std::abs(best - batch))) best = b;
+  return best;
+}
+
+// Of a batch size with at least one measured row count: linear between measured ones and, along the line through the two
+// outermost, beyond them. One point alone is taken as flat, which makes the controller try, and so measure, the others.
+double CostModel::target_seconds(int batch, int rows) const {
+  const auto& cells = target_[batch];
+  int below = -1, above = -1, first = -1, last = -1;
+  for (int r = 1; r < static_cast<int>(cells.size()); ++r) {
+    if (cells[r].count == 0) continue;
+    if (first < 0) first = r;
+    last = r;
+    if (r <= rows) below = r;
+    if (r >= rows && above < 0) above = r;
+  }
+  if (below == rows) return cells[rows].seconds;
+  if (below > 0 && above > 0) {
+    const double t = static_cast<double>(rows - below) / (above - below);
+    return cells[below].seconds + t * (cells[above].seconds - cells[below].seconds);
+  }
+  const int end = below > 0 ? last : first;
+  if (first == last) return cells[end].seconds;
+  const double slope = std::max(0.0, (cells[last].seconds - cells[first].seconds) / (last - first));
+  const double line = cells[end].seconds + slope * (rows - end);
+  return std::max(line, cells[end].seconds * std::min(1.0, static_cast<double>(rows) / end));
+}
+
+double CostModel::draft_cost(int batch) const {
+  std::vector<bool> usable(std::min(draft_.size(), target_.size()), false);
+  for (size_t b = 1; b < usable.size(); ++b) usable[b] = draft_[b].count > 0 && !target_[b].empty();
+  const int b = nearest(batch, usable);
+  return b < 0 ? kNaN : draft_[b].seconds / target_seconds(b, 1);
+}
+
+double CostModel::verify_cost(int batch, int k) const {
+  std::vector<bool> any(target_.size(), false), several(target_.size(), false);
+  for (size_t b = 1; b < target_.size(); ++b) {
+    const auto measured = std::count_if(target_[b].begin(), target_[b].end(), [](const Cell& c) { return c.count > 0; });
+    any[b] = measured > 0;
+    several[b] = measured > 1;
+  }
+  int b = nearest(batch, several);
+  if (b < 0) b = nearest(batch, any);
+  return b < 0 ? kNaN : target_seconds(b, k + 1) / target_seconds(b, 1);
+}
+
+bool CostModel::ready() const {
+  const bool drafted = std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
+  bool plain = false, verifying = false;
+  for (const auto& cells : target_)
+    for (size_t r = 1; r < cells.size(); ++r)
+      if (cells[r].count > 0) (r == 1 ? plain : verifying) = true;
+  return drafted && plain && verifying;
+}
+
+bool CostModel::wants_plain(int batch) const {
+  if (target_.size() <= static_cast<size_t>(batch) || target_[batch].size() < 2) return true;
+  return target_[batch][1].count < 2 || since_plain_[batch] >= kPlainRefresh;
+}
+
+KController::KController(const ControllerOptions& options, const CostModel* costs)
+    : options_(options),
+      costs_(costs),
+      weight_(std::max(options.max_k, 1), options.prior_weight),
+      sum_(std::max(options.max_k, 1), options.prior_weight * options.prior_overlap) {}
+
+double KController::draft_cost(int batch) const { return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost; }
+double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, k) : 1.0; }
+
+double KController::pooled() const {
+  const double weight = std::accumulate(weight_.begin(), weight_.end(), 0.0);
+  return weight > 1e-9 ? std::accumulate(sum_.begin(), sum_.end(), 0.0) / weight : options_.prior_overlap;
+}
+
+double KController::expected_overlap(int position) const {
+  const size_t i = std::min<size_t>(std::max(position, 0), weight_.size() - 1);
+  return (sum_[i] + pooled()) / (weight_[i] + 1.0);  // one observation's worth of the other positions
+}
+
+double KController::acceptance_given(double confidence) const {
+  const int bin = std::clamp(static_cast<int>(confidence * kBins), 0, kBins - 1);
+  return (bin_sum_[bin] + 2.0 * pooled()) / (bin_weight_[bin] + 2.0);
+}
+
+int KController::best_k(int batch, const std::vector<double>& overlap, double* rate) const {
+  const double c = draft_cost(batch);
+  double reach = 1, tau = 1;
+  int best = 0;
+  *rate = 1;
+  for (int k = 1; k <= options_.max_k; ++k) {
+    reach *= overlap[k - 1];
+    tau += reach;
+    const double s = tau / (k * c + verify_cost(batch, k));
+    if (s > *rate) {
+      *rate = s;
+      best = k;
+    }
+  }
+  return best;
+}
+
+int KController::choose_k(int batch) {
+  if (options_.fixed_k >= 0) return options_.fixed_k;
+  if (options_.max_k < 1) return 0;
+  const int small = std::min(2, options_.max_k);
+  rate_ = 1;
+  probing_ = false;
+  batch_ = batch;
+  // At most two of eight, since neighbours with a K of their own may keep a plain pass from ever happening.
+  if (costs_ && costs_->wants_plain(batch) && plain_asked_++ % 8 < 2) return 0;
+  if (costs_ && !costs_->ready()) return small;
+  std::vector<double> overlap(options_.max_k);
+  for (int i = 0; i < options_.max_k; ++i) overlap[i] = expected_overlap(i);
+  const int k = best_k(batch, overlap, &rate_);
+  if (k > 0) {
+    plain_since_probe_ = 0;
+    return k;
+  }
+  if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;
+  plain_since_probe_ = 0;
+  probing_ = true;
+  return small;
+}
+
+bool KController::stop_after(std::span<const double> confidences, int batch) const {
+  if (options_.fixed_k >= 0 || confidences.empty()) return false;
+  if (options_.confidence_floor > 0) return confidences.back() < options_.confidence_floor;
+  if (probing_ || (costs_ && !costs_->ready())) return false;
+  const int k = static_cast<int>(confidences.size());
+  double gain = expected_overlap(k);
+  for (const double confidence : confidences) gain *= acceptance_given(confidence);
+  const double cost = draft_cost(batch) + std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
+  return gain <= rate_ * cost;
+}
+
+void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences,
+                          std::span<const double> ratios) {
+  if (drafted == 0) return;
+  const size_t reached = std::min({overlaps.size(), weight_.size()});
+  for (size_t i = 0; i < weight_.size(); ++i) {
+    // What was learned before a run of plain steps is old: a probe counts as much as all of it.
+    const double keep = probing_ ? std::min(options_.decay, 1.0 / std::max(weight_[i], 1e-9)) : options_.decay;
+    weight_[i] *= keep;
+    sum_[i] *= keep;
+  }
+  double seen = 0;
+  for (size_t i = 0; i < reached; ++i) {
+    weight_[i] += 1;
+    sum_[i] += overlaps[i];
+    seen += overlaps[i];
+  }
+  for (size_t i = 0; i < std::min(confidences.size(), ratios.size()); ++i) {
+    const int bin = std::clamp(static_cast<int>(confidences[i] * kBins), 0, kBins - 1);
+    bin_weight_[bin] = bin_weight_[bin] * options_.decay + 1;
+    bin_sum_[bin] = bin_sum_[bin] * options_.decay + ratios[i];
+  }
+  // A probe that would pay at what it just saw is followed by another at once, until the estimates agree or it stops paying.
+  probe_paid_ = false;
+  if (probing_ && reached > 0) {
+    double rate = 1;
+    const std::vector<double> constant(options_.max_k, seen / static_cast<double>(reached));
+    probe_paid_ = best_k(batch_, constant, &rate) > 0;
+  }
+}
+
+}  // namespace specdec::decode

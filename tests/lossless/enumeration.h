@@ -1,0 +1,119 @@
+// Runs Stepper::step over every outcome and compares the joint distribution of the first tokens with the target's own.
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "engine/decode/sampler.h"
+#include "engine/decode/step.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::decode {
+
+struct Case {
+  toy::Model::Logits target = toy::random_logits(1), draft = toy::random_logits(2);
+  int64_t vocab = 3;
+  SamplingOptions sampling;
+  VerifyRule rule = VerifyRule::kToken;
+  ControllerOptions controller;      // fixed_k by default below
+  const CostModel* costs = nullptr;
+  int64_t length = 3;                // tokens compared
+  int64_t remaining = 8;             // more than `length`: K is not cut near its end
+  int sequences = 1;                 // of two, the second's fixed K is one less
+  Stepper::VerifyFn verify_fn = &verify;
+  // Wraps the enumerating randomness (a wrong use of noise); empty = as it is.
+  std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
+};
+
+struct Outcome {
+  double error = 0;                  // largest |probability − target's| over all token strings
+  double mass = 0;                   // 1
+  double accepted = 0;               // E[accepted] of the first step of the first sequence
+  int min_drafted = 1 << 20, max_drafted = 0;
+  int64_t runs = 0;
+};
+
+// Probability of `tokens` after `prompt` under the target alone.
+inline double target_probability(const Case& c, toy::Tokens context, const toy::Tokens& tokens) {
+  std::vector<float> row(static_cast<size_t>(c.vocab));
+  std::vector<int32_t> scratch;
+  double probability = 1;
+  for (const int32_t t : tokens) {
+    c.target(context, row);
+    distribution(row, c.sampling, row, scratch);
+    probability *= row[static_cast<size_t>(t)];
+    context.push_back(t);
+  }
+  return probability;
+}
+
+inline Outcome enumerate(const Case& c) {
+  toy::Enumerator choices;
+  std::map<std::vector<toy::Tokens>, double> joint;
+  Outcome out;
+  do {
+    choices.begin();
+    toy::Model target(c.vocab, c.target), draft(c.vocab, c.draft);
+    Stepper stepper(target, &draft, nullptr, nullptr, c.verify_fn);
+    std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
+    std::vector<Sequence> sequences(static_cast<size_t>(c.sequences));
+    std::vector<KController> controllers;
+    for (int i = 0; i < c.sequences; ++i) {
+      ControllerOptions options = c.controller;
+      if (i > 0) options.fixed_k = std::max(0, options.fixed_k - 1);
+      controllers.emplace_back(options, c.costs);
+    }
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      Sequence& s = sequences[i];
+      s.tokens = {static_cast<int32_t>(i)};
+      s.sampling = c.sampling;
+      s.verify = c.rule;
+      s.randomness = wrapped ? wrapped.get() : &choices;
+      s.controller = &controllers[i];
+      s.remaining = c.remaining;
+      stepper.start(s);
+    }
+    bool first = true;
+    double accepted = 0;
+    for (;;) {
+      std::vector<Sequence*> batch;
+      for (Sequence& s : sequences)
+        if (static_cast<int64_t>(s.tokens.size()) < 1 + c.length) batch.push_back(&s);
+      if (batch.empty()) break;
+      stepper.step(batch);
+      for (const Sequence* s : batch) {
+        out.min_drafted = std::min(out.min_drafted, s->drafted);
+        out.max_drafted = std::max(out.max_drafted, s->drafted);
+      }
+      if (first) accepted = sequences[0].accepted;
+      first = false;
+    }
+    std::vector<toy::Tokens> texts;
+    for (const Sequence& s : sequences) texts.emplace_back(s.tokens.begin() + 1, s.tokens.begin() + 1 + c.length);
+    joint[texts] += choices.weight();
+    out.mass += choices.weight();
+    out.accepted += choices.weight() * accepted;
+    ++out.runs;
+  } while (choices.advance());
+
+  // Every string the target can produce must have been met, and no other.
+  std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
+  for (bool more = true; more;) {
+    double p = 1;
+    for (size_t i = 0; i < texts.size(); ++i) p *= target_probability(c, {static_cast<int32_t>(i)}, texts[i]);
+    const auto found = joint.find(texts);
+    out.error = std::max(out.error, std::abs(p - (found == joint.end() ? 0.0 : found->second)));
+    more = false;
+    for (toy::Tokens& text : texts)
+      for (int32_t& t : text) {
+        if (more) break;
+        more = ++t < c.vocab;
+        if (!more) t = 0;
+      }
+  }
+  return out;
+}
+
+}  // namespace specdec::decode
