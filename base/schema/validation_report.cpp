@@ -51,6 +51,7 @@ Json acceptance_to_json(const ValidationReport& r) {
           {"requests", r.alpha.n},
           {"alpha_tokens", r.alpha_tokens},
           {"greedy_agreement", r.greedy_agreement},
+          {"entropy", r.entropy},
           {"tokens", r.tokens},
           {"rollout", to_json(r.rollout)},
           {"request_ids", r.request_ids},
@@ -140,6 +141,7 @@ void read_acceptance(const Json& o, const std::string& where, ValidationReport& 
   r.alpha = read_estimate(o, "alpha", "requests", where);
   r.alpha_tokens = json_double(o, "alpha_tokens", 0, 1, where, kKind);
   r.greedy_agreement = json_double(o, "greedy_agreement", 0, 1, where, kKind);
+  r.entropy = json_double(o, "entropy", 0, 64, where, kKind);
   r.tokens = json_int(o, "tokens", 0, kMaxCount, where, kKind);
   r.rollout = read_rollout(json_object(o, "rollout", 64, where, kKind), where + ": rollout");
   r.request_alphas = read_doubles(o, "request_alphas", 0, 1 + 1e-6, where);
@@ -239,7 +241,7 @@ Json to_json(const ValidationReport& r) {
                {"segments", Json::array()}};
   for (const SegmentFigure& s : r.segments)
     root["segments"].push_back(
-        {{"name", s.name}, {"alpha", s.alpha.value}, {"ci", interval(s.alpha.ci)}, {"requests", s.alpha.n}, {"rollout", to_json(s.rollout)}});
+        {{"name", s.name}, {"alpha", s.alpha.value}, {"ci", interval(s.alpha.ci)}, {"requests", s.alpha.n}, {"rollout", to_json(s.rollout)}, {"entropy", s.entropy}});
   if (r.baseline) {
     const Estimate& d = r.baseline->difference;
     root["baseline"] = {{"alpha_difference", d.value}, {"ci", interval(d.ci)}, {"paired_requests", d.n}};
@@ -267,7 +269,8 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
   for (const Json& s : json_array(object, "segments", 4096, where, kKind)) {
     const std::string at = where + ": segments";
     r.segments.push_back({json_string(s, "name", at, kKind), read_estimate(s, "alpha", "requests", at),
-                          read_rollout(json_object(s, "rollout", 64, at, kKind), at + ": rollout")});
+                          read_rollout(json_object(s, "rollout", 64, at, kKind), at + ": rollout"),
+                          json_double(s, "entropy", 0, 64, at, kKind)});
   }
   if (object.contains("baseline"))
     r.baseline = {read_estimate(json_object(object, "baseline", 16, where, kKind), "alpha_difference", "paired_requests", where + ": baseline")};

@@ -29,6 +29,7 @@ struct SegmentFigure {
   std::string name;
   Estimate alpha;
   RolloutFigures rollout;          // per-position baseline of the segment, for the monitor
+  double entropy = 0;              // of the target's distribution at the measured positions, nats a token
 };
 
 struct ValidationReport {
@@ -43,6 +44,7 @@ struct ValidationReport {
   // acceptance
   Estimate alpha;                  // .n = requests
   double alpha_tokens = 0, greedy_agreement = 0;
+  double entropy = 0;              // of p at the same positions, nats a token: what any draft is up against
   int64_t tokens = 0;
   RolloutFigures rollout;
   std::vector<SegmentFigure> segments;
