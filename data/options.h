@@ -1,0 +1,56 @@
+// Options of `specdec data ingest | stats | regenerate`. Plain data, filled by cli.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/run_options.h"
+
+namespace specdec::data {
+
+struct IngestOptions {
+  std::vector<std::string> sources;    // files
+  std::string holdout_source;          // a file whose rows all go to the hold-out; "" = none
+  std::string target, out;             // resolved model directory; output directory
+  std::string format = "auto";         // auto | chat | prompt | text | plain | traffic
+  std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document a file
+  int64_t max_length = 0;              // tokens of a row, BOS included; 0 = no cut
+  double holdout = 0.05;               // share of the conversations, 0 … 1
+  int64_t holdout_count = 0;           // conversations instead of a share; 0 = by share
+  std::string holdout_rule = "auto";   // auto (time if every row has one, else hash) | time | hash | first
+  std::string domain_field, domain;    // field with the tag (else "domain"); tag of every row of this call
+  bool redact = true, dedup = true;
+  uint64_t seed = 0;                   // of the hash split and of --order shuffle
+  std::string order = "given";         // given | shuffle: rows of the training split
+  std::string written_by = "unknown";
+  int64_t min_chars = 0;               // Unicode characters of the content as read (text without white space around)
+  int64_t skip = 0, limit = 0;         // accepted rows of the sources, in file order, after every reject; limit 0 = all
+  int64_t max_record_bytes = 16 << 20; // longer lines and documents are rejected
+};
+
+struct StatsOptions {
+  std::string data;
+};
+
+struct RegenerateOptions {
+  std::string data, out;
+  std::string url;                     // http(s)://host[:port][/v1]
+  std::string model;                   // name at the endpoint; "" = the first of /v1/models
+  std::string target;                  // resolved local directory of the same model; "" = none (then written_by = model name)
+  std::string api_key;
+  std::optional<double> temperature;   // else the row's own, else 1
+  int64_t max_tokens = 0;              // 0 = as many as the old answer had
+  int concurrency = 4;
+  bool resume = false;
+  bool prompt_as_text = false;         // for endpoints that take no token ids
+  uint64_t seed = 0;
+  double request_timeout_s = 600;
+};
+
+// Throw Error(kUsage) naming the flag, what was found and what is allowed.
+void validate(const IngestOptions& options);
+void validate(const RegenerateOptions& options);
+
+}  // namespace specdec::data

@@ -1,0 +1,240 @@
+#include "data/redact.h"
+
+#include <arpa/inet.h>
+#include <re2/re2.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/sha256.h"
+
+namespace specdec::data {
+
+namespace {
+
+// Cheap facts about a text: most texts can be passed by most detectors without running their patterns.
+struct Profile {
+  size_t digits = 0, colons = 0, longest_run = 0;  // run of [A-Za-z0-9_.-]: what keys and tokens are made of
+  bool at_sign = false;
+};
+
+// Character classes of the profile, one table look-up a byte.
+enum : uint8_t { kDigit = 1, kColon = 2, kAt = 4, kRun = 8 };
+constexpr std::array<uint8_t, 256> kClass = [] {
+  std::array<uint8_t, 256> c{};
+  for (int i = '0'; i <= '9'; ++i) c[i] = kDigit | kRun;
+  for (int i = 'a'; i <= 'z'; ++i) c[i] = kRun;
+  for (int i = 'A'; i <= 'Z'; ++i) c[i] = kRun;
+  c['_'] = c['-'] = c['.'] = kRun;
+  c[':'] = kColon;
+  c['@'] = kAt;
+  return c;
+}();
+
+Profile profile(std::string_view text) {
+  Profile p;
+  size_t run = 0;
+  uint8_t seen = 0;
+  for (const char ch : text) {
+    const uint8_t c = kClass[static_cast<unsigned char>(ch)];
+    p.digits += c & kDigit;
+    p.colons += (c & kColon) >> 1;
+    seen |= c;
+    run = c & kRun ? run + 1 : 0;
+    p.longest_run = std::max(p.longest_run, run);
+  }
+  p.at_sign = seen & kAt;
+  return p;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_word(char c) { return (kClass[static_cast<unsigned char>(c)] & kRun) && c != '.' && c != '-'; }
+char at(std::string_view text, size_t i) { return i < text.size() ? text[i] : '\0'; }
+// The character before `begin`, NUL at the start of the text.
+char before(std::string_view text, size_t begin) { return begin == 0 ? '\0' : text[begin - 1]; }
+
+// ISO 13616 registry: country and length.
+constexpr std::string_view kIbanLengths =
+    "AD24AE23AL28AT20AZ28BA20BE16BG22BH22BI27BR29BY28CH21CR22CY28CZ24DE22DJ27DK18DO28EE20EG29ES24FI18FK18FO18FR27GB22GE22GI23GL18"
+    "GR27GT28HN28HR21HU28IE22IL23IQ23IS26IT27JO30KW30KZ20LB28LC32LI21LT20LU20LV21LY25MC27MD24ME22MK19MN20MR27MT31MU30NI28NL18NO15"
+    "OM23PK24PL28PS29PT25QA29RO24RS22RU33SA24SC31SD18SE24SI19SK24SM27SO23ST25SV28TL23TN24TR26UA29VA22VG24XK20YE30";
+
+// Each check looks at the candidate [begin, end) of `text` and returns where the find ends, or 0 if it is none.
+using Check = size_t (*)(std::string_view text, size_t begin, size_t end);
+
+size_t check_any(std::string_view, size_t, size_t end) { return end; }
+
+size_t check_iban(std::string_view text, size_t begin, size_t end) {
+  if (is_word(before(text, begin))) return 0;
+  size_t length = 0;
+  for (size_t i = 0; i + 4 <= kIbanLengths.size(); i += 4)
+    if (kIbanLengths.substr(i, 2) == text.substr(begin, 2)) length = static_cast<size_t>((kIbanLengths[i + 2] - '0') * 10 + kIbanLengths[i + 3] - '0');
+  std::string digits;
+  size_t i = begin;
+  for (; i < end && digits.size() < length; ++i)
+    if (text[i] != ' ') digits += text[i];
+  if (length == 0 || digits.size() != length || is_word(at(text, i))) return 0;
+  std::rotate(digits.begin(), digits.begin() + 4, digits.end());
+  int rest = 0;
+  for (const char c : digits) rest = is_digit(c) ? (rest * 10 + (c - '0')) % 97 : (rest * 100 + (c - 'A' + 10)) % 97;
+  return rest == 1 ? i : 0;
+}
+
+// Issuer ranges by length (ISO/IEC 7812 as used by the large networks).
+bool is_card_prefix(const std::string& d) {
+  const int two = std::stoi(d.substr(0, 2)), four = std::stoi(d.substr(0, 4));
+  switch (d.size()) {
+    case 13: return d[0] == '4';
+    case 14: return two == 30 || two == 36 || two == 38 || two == 39;
+    case 15: return two == 34 || two == 37;
+    case 16: return d[0] == '4' || d[0] == '6' || (two >= 50 && two <= 58) || two == 35 || (four >= 2221 && four <= 2720);
+    default: return d[0] == '4' || d[0] == '6' || two == 50 || (two >= 56 && two <= 58);
+  }
+}
+
+bool luhn(const std::string& digits) {
+  int sum = 0;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    int d = digits[digits.size() - 1 - i] - '0';
+    if (i % 2 == 1) d = d > 4 ? 2 * d - 9 : 2 * d;
+    sum += d;
+  }
+  return sum % 10 == 0;
+}
+
+size_t check_card(std::string_view text, size_t begin, size_t end) {
+  const char previous = before(text, begin);
+  if (is_word(previous) || previous == '.') return 0;
+  std::string digits;
+  size_t found = 0;
+  // The longest run of groups that is a card: "4111 1111 1111 1111 12/29" has more digits after it.
+  for (size_t i = begin; i < end; ++i) {
+    if (!is_digit(text[i])) continue;
+    digits += text[i];
+    if (digits.size() >= 13 && !is_word(at(text, i + 1)) && is_card_prefix(digits) && luhn(digits)) found = i + 1;
+  }
+  return found;
+}
+
+size_t check_ipv4(std::string_view text, size_t begin, size_t end) {
+  const char previous = before(text, begin);
+  if (is_word(previous) || previous == '.' || is_word(at(text, end)) || (at(text, end) == '.' && is_digit(at(text, end + 1)))) return 0;
+  const std::string address(text.substr(begin, end - begin));
+  in_addr parsed;
+  if (inet_pton(AF_INET, address.c_str(), &parsed) != 1) return 0;
+  return address == "127.0.0.1" || address == "0.0.0.0" || address == "255.255.255.255" ? 0 : end;
+}
+
+size_t check_ipv6(std::string_view text, size_t begin, size_t end) {
+  const char previous = before(text, begin);
+  if (is_word(previous) || previous == ':' || is_word(at(text, end)) || at(text, end) == ':') return 0;
+  std::string address(text.substr(begin, end - begin));
+  in6_addr parsed;
+  if (inet_pton(AF_INET6, address.c_str(), &parsed) != 1) return 0;
+  // "ab::cd" is an address and a C++ name: ask for a full first group with a digit in the address, or four groups.
+  int groups = 0;
+  for (size_t i = 0; i < address.size(); ++i) groups += address[i] != ':' && (i == 0 || address[i - 1] == ':');
+  const bool digit = std::any_of(address.begin(), address.end(), is_digit);
+  return groups >= 4 || (digit && groups >= 2 && address.find(':') == 4) ? end : 0;
+}
+
+size_t check_phone(std::string_view text, size_t begin, size_t end) {
+  const char previous = before(text, begin), next = at(text, end);
+  if (is_word(previous) || (previous != '\0' && std::string_view(".-+/$#=").find(previous) != std::string_view::npos)) return 0;
+  if (is_word(next) || ((next == '-' || next == '.' || next == '/' || next == ':') && is_digit(at(text, end + 1)))) return 0;
+  const auto digits = std::count_if(text.begin() + begin, text.begin() + end, is_digit);
+  const bool national = text[begin] == '0';
+  return digits >= (national ? 8 : 9) && digits <= (national ? 13 : 15) ? end : 0;
+}
+
+struct Detector {
+  const char *name, *tag;
+  bool (*possible)(const Profile&, std::string_view text);
+  Check check;
+  RE2 pattern;
+};
+
+const std::vector<std::unique_ptr<Detector>>& detectors() {
+  static const auto* const all = [] {
+    auto* list = new std::vector<std::unique_ptr<Detector>>;
+    const auto add = [list](const char* name, const char* tag, bool (*possible)(const Profile&, std::string_view), Check check, const char* pattern) {
+      list->push_back(std::unique_ptr<Detector>(new Detector{name, tag, possible, check, RE2(pattern, RE2::Quiet)}));
+      if (!list->back()->pattern.ok()) throw Error(ErrorKind::kInternal, std::string("redaction pattern ") + name + ": " + list->back()->pattern.error());
+    };
+    add("key", "[KEY]", [](const Profile&, std::string_view t) { return t.find("PRIVATE KEY") != t.npos; }, check_any,
+        R"(-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----)");
+    // Prefixes as published by the issuers: OpenAI and alike, AWS, GitHub, GitLab, Slack, Google, Hugging Face, npm, PyPI, Stripe,
+    // SendGrid, DigitalOcean.
+    add("key", "[KEY]", [](const Profile& p, std::string_view) { return p.longest_run >= 14; }, check_any,
+        R"(\b(?:sk-[A-Za-z0-9_\-]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_\-]{20,})"
+        R"(|xox[abeprs]-[A-Za-z0-9\-]{10,}|AIza[0-9A-Za-z_\-]{35}|ya29\.[A-Za-z0-9_\-]{20,}|hf_[A-Za-z0-9]{30,}|npm_[A-Za-z0-9]{36})"
+        R"(|pypi-[A-Za-z0-9_\-]{32,}|(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}|dop_v1_[a-f0-9]{64}))");
+    add("jwt", "[JWT]", [](const Profile& p, std::string_view t) { return p.longest_run >= 30 && t.find("eyJ") != t.npos; }, check_any,
+        R"(\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,})");
+    add("email", "[EMAIL]", [](const Profile& p, std::string_view) { return p.at_sign; }, check_any,
+        R"([\pL\pN._%+\-]+@(?:[\pL\pN\-]+\.)+\pL{2,24})");
+    add("iban", "[IBAN]", [](const Profile& p, std::string_view) { return p.digits >= 5; }, check_iban,
+        R"([A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30})");
+    add("card", "[CARD]", [](const Profile& p, std::string_view) { return p.digits >= 13; }, check_card, R"(\d(?:[ \-]?\d){12,18})");
+    add("ip", "[IP]", [](const Profile& p, std::string_view) { return p.colons >= 2 && p.digits >= 1; }, check_ipv6,
+        R"([0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:(?:\.\d{1,3}){3})?)");
+    add("ip", "[IP]", [](const Profile& p, std::string_view) { return p.digits >= 4; }, check_ipv4, R"((?:\d{1,3}\.){3}\d{1,3})");
+    add("phone", "[PHONE]", [](const Profile& p, std::string_view) { return p.digits >= 8; }, check_phone,
+        R"(\+\d{1,3}[ .\-/]?(?:\(\d{1,4}\)[ .\-/]?)?\d{1,5}(?:[ .\-/]?\d{1,5}){1,5}|(?:1[ .\-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.\-])\d{3}[ .\-]\d{4})"
+        R"(|0[1-9](?:[ .]\d{2}){4}|0\d{2,5}[ /\-]\d{3,}(?:[ \-]?\d{2,}){0,3})");
+    return list;
+  }();
+  return *all;
+}
+
+// Replaces every find of one detector; the text is copied only when there is one.
+int64_t replace_finds(const Detector& detector, std::string& text) {
+  const std::string_view view = text;
+  std::string out;
+  size_t copied = 0, position = 0;
+  int64_t finds = 0;
+  re2::StringPiece match;
+  while (position < view.size() && detector.pattern.Match(re2::StringPiece(view.data(), view.size()), position, view.size(), RE2::UNANCHORED, &match, 1)) {
+    const auto begin = static_cast<size_t>(match.data() - view.data());
+    const size_t end = match.empty() ? 0 : detector.check(view, begin, begin + match.size());
+    if (end == 0) {
+      // Past the character, not into the middle of a UTF-8 sequence.
+      position = begin + 1;
+      while (position < view.size() && (static_cast<unsigned char>(view[position]) & 0xC0) == 0x80) ++position;
+      continue;
+    }
+    out.append(view.substr(copied, begin - copied)).append(detector.tag);
+    copied = position = end;
+    ++finds;
+  }
+  if (finds) {
+    out.append(view.substr(copied));
+    text = std::move(out);
+  }
+  return finds;
+}
+
+}  // namespace
+
+std::string redact(std::string_view input, RedactionCounts& counts) {
+  std::string text(input);
+  const Profile facts = profile(input);
+  for (const auto& detector : detectors()) {
+    if (!detector->possible(facts, text)) continue;
+    if (const int64_t n = replace_finds(*detector, text)) counts[detector->name] += n;
+  }
+  return text;
+}
+
+void redact_record(TrafficRecord& record, RedactionCounts& counts) {
+  for (ChatMessage& m : record.messages) m.content = redact(m.content, counts);
+  for (std::string* field : {&record.prompt, &record.response, &record.text})
+    if (!field->empty()) *field = redact(*field, counts);
+  for (std::string* name : {&record.id, &record.conversation}) {
+    RedactionCounts in_name;
+    redact(*name, in_name);
+    if (!in_name.empty()) *name = "redacted-" + sha256_hex(*name).substr(0, 16);
+  }
+}
+
+}  // namespace specdec::data

@@ -1,0 +1,25 @@
+// Removes personal data and secrets from text before anything is written: each find becomes a tag such as [EMAIL].
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/schema/traffic_record.h"
+
+namespace specdec::data {
+
+using RedactionCounts = std::map<std::string, int64_t>;  // "email" → finds
+
+// Finds, in this order: private keys and keys with known prefixes [KEY], JSON web tokens [JWT], e-mail addresses [EMAIL], IBANs with
+// a valid checksum (ISO 13616, mod 97) [IBAN], card numbers with a valid Luhn digit [CARD], IPv6 and IPv4 addresses except
+// loopback, "any" and broadcast [IP], phone numbers (+country, North American, national with a leading 0) [PHONE].
+// Linear in the length of the text (RE2). `text` must be valid UTF-8.
+std::string redact(std::string_view text, RedactionCounts& counts);
+
+// Content of every message and of prompt, response and text. An id or conversation that holds a find is replaced by its hash,
+// so that rows of one conversation stay together.
+void redact_record(TrafficRecord& record, RedactionCounts& counts);
+
+}  // namespace specdec::data
