@@ -1,0 +1,310 @@
+#include "cli/demo/demo.h"
+
+#include <algorithm>
+#include <cstdarg>
+#include <cstdio>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/schema/validation_report.h"
+#include "cli/child_process.h"
+#include "cli/demo/reference_drafts.h"
+#include "cli/demo/table.h"
+#include "cli/demo/traffic_client.h"
+#include "cli/demo/traffic_generator.h"
+#include "cli/loop/loop.h"
+#include "data/shard_reader.h"
+
+namespace specdec::cli {
+
+namespace {
+
+__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
+  char text[512];
+  va_list arguments;
+  va_start(arguments, pattern);
+  std::vsnprintf(text, sizeof text, pattern, arguments);
+  va_end(arguments);
+  return text;
+}
+
+std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
+
+// The embedded models lie in share/specdec/demo beside bin/ (build and install tree alike).
+fs::path assets(const Global& global) {
+  const fs::path found = fs::path(global.program).parent_path().parent_path() / "share" / "specdec" / "demo";
+  if (!fs::exists(found / "target" / "model.safetensors"))
+    throw Error(ErrorKind::kIo, found.string() + ": the embedded model is not there: run the installed or built specdec, not a copy of the file");
+  return found;
+}
+
+class Demo {
+ public:
+  Demo(const Global& global, const DemoOptions& options)
+      : global_(global), options_(options), out_(fs::absolute(options.out)), first_(assets(global) / "target"),
+        updated_(assets(global) / "updated"), log_(out_ / "log.txt") {}
+
+  int run() {
+    prepare();
+    first_traffic();
+    reference_drafts();
+    distill();
+    package_and_serve();
+    overnight_update();
+    redistil();
+    compare();
+    return finish();
+  }
+
+ private:
+  // ---- telling -----------------------------------------------------------------------------------------------------------
+  void begin(const char* name) {
+    name_ = name;
+    started_ = clock_.seconds();
+    if (global_.verbosity >= 0) std::fprintf(stderr, "%2d %-12s …\r", ++line_, name);
+  }
+  void say(const std::string& text) {
+    const double seconds = clock_.seconds() - started_;
+    if (!global_.json) std::printf("%2d %-12s %5.1f s  %s\n", line_, name_.c_str(), seconds, text.c_str());
+    std::fflush(stdout);
+    story_.push_back({{"step", name_}, {"seconds", seconds}, {"text", text}});
+  }
+  void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
+
+  // ---- children ----------------------------------------------------------------------------------------------------------
+  Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
+    arguments.insert(arguments.begin(), "--json");
+    const ChildResult child = run_child(global_.program, arguments, log_);
+    if (std::find(allowed.begin(), allowed.end(), child.exit_code) == allowed.end())
+      throw Error(ErrorKind::kInternal, "demo: specdec " + arguments[1] + " ended with exit code " + std::to_string(child.exit_code) +
+                                            "; its messages are in " + log_.string());
+    if (code) *code = child.exit_code;
+    const Json result = Json::parse(child.output, nullptr, false);
+    return result.is_discarded() ? Json(nullptr) : result;
+  }
+
+  ValidationReport validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
+                            std::vector<std::string> more, int* code) {
+    std::vector<std::string> arguments = {"validate", "--target", target, "--draft", draft, "--data", data, "--out", out_ / name,
+                                          "--max-requests", "96", "--dtype", "fp32", "--seed", std::to_string(options_.seed)};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    run_json(arguments, {0, 3, 4, 5, 6}, code);
+    const fs::path report = out_ / name / "report.json";
+    return validation_report_from_json(read_json(report), report.string());
+  }
+
+  void write_traffic(const fs::path& file, DemoEdition edition, int64_t first, int64_t count) {
+    OutputFile log(file);
+    for (int64_t i = first; i < first + count; ++i) log.write(to_chat_row(demo_conversation(options_.seed, i, edition)) + "\n");
+    log.finish();
+  }
+
+  std::vector<std::string> distill_flags() const {
+    return {"--time-limit", format("%.0fs", options_.distill_seconds), "--dtype", "fp32", "--seed", std::to_string(options_.seed)};
+  }
+
+  // ---- the story ---------------------------------------------------------------------------------------------------------
+  void prepare() {
+    if (fs::exists(out_)) {
+      if (!fs::exists(out_ / "demo.marker")) throw Error(ErrorKind::kUsage, "--out: " + out_.string() + " exists and is not a demo's directory");
+      fs::remove_all(out_);
+    }
+    fs::create_directories(out_ / "logs");
+    write_file_atomic(out_ / "demo.marker", "specdec demo writes here and removes this directory when it runs again\n");
+  }
+
+  void first_traffic() {
+    begin("traffic");
+    write_traffic(out_ / "logs" / "day-1.jsonl", DemoEdition::kFirst, 0, options_.conversations);
+    run_json({"data", "ingest", out_ / "logs" / "day-1.jsonl", "--target", first_, "--out", out_ / "data", "--holdout", "0.06"});
+    const ShardIndex index = data::ShardReader(out_ / "data").index();
+    int64_t train = 0, held = 0, tokens = 0;
+    for (const ShardFile& s : index.shards) {
+      (s.split == "train" ? train : held) += s.num_rows;
+      tokens += s.num_tokens;
+    }
+    say(format("%lld conversations in %zu domains → %lld to learn from, %lld held out, %lld tokens", static_cast<long long>(options_.conversations),
+               demo_domains().size(), static_cast<long long>(train), static_cast<long long>(held), static_cast<long long>(tokens)));
+  }
+
+  void check_entropy(const ValidationReport& report, const char* which) {
+    bool holds = !report.segments.empty();
+    std::string text;
+    for (const SegmentFigure& s : report.segments) {
+      holds = holds && s.entropy >= 1.0;
+      text += format(" %s %.2f", s.name.c_str(), s.entropy);
+    }
+    check(format("%s's entropy at T=1 is at least 1.0 nat a token in each domain:%s", which, text.c_str()), holds);
+  }
+
+  void reference_drafts() {
+    begin("references");
+    write_bigram_draft(out_ / "data", first_, out_ / "bigram");
+    write_untrained_draft(first_, options_.seed, out_ / "untrained");
+    int bigram_code = 0, untrained_code = 0;
+    const auto bigram = validate(first_, out_ / "bigram", out_ / "data", "gate-bigram", {"--parts", "acceptance"}, &bigram_code);
+    const auto untrained = validate(first_, out_ / "untrained", out_ / "data", "gate-untrained", {"--parts", "acceptance"}, &untrained_code);
+    untrained_alpha_ = untrained.alpha.value;
+    check_entropy(bigram, "the target");
+    check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor), bigram.alpha.ci.high < bigram.floor);
+    check(format("an untrained draft fails the gate: verdict %s, exit %d", untrained.verdict.c_str(), untrained_code), untrained_code == 3);
+    say("bigram draft " + interval(bigram.alpha) + ", untrained draft " + interval(untrained.alpha) + ": gate says " + bigram.verdict + ", " + untrained.verdict);
+  }
+
+  void distill() {
+    begin("distill");
+    std::vector<std::string> arguments = {"distill", "--target", first_, "--data", out_ / "data", "--draft", "prune:1", "--out", out_ / "run"};
+    const auto flags = distill_flags();
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const Json result = run_json(arguments);
+    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(), result["acceptance"]["before"]["value"].get<double>(),
+               result["acceptance"]["after"]["value"].get<double>(), static_cast<long long>(result["steps"].get<int64_t>())));
+    begin("validate");
+    int code = 0;
+    first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &code);
+    check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d", first_report_.alpha.value,
+                 first_report_.verdict.c_str(), code),
+          code == 0 && first_report_.alpha.ci.low > 0.70);
+    say(first_report_.verdict + ": acceptance " + interval(first_report_.alpha) + ", speed-up " + interval(first_report_.speedup) +
+        format(", greedy text identical on %lld of %lld prompts", static_cast<long long>(first_report_.greedy_identical),
+               static_cast<long long>(first_report_.greedy_prompts)));
+  }
+
+  long long layers() const { return read_json(first_ / "config.json").value("num_hidden_layers", 0); }
+
+  void package_and_serve() {
+    begin("package");
+    const Json packaged = run_json({"package", "--target", first_, "--draft", out_ / "run" / "draft", "--report", out_ / "gate" / "report.json",
+                                    "--store", out_ / "store", "--channel", "production"});
+    say("sha256-" + packaged["digest"].get<std::string>().substr(0, 12) + " → production");
+    begin("serve");
+    {
+      BackgroundChild server(global_.program, {"serve", channel(), "--port", "0", "--dtype", "fp32", "--record", out_ / "recorded"}, out_ / "serve.log");
+      const std::string url = server.wait_for_line("listening on ", 60);
+      const TrafficFigures sampled = send_traffic(url, options_.seed, options_.conversations, 64, DemoEdition::kFirst, 1.0);
+      const int64_t same = compare_greedy(url);
+      check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)), same == 4);
+      const int code = server.stop();
+      check(format("SIGTERM drains the server: exit %d", code), code == 0);
+      say(format("%lld answers, %.0f tokens a second over 4 connections; greedy text as without the draft %lld of 4",
+                 static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds, static_cast<long long>(same)));
+    }
+    begin("monitor");
+    int code = 0;
+    const Json verdict = monitor({}, &code);
+    check("the monitor finds nothing wrong: " + verdict["verdict"].get<std::string>() + format(", exit %d", code), code == 0);
+    say(verdict["verdict"].get<std::string>());
+  }
+
+  std::string channel() const { return (out_ / "store").string() + ":production"; }
+
+  Json monitor(std::vector<std::string> more, int* code) {
+    std::vector<std::string> arguments = {"monitor", "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state", out_ / "monitor.db"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_json(arguments, {0, 3, 4, 5}, code);
+  }
+
+  // The same four questions answered by the server with the draft and by `generate` without one.
+  int64_t compare_greedy(const std::string& url) {
+    int64_t same = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+      const DemoConversation c = demo_conversation(options_.seed, options_.conversations + i, DemoEdition::kFirst);
+      write_file_atomic(out_ / "messages.json", Json::array({{{"role", "user"}, {"content", c.question}}}).dump());
+      const Json plain = run_json({"generate", "--target", first_, "--messages", out_ / "messages.json", "--temperature", "0", "--k", "0", "--max-tokens",
+                                   "64", "--dtype", "fp32"});
+      same += ask(url, c.question, 0.0, 64) == plain["text"].get<std::string>();
+    }
+    return same;
+  }
+
+  void overnight_update() {
+    begin("update");
+    int refused = 0, stale = 0, measured = 0;
+    run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5}, &refused);
+    const Json verdict = monitor({"--target", updated_}, &stale);
+    check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)", refused,
+                 verdict["verdict"].get<std::string>().c_str(), stale),
+          refused == 5 && stale == 5);
+    write_traffic(out_ / "logs" / "day-2.jsonl", DemoEdition::kUpdated, options_.conversations, options_.conversations);
+    run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated", "--holdout", "0.06"});
+    const auto report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale", {"--parts", "acceptance", "--allow-stale"}, &measured);
+    check_entropy(report, "the updated target");
+    const double drop = first_report_.alpha.value - report.alpha.value;
+    check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value, report.alpha.value), drop >= 0.2);
+    say("serve refuses (exit 5), monitor says " + verdict["verdict"].get<std::string>() + "; the old draft's acceptance is " + interval(report.alpha));
+  }
+
+  void redistil() {
+    begin("loop run");
+    const std::string toml = "[loop]\ntarget = \"" + updated_.string() + "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
+                             "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
+                             format("%.0fs", options_.distill_seconds) + "\"\ndtype = \"fp32\"\n[validate]\ndtype = \"fp32\"\nmax-requests = 96\n";
+    write_file_atomic(out_ / "LOOP.toml", toml);
+    const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"});
+    const fs::path report_file = fs::path(loop["stages"]["validate"]["output"].get<std::string>());
+    const auto report = validation_report_from_json(read_json(report_file), report_file.string());
+    check(format("redistilling brings it back: acceptance %.3f > 0.70, promoted", report.alpha.value),
+          report.alpha.ci.low > 0.70 && loop["verdict"] == "promoted");
+    updated_report_ = report_file.parent_path() / "report.html";
+    say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " + interval(report.speedup));
+    begin("monitor");
+    int code = 0;
+    const Json verdict = monitor({"--target", updated_}, &code);
+    check("the new package fits the new target: exit " + std::to_string(code), code == 0 || code == 4);
+    say(verdict["verdict"].get<std::string>());
+  }
+
+  void compare() {
+    begin("bench");
+    const fs::path draft = out_ / "run" / "draft", naive = out_ / "untrained";
+    const std::vector<std::string> common = {"--target", first_, "--data", out_ / "data", "--prompts", "12", "--tokens", "96", "--batches", "1", "--dtype", "fp32"};
+    const auto bench = [&](const fs::path& of, const std::string& ks, const std::string& name) {
+      std::vector<std::string> arguments = {"bench", "--draft", of, "--ks", ks, "--max-k", "5", "--out", out_ / name};
+      arguments.insert(arguments.end(), common.begin(), common.end());
+      return run_json(arguments);
+    };
+    const Json random = bench(naive, "10", "bench-naive"), good = bench(draft, "auto", "bench");
+    table_ = demo_table({good, first_report_.alpha.value}, {random, untrained_alpha_});
+    say("normal, naive random draft with K=10, distilled with adaptive K up to 5");
+  }
+
+  int finish() {
+    bool all = true;
+    for (const auto& [what, holds] : checks_) all = all && holds;
+    if (global_.json) {
+      Json checks = Json::array();
+      for (const auto& [what, holds] : checks_) checks.push_back({{"check", what}, {"holds", holds}});
+      const Json result = {{"schema", "specdec.demo/1"}, {"verdict", all ? "pass" : "fail"},  {"tool_version", SPECDEC_VERSION},
+                           {"story", story_},            {"checks", checks},                  {"table", table_to_json(table_)},
+                           {"report", (out_ / "gate" / "report.html").string()}};
+      std::printf("%s\n", result.dump().c_str());
+      return all ? 0 : 3;
+    }
+    std::printf("\n");
+    for (const auto& [what, holds] : checks_) std::printf("%s %s\n", holds ? "ok  " : "FAIL", what.c_str());
+    std::printf("\n%s\nreport: %s\n", table_to_text(table_).c_str(), (out_ / "gate" / "report.html").c_str());
+    return all ? 0 : 3;
+  }
+
+  const Global& global_;
+  DemoOptions options_;
+  fs::path out_, first_, updated_, log_, updated_report_;
+  SystemClock clock_;
+  std::string name_;
+  double started_ = 0;
+  int line_ = 0;
+  ValidationReport first_report_;
+  double untrained_alpha_ = 0;
+  std::vector<std::pair<std::string, bool>> checks_;
+  std::vector<DemoTableRow> table_;
+  Json story_ = Json::array();
+};
+
+}  // namespace
+
+int run_demo(const Global& global, const DemoOptions& options) { return Demo(global, options).run(); }
+
+}  // namespace specdec::cli

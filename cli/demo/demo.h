@@ -1,0 +1,21 @@
+// `specdec demo`: the life of a draft on the embedded model, step by step, with measured figures and checks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+struct DemoOptions {
+  std::filesystem::path out = "specdec-demo";   // must not exist, or be a demo's directory (is replaced)
+  int64_t conversations = 3000;
+  double distill_seconds = 75;
+  uint64_t seed = 1;
+};
+
+// Returns 0 when every check holds, else 3. Throws Error on anything unexpected.
+int run_demo(const Global& global, const DemoOptions& options);
+
+}  // namespace specdec::cli

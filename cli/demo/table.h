@@ -1,0 +1,28 @@
+// The demo's closing table: normal, naive random draft, distilled draft.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace specdec::cli {
+
+struct DemoTableRow {
+  std::string name;
+  double acceptance = 0;           // alpha, as the gate measured it; 0 for plain decoding
+  double tokens_per_second = 0, speedup = 1;
+  double memory_mib = 0;           // both models' weights and caches
+};
+
+// One bench result (schema specdec.bench/1) and the alpha that validate measured for its draft.
+struct DemoBench {
+  Json result;
+  double acceptance = 0;
+};
+// Both of the same prompts.
+std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench& naive);
+std::string table_to_text(const std::vector<DemoTableRow>& rows);
+Json table_to_json(const std::vector<DemoTableRow>& rows);
+
+}  // namespace specdec::cli
