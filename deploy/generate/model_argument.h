@@ -2,6 +2,8 @@
 // and reads both models, so that generate, validate, bench and serve agree.
 #pragma once
 
+#include <ATen/ATen.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>

@@ -1,0 +1,37 @@
+// Prints what deploy/generate makes: text to stdout as it comes, or one JSON object; notes and figures to stderr.
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/engine/runners.h"
+#include "deploy/generate/generate_command.h"
+
+namespace specdec::cli {
+
+namespace {
+
+void put(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw Error(ErrorKind::kIo, "standard output: write failed");
+}
+
+}  // namespace
+
+int run_generate(const Global& global, const deploy::GenerateOptions& options) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  deploy::GenerateHooks hooks;
+  if (global.verbosity >= 0) hooks.on_note = [](const std::string& line) { std::fprintf(stderr, "%s\n", line.c_str()); };
+  if (!global.json) hooks.on_text = put;
+  const deploy::GenerateOutput output = deploy::run_generate_command(options, hooks, clock);
+  if (global.json) put(deploy::to_json(output, started).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (output.stale) {
+    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n", output.stale_reason.c_str());
+    return 5;
+  }
+  if (!global.json) put("\n");
+  if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", deploy::summary(output).c_str());
+  return 0;
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,36 @@
+#include <memory>
+
+#include "cli/command.h"
+#include "deploy/generate/options.h"
+
+namespace specdec::cli {
+
+void add_generate(Cli& cli) {
+  auto options = std::make_shared<deploy::GenerateOptions>();
+  CLI::App* sub = cli.app.add_subcommand("generate", "One answer in the terminal, with the speculation figures at the end");
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
+  sub->add_option("--draft", options->draft, "MODEL that drafts (a package brings its own)");
+  CLI::Option* prompt = sub->add_option_function<std::string>(
+      "--prompt",
+      [options](const std::string& text) {
+        options->prompt = text;
+        options->has_prompt = true;
+      },
+      "Raw text after BOS; empty: BOS alone");
+  CLI::Option* messages = sub->add_option("--messages", options->messages_file, "JSON array of {role, content}, through the chat template");
+  prompt->excludes(messages);
+  sub->add_option("--max-tokens", options->max_tokens, "Length of the answer at most")->capture_default_str();
+  sub->add_flag("--ignore-eos", options->ignore_eos, "Go on after the end-of-text token");
+  sub->add_flag("--allow-stale", options->allow_stale, "Use a draft that was made for another target");
+  add_sampling_flags(*sub, options->sampling);
+  add_speculation_flags(*sub, options->speculation);
+  add_device_flags(*sub, options->device);
+  sub->footer(
+      "Examples:\n"
+      "  specdec generate --target stories260K --prompt \"Once upon a time\"\n"
+      "  specdec generate --target T --draft run/draft --prompt \"\" --temperature 0 --k 5 --max-tokens 200\n"
+      "  specdec --json generate --target store:production --messages chat.json --seed 7");
+  sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
+}
+
+}  // namespace specdec::cli

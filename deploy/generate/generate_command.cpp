@@ -1,0 +1,140 @@
+#include "deploy/generate/generate_command.h"
+
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "engine/decode/model_runner.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+void check(const GenerateOptions& o) {
+  validate(o.sampling);
+  validate(o.speculation);
+  if (o.has_prompt == !o.messages_file.empty()) throw Error(ErrorKind::kUsage, "give one of --prompt TEXT and --messages FILE");
+  if (o.max_tokens < 1 || o.max_tokens > (1 << 24))
+    throw Error(ErrorKind::kUsage, "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
+}
+
+// A token has at least one byte, so the prompt's size bounds its tokens; a template adds its own.
+int64_t tokens_bound(const GenerateOptions& o) {
+  std::error_code ec;
+  const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size()) : static_cast<int64_t>(fs::file_size(o.messages_file, ec)) + 4096;
+  return (ec ? 4096 : bytes) + 8 + o.max_tokens;
+}
+
+Json describe(const std::filesystem::path& directory) {
+  return {{"path", directory.string()}, {"id", fingerprint_model(directory).id}};
+}
+
+}  // namespace
+
+std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text) {
+  std::vector<int32_t> ids;
+  const int32_t bos = pair.tokenizer->bos_id() >= 0 ? pair.tokenizer->bos_id() : pair.target->config.bos_id;
+  if (bos >= 0) ids.push_back(bos);
+  const auto rest = pair.tokenizer->encode(text, false);
+  ids.insert(ids.end(), rest.begin(), rest.end());
+  if (ids.empty()) throw Error(ErrorKind::kUsage, "--prompt is empty and " + pair.target_dir.string() + " has no BOS token: give some text");
+  return ids;
+}
+
+std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file) {
+  if (!pair.chat_template)
+    throw Error(ErrorKind::kUsage, "--messages: " + pair.target_dir.string() + " has no chat template: use --prompt");
+  const Json array = read_json(file);
+  if (!array.is_array() || array.empty()) throw Error(ErrorKind::kData, file + ": expected a non-empty array of {role, content}");
+  std::vector<ChatMessage> messages;
+  for (size_t i = 0; i < array.size(); ++i) {
+    const std::string where = file + ": message " + std::to_string(i);
+    if (!array[i].is_object()) throw Error(ErrorKind::kData, where + ": expected an object with role and content");
+    messages.push_back({json_string(array[i], "role", where, ErrorKind::kData), json_string(array[i], "content", where, ErrorKind::kData)});
+  }
+  const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
+  if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
+  return ids;
+}
+
+GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock) {
+  check(options);
+  const auto note = [&](const std::string& line) {
+    if (hooks.on_note && !line.empty()) hooks.on_note(line);
+  };
+  PairOptions wanted;
+  wanted.target = options.target;
+  wanted.draft = options.draft;
+  wanted.device = options.device;
+  wanted.allow_stale = options.allow_stale;
+  wanted.speculate = options.speculation.k != 0;
+  wanted.tokens_per_sequence = tokens_bound(options);
+  wanted.on_plan = [&](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
+  GenerateOutput output;
+  const LoadedPair pair = load_pair(wanted);
+  if (!pair.target) {
+    output.stale = true;
+    output.stale_reason = pair.warning;
+    return output;
+  }
+  if (!pair.warning.empty()) note("warning: " + pair.warning);
+  if (!pair.draft && options.speculation.k > 0) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft");
+  output.inputs = {{"target", describe(pair.target_dir)}};
+  if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
+
+  decode::GenerateRequest request;
+  request.prompt = options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file);
+  request.max_tokens = options.max_tokens;
+  if (!options.ignore_eos) request.eos_ids = pair.target->config.eos_ids;
+  request.sampling = options.sampling;
+  request.speculation = options.speculation;
+  if (!pair.draft) request.speculation.k = 0;
+  request.seed = options.device.seed;
+
+  const auto target = decode::make_model_runner(pair.target);
+  const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
+  decode::CostModel costs;
+  decode::Stepper stepper(*target, draft.get(), &costs, &clock);
+  text::IncrementalDecoder decoder(*pair.tokenizer);
+  const auto emit = [&](const std::string& piece) {
+    output.text += piece;
+    if (hooks.on_text && !piece.empty()) hooks.on_text(piece);
+  };
+  output.result = decode::generate(stepper, request, &costs, clock, [&](int32_t token) {
+    emit(decoder.push(token));
+    return !stop_requested();
+  });
+  emit(decoder.finish());
+  if (stop_requested())
+    throw Error(ErrorKind::kNetwork, "stopped by a signal after " + std::to_string(output.result.tokens.size()) + " tokens");
+  return output;
+}
+
+Json to_json(const GenerateOutput& output, const std::string& started) {
+  const decode::GenerateResult& r = output.result;
+  const AcceptanceCounts& c = r.counts;
+  return {{"schema", "specdec.generate/1"}, {"verdict", output.stale ? "stale" : "done"}, {"started", started},
+          {"seconds", r.seconds}, {"prompt_seconds", r.prompt_seconds}, {"tool_version", SPECDEC_VERSION}, {"inputs", output.inputs},
+          {"text", output.text}, {"token_ids", r.tokens}, {"drafted", c.drafted}, {"accepted", c.accepted}, {"emitted", c.emitted},
+          {"steps", c.steps}, {"plain_steps", c.plain_steps}, {"drafted_at", c.drafted_at}, {"reached_at", c.reached_at},
+          {"accepted_at", c.accepted_at}, {"overlap_sum_at", c.overlap_sum_at}, {"finish_reason", r.finish_reason}};
+}
+
+std::string summary(const GenerateOutput& output) {
+  const decode::GenerateResult& r = output.result;
+  const AcceptanceCounts& c = r.counts;
+  char line[256];
+  std::snprintf(line, sizeof line, "%zu tokens in %.2f s (%.0f / s), finish: %s", r.tokens.size(), r.seconds,
+                r.seconds > 0 ? static_cast<double>(r.tokens.size()) / r.seconds : 0.0, r.finish_reason.c_str());
+  std::string text = line;
+  if (c.steps > 0) {
+    std::snprintf(line, sizeof line, "; %.2f tokens a step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps", c.length(),
+                  static_cast<long long>(c.accepted), static_cast<long long>(c.drafted), 100 * c.draft_efficiency(),
+                  static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
+    text += line;
+  }
+  return text;
+}
+
+}  // namespace specdec::deploy
