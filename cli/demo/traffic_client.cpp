@@ -1,0 +1,74 @@
+#include "cli/demo/traffic_client.h"
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "data/openai_client.h"
+
+namespace specdec::cli {
+
+namespace {
+
+Json chat(data::OpenAiClient& client, const Json& request) {
+  const data::HttpReply reply = client.post("/chat/completions", request);
+  if (reply.status != 200) throw Error(ErrorKind::kNetwork, client.base_url() + ": " + data::describe(reply));
+  const Json answer = parse_json(reply.body, client.base_url());
+  if (!answer.contains("choices") || answer["choices"].empty()) throw Error(ErrorKind::kNetwork, client.base_url() + ": an answer without choices");
+  return answer;
+}
+
+data::OpenAiClient connect(const std::string& url) {
+  data::ClientOptions options;
+  options.url = url;
+  return data::OpenAiClient(options);
+}
+
+}  // namespace
+
+TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition, double temperature) {
+  const SystemClock clock;
+  const double start = clock.seconds();
+  std::atomic<int64_t> next{first};
+  std::mutex mutex;
+  std::exception_ptr failure;
+  TrafficFigures figures;
+  const auto work = [&] {
+    try {
+      data::OpenAiClient client = connect(url);
+      for (int64_t i = next++; i < first + count; i = next++) {
+        const DemoConversation c = demo_conversation(seed, i, edition);
+        const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", c.question}}}},
+                                          {"temperature", temperature},
+                                          {"seed", i},
+                                          {"max_tokens", 160},
+                                          {"metadata", {{"domain", c.domain}}}});
+        const std::lock_guard lock(mutex);
+        ++figures.answers;
+        figures.tokens += answer["usage"]["completion_tokens"].get<double>();
+      }
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!failure) failure = std::current_exception();
+    }
+  };
+  {
+    std::vector<std::jthread> users;
+    for (int i = 0; i < 4; ++i) users.emplace_back(work);
+  }
+  if (failure) std::rethrow_exception(failure);
+  figures.seconds = clock.seconds() - start;
+  return figures;
+}
+
+std::string ask(const std::string& url, const std::string& question, double temperature, int64_t max_tokens) {
+  data::OpenAiClient client = connect(url);
+  const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", question}}}}, {"temperature", temperature}, {"max_tokens", max_tokens}});
+  return answer["choices"][0]["message"]["content"].get<std::string>();
+}
+
+}  // namespace specdec::cli
