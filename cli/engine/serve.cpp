@@ -1,0 +1,28 @@
+// Runs deploy/serve until a signal or the admin socket asks for the drain; notes go to stderr.
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/progress.h"
+#include "cli/engine/runners.h"
+#include "deploy/serve/engine/serve_command.h"
+
+namespace specdec::cli {
+
+int run_serve(const Global& global, const deploy::ServeOptions& options) {
+  const SystemClock clock;
+  deploy::ServeHooks hooks;
+  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity.
+  hooks.on_note = [&global](const std::string& line) {
+    if (global.verbosity >= 0 || line.rfind("listening on", 0) == 0) std::fprintf(stderr, "%s\n", line.c_str());
+  };
+  hooks.stop_asked = stop_requested;
+  const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);
+  if (outcome.stale) {
+    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n", outcome.stale_reason.c_str());
+    return 5;
+  }
+  if (global.verbosity >= 0) std::fprintf(stderr, "drained\n");
+  return 0;
+}
+
+}  // namespace specdec::cli

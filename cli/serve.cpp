@@ -1,0 +1,48 @@
+#include <memory>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "deploy/serve/options.h"
+
+namespace specdec::cli {
+
+void add_serve(Cli& cli) {
+  auto options = std::make_shared<deploy::ServeOptions>();
+  CLI::App* sub = cli.app.add_subcommand("serve", "OpenAI-compatible server with lossless speculative decoding");
+  CLI::Option* package = sub->add_option("package", options->package, "Package: directory, STORE:CHANNEL or sha256-... in a store");
+  CLI::Option* target = sub->add_option("--target", options->target, "MODEL that answers, where no package is given");
+  sub->add_option("--draft", options->draft, "MODEL that drafts; without it the target answers alone")->excludes(package)->needs(target);
+  target->excludes(package);
+  sub->add_option("--host", options->host, "Address to bind; any but loopback needs --api-key-file")->capture_default_str()->group("Network");
+  sub->add_option("--port", options->port, "Port to bind; 0 takes a free one and prints it")->capture_default_str()->group("Network");
+  sub->add_option("--api-key-file", options->api_key_file, "One key a line, then a name if you like; with it every route but /health and /ready needs a key")
+      ->group("Network");
+  sub->add_option("--admin-socket", options->admin_socket, "Unix socket (mode 0600) that takes POST /admin/drain")->group("Network");
+  sub->add_option("--model-name", options->model_name, "Name in /v1/models and in requests; default: the target's directory name")->group("Network");
+  sub->add_option("--max-batch", options->max_batch, "Answers generated at once")->capture_default_str()->group("Capacity");
+  sub->add_option("--queue-limit", options->queue_limit, "Requests that may wait; one more is answered 429")->capture_default_str()->group("Capacity");
+  sub->add_option("--max-context", options->max_context, "Tokens of prompt and answer together; 0 = the target's longest")->capture_default_str()->group("Capacity");
+  sub->add_option("--drain-seconds", options->drain_seconds, "Time that accepted requests have to finish after SIGTERM")->capture_default_str()->group("Capacity");
+  sub->add_option("--record", options->record_dir,
+                  "Write traffic records here, with prompts and answers as they are (data ingest redacts them), and acceptance records in its\n"
+                  "subdirectory acceptance")
+      ->group("Records");
+  sub->add_option("--acceptance-log", options->acceptance_log, "Append acceptance records (figures, no text) to this file")->group("Records");
+  sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
+  add_speculation_flags(*sub, options->speculation);
+  add_device_flags(*sub, options->device);
+  sub->footer(
+      "Examples:\n"
+      "  specdec serve store:production --record traffic --acceptance-log acceptance.jsonl\n"
+      "  specdec serve --target T --draft run/draft --k 5 --port 0\n"
+      "  specdec serve store:production --host 0.0.0.0 --api-key-file keys.txt --admin-socket /run/specdec.sock\n"
+      "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
+      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard");
+  sub->callback([&cli, options] {
+    if (options->package.empty() && options->target.empty())
+      throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");
+    select_engine(cli, cli.runners.serve, options);
+  });
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,350 @@
+#include "deploy/serve/api.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+// A reply that is there already.
+class Finished final : public Exchange {
+ public:
+  explicit Finished(HttpReply reply) : reply_(std::move(reply)) {}
+  void on_wake(std::function<void()>) override {}
+  Turn next() override { return {Turn::Kind::kReply, std::move(reply_), {}}; }
+  void abandon() override {}
+
+ private:
+  HttpReply reply_;
+};
+
+std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id) { return std::make_shared<Finished>(error_reply(error, id)); }
+
+// Collects the answers of one queued request, as one body or as a stream.
+class Generation final : public Exchange {
+ public:
+  Generation(ReplyFrame frame, bool stream, size_t choices, std::string request_id, std::shared_ptr<Channel> channel)
+      : frame_(std::move(frame)), stream_(stream), answers_(choices), begun_(choices, false), request_id_(std::move(request_id)),
+        channel_(std::move(channel)) {}
+  ~Generation() override {
+    channel_->on_event({});
+    channel_->cancel();
+  }
+
+  void on_wake(std::function<void()> wake) override { channel_->on_event(std::move(wake)); }
+  void abandon() override { channel_->cancel(); }
+
+  Turn next() override {
+    if (ended_) return {Turn::Kind::kEnd, {}, {}};
+    std::string data;
+    for (ChoiceEvent& event : merge(channel_->take())) {
+      if (event.result && event.result->reason != FinishReason::kStop && event.result->reason != FinishReason::kLength)
+        return fail(event.result->reason, std::move(data));
+      collect(event);
+      if (stream_) data += events(event);
+    }
+    const bool complete = std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.result.has_value(); });
+    if (complete && !stream_) return {Turn::Kind::kReply, {200, "application/json", full_reply(frame_, answers_), {}}, {}};
+    if (complete) {
+      ended_ = true;
+      data += usage_event(frame_, answers_) + done_event();
+    }
+    if (data.empty()) return {};
+    sent_ = true;
+    return {Turn::Kind::kData, {}, std::move(data)};
+  }
+
+ private:
+  // One event a choice: a slow client gets fewer, longer pieces.
+  static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
+    std::vector<ChoiceEvent> merged;
+    for (ChoiceEvent& event : events) {
+      const auto same = std::find_if(merged.begin(), merged.end(), [&](const ChoiceEvent& m) { return m.choice == event.choice; });
+      if (same == merged.end()) {
+        merged.push_back(std::move(event));
+        continue;
+      }
+      same->text += event.text;
+      same->token_ids.insert(same->token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+      if (event.result) same->result = std::move(event.result);
+    }
+    return merged;
+  }
+
+  void collect(const ChoiceEvent& event) {
+    Answer& answer = answers_[event.choice];
+    if (!stream_) {
+      answer.text += event.text;
+      answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+    }
+    answer.result = event.result;
+  }
+
+  std::string events(const ChoiceEvent& event) {
+    std::string data;
+    if (!begun_[event.choice]) data += first_event(frame_, event.choice);
+    begun_[event.choice] = true;
+    data += delta_event(frame_, event.choice, event.text, event.token_ids);
+    if (event.result) data += finish_event(frame_, event.choice, event.result->reason);
+    return data;
+  }
+
+  // Before the first byte a failure is a status, behind it an event.
+  Turn fail(FinishReason reason, std::string data) {
+    channel_->cancel();
+    const ApiError error = reason == FinishReason::kDrained ? draining() : internal_error();
+    if (!sent_) return {Turn::Kind::kReply, error_reply(error, request_id_), {}};
+    ended_ = true;
+    return {Turn::Kind::kData, {}, data + error_event(error, request_id_) + done_event()};
+  }
+
+  ReplyFrame frame_;
+  const bool stream_;
+  std::vector<Answer> answers_;
+  std::vector<bool> begun_;
+  std::string request_id_;
+  std::shared_ptr<Channel> channel_;
+  bool sent_ = false, ended_ = false;
+};
+
+HttpReply text_reply(int status, const char* content_type, std::string body) { return {status, content_type, std::move(body), {}}; }
+
+HttpReply dashboard_reply() {
+  HttpReply reply = text_reply(200, "text/html; charset=utf-8", dashboard_html());
+  reply.headers = {{"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"},
+                   {"X-Frame-Options", "DENY"},
+                   {"Referrer-Policy", "no-referrer"}};
+  return reply;
+}
+
+bool is_json(const std::string& content_type) {
+  std::string type = content_type.substr(0, content_type.find(';'));
+  while (!type.empty() && type.back() == ' ') type.pop_back();
+  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  return type == "application/json";
+}
+
+uint64_t random_seed() {
+  thread_local std::random_device source;
+  return (static_cast<uint64_t>(source()) << 32) | source();
+}
+
+constexpr char kModelPrefix[] = "/v1/models/";
+
+}  // namespace
+
+struct Api::Route {
+  const char* path;
+  bool post;
+  bool open;  // asks for no key
+  Endpoint endpoint;
+};
+
+const Api::Route* Api::find_route(const std::string& path) {
+  static constexpr Route kRoutes[] = {
+      {"/health", false, true, {}},      {"/ready", false, true, {}},      {"/metrics", false, false, {}},
+      {"/dashboard", false, false, {}},  {"/v1/models", false, false, {}}, {"/v1/chat/completions", true, false, Endpoint::kChat},
+      {"/v1/completions", true, false, Endpoint::kCompletions}, {kModelPrefix, false, false, {}},
+  };
+  for (const Route& route : kRoutes)
+    if (path == route.path && path != kModelPrefix) return &route;
+  return path.rfind(kModelPrefix, 0) == 0 && path.size() > sizeof kModelPrefix - 1 ? &kRoutes[std::size(kRoutes) - 1] : nullptr;
+}
+
+Api::Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges)
+    : keys_(std::move(keys)), limits_(limits), queue_(queue), metrics_(metrics), clock_(clock), gauges_(std::move(gauges)) {}
+
+Api::~Api() = default;
+
+void Api::set_ready(ServedModel model) {
+  model_ = std::move(model);
+  for (int64_t id = 0; id < model_.tokenizer->vocab_size(); ++id)
+    longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->id_to_token(static_cast<int32_t>(id)).size());
+  metrics_.set_info(model_.card.draft, model_.card.target, model_.card.package);
+  state_.store(State::kReady);
+}
+
+void Api::set_draining() { state_.store(State::kDraining); }
+
+std::optional<HttpReply> Api::answer_head(const HttpRequest& request) {
+  const Route* route = find_route(request.path);
+  if (keys_.required() && !(route && route->open) && !keys_.accepts(request.authorization)) {
+    HttpReply reply = error_reply(invalid_api_key(), request.id);
+    // A browser asks for the key by itself when it is offered Basic.
+    const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
+    reply.headers.emplace_back("WWW-Authenticate", for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
+    return reply;
+  }
+  if (!route) return error_reply(unknown_route(), request.id);
+  const char* allow = route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+  if (request.method == "OPTIONS") return HttpReply{204, "text/plain", "", {{"Allow", allow}}};
+  if (route->post ? request.method != "POST" : request.method != "GET" && request.method != "HEAD") {
+    HttpReply reply = error_reply(wrong_method(), request.id);
+    reply.headers.emplace_back("Allow", allow);
+    return reply;
+  }
+  if (!route->post) return get(*route, request);
+  if (!request.content_encoding.empty() || !is_json(request.content_type)) return error_reply(unsupported_media_type(), request.id);
+  if (state() == State::kLoading) return error_reply(loading(), request.id);
+  if (state() == State::kDraining) return error_reply(draining(), request.id);
+  return std::nullopt;
+}
+
+HttpReply Api::get(const Route& route, const HttpRequest& request) {
+  const std::string path = route.path;
+  if (path == "/health") {
+    const bool broken = gauges_.broken && gauges_.broken();
+    return text_reply(broken ? 503 : 200, "application/json", broken ? R"({"status":"broken"})" : R"({"status":"ok"})");
+  }
+  if (path == "/ready") {
+    const State now = state();
+    HttpReply reply = text_reply(now == State::kReady ? 200 : 503, "application/json",
+                                 now == State::kReady ? R"({"status":"ready"})" : now == State::kLoading ? R"({"status":"loading"})" : R"({"status":"draining"})");
+    if (now != State::kReady) reply.headers.emplace_back("Retry-After", "5");
+    return reply;
+  }
+  if (path == "/metrics")
+    return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
+                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0));
+  if (path == "/dashboard") return dashboard_reply();
+  if (state() == State::kLoading) return error_reply(loading(), request.id);
+  if (path == "/v1/models") return text_reply(200, "application/json", model_list(model_.card));
+  if (request.path.substr(sizeof kModelPrefix - 1) != model_.card.name) return error_reply(unknown_model(), request.id);
+  return text_reply(200, "application/json", model_object(model_.card));
+}
+
+void Api::replied(const HttpRequest& request, int status) {
+  const Route* route = find_route(request.path);
+  metrics_.replied(!route ? "other" : route->path == std::string(kModelPrefix) ? "/v1/models" : route->path, status);
+}
+
+std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
+  try {
+    return generate(find_route(request.path)->endpoint, request);
+  } catch (const std::exception& e) {
+    // The text goes to the log, never to the client.
+    log(LogLevel::kError, request.id + ": " + e.what());
+    return finished(internal_error(), request.id);
+  }
+}
+
+std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& request) {
+  auto result = parse_request(endpoint, request.body, limits_);
+  if (const auto* error = std::get_if<ApiError>(&result)) return finished(*error, request.id);
+  const ApiRequest& parsed = std::get<ApiRequest>(result);
+  if (!parsed.model.empty() && parsed.model != model_.card.name) return finished(unknown_model(), request.id);
+  if (queue_.full()) return finished(queue_full(), request.id);
+
+  const auto generation = std::make_shared<GenerationRequest>();
+  if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
+  if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
+  generation->id = request.id;
+  generation->n = parsed.n;
+  generation->sampling = parsed.sampling;
+  generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
+  generation->stop = parsed.stop;
+  generation->ignore_eos = parsed.ignore_eos;
+  generation->domain = domain_of(parsed.domain);
+  generation->conversation = parsed.conversation;
+  generation->time = clock_.unix_seconds();
+  generation->queued_at = clock_.seconds();
+  generation->channel = std::make_shared<Channel>(limits_.pending_bytes);
+
+  ReplyFrame frame;
+  frame.endpoint = endpoint;
+  frame.id = (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request.id.substr(request.id.find('-') + 1);
+  frame.model = model_.card.name;
+  frame.system_fingerprint = model_.card.target.empty() ? "" : "fp_" + model_.card.target.substr(0, 12);
+  frame.created = generation->time;
+  frame.include_usage = parsed.include_usage;
+  frame.return_token_ids = parsed.return_token_ids;
+  frame.include_metrics = parsed.include_metrics;
+  for (const auto& prompt : generation->prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
+
+  const auto exchange = std::make_shared<Generation>(std::move(frame), parsed.stream, generation->choices(), request.id, generation->channel);
+  switch (queue_.push(generation)) {
+    case RequestQueue::Push::kAccepted: return exchange;
+    case RequestQueue::Push::kFull: return finished(queue_full(), request.id);
+    case RequestQueue::Push::kClosed: return finished(draining(), request.id);
+  }
+  return finished(internal_error(), request.id);
+}
+
+std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
+  const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  const auto too_long = [&](size_t bytes) { return bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context); };
+  const ApiError over = invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
+  if (parsed.endpoint == Endpoint::kChat) {
+    if (!model_.chat_template) return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+    std::string rendered;
+    try {
+      rendered = model_.chat_template->render(parsed.messages, true);
+    } catch (const Error& e) {
+      log(LogLevel::kWarn, std::string("chat template: ") + e.what());
+      return invalid_parameter("messages", "a conversation that the model's chat template takes");
+    }
+    if (too_long(rendered.size())) return over;
+    out.prompts.push_back(model_.tokenizer->encode(rendered, false));
+    out.messages = parsed.messages;
+  }
+  for (const std::string& prompt : parsed.prompts) {
+    if (too_long(prompt.size())) return over;
+    out.prompts.push_back(model_.tokenizer->encode(prompt, true));
+    // The empty text is BOS alone, where the tokenizer has one.
+    if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0) out.prompts.back().push_back(model_.tokenizer->bos_id());
+    out.texts.push_back(prompt);
+  }
+  for (const auto& ids : parsed.prompt_ids) {
+    for (const int32_t id : ids)
+      if (id >= model_.vocab_size) return invalid_parameter("prompt", "token ids below " + std::to_string(model_.vocab_size));
+    out.prompts.push_back(ids);
+    out.texts.push_back(model_.tokenizer->decode(ids, true));
+  }
+  for (const auto& prompt : out.prompts) {
+    if (prompt.empty()) return invalid_parameter(param, "at least one token");
+    if (static_cast<int64_t>(prompt.size()) >= model_.max_context) return over;
+  }
+  return std::nullopt;
+}
+
+// Without a length a chat answer may fill the context; a completion has OpenAI's 16 tokens.
+std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
+  int64_t longest = 0;
+  for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  const int64_t room = model_.max_context - longest;
+  out.max_tokens = parsed.max_tokens.value_or(parsed.endpoint == Endpoint::kChat ? room : std::min<int64_t>(16, room));
+  if (out.max_tokens > room)
+    return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(room) + ": the prompt has " + std::to_string(longest) +
+                                                          " tokens, the context " + std::to_string(model_.max_context));
+  return std::nullopt;
+}
+
+std::string Api::domain_of(const std::string& asked) {
+  if (asked.empty()) return asked;
+  const std::lock_guard lock(mutex_);
+  if (domains_.contains(asked)) return asked;
+  if (domains_.size() >= limits_.domains) return "other";
+  domains_.insert(asked);
+  return asked;
+}
+
+std::optional<HttpReply> AdminApi::answer_head(const HttpRequest& request) {
+  if (request.path == "/health" && request.method == "GET") return text_reply(200, "application/json", R"({"status":"ok"})");
+  if (request.path != "/admin/drain") return error_reply(unknown_route(), request.id);
+  if (request.method != "POST") {
+    HttpReply reply = error_reply(wrong_method(), request.id);
+    reply.headers.emplace_back("Allow", "POST");
+    return reply;
+  }
+  drain_();
+  return text_reply(202, "application/json", R"({"status":"draining"})");
+}
+
+std::shared_ptr<Exchange> AdminApi::respond(HttpRequest request) { return finished(internal_error(), request.id); }
+
+}  // namespace specdec::deploy

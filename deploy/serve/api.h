@@ -1,0 +1,90 @@
+// The routes: OpenAI's, health, metrics and the dashboard on the public listener; drain on the admin listener. Joins protocol,
+// queue and metrics; knows neither sockets nor models.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "deploy/serve/api_keys.h"
+#include "deploy/serve/http.h"
+#include "deploy/serve/metrics.h"
+#include "deploy/serve/protocol.h"
+#include "deploy/serve/queue.h"
+#include "deploy/serve/reply.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+// What is served; everything the front half needs to know of a model.
+struct ServedModel {
+  ModelCard card;
+  const text::Tokenizer* tokenizer = nullptr;
+  const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused
+  std::vector<int32_t> eos_ids;
+  int64_t vocab_size = 0, max_context = 0;            // tokens, prompt and answer together
+};
+
+class Api final : public HttpHandler {
+ public:
+  enum class State { kLoading, kReady, kDraining };
+  struct Gauges {                                     // read when /metrics is asked for
+    std::function<size_t()> running, connections;
+    std::function<bool()> broken;                     // the engine cannot answer any more: /health says 503
+  };
+
+  Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges);
+  ~Api() override;
+
+  void set_ready(ServedModel model);  // once, before any request is accepted
+  void set_draining();
+  State state() const { return state_.load(); }
+
+  std::optional<HttpReply> answer_head(const HttpRequest& request) override;
+  std::shared_ptr<Exchange> respond(HttpRequest request) override;
+  void replied(const HttpRequest& request, int status) override;
+
+ private:
+  struct Route;
+  static const Route* find_route(const std::string& path);
+  HttpReply get(const Route& route, const HttpRequest& request);
+  std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
+  std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
+  std::optional<ApiError> fit(const ApiRequest& parsed, GenerationRequest& out) const;
+  std::string domain_of(const std::string& asked);
+
+  ApiKeys keys_;
+  ServeLimits limits_;
+  RequestQueue& queue_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  Gauges gauges_;
+  std::atomic<State> state_{State::kLoading};
+  ServedModel model_;
+  size_t longest_token_bytes_ = 1;
+  std::mutex mutex_;                  // of domains_
+  std::set<std::string> domains_;
+};
+
+// POST /admin/drain and GET /health on the Unix socket.
+class AdminApi final : public HttpHandler {
+ public:
+  explicit AdminApi(std::function<void()> drain) : drain_(std::move(drain)) {}
+  std::optional<HttpReply> answer_head(const HttpRequest& request) override;
+  std::shared_ptr<Exchange> respond(HttpRequest request) override;
+  void replied(const HttpRequest&, int) override {}
+
+ private:
+  std::function<void()> drain_;
+};
+
+const char* dashboard_html();
+
+}  // namespace specdec::deploy

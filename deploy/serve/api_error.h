@@ -1,0 +1,41 @@
+// Every refusal the server can give, as OpenAI error objects: {"error":{"message","type","param","code"}}. The only place
+// that words them: texts are fixed, so that no exception text, path or address can reach a client.
+#pragma once
+
+#include <string>
+
+namespace specdec::deploy {
+
+struct ApiError {
+  int status = 400;
+  std::string type = "invalid_request_error";
+  std::string code;         // "" = null
+  std::string param;        // "" = null
+  std::string message;
+  int retry_after_seconds = 0;  // 0 = no Retry-After header
+};
+
+ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
+ApiError unsupported_parameter(const std::string& param);                           // 400: not in this version
+ApiError invalid_body();              // 400: not one JSON object
+ApiError malformed_request();         // 400: not HTTP
+ApiError invalid_api_key();           // 401
+ApiError unknown_route();             // 404
+ApiError unknown_model();             // 404 model_not_found
+ApiError wrong_method();              // 405
+ApiError request_timeout();           // 408
+ApiError body_too_large();            // 413
+ApiError unsupported_media_type();    // 415
+ApiError unmet_expectation();         // 417
+ApiError headers_too_large();         // 431
+ApiError queue_full();                // 429
+ApiError internal_error();            // 500
+ApiError loading();                   // 503
+ApiError draining();                  // 503
+ApiError too_many_connections();      // 503
+ApiError unsupported_http_version();  // 505
+
+// The reply body; request_id ends the message, so that a user's report can be matched with the log.
+std::string error_body(const ApiError& error, const std::string& request_id);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,91 @@
+#include "deploy/serve/engine/serve_command.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "base/error.h"
+#include "base/fingerprint.h"
+#include "base/schema/package_manifest.h"
+#include "deploy/generate/model_argument.h"
+#include "deploy/serve/engine/stepper_runner.h"
+#include "deploy/serve/server.h"
+#include "engine/decode/model_runner.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+// The last part of a path or hub name that says something: "store/sha256-…/target" is called after what was packaged.
+std::string last_name(std::string path) {
+  while (!path.empty() && path.back() == '/') path.pop_back();
+  return std::filesystem::path(path).filename().string();
+}
+
+std::string model_name(const ServeOptions& options, const LoadedPair& pair, const std::optional<ValidationReport>& report) {
+  if (!options.model_name.empty()) return options.model_name;
+  if (pair.package_digest.empty()) return last_name(std::filesystem::absolute(pair.target_dir).lexically_normal().string());
+  const std::string packaged = report ? last_name(report->target_path) : "";
+  return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
+}
+
+std::optional<ValidationReport> packaged_report(const ServeOptions& options) {
+  if (options.package.empty()) return std::nullopt;
+  const auto package = resolve_package(options.package, false);
+  if (!package || !package->manifest.report.is_object()) return std::nullopt;
+  return validation_report_from_json(package->manifest.report, options.package + ": manifest.json: report");
+}
+
+PairOptions pair_options(const ServeOptions& options, const std::function<void(const std::string&)>& note) {
+  PairOptions wanted;
+  wanted.target = options.package.empty() ? options.target : options.package;
+  wanted.draft = options.draft;
+  wanted.device = options.device;
+  wanted.allow_stale = options.allow_stale;
+  wanted.speculate = options.speculation.k != 0;
+  wanted.sequences = options.max_batch;
+  wanted.tokens_per_sequence = options.max_context;
+  wanted.on_plan = [note](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
+  return wanted;
+}
+
+}  // namespace
+
+ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock) {
+  validate(options.speculation);
+  validate(options.device);
+  const auto note = [&hooks](const std::string& line) {
+    if (hooks.on_note && !line.empty()) hooks.on_note(line);
+  };
+  Server server(options, ServeLimits{}, clock);
+  const LoadedPair pair = load_pair(pair_options(options, note));
+  if (!pair.target) return {true, pair.warning};
+  if (!pair.warning.empty()) note("warning: " + pair.warning);
+  if (!pair.draft && options.speculation.k > 0) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft");
+  if (!options.package.empty() && pair.package_digest.empty())
+    throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
+  const std::optional<ValidationReport> report = packaged_report(options);
+
+  const auto target = decode::make_model_runner(pair.target);
+  const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
+  StepperRunnerOptions stepping;
+  stepping.speculation = options.speculation;
+  if (report && report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
+  StepperRunner runner(*target, draft.get(), stepping, clock);
+
+  ServedModel model;
+  model.card.name = model_name(options, pair, report);
+  model.card.target = fingerprint_model(pair.target_dir).id;
+  if (pair.draft) model.card.draft = fingerprint_model(pair.draft_dir).id;
+  model.card.package = pair.package_digest;
+  model.card.created = clock.unix_seconds();
+  model.card.max_context = options.max_context > 0 ? std::min(options.max_context, target->max_length()) : target->max_length();
+  model.tokenizer = pair.tokenizer.get();
+  model.chat_template = pair.chat_template ? &*pair.chat_template : nullptr;
+  model.eos_ids = pair.target->config.eos_ids;
+  model.vocab_size = target->vocab_size();
+  model.max_context = model.card.max_context;
+  server.run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server.address()); });
+  return {};
+}
+
+}  // namespace specdec::deploy

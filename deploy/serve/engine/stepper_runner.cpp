@@ -1,0 +1,142 @@
+#include "deploy/serve/engine/stepper_runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/decode/randomness.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr double kPriorWeight = 50;      // reached positions that the gate's figure counts for
+constexpr double kOverlapDecay = 0.999;  // a position, of the running mean
+
+}  // namespace
+
+// Adds up the time of a model's passes.
+class StepperRunner::TimedModel final : public decode::CausalModel {
+ public:
+  TimedModel(decode::CausalModel& model, const Clock& clock) : model_(model), clock_(clock) {}
+  int64_t vocab_size() const override { return model_.vocab_size(); }
+  int64_t max_length() const override { return model_.max_length(); }
+  decode::SequenceId open() override { return model_.open(); }
+  void close(decode::SequenceId sequence) override { model_.close(sequence); }
+  int64_t length(decode::SequenceId sequence) const override { return model_.length(sequence); }
+  void truncate(decode::SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }
+  void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
+    struct Timer {
+      const Clock& clock;
+      double& sum;
+      double started = clock.seconds();
+      ~Timer() { sum += clock.seconds() - started; }
+    } timer{clock_, seconds};
+    model_.extend(extensions, out);
+  }
+
+  double seconds = 0;
+
+ private:
+  decode::CausalModel& model_;
+  const Clock& clock_;
+};
+
+struct StepperRunner::Running {
+  Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
+  decode::SeededRandomness randomness;
+  decode::KController controller;
+  decode::Sequence sequence;
+  bool draft_failed = false;
+};
+
+StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
+    : options_(options), clock_(clock), target_(std::make_unique<TimedModel>(target, clock)),
+      draft_(draft ? std::make_unique<TimedModel>(*draft, clock) : nullptr), stepper_(*target_, draft_.get(), &costs_, &clock),
+      overlap_sum_(options.prior_overlap * kPriorWeight), overlap_weight_(kPriorWeight) {}
+
+StepperRunner::~StepperRunner() {
+  for (auto& [key, running] : running_) stepper_.finish(running->sequence);
+}
+
+SequenceKey StepperRunner::start(const SequenceSpec& spec) {
+  decode::ControllerOptions controller;
+  controller.fixed_k = options_.speculation.k;
+  controller.max_k = std::max(options_.speculation.k, options_.speculation.max_k);
+  controller.prior_overlap = overlap_sum_ / overlap_weight_;
+  auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
+  decode::Sequence& s = running->sequence;
+  s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
+  s.sampling = spec.sampling;
+  s.verify = options_.speculation.verify;
+  s.randomness = &running->randomness;
+  s.controller = draft_ && options_.speculation.k != 0 ? &running->controller : nullptr;
+  s.remaining = spec.max_tokens;
+  const double started = clock_.seconds(), target_before = target_->seconds;
+  stepper_.start(s);
+  prompt_seconds_ += clock_.seconds() - started;
+  prompt_target_seconds_ += target_->seconds - target_before;
+  running_.emplace(next_key_, std::move(running));
+  return next_key_++;
+}
+
+// The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as before.
+void StepperRunner::run(std::span<decode::Sequence* const> batch) {
+  try {
+    stepper_.step(batch);
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarn, std::string("a step failed: ") + e.what());
+  }
+}
+
+void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResult> results) {
+  const double started = clock_.seconds();
+  batch_.clear();
+  for (const SequenceKey key : batch) {
+    batch_.push_back(&running_.at(key)->sequence);
+    batch_.back()->emitted.clear();
+  }
+  run(batch_);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    decode::Sequence& s = *batch_[i];
+    const bool untouched = s.emitted.empty() && !s.failure;
+    if (untouched && batch.size() > 1) run({&batch_[i], 1});
+    collect(*running_.at(batch[i]), results[i]);
+  }
+  step_seconds_ += clock_.seconds() - started;
+}
+
+void StepperRunner::collect(Running& running, StepResult& result) {
+  decode::Sequence& s = running.sequence;
+  if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
+  result.failed = s.failure || s.emitted.empty();
+  if (result.failed) return;
+  result.emitted = s.emitted;
+  result.drafted = s.drafted;
+  result.accepted = s.accepted;
+  result.overlaps = s.overlaps;
+  for (const double overlap : s.overlaps) {
+    overlap_sum_ = overlap_sum_ * kOverlapDecay + overlap;
+    overlap_weight_ = overlap_weight_ * kOverlapDecay + 1;
+  }
+}
+
+void StepperRunner::finish(SequenceKey key) {
+  const auto it = running_.find(key);
+  if (it == running_.end()) return;
+  stepper_.finish(it->second->sequence);
+  running_.erase(it);
+}
+
+StageSeconds StepperRunner::stage_seconds() const {
+  StageSeconds s;
+  s.prompt = prompt_seconds_;
+  s.draft = draft_ ? draft_->seconds : 0;
+  s.verify = target_->seconds - prompt_target_seconds_;
+  s.sample = std::max(0.0, step_seconds_ - s.draft - s.verify);
+  s.draft_failures = draft_failures_;
+  return s;
+}
+
+}  // namespace specdec::deploy

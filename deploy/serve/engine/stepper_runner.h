@@ -1,0 +1,53 @@
+// StepRunner over real models: decode::Stepper with one K controller and one random stream a sequence.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "deploy/serve/step_runner.h"
+#include "engine/decode/causal_model.h"
+#include "engine/decode/controller.h"
+#include "engine/decode/step.h"
+
+namespace specdec::deploy {
+
+struct StepperRunnerOptions {
+  SpeculationOptions speculation;
+  double prior_overlap = 0.7;   // what a new sequence expects of the draft before the server has seen any (the gate's figure)
+};
+
+class StepperRunner final : public StepRunner {
+ public:
+  // The models must outlive the runner; draft may be null. Throws Error(kModel) for different vocabularies.
+  StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock);
+  ~StepperRunner() override;
+
+  SequenceKey start(const SequenceSpec& spec) override;
+  // A pass that throws for the whole batch is repeated one sequence at a time: only those that fail alone fail.
+  void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
+  void finish(SequenceKey key) override;
+  StageSeconds stage_seconds() const override;
+
+ private:
+  struct Running;
+  class TimedModel;
+  void run(std::span<decode::Sequence* const> batch);
+  void collect(Running& running, StepResult& result);
+
+  StepperRunnerOptions options_;
+  const Clock& clock_;
+  std::unique_ptr<TimedModel> target_, draft_;
+  decode::CostModel costs_;
+  decode::Stepper stepper_;
+  std::map<SequenceKey, std::unique_ptr<Running>> running_;
+  std::vector<decode::Sequence*> batch_;
+  SequenceKey next_key_ = 0;
+  double prompt_seconds_ = 0, step_seconds_ = 0;
+  double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
+  double overlap_sum_ = 0, overlap_weight_ = 0;
+  int64_t draft_failures_ = 0;
+};
+
+}  // namespace specdec::deploy

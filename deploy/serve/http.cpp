@@ -1,0 +1,177 @@
+#include "deploy/serve/http.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "deploy/serve/http_connection.h"
+
+namespace specdec::deploy {
+
+using boost::system::error_code;
+
+struct HttpServer::Impl {
+  Impl(const ServeLimits& limits, int io, int work) : workers(static_cast<size_t>(work)), io_threads(io) {
+    shared.limits = limits;
+    shared.workers = &workers;
+  }
+
+  struct Listener {
+    net::basic_socket_acceptor<net::generic::stream_protocol> acceptor;
+    HttpHandler& handler;
+    bool tcp;
+  };
+
+  void accept_loop(Listener& listener) {
+    net::co_spawn(
+        listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
+  }
+  net::awaitable<void> accept(Listener& listener);
+  void add(Connection::Socket socket, HttpHandler& handler);
+  template <class F>
+  void for_each(F&& f);
+
+  ConnectionShared shared;
+  net::io_context context;
+  net::executor_work_guard<net::io_context::executor_type> guard{context.get_executor()};
+  net::thread_pool workers;
+  int io_threads;
+  std::list<Listener> listeners;
+  std::vector<std::filesystem::path> socket_files;
+  std::vector<std::thread> threads;
+  std::mutex mutex;                                  // of `open`
+  std::list<std::weak_ptr<Connection>> open;
+};
+
+net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
+  for (;;) {
+    error_code ec;
+    Connection::Socket socket(net::make_strand(context));
+    co_await listener.acceptor.async_accept(socket, net::redirect_error(net::use_awaitable, ec));
+    if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
+    if (ec) {
+      // Out of file descriptors, usually: give the open connections time to end.
+      log(LogLevel::kWarn, "accept: " + ec.message());
+      net::steady_timer pause(context, std::chrono::milliseconds(100));
+      co_await pause.async_wait(net::redirect_error(net::use_awaitable, ec));
+      continue;
+    }
+    if (shared.open.load() >= shared.limits.connections) {
+      const HttpReply reply = error_reply(too_many_connections(), "");
+      const std::string text = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: " +
+                               std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+      // Fits the empty send buffer of a fresh socket; never waits for the client.
+      if (::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) log(LogLevel::kDebug, "a surplus connection was closed unanswered");
+      listener.handler.replied({}, 503);
+      continue;
+    }
+    if (listener.tcp) socket.set_option(net::ip::tcp::no_delay(true), ec);
+    add(std::move(socket), listener.handler);
+  }
+}
+
+void HttpServer::Impl::add(Connection::Socket socket, HttpHandler& handler) {
+  const auto connection = std::make_shared<Connection>(std::move(socket), handler, shared);
+  {
+    const std::lock_guard lock(mutex);
+    std::erase_if(open, [](const auto& weak) { return weak.expired(); });
+    open.push_back(connection);
+  }
+  connection->start();
+}
+
+template <class F>
+void HttpServer::Impl::for_each(F&& f) {
+  const std::lock_guard lock(mutex);
+  for (const auto& weak : open)
+    if (const auto connection = weak.lock()) f(*connection);
+}
+
+HttpServer::HttpServer(const ServeLimits& limits, int io_threads, int worker_threads)
+    : impl_(std::make_unique<Impl>(limits, io_threads, worker_threads)) {}
+
+HttpServer::~HttpServer() { stop(); }
+
+int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) {
+  error_code ec;
+  net::ip::tcp::resolver resolver(impl_->context);
+  const auto found = resolver.resolve(host, std::to_string(port), net::ip::tcp::resolver::passive, ec);
+  if (ec || found.empty()) throw Error(ErrorKind::kUsage, "--host: '" + host + "' is no address of this machine: " + ec.message());
+  const net::ip::tcp::endpoint endpoint = *found.begin();
+  net::basic_socket_acceptor<net::generic::stream_protocol> acceptor(net::make_strand(impl_->context));
+  acceptor.open(net::generic::stream_protocol(endpoint.protocol()), ec);
+  if (!ec) acceptor.set_option(net::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
+  if (ec) {
+    const std::string hint = ec == net::error::address_in_use ? " (give another --port, or 0 for a free one)" : "";
+    throw Error(ErrorKind::kIo, "--port: cannot listen on " + host + ":" + std::to_string(port) + ": " + ec.message() + hint);
+  }
+  const auto local = acceptor.local_endpoint();
+  const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());  // sin_port and sin6_port lie at the same place
+  const int bound = ntohs(address->sin_port);
+  impl_->listeners.push_back({std::move(acceptor), handler, true});
+  return bound;
+}
+
+void HttpServer::listen_unix(const std::filesystem::path& path, HttpHandler& handler) {
+  const std::string where = "--admin-socket: " + path.string();
+  if (path.string().size() >= sizeof(sockaddr_un{}.sun_path)) throw Error(ErrorKind::kUsage, where + ": longer than a Unix socket's path may be (107 bytes)");
+  const net::local::stream_protocol::endpoint endpoint(path.string());
+  error_code ec;
+  net::local::stream_protocol::socket probe(impl_->context);
+  probe.connect(endpoint, ec);
+  if (!ec) throw Error(ErrorKind::kIo, where + ": another server answers on it");
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) == 0) {
+    if (!S_ISSOCK(info.st_mode)) throw Error(ErrorKind::kUsage, where + ": exists and is no socket");
+    ::unlink(path.c_str());
+  }
+  net::basic_socket_acceptor<net::generic::stream_protocol> acceptor(net::make_strand(impl_->context));
+  acceptor.open(net::generic::stream_protocol(endpoint.protocol()), ec);
+  // The mode is set before anyone can connect: listen() comes after chmod.
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec && ::chmod(path.c_str(), 0600) != 0) ec = error_code(errno, boost::system::system_category());
+  if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
+  if (ec) throw Error(ErrorKind::kIo, where + ": cannot listen: " + ec.message());
+  impl_->socket_files.push_back(path);
+  impl_->listeners.push_back({std::move(acceptor), handler, false});
+}
+
+void HttpServer::start() {
+  for (Impl::Listener& listener : impl_->listeners) impl_->accept_loop(listener);
+  for (int i = 0; i < impl_->io_threads; ++i) impl_->threads.emplace_back([this] { impl_->context.run(); });
+}
+
+void HttpServer::stop_accepting() {
+  impl_->shared.closing.store(true);
+  for (Impl::Listener& listener : impl_->listeners)
+    net::post(listener.acceptor.get_executor(), [&listener] {
+      error_code ignored;
+      listener.acceptor.close(ignored);
+    });
+  impl_->for_each([](Connection& connection) { connection.close_if_idle(); });
+}
+
+void HttpServer::stop() {
+  if (impl_->threads.empty()) return;
+  stop_accepting();
+  impl_->for_each([](Connection& connection) { connection.close_now(); });
+  impl_->guard.reset();
+  for (std::thread& thread : impl_->threads) thread.join();
+  impl_->threads.clear();
+  impl_->workers.join();
+  for (const auto& path : impl_->socket_files) ::unlink(path.c_str());
+  impl_->socket_files.clear();
+}
+
+size_t HttpServer::connections() const { return impl_->shared.open.load(); }
+
+}  // namespace specdec::deploy

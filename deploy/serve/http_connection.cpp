@@ -1,0 +1,393 @@
+#include "deploy/serve/http_connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <random>
+
+#include "base/log.h"
+
+namespace specdec::deploy {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+namespace {
+
+constexpr size_t kReadBytes = 16 << 10;
+constexpr size_t kLingerBytes = 32 << 20;
+constexpr double kLingerSeconds = 5;
+
+std::chrono::steady_clock::duration to_duration(double seconds) {
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+// 128 random bits: not to be guessed, so that one client cannot name another's request.
+std::string request_id() {
+  thread_local std::random_device source;
+  std::string id = "req-";
+  for (int i = 0; i < 4; ++i) {
+    uint32_t bits = source();
+    for (int digit = 0; digit < 8; ++digit, bits >>= 4) id.push_back("0123456789abcdef"[bits & 15]);
+  }
+  return id;
+}
+
+ApiError error_of(const error_code& ec) {
+  if (ec == http::error::header_limit || ec == http::error::buffer_overflow) return headers_too_large();
+  if (ec == http::error::body_limit) return body_too_large();
+  if (ec == http::error::bad_version) return unsupported_http_version();
+  return malformed_request();
+}
+
+bool is_http_error(const error_code& ec) { return ec.category() == http::make_error_code(http::error::bad_version).category(); }
+
+// Origin form of a request target: path and query. Absolute form loses scheme and authority.
+std::string_view origin_form(std::string_view target) {
+  if (const size_t scheme = target.find("://"); scheme != std::string_view::npos && target.front() != '/') {
+    const size_t slash = target.find('/', scheme + 3);
+    return slash == std::string_view::npos ? "/" : target.substr(slash);
+  }
+  return target;
+}
+
+template <class Message>
+void set_common(Message& message, const std::string& content_type, const std::string& request_id, bool keep_alive) {
+  message.set(http::field::server, "specdec");
+  message.set(http::field::content_type, content_type);
+  message.set(http::field::cache_control, "no-store");
+  message.set("X-Content-Type-Options", "nosniff");
+  if (!request_id.empty()) message.set("X-Request-Id", request_id);
+  message.keep_alive(keep_alive);
+}
+
+}  // namespace
+
+HttpReply error_reply(const ApiError& error, const std::string& id) {
+  HttpReply reply;
+  reply.status = error.status;
+  reply.body = error_body(error, id);
+  if (error.retry_after_seconds > 0) reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  return reply;
+}
+
+Connection::Connection(Socket socket, HttpHandler& handler, ConnectionShared& shared)
+    : socket_(std::move(socket)), handler_(handler), shared_(shared), deadline_(socket_.get_executor()), wake_(socket_.get_executor()),
+      buffer_(shared.limits.header_bytes + 4 * kReadBytes) {
+  shared_.open.fetch_add(1);
+}
+
+Connection::~Connection() { shared_.open.fetch_sub(1); }
+
+void Connection::start() {
+  net::co_spawn(
+      socket_.get_executor(), [self = shared_from_this()] { return self->run(); },
+      [self = shared_from_this()](std::exception_ptr error) {
+        if (!error) return;
+        try {
+          std::rethrow_exception(error);
+        } catch (const std::exception& e) {
+          log(LogLevel::kError, std::string("a connection ended by an exception: ") + e.what());
+        }
+      });
+}
+
+void Connection::close_if_idle() {
+  net::post(socket_.get_executor(), [self = shared_from_this()] {
+    error_code ignored;
+    if (self->idle_) self->socket_.close(ignored);
+  });
+}
+
+void Connection::close_now() {
+  net::post(socket_.get_executor(), [self = shared_from_this()] {
+    self->closed_ = self->gone_ = true;
+    error_code ignored;
+    self->socket_.close(ignored);
+    self->wake_.cancel();
+  });
+}
+
+// The operation that runs fails with operation_aborted when the time is over.
+void Connection::arm(double seconds) {
+  timed_out_ = false;
+  const uint64_t epoch = ++deadline_epoch_;
+  deadline_.expires_after(to_duration(seconds));
+  deadline_.async_wait([self = shared_from_this(), epoch](error_code ec) {
+    if (ec || epoch != self->deadline_epoch_) return;
+    self->timed_out_ = true;
+    error_code ignored;
+    self->socket_.cancel(ignored);
+  });
+}
+
+void Connection::disarm() {
+  ++deadline_epoch_;
+  deadline_.cancel();
+}
+
+net::awaitable<void> Connection::run() {
+  const auto self = shared_from_this();
+  After after = After::kNext;
+  while (after == After::kNext) {
+    after = co_await one_request();
+    first_ = false;
+  }
+  disarm();
+  error_code ignored;
+  socket_.close(ignored);
+}
+
+net::awaitable<Connection::After> Connection::one_request() {
+  error_code ec;
+  request_ = {};
+  keep_alive_ = false;
+  version_ = 11;
+  if (buffer_.size() == 0) {
+    // A fresh connection has the time of a header, a kept one may be idle for longer.
+    idle_ = true;
+    if (!first_ && shared_.closing.load()) co_return After::kClose;
+    arm(first_ ? shared_.limits.header_seconds : shared_.limits.idle_seconds);
+    const auto room = buffer_.prepare(kReadBytes);
+    const size_t n = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
+    idle_ = false;
+    if (ec) co_return After::kClose;
+    buffer_.commit(n);
+  }
+  Parser parser;
+  parser.header_limit(static_cast<uint32_t>(shared_.limits.header_bytes));
+  parser.body_limit(shared_.limits.body_bytes);
+  request_.id = request_id();
+  const bool header_ok = co_await read_header(parser);
+  if (!header_ok) co_return After::kClose;
+
+  std::optional<HttpReply> early = handler_.answer_head(request_);
+  if (early) {
+    // An unread body cannot be told from the next request: read it away at the end of the connection instead.
+    const bool close = !keep_alive() || !parser.is_done();
+    co_await write_reply(std::move(*early), close);
+    if (close) co_await linger();
+    co_return close ? After::kClose : After::kNext;
+  }
+  const bool body_ok = co_await read_body(parser);
+  if (!body_ok) co_return After::kClose;
+  request_.body = std::move(parser.get().body());
+  std::shared_ptr<Exchange> exchange;
+  HttpRequest request = request_;
+  request_.body.clear();
+  auto work = [&]() -> net::awaitable<void> {
+    exchange = handler_.respond(std::move(request));
+    co_return;
+  };
+  disarm();
+  co_await net::co_spawn(*shared_.workers, std::move(work), net::use_awaitable);
+  After after = co_await answer(std::move(exchange));
+  co_return after;
+}
+
+net::awaitable<bool> Connection::read_header(Parser& parser) {
+  error_code ec;
+  arm(shared_.limits.header_seconds);
+  co_await http::async_read_header(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
+  if (ec) {
+    if (timed_out_)
+      co_await refuse(request_timeout());
+    else if (is_http_error(ec) && ec != http::error::end_of_stream && ec != http::error::partial_message)
+      co_await refuse(error_of(ec));
+    co_return false;
+  }
+  fill_head(parser);
+  const auto& fields = parser.get();
+  size_t count = 0;
+  for (auto it = fields.begin(); it != fields.end(); ++it) ++count;
+  if (count > shared_.limits.header_fields) {
+    co_await refuse(headers_too_large());
+    co_return false;
+  }
+  // RFC 9112 3.2: exactly one Host in HTTP/1.1. Both lengths at once, or two of them, is how requests are smuggled.
+  const bool smuggled = fields.count(http::field::content_length) > 1 ||
+                        (fields.count(http::field::content_length) > 0 && fields.count(http::field::transfer_encoding) > 0);
+  if (smuggled || (version_ == 11 && fields.count(http::field::host) != 1)) {
+    co_await refuse(malformed_request());
+    co_return false;
+  }
+  co_return true;
+}
+
+void Connection::fill_head(const Parser& parser) {
+  const auto& message = parser.get();
+  version_ = message.version();
+  keep_alive_ = message.keep_alive();
+  request_.method = std::string(message.method_string());
+  const std::string_view target = origin_form({message.target().data(), message.target().size()});
+  const size_t question = target.find('?');
+  request_.path = std::string(target.substr(0, question));
+  if (question != std::string_view::npos) request_.query = std::string(target.substr(question + 1));
+  request_.authorization = std::string(message[http::field::authorization]);
+  request_.content_type = std::string(message[http::field::content_type]);
+  request_.content_encoding = std::string(message[http::field::content_encoding]);
+  request_.has_body = !parser.is_done();
+}
+
+net::awaitable<bool> Connection::read_body(Parser& parser) {
+  error_code ec;
+  if (const auto expect = parser.get()[http::field::expect]; !expect.empty()) {
+    if (!beast::iequals(expect, "100-continue")) {
+      co_await refuse(unmet_expectation());
+      co_return false;
+    }
+    static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    arm(shared_.limits.write_seconds);
+    const auto bytes = net::buffer(kContinue, sizeof kContinue - 1);
+    co_await net::async_write(socket_, bytes, net::redirect_error(net::use_awaitable, ec));
+    if (ec) co_return false;
+  }
+  if (parser.is_done()) co_return true;
+  arm(shared_.limits.body_seconds);
+  co_await http::async_read(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
+  if (!ec) co_return true;
+  if (timed_out_)
+    co_await refuse(request_timeout());
+  else if (is_http_error(ec) && ec != http::error::partial_message)
+    co_await refuse(error_of(ec));
+  co_return false;
+}
+
+net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> exchange) {
+  using Kind = Exchange::Turn::Kind;
+  gone_ = closed_;
+  exchange->on_wake([weak = weak_from_this()] {
+    const auto self = weak.lock();
+    if (self) net::post(self->socket_.get_executor(), [self] { self->wake_.cancel(); });
+  });
+  const uint64_t epoch = ++watch_epoch_;
+  net::co_spawn(
+      socket_.get_executor(), [self = shared_from_this(), epoch] { return self->watch(epoch); }, net::detached);
+  const auto end = std::chrono::steady_clock::now() + to_duration(shared_.limits.total_seconds);
+  bool streaming = false, ok = true;
+  Exchange::Turn turn;
+  for (;;) {
+    turn = exchange->next();
+    if (turn.kind == Kind::kReply || turn.kind == Kind::kEnd) break;
+    if (turn.kind == Kind::kData) {
+      if (!streaming) ok = co_await write_stream_head();
+      streaming = true;
+      if (ok) ok = co_await write_data(std::move(turn.data), false);
+    } else {
+      error_code ec;
+      wake_.expires_at(end);
+      co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));
+    }
+    if (gone_ || !ok || std::chrono::steady_clock::now() >= end) {
+      exchange->abandon();
+      break;
+    }
+  }
+  // Ends the watcher: nothing else waits on the socket now.
+  ++watch_epoch_;
+  error_code ignored;
+  socket_.cancel(ignored);
+  if (turn.kind == Kind::kEnd && ok && streaming) ok = co_await write_data({}, true);
+  if (turn.kind == Kind::kReply) {
+    const bool close = !keep_alive();
+    co_await write_reply(std::move(turn.reply), close);
+    co_return close ? After::kClose : After::kNext;
+  }
+  if (turn.kind != Kind::kEnd && !streaming && !gone_) co_await refuse(request_timeout());
+  co_return turn.kind == Kind::kEnd && ok && keep_alive() && version_ == 11 ? After::kNext : After::kClose;
+}
+
+// Notices that the client has gone while the engine works: the socket becomes readable with nothing to read. Bytes of a next
+// request end the watch. A client that only shuts down its sending side counts as gone.
+net::awaitable<void> Connection::watch(uint64_t epoch) {
+  const auto self = shared_from_this();
+  error_code ec;
+  co_await socket_.async_wait(Socket::wait_read, net::redirect_error(net::use_awaitable, ec));
+  if (ec || epoch != watch_epoch_) co_return;
+  char byte = 0;
+  const ssize_t n = ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) co_return;
+  gone_ = true;
+  wake_.cancel();
+}
+
+net::awaitable<void> Connection::write_reply(HttpReply reply, bool close) {
+  error_code ec;
+  const bool head = request_.method == "HEAD";
+  http::response<http::string_body> response;
+  response.version(version_ == 10 ? 10 : 11);
+  response.result(static_cast<unsigned>(reply.status));
+  set_common(response, reply.content_type, request_.id, !close);
+  for (const auto& [name, value] : reply.headers) response.set(name, value);
+  if (reply.status != 204) response.content_length(reply.body.size());
+  response.body() = std::move(reply.body);
+  handler_.replied(request_, reply.status);
+  arm(shared_.limits.write_seconds);
+  http::response_serializer<http::string_body> serializer(response);
+  if (head)
+    co_await http::async_write_header(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
+  else
+    co_await http::async_write(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
+  disarm();
+  if (ec || close) {
+    keep_alive_ = false;
+    error_code ignored;
+    socket_.shutdown(Socket::shutdown_send, ignored);
+  }
+}
+
+net::awaitable<bool> Connection::write_stream_head() {
+  error_code ec;
+  http::response<http::empty_body> response;
+  response.version(version_ == 10 ? 10 : 11);
+  response.result(http::status::ok);
+  set_common(response, "text/event-stream; charset=utf-8", request_.id, keep_alive() && version_ == 11);
+  response.set("X-Accel-Buffering", "no");
+  response.chunked(version_ == 11);
+  handler_.replied(request_, 200);
+  arm(shared_.limits.write_seconds);
+  http::response_serializer<http::empty_body> serializer(response);
+  co_await http::async_write_header(socket_, serializer, net::redirect_error(net::use_awaitable, ec));
+  disarm();
+  co_return !ec;
+}
+
+net::awaitable<bool> Connection::write_data(std::string data, bool last) {
+  error_code ec;
+  arm(shared_.limits.write_seconds);
+  if (version_ == 11 && last) {
+    const auto chunk = http::make_chunk_last();
+    co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
+  } else if (version_ == 11) {
+    const auto chunk = http::make_chunk(net::const_buffer(data.data(), data.size()));
+    co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
+  } else if (!last) {
+    const auto bytes = net::buffer(data);
+    co_await net::async_write(socket_, bytes, net::redirect_error(net::use_awaitable, ec));
+  }
+  disarm();
+  co_return !ec;
+}
+
+net::awaitable<void> Connection::refuse(ApiError error) {
+  HttpReply reply = error_reply(error, request_.id);
+  co_await write_reply(std::move(reply), true);
+  co_await linger();
+}
+
+// Closing with unread bytes would reset the connection and could take the reply with it: read some of them away first.
+net::awaitable<void> Connection::linger() {
+  error_code ec;
+  std::string sink(64 << 10, '\0');
+  size_t total = 0;
+  arm(kLingerSeconds);
+  while (!ec && total < kLingerBytes) {
+    const auto room = net::buffer(sink);
+    const size_t n = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
+    total += n;
+  }
+  disarm();
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,31 @@
+// What one client may ask of the server. Every figure is a default that tests hold just under, at and above.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace specdec::deploy {
+
+struct ServeLimits {
+  // transport
+  size_t header_bytes = 32 << 10;   // request line and headers: 431
+  size_t header_fields = 100;       // 431
+  size_t body_bytes = 8 << 20;      // Content-Length and chunked counted alike: 413
+  size_t connections = 1024;        // over it: 503 and close
+  double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
+  // body (400 naming the parameter)
+  int json_depth = 64;
+  size_t array_items = 65536;       // of any array or object
+  size_t messages = 2048;
+  size_t prompts = 64;
+  size_t choices = 128;             // prompts × n
+  int64_t n = 8;
+  size_t stop_strings = 16, stop_bytes = 256;
+  size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
+  size_t conversation_bytes = 128;  // metadata.conversation_id
+  size_t domains = 64;              // distinct ones, then "other"
+  // one stream: text that the client has not fetched yet; over it the request is cancelled
+  size_t pending_bytes = 1 << 20;
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,157 @@
+#include "deploy/serve/metrics.h"
+
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace specdec::deploy {
+
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+Family<Counter>& counters(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+Counter& counter(prometheus::Registry& registry, const char* name, const char* help) { return counters(registry, name, help).Add({}); }
+Gauge& gauge(prometheus::Registry& registry, const char* name, const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
+}
+Histogram& histogram(prometheus::Registry& registry, const char* name, const char* help, const std::vector<double>& bounds) {
+  return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
+}
+
+// One counter a position, made when it is first needed, so that an unused position has no series.
+class PositionCounters {
+ public:
+  PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : family_(counters(registry, name, help)) {}
+  void add(size_t position, double value) {
+    position = std::min(position, Metrics::kPositions - 1);
+    if (!at_[position]) at_[position] = &family_.Add({{"position", std::to_string(position)}});
+    at_[position]->Increment(value);
+  }
+
+ private:
+  Family<Counter>& family_;
+  Counter* at_[Metrics::kPositions] = {};
+};
+
+const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+
+}  // namespace
+
+struct Metrics::Series {
+  prometheus::Registry registry;
+  Counter& drafts = counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
+  Counter& plain_steps = counter(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a drafted token (K = 0).");
+  Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
+  Counter& accepted_tokens =
+      counter(registry, "specdec:spec_decode_num_accepted_tokens_total", "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
+  PositionCounters drafted_at{registry, "specdec:spec_decode_num_draft_tokens_per_pos_total", "Steps that drafted this position (from 0)."};
+  PositionCounters reached_at{registry, "specdec:spec_decode_num_reached_tokens_per_pos_total",
+                              "Steps that drafted this position and accepted all before it."};
+  PositionCounters accepted_at{registry, "specdec:spec_decode_num_accepted_tokens_per_pos_total", "Steps that accepted this position."};
+  PositionCounters overlap_at{registry, "specdec:spec_decode_overlap_sum_per_pos_total",
+                              "Sum over the steps that reached this position of sum_x min(p, q)."};
+  Gauge& k = gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
+  Histogram& k_tokens = histogram(registry, "specdec:spec_decode_k_tokens", "Drafted tokens of a step, a sequence.", {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32});
+  Counter& draft_failures = counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
+
+  Family<Counter>& stage = counters(registry, "specdec:stage_seconds_total", "Seconds of the engine thread by stage.");
+  Counter& prompt_seconds = stage.Add({{"stage", "prompt"}});
+  Counter& draft_seconds = stage.Add({{"stage", "draft"}});
+  Counter& verify_seconds = stage.Add({{"stage", "verify"}});
+  Counter& sample_seconds = stage.Add({{"stage", "sample"}});
+
+  Counter& steps = counter(registry, "specdec:steps_total", "Steps of the engine, whole batches.");
+  Histogram& batch = histogram(registry, "specdec:batch_size", "Sequences in a step.", {1, 2, 4, 8, 16, 32, 64, 128});
+  Gauge& running = gauge(registry, "specdec:num_requests_running", "Sequences being generated.");
+  Gauge& waiting = gauge(registry, "specdec:num_requests_waiting", "Requests in the queue.");
+  Gauge& connections = gauge(registry, "specdec:connections", "Open client connections.");
+  Counter& prompt_tokens = counter(registry, "specdec:prompt_tokens_total", "Prompt tokens processed.");
+  Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
+  Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
+  Histogram& duration = histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
+  Family<Counter>& finished = counters(registry, "specdec:answers_finished_total", "Answers by the reason they ended.");
+  Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies by route and status.");
+  Family<Gauge>& info = prometheus::BuildGauge().Name("specdec:info").Help("What is served: fingerprints and package.").Register(registry);
+  Counter& records_lost = counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
+};
+
+Metrics::Metrics() : series_(std::make_unique<Series>()) {
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed, FinishReason::kDrained})
+    series_->finished.Add({{"reason", to_string(reason)}});
+}
+
+Metrics::~Metrics() = default;
+
+void Metrics::set_info(const std::string& draft, const std::string& target, const std::string& package) {
+  series_->info.Add({{"draft", draft}, {"target", target}, {"package", package}}).Set(1);
+}
+
+void Metrics::step(const StepResult& result) {
+  Series& s = *series_;
+  const auto drafted = static_cast<size_t>(result.drafted), accepted = static_cast<size_t>(result.accepted);
+  s.generation_tokens.Increment(static_cast<double>(result.emitted.size()));
+  s.k_tokens.Observe(result.drafted);
+  if (drafted == 0) {
+    s.plain_steps.Increment();
+    return;
+  }
+  s.drafts.Increment();
+  s.draft_tokens.Increment(result.drafted);
+  s.accepted_tokens.Increment(result.accepted);
+  for (size_t i = 0; i < drafted; ++i) {
+    s.drafted_at.add(i, 1);
+    if (i <= accepted) s.reached_at.add(i, 1);
+    if (i <= accepted && i < result.overlaps.size()) s.overlap_at.add(i, std::max(0.0, result.overlaps[i]));
+    s.accepted_at.add(i, i < accepted ? 1 : 0);
+  }
+}
+
+void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total) {
+  Series& s = *series_;
+  s.steps.Increment();
+  s.batch.Observe(static_cast<double>(sequences));
+  s.k.Set(mean_k);
+  // Counters only grow: each is moved up to the runner's running total.
+  const auto raise = [](Counter& counter, double value) { counter.Increment(std::max(0.0, value - counter.Value())); };
+  raise(s.prompt_seconds, total.prompt);
+  raise(s.draft_seconds, total.draft);
+  raise(s.verify_seconds, total.verify);
+  raise(s.sample_seconds, total.sample);
+  raise(s.draft_failures, static_cast<double>(total.draft_failures));
+}
+
+void Metrics::started(int64_t prompt_tokens) { series_->prompt_tokens.Increment(static_cast<double>(prompt_tokens)); }
+
+void Metrics::first_token(double seconds) { series_->first_token.Observe(seconds); }
+
+void Metrics::finished(const ChoiceResult& result, double seconds) {
+  series_->finished.Add({{"reason", to_string(result.reason)}}).Increment();
+  series_->duration.Observe(seconds);
+}
+
+void Metrics::replied(const std::string& route, int status) {
+  series_->replies.Add({{"route", route}, {"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::record_lost() { series_->records_lost.Increment(); }
+
+std::string Metrics::text(size_t waiting, size_t running, size_t connections) const {
+  series_->waiting.Set(static_cast<double>(waiting));
+  series_->running.Set(static_cast<double>(running));
+  series_->connections.Set(static_cast<double>(connections));
+  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+}
+
+}  // namespace specdec::deploy

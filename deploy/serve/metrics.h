@@ -1,0 +1,42 @@
+// The server's Prometheus series (contract: Server). Positions are folded at kPositions, statuses and routes are fixed sets, so
+// the number of series is bounded whatever the traffic is. Thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "deploy/serve/queue.h"
+#include "deploy/serve/step_runner.h"
+
+namespace specdec::deploy {
+
+class Metrics {
+ public:
+  static constexpr size_t kPositions = 32;  // later ones are counted at the last
+
+  Metrics();
+  ~Metrics();
+
+  void set_info(const std::string& draft, const std::string& target, const std::string& package);
+
+  // Engine thread.
+  void step(const StepResult& result);                // one sequence of one step
+  void batch(size_t sequences, double mean_k, const StageSeconds& total);  // once a step
+  void started(int64_t prompt_tokens);
+  void first_token(double seconds);                   // since the request was queued
+  void finished(const ChoiceResult& result, double seconds);
+
+  // Any thread.
+  void replied(const std::string& route, int status);      // `route` from a fixed set
+  void record_lost();                                      // a traffic or acceptance record that could not be written
+
+  // Text exposition format 0.0.4.
+  std::string text(size_t waiting, size_t running, size_t connections) const;
+
+ private:
+  struct Series;
+  std::unique_ptr<Series> series_;
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,282 @@
+#include "deploy/serve/protocol.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+// Leaves parse_request as the refusal it carries; never seen outside this file.
+struct Rejected {
+  ApiError error;
+};
+
+[[noreturn]] void reject(const std::string& param, const std::string& expected) { throw Rejected{invalid_parameter(param, expected)}; }
+[[noreturn]] void refuse(const std::string& param) { throw Rejected{unsupported_parameter(param)}; }
+
+// Null is absent.
+const Json* find(const Json& object, const char* key) {
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+int64_t integer(const Json& value, const std::string& param, int64_t low, int64_t high) {
+  const bool fits = value.is_number_integer() &&
+                    !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high)
+    reject(param, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
+  return value.get<int64_t>();
+}
+
+// `expected` words the range; low itself is outside when open_low, high when open_high.
+double number(const Json& object, const char* key, double fallback, double low, double high, bool open_low, bool open_high, const char* expected) {
+  const Json* value = find(object, key);
+  if (!value) return fallback;
+  const double x = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
+  if (!(open_low ? x > low : x >= low) || !(open_high ? x < high : x <= high)) reject(key, expected);
+  return x;
+}
+
+bool boolean(const Json& object, const char* key, const std::string& param) {
+  const Json* value = find(object, key);
+  if (!value) return false;
+  if (!value->is_boolean()) reject(param, "true or false");
+  return value->get<bool>();
+}
+
+// Text as it goes to the tokenizer or the template; NUL is refused everywhere.
+std::string text(const Json& value, const std::string& param) {
+  if (!value.is_string()) reject(param, "a string");
+  const std::string& s = value.get_ref<const std::string&>();
+  if (s.find('\0') != std::string::npos) reject(param, "text without NUL characters");
+  return s;
+}
+
+// Items of every array and object, counted before a value is built of them. Strings are skipped; malformed text is left to
+// the parser.
+bool too_many_items(std::string_view body, size_t limit, int depth) {
+  std::vector<size_t> items{0};
+  bool in_string = false;
+  for (size_t i = 0; i < body.size(); ++i) {
+    const char c = body[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      if (c == '"') in_string = false;
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (items.size() > static_cast<size_t>(depth)) return false;
+      items.push_back(0);
+    } else if (c == ']' || c == '}') {
+      if (items.size() > 1) items.pop_back();
+    } else if (c == ',' && ++items.back() >= limit) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Refused unless absent or equal to what the server does anyway.
+void require_default(const Json& object, const char* key, const std::vector<Json>& defaults) {
+  const Json* value = find(object, key);
+  if (!value) return;
+  for (const Json& allowed : defaults)
+    if (*value == allowed) return;
+  refuse(key);
+}
+
+void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
+  require_default(body, "presence_penalty", {0});
+  require_default(body, "frequency_penalty", {0});
+  require_default(body, "repetition_penalty", {1});
+  require_default(body, "logit_bias", {Json::object()});
+  require_default(body, "best_of", {n});
+  if (endpoint == Endpoint::kChat) {
+    require_default(body, "logprobs", {false});
+    require_default(body, "top_logprobs", {0});
+    require_default(body, "tools", {Json::array()});
+    require_default(body, "tool_choice", {"none", "auto"});
+    require_default(body, "functions", {Json::array()});
+    require_default(body, "function_call", {"none", "auto"});
+    require_default(body, "response_format", {Json{{"type", "text"}}});
+    require_default(body, "modalities", {Json::array({"text"})});
+    require_default(body, "audio", {});
+    require_default(body, "prediction", {});
+  } else {
+    require_default(body, "logprobs", {});
+    require_default(body, "echo", {false});
+    require_default(body, "suffix", {""});
+  }
+  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template", "chat_template_kwargs"})
+    require_default(body, key, {Json::object()});
+}
+
+void parse_sampling(const Json& body, ApiRequest& out) {
+  out.sampling.temperature = number(body, "temperature", 1, 0, 2, false, false, "a number from 0 to 2");
+  out.sampling.top_p = number(body, "top_p", 1, 0, 1, true, false, "a number above 0, at most 1");
+  out.sampling.min_p = number(body, "min_p", 0, 0, 1, false, true, "a number from 0, below 1");
+  // -1 is vLLM's word for off.
+  if (const Json* k = find(body, "top_k")) out.sampling.top_k = std::max<int64_t>(0, integer(*k, "top_k", -1, std::numeric_limits<int32_t>::max()));
+  if (const Json* s = find(body, "seed"))
+    out.seed = integer(*s, "seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+}
+
+void parse_length(const Json& body, ApiRequest& out) {
+  constexpr int64_t kLongest = std::numeric_limits<int32_t>::max();
+  for (const char* key : {"max_tokens", "max_completion_tokens"}) {
+    const Json* value = find(body, key);
+    if (!value) continue;
+    const int64_t tokens = integer(*value, key, 1, kLongest);
+    if (out.max_tokens && *out.max_tokens != tokens) reject(key, "the same value as max_tokens");
+    out.max_tokens = tokens;
+    out.max_tokens_param = key;
+  }
+}
+
+void parse_stop(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  const Json* value = find(body, "stop");
+  if (!value) return;
+  const std::string expected = "a string or at most " + std::to_string(limits.stop_strings) + " strings of 1 to " +
+                               std::to_string(limits.stop_bytes) + " bytes";
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  if (list.size() > limits.stop_strings) reject("stop", expected);
+  for (const Json& item : list) {
+    if (!item.is_string()) reject("stop", expected);
+    const std::string s = text(item, "stop");
+    if (s.empty() || s.size() > limits.stop_bytes) reject("stop", expected);
+    out.stop.push_back(s);
+  }
+}
+
+void parse_stream(const Json& body, ApiRequest& out) {
+  out.stream = boolean(body, "stream", "stream");
+  if (const Json* options = find(body, "stream_options")) {
+    if (!options->is_object() || !out.stream) reject("stream_options", "an object, only with stream: true");
+    out.include_usage = boolean(*options, "include_usage", "stream_options.include_usage");
+  }
+}
+
+// A label, not an instruction: what does not fit is dropped, never refused.
+std::string label(const Json* metadata, const char* key, size_t max_bytes) {
+  if (!metadata || !metadata->is_object()) return {};
+  const Json* value = find(*metadata, key);
+  if (!value || !value->is_string()) return {};
+  const std::string& s = value->get_ref<const std::string&>();
+  const char* kNameBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return s.size() <= max_bytes && s.find_first_not_of(kNameBytes) == std::string::npos ? s : std::string();
+}
+
+std::string message_content(const Json& message, const std::string& param) {
+  const Json* content = find(message, "content");
+  if (!content) reject(param + ".content", "a string or text parts");
+  if (content->is_string()) return text(*content, param + ".content");
+  if (!content->is_array()) reject(param + ".content", "a string or text parts");
+  std::string joined;
+  for (const Json& part : *content) {
+    const Json* type = part.is_object() ? find(part, "type") : nullptr;
+    const Json* piece = part.is_object() ? find(part, "text") : nullptr;
+    if (!type || *type != "text" || !piece) reject(param + ".content", "parts of type 'text': this server takes no images, audio, video or files");
+    joined += text(*piece, param + ".content");
+  }
+  return joined;
+}
+
+void parse_messages(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  const Json* list = find(body, "messages");
+  if (!list || !list->is_array() || list->empty() || list->size() > limits.messages)
+    reject("messages", "1 to " + std::to_string(limits.messages) + " messages");
+  for (size_t i = 0; i < list->size(); ++i) {
+    const Json& message = (*list)[i];
+    const std::string param = "messages[" + std::to_string(i) + "]";
+    if (!message.is_object()) reject(param, "an object with role and content");
+    const Json* role = find(message, "role");
+    bool known = false;
+    for (const char* name : {"system", "developer", "user", "assistant", "tool"}) known |= role && *role == name;
+    if (!known) reject(param + ".role", "system, developer, user, assistant or tool");
+    if (const Json* calls = find(message, "tool_calls"); calls && !(calls->is_array() && calls->empty())) refuse(param + ".tool_calls");
+    if (find(message, "function_call")) refuse(param + ".function_call");
+    if (find(message, "audio")) refuse(param + ".audio");
+    out.messages.push_back({role->get<std::string>(), message_content(message, param)});
+  }
+}
+
+std::vector<int32_t> token_ids(const Json& list) {
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const Json& id : list) ids.push_back(static_cast<int32_t>(integer(id, "prompt", 0, std::numeric_limits<int32_t>::max())));
+  if (ids.empty()) reject("prompt", "at least one token id");
+  return ids;
+}
+
+void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  const std::string expected =
+      "a string, 1 to " + std::to_string(limits.prompts) + " strings, token ids, or 1 to " + std::to_string(limits.prompts) + " lists of token ids";
+  const Json* prompt = find(body, "prompt");
+  if (!prompt) reject("prompt", expected);
+  if (prompt->is_string()) {
+    out.prompts.push_back(text(*prompt, "prompt"));
+    return;
+  }
+  if (!prompt->is_array() || prompt->empty()) reject("prompt", expected);
+  if (prompt->front().is_number()) {
+    out.prompt_ids.push_back(token_ids(*prompt));
+    return;
+  }
+  if (prompt->size() > limits.prompts) reject("prompt", expected);
+  const bool strings = prompt->front().is_string();
+  for (const Json& item : *prompt) {
+    if (strings ? !item.is_string() : !item.is_array()) reject("prompt", expected);
+    if (strings)
+      out.prompts.push_back(text(item, "prompt"));
+    else
+      out.prompt_ids.push_back(token_ids(item));
+  }
+}
+
+ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits) {
+  ApiRequest out;
+  out.endpoint = endpoint;
+  if (const Json* model = find(body, "model")) out.model = text(*model, "model");
+  if (endpoint == Endpoint::kChat)
+    parse_messages(body, limits, out);
+  else
+    parse_prompt(body, limits, out);
+  parse_sampling(body, out);
+  parse_length(body, out);
+  if (const Json* n = find(body, "n")) out.n = integer(*n, "n", 1, limits.n);
+  const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());
+  if (prompts * static_cast<size_t>(out.n) > limits.choices) reject("n", "at most " + std::to_string(limits.choices) + " answers a request, all prompts together");
+  parse_stop(body, limits, out);
+  parse_stream(body, out);
+  parse_unsupported(body, endpoint, out.n);
+  out.return_token_ids = boolean(body, "return_token_ids", "return_token_ids");
+  out.include_metrics = boolean(body, "include_metrics", "include_metrics");
+  out.ignore_eos = boolean(body, "ignore_eos", "ignore_eos");
+  if (const Json* user = find(body, "user"); user && !user->is_string()) reject("user", "a string");
+  const Json* metadata = find(body, "metadata");
+  if (metadata && !metadata->is_object()) reject("metadata", "an object");
+  out.domain = label(metadata, "domain", limits.domain_bytes);
+  out.conversation = label(metadata, "conversation_id", limits.conversation_bytes);
+  return out;
+}
+
+}  // namespace
+
+std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body, const ServeLimits& limits) {
+  if (body.size() > limits.body_bytes) return body_too_large();
+  if (too_many_items(body, limits.array_items, limits.json_depth)) return invalid_body();
+  try {
+    const Json value = parse_json(body, "body", ErrorKind::kUsage, {limits.body_bytes, limits.json_depth});
+    if (!value.is_object()) return invalid_body();
+    return parse(endpoint, value, limits);
+  } catch (const Rejected& rejected) {
+    return rejected.error;
+  } catch (const Error&) {
+    return invalid_body();
+  }
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,41 @@
+// Request bodies of /v1/chat/completions and /v1/completions → native types. Everything foreign is bounded and typed here;
+// nothing behind it sees JSON. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/run_options.h"
+#include "base/schema/traffic_record.h"
+#include "deploy/serve/api_error.h"
+#include "deploy/serve/limits.h"
+
+namespace specdec::deploy {
+
+enum class Endpoint { kChat, kCompletions };
+
+struct ApiRequest {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string model;                              // "" = the one that is served
+  std::vector<ChatMessage> messages;              // chat
+  std::vector<std::string> prompts;               // completions: texts, or
+  std::vector<std::vector<int32_t>> prompt_ids;   // … token ids (each >= 0; the vocabulary is checked later)
+  std::optional<int64_t> max_tokens;
+  std::string max_tokens_param = "max_tokens";    // the name it was given under
+  SamplingOptions sampling;                       // defaults of OpenAI: temperature 1, top_p 1
+  std::optional<int64_t> seed;
+  int64_t n = 1;
+  std::vector<std::string> stop;
+  bool stream = false, include_usage = false;
+  bool return_token_ids = false, include_metrics = false, ignore_eos = false;
+  std::string domain, conversation;               // metadata.domain, metadata.conversation_id: [A-Za-z0-9._-], else ""
+};
+
+// Unknown fields are accepted, null means absent, known fields of the wrong type or range are a 400 that names them.
+std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body, const ServeLimits& limits);
+
+}  // namespace specdec::deploy

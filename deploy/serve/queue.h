@@ -1,0 +1,112 @@
+// Between HTTP threads and the engine thread: one bounded queue of requests, and one channel a request for what comes back.
+// These two classes own every mutex of that border.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/acceptance.h"
+#include "base/run_options.h"
+#include "base/schema/traffic_record.h"
+
+namespace specdec::deploy {
+
+enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained };
+const char* to_string(FinishReason reason);  // "stop", "length", "cancelled", "failed", "drained"
+
+// How one answer ended.
+struct ChoiceResult {
+  FinishReason reason = FinishReason::kFailed;
+  int64_t completion_tokens = 0;            // EOS and the tokens of the stop string included
+  AcceptanceCounts counts;
+  std::vector<int64_t> accepted_histogram;  // [j] = steps with a draft that accepted exactly j
+};
+
+struct ChoiceEvent {
+  size_t choice = 0;
+  std::string text;                         // to be appended
+  std::vector<int32_t> token_ids;           // that were emitted, the same way
+  std::optional<ChoiceResult> result;       // the last event of the choice
+};
+
+// Answers of one request, from the engine thread to the connection.
+class Channel {
+ public:
+  explicit Channel(size_t pending_bytes) : pending_bytes_(pending_bytes) {}
+
+  // Engine side. Text that the client does not fetch is bounded: over the limit the request is cancelled.
+  void push(ChoiceEvent event);
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+  // Connection side. take() hands over all events so far; `wake` is called after each push, from the engine thread and outside
+  // of the lock. After on_event({}) returns, the old function may still be running once.
+  std::vector<ChoiceEvent> take();
+  void on_event(std::function<void()> wake);
+  void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
+
+ private:
+  const size_t pending_bytes_;
+  std::atomic<bool> cancelled_{false};
+  std::mutex mutex_;
+  std::vector<ChoiceEvent> events_;
+  size_t bytes_ = 0;
+  std::function<void()> wake_;
+};
+
+// One parsed request; immutable once queued. Answer c belongs to prompt c / n.
+struct GenerationRequest {
+  std::string id;
+  std::vector<std::vector<int32_t>> prompts;
+  int64_t n = 1;
+  int64_t max_tokens = 0;
+  SamplingOptions sampling;
+  uint64_t seed = 0;                        // of answer 0 of every prompt; see choice_seed
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  std::string domain, conversation;
+  int64_t time = 0;                         // unix seconds
+  double queued_at = 0;                     // Clock::seconds()
+  std::vector<ChatMessage> messages;        // for the record: chat, or
+  std::vector<std::string> texts;           // … one prompt text a prompt
+  std::shared_ptr<Channel> channel;
+
+  size_t choices() const { return prompts.size() * static_cast<size_t>(n); }
+};
+
+// Seed of answer `index` (from 0) to one prompt: the request's own for 0, derived for the rest.
+uint64_t choice_seed(uint64_t seed, size_t index);
+
+class RequestQueue {
+ public:
+  explicit RequestQueue(size_t limit) : limit_(limit) {}
+
+  enum class Push { kAccepted, kFull, kClosed };
+  Push push(std::shared_ptr<const GenerationRequest> request);
+  bool full() const;
+  size_t size() const;
+
+  // Engine side: the oldest request, or null at once. Cancelled ones are skipped.
+  std::shared_ptr<const GenerationRequest> try_pop();
+  // Waits until there is a request or the queue is closed.
+  void wait();
+  void close();        // no request is taken any more; those inside stay
+  bool closed() const;
+
+ private:
+  void drop_cancelled();  // under the lock
+  const size_t limit_;
+  mutable std::mutex mutex_;
+  std::condition_variable ready_;
+  std::deque<std::shared_ptr<const GenerationRequest>> requests_;
+  bool closed_ = false;
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,198 @@
+#include "deploy/serve/recorder.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/schema/acceptance_record.h"
+#include "base/schema/traffic_record.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr char kPartial[] = ".partial";
+
+std::filesystem::path made(const std::filesystem::path& directory) {
+  make_directories(directory);
+  return directory;
+}
+
+// Durable under the new name, or not there: fsync of the file, rename, fsync of the directory.
+void publish(const std::filesystem::path& partial) {
+  std::string name = partial.string();
+  name.resize(name.size() - (sizeof kPartial - 1));
+  const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC);
+  const bool synced = fd >= 0 && ::fsync(fd) == 0;
+  if (fd >= 0) ::close(fd);
+  std::error_code ec;
+  if (synced) std::filesystem::rename(partial, name, ec);
+  if (!synced || ec) throw Error(ErrorKind::kIo, partial.string() + ": cannot publish it as " + name);
+  fsync_directory(partial.parent_path());
+}
+
+TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& writer) {
+  const GenerationRequest& request = *answer.request;
+  TrafficRecord record;
+  record.id = request.id + (request.choices() > 1 ? "-" + std::to_string(answer.choice) : "");
+  record.conversation = request.conversation.empty() ? request.id : request.conversation;
+  record.time = request.time;
+  record.domain = request.domain;
+  record.messages = request.messages;
+  if (request.messages.empty()) {
+    record.prompt = request.texts[answer.choice / static_cast<size_t>(request.n)];
+    record.response = answer.text;
+  } else {
+    record.messages.push_back({"assistant", answer.text});
+  }
+  record.sampling = request.sampling;
+  record.writer = writer;
+  return record;
+}
+
+AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderOptions& options) {
+  AcceptanceRecord record;
+  record.time = answer.request->time;
+  record.segment = answer.request->domain;
+  record.temperature = answer.request->sampling.temperature;
+  record.target = options.target.substr(0, 12);
+  record.draft = options.draft.substr(0, 12);
+  record.counts = answer.result.counts;
+  return record;
+}
+
+}  // namespace
+
+RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock)
+    : directory_(made(directory)), stem_(std::move(stem)), limits_(limits), clock_(clock), lock_(directory_ / ".lock") {
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(directory_))
+    if (entry.is_regular_file() && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
+  for (const auto& path : left) publish(path);
+}
+
+RotatingLog::~RotatingLog() {
+  try {
+    close();
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, e.what());
+  }
+}
+
+void RotatingLog::append(const std::string& line) {
+  if (open_.empty()) {
+    // Time, process and a running number: names sort by age and never meet.
+    std::string time = format_utc(clock_.unix_seconds());
+    std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
+    char number[16];
+    std::snprintf(number, sizeof number, "%06lld", static_cast<long long>(sequence_++));
+    open_ = directory_ / (stem_ + "-" + time + "-" + std::to_string(::getpid()) + "-" + number + ".jsonl" + kPartial);
+    bytes_ = 0;
+    opened_ = clock_.seconds();
+  }
+  append_line(open_, line);
+  bytes_ += line.size() + 1;
+  if (bytes_ >= limits_.bytes) close();
+}
+
+void RotatingLog::rotate_if_old() {
+  if (!open_.empty() && clock_.seconds() - opened_ >= limits_.seconds) close();
+}
+
+void RotatingLog::close() {
+  if (open_.empty()) return;
+  const std::filesystem::path done = std::exchange(open_, {});
+  std::error_code ec;
+  if (std::filesystem::exists(done, ec)) publish(done);
+}
+
+Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock) : options_(std::move(options)), metrics_(metrics), clock_(clock) {
+  if (!options_.record_dir.empty()) {
+    traffic_ = std::make_unique<RotatingLog>(options_.record_dir, "traffic", options_.traffic, clock_);
+    acceptance_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "acceptance", "acceptance", options_.acceptance, clock_);
+  }
+  if (!options_.acceptance_log.empty()) {
+    // Refused at start rather than at the first answer.
+    const int fd = ::open(options_.acceptance_log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
+    if (fd < 0) throw Error(ErrorKind::kIo, "--acceptance-log: " + options_.acceptance_log + ": cannot be written");
+    ::close(fd);
+  }
+  if (traffic_ || !options_.acceptance_log.empty()) thread_ = std::thread([this] { work(); });
+}
+
+Recorder::~Recorder() { stop(); }
+
+void Recorder::record(const FinishedAnswer& answer) {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (waiting_.size() < options_.pending) {
+      waiting_.push_back(answer);
+      ready_.notify_one();
+      return;
+    }
+  }
+  lost("the disk is slower than the traffic");
+}
+
+void Recorder::stop() {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ready_.notify_one();
+  thread_.join();
+}
+
+void Recorder::work() {
+  for (;;) {
+    std::deque<FinishedAnswer> batch;
+    bool last = false;
+    {
+      std::unique_lock lock(mutex_);
+      ready_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_ || !waiting_.empty(); });
+      batch.swap(waiting_);
+      last = stopping_;
+    }
+    for (const FinishedAnswer& answer : batch) {
+      try {
+        write(answer);
+      } catch (const std::exception& e) {
+        lost(e.what());
+      }
+    }
+    try {
+      for (RotatingLog* log : {traffic_.get(), acceptance_.get()}) {
+        if (log && last) log->close();
+        if (log) log->rotate_if_old();
+      }
+    } catch (const std::exception& e) {
+      lost(e.what());
+    }
+    if (last) return;
+  }
+}
+
+void Recorder::write(const FinishedAnswer& answer) {
+  if (traffic_) traffic_->append(canonical_json(to_json(traffic_record(answer, options_.target))));
+  const AcceptanceCounts& counts = answer.result.counts;
+  if (counts.steps == 0 && counts.plain_steps == 0) return;
+  const std::string line = to_line(acceptance_record(answer, options_));
+  if (acceptance_) acceptance_->append(line);
+  if (!options_.acceptance_log.empty()) append_line(options_.acceptance_log, line);
+}
+
+void Recorder::lost(const std::string& why) {
+  metrics_.record_lost();
+  const std::lock_guard lock(mutex_);
+  if (!std::exchange(complained_, true)) log(LogLevel::kError, "records are being lost (said once): " + why);
+}
+
+}  // namespace specdec::deploy

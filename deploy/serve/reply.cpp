@@ -1,0 +1,134 @@
+#include "deploy/serve/reply.h"
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+// Text comes from a tokenizer: whatever is not UTF-8 is replaced, never thrown over.
+std::string dump(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string event(const Json& body) { return "data: " + dump(body) + "\n\n"; }
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+Json frame_json(const ReplyFrame& frame, bool chunk) {
+  const bool chat = frame.endpoint == Endpoint::kChat;
+  return {{"id", frame.id},
+          {"object", chat ? (chunk ? "chat.completion.chunk" : "chat.completion") : "text_completion"},
+          {"created", frame.created},
+          {"model", frame.model},
+          {"system_fingerprint", or_null(frame.system_fingerprint)},
+          {"choices", Json::array()}};
+}
+
+Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
+  int64_t completion = 0;
+  for (const Answer& answer : answers)
+    if (answer.result) completion += answer.result->completion_tokens;
+  return {{"prompt_tokens", frame.prompt_tokens}, {"completion_tokens", completion}, {"total_tokens", frame.prompt_tokens + completion}};
+}
+
+// Null for several answers, as in vLLM: the figures are those of one sequence.
+Json metrics_json(const std::vector<Answer>& answers) {
+  if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
+  const ChoiceResult& r = *answers[0].result;
+  const AcceptanceCounts& c = r.counts;
+  std::vector<int64_t> histogram = r.accepted_histogram;
+  if (histogram.empty()) histogram.push_back(0);
+  return {{"speculative_decoding",
+           {{"mean_acceptance_length", c.steps > 0 ? c.length() : 1.0},
+            {"draft_acceptance_rate", c.drafted > 0 ? c.draft_efficiency() : 0.0},
+            {"acceptance_histogram", histogram},
+            {"num_spec_steps", c.steps},
+            {"num_accepted_draft_tokens", c.accepted},
+            {"num_draft_tokens", c.drafted},
+            {"num_spec_tokens", histogram.size() - 1}}}};
+}
+
+std::string chunk(const ReplyFrame& frame, Json choice) {
+  Json body = frame_json(frame, true);
+  body["choices"].push_back(std::move(choice));
+  if (frame.include_usage) body["usage"] = nullptr;
+  return event(body);
+}
+
+Json chunk_choice(const ReplyFrame& frame, size_t choice) {
+  Json out = {{"index", choice}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+  if (frame.endpoint == Endpoint::kChat)
+    out["delta"] = Json::object();
+  else
+    out["text"] = "";
+  return out;
+}
+
+Json model_json(const ModelCard& card) {
+  return {{"id", card.name},
+          {"object", "model"},
+          {"created", card.created},
+          {"owned_by", "specdec"},
+          {"root", card.name},
+          {"parent", nullptr},
+          {"max_model_len", card.max_context},
+          {"specdec", {{"target", or_null(card.target)}, {"draft", or_null(card.draft)}, {"package", or_null(card.package)}}}};
+}
+
+}  // namespace
+
+std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers) {
+  Json body = frame_json(frame, false);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const Answer& answer = answers[i];
+    Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
+    if (frame.endpoint == Endpoint::kChat)
+      choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
+    else
+      choice["text"] = answer.text;
+    if (frame.return_token_ids) choice["token_ids"] = answer.token_ids;
+    body["choices"].push_back(std::move(choice));
+  }
+  body["usage"] = usage_json(frame, answers);
+  if (frame.include_metrics) body["metrics"] = metrics_json(answers);
+  return dump(body);
+}
+
+std::string first_event(const ReplyFrame& frame, size_t choice) {
+  if (frame.endpoint != Endpoint::kChat) return {};
+  Json out = chunk_choice(frame, choice);
+  out["delta"] = {{"role", "assistant"}, {"content", ""}};
+  return chunk(frame, std::move(out));
+}
+
+std::string delta_event(const ReplyFrame& frame, size_t choice, const std::string& text, const std::vector<int32_t>& token_ids) {
+  if (text.empty() && !(frame.return_token_ids && !token_ids.empty())) return {};
+  Json out = chunk_choice(frame, choice);
+  if (frame.endpoint == Endpoint::kChat)
+    out["delta"] = {{"content", text}};
+  else
+    out["text"] = text;
+  if (frame.return_token_ids) out["token_ids"] = token_ids;
+  return chunk(frame, std::move(out));
+}
+
+std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason) {
+  Json out = chunk_choice(frame, choice);
+  out["finish_reason"] = to_string(reason);
+  return chunk(frame, std::move(out));
+}
+
+std::string usage_event(const ReplyFrame& frame, const std::vector<Answer>& answers) {
+  if (!frame.include_usage && !frame.include_metrics) return {};
+  Json body = frame_json(frame, true);
+  if (frame.include_usage) body["usage"] = usage_json(frame, answers);
+  if (frame.include_metrics) body["metrics"] = metrics_json(answers);
+  return event(body);
+}
+
+std::string error_event(const ApiError& error, const std::string& request_id) { return "data: " + error_body(error, request_id) + "\n\n"; }
+
+std::string done_event() { return "data: [DONE]\n\n"; }
+
+std::string model_list(const ModelCard& card) { return dump({{"object", "list"}, {"data", Json::array({model_json(card)})}}); }
+
+std::string model_object(const ModelCard& card) { return dump(model_json(card)); }
+
+}  // namespace specdec::deploy

@@ -1,0 +1,49 @@
+// Answers → OpenAI response bodies: whole (chat.completion, text_completion) and as server-sent events, with vLLM's names for the
+// speculation figures. Pure functions over what the channel delivered.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "deploy/serve/protocol.h"
+#include "deploy/serve/queue.h"
+
+namespace specdec::deploy {
+
+// What every body of one request repeats.
+struct ReplyFrame {
+  Endpoint endpoint = Endpoint::kChat;
+  std::string id;                    // "chatcmpl-…" | "cmpl-…"
+  std::string model, system_fingerprint;
+  int64_t created = 0;
+  bool include_usage = false, return_token_ids = false, include_metrics = false;
+  int64_t prompt_tokens = 0;         // all prompts together
+};
+
+// One answer as collected so far.
+struct Answer {
+  std::string text;
+  std::vector<int32_t> token_ids;
+  std::optional<ChoiceResult> result;
+};
+
+std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers);
+
+// Events of a stream, each "data: {…}\n\n". The first of a chat choice carries the role.
+std::string first_event(const ReplyFrame& frame, size_t choice);
+std::string delta_event(const ReplyFrame& frame, size_t choice, const std::string& text, const std::vector<int32_t>& token_ids);
+std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason);
+std::string usage_event(const ReplyFrame& frame, const std::vector<Answer>& answers);  // "" unless usage or metrics were asked for
+std::string error_event(const ApiError& error, const std::string& request_id);
+std::string done_event();
+
+// GET /v1/models and /v1/models/{id}.
+struct ModelCard {
+  std::string name, target, draft, package;  // fingerprints and package digest, "" = none
+  int64_t created = 0, max_context = 0;
+};
+std::string model_list(const ModelCard& card);
+std::string model_object(const ModelCard& card);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,81 @@
+// Continuous batching on one engine thread: which sequences are in the next step, when new ones start and when they leave.
+// Policy only; tokens come from a StepRunner. A request fails only itself: nothing a sequence does leaves run().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "deploy/serve/metrics.h"
+#include "deploy/serve/queue.h"
+#include "deploy/serve/step_runner.h"
+#include "deploy/serve/stop.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+// One answer that ended by itself (stop or length), for the records.
+struct FinishedAnswer {
+  std::shared_ptr<const GenerationRequest> request;
+  size_t choice = 0;
+  std::string text;                   // as sent
+  ChoiceResult result;
+};
+
+struct SchedulerOptions {
+  size_t max_batch = 8;
+  int64_t prompt_budget_tokens = 512; // prompts started between two steps while others run: bounds the gap between their tokens
+  std::vector<int32_t> eos_ids;
+};
+
+class Scheduler {
+ public:
+  Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer, Metrics& metrics,
+            const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
+  ~Scheduler();
+
+  // The engine thread: until the queue is closed and everything in it is answered, or abort().
+  void run();
+  // One round: leave, join, step, deliver. False when there was nothing to do.
+  bool turn();
+  // From any thread: closes the queue; all that runs or waits ends with kDrained before the next step.
+  void abort();
+
+  size_t running() const { return running_.load(std::memory_order_relaxed); }
+  // Sequences in a row that the runner failed, none succeeding between: a broken device, not a broken request.
+  int64_t failures_in_a_row() const { return failures_.load(std::memory_order_relaxed); }
+
+ private:
+  struct Active;
+  void leave();
+  void join();
+  bool start(std::unique_ptr<Active> sequence);
+  void step();
+  void deliver(Active& sequence, const StepResult& result);
+  void end(Active& sequence, FinishReason reason);
+  void drain();
+
+  SchedulerOptions options_;
+  StepRunner& runner_;
+  RequestQueue& queue_;
+  const text::Tokenizer& tokenizer_;
+  Metrics& metrics_;
+  const Clock& clock_;
+  std::function<void(const FinishedAnswer&)> on_finished_;
+
+  std::vector<std::unique_ptr<Active>> active_;
+  std::shared_ptr<const GenerationRequest> joining_;  // the request whose answers are being started
+  size_t next_choice_ = 0;
+  std::vector<SequenceKey> keys_;                     // buffers of step()
+  std::vector<StepResult> results_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<size_t> running_{0};
+  std::atomic<int64_t> failures_{0};
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,133 @@
+#include "deploy/serve/server.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+#include <chrono>
+#include <optional>
+#include <thread>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "deploy/serve/http.h"
+#include "deploy/serve/recorder.h"
+#include "deploy/serve/scheduler.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr int64_t kBrokenAfter = 32;  // failed sequences in a row
+constexpr auto kPoll = std::chrono::milliseconds(20);
+
+void check(const ServeOptions& o) {
+  const auto range = [](const char* flag, double value, double low, double high) {
+    if (!(value >= low && value <= high))
+      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected " + std::to_string(static_cast<int64_t>(low)) + " to " +
+                                         std::to_string(static_cast<int64_t>(high)) + ", found " + std::to_string(value));
+  };
+  range("--port", o.port, 0, 65535);
+  range("--max-batch", static_cast<double>(o.max_batch), 1, 1024);
+  range("--queue-limit", static_cast<double>(o.queue_limit), 1, 1 << 20);
+  range("--max-context", static_cast<double>(o.max_context), 0, 1 << 24);
+  range("--drain-seconds", o.drain_seconds, 0, 86400);
+}
+
+// One descriptor a connection, and some for files.
+void raise_descriptor_limit(size_t connections) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min<rlim_t>(limit.rlim_max, connections + 256);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) log(LogLevel::kWarn, "the limit of open files could not be raised");
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
+      : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit)),
+        api(std::move(keys), limits, queue, metrics, clock,
+            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }}),
+        admin([this] { drain_asked.store(true); }), http(limits) {}
+
+  size_t running_sequences() const {
+    const Scheduler* s = scheduler.load();
+    return s ? s->running() : 0;
+  }
+
+  ServeOptions options;
+  const Clock& clock;
+  Metrics metrics;
+  RequestQueue queue;
+  std::atomic<bool> drain_asked{false}, broken{false};
+  std::atomic<Scheduler*> scheduler{nullptr};
+  Api api;
+  AdminApi admin;
+  HttpServer http;
+  int port = 0;
+};
+
+Server::Server(const ServeOptions& options, const ServeLimits& limits, const Clock& clock) {
+  check(options);
+  ApiKeys keys = options.api_key_file.empty() ? ApiKeys() : ApiKeys::load(options.api_key_file);
+  check_exposure(options.host, keys);
+  raise_descriptor_limit(limits.connections);
+  impl_ = std::make_unique<Impl>(options, limits, clock, std::move(keys));
+  impl_->port = impl_->http.listen(options.host, options.port, impl_->api);
+  if (!options.admin_socket.empty()) impl_->http.listen_unix(options.admin_socket, impl_->admin);
+  impl_->http.start();
+}
+
+Server::~Server() = default;
+
+int Server::port() const { return impl_->port; }
+
+std::string Server::address() const {
+  const std::string& host = impl_->options.host;
+  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(impl_->port);
+}
+
+void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready) {
+  Impl& s = *impl_;
+  RecorderOptions records;
+  records.record_dir = s.options.record_dir;
+  records.acceptance_log = s.options.acceptance_log;
+  records.target = model.card.target;
+  records.draft = model.card.draft;
+  Recorder recorder(records, s.metrics, s.clock);
+  SchedulerOptions options;
+  options.max_batch = static_cast<size_t>(s.options.max_batch);
+  options.eos_ids = model.eos_ids;
+  Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
+                      [&recorder](const FinishedAnswer& answer) { recorder.record(answer); });
+  s.scheduler.store(&scheduler);
+  s.api.set_ready(std::move(model));
+  std::atomic<bool> engine_done{false};
+  std::thread engine([&] {
+    scheduler.run();
+    engine_done.store(true);
+  });
+  if (on_ready) on_ready();
+  const auto failing = [&] { return scheduler.failures_in_a_row() >= kBrokenAfter; };
+  while (!stop_asked() && !s.drain_asked.load() && !failing()) std::this_thread::sleep_for(kPoll);
+
+  s.broken.store(failing());
+  s.api.set_draining();
+  s.http.stop_accepting();
+  s.queue.close();
+  const double deadline = s.clock.seconds() + (s.broken.load() ? 0 : s.options.drain_seconds);
+  while (!engine_done.load() && s.clock.seconds() < deadline) std::this_thread::sleep_for(kPoll);
+  scheduler.abort();
+  engine.join();
+  // The last events are on their way to the clients: a little time to write them, none for clients that do not read.
+  for (int i = 0; i < 100 && s.http.connections() > 0; ++i) std::this_thread::sleep_for(kPoll);
+  s.http.stop();
+  s.scheduler.store(nullptr);
+  recorder.stop();
+  if (s.broken.load())
+    throw Error(ErrorKind::kDevice, std::to_string(kBrokenAfter) + " sequences failed one after the other: the device does not work any more (see the log)");
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,47 @@
+// The seam between the scheduler and whatever computes tokens: decode::Stepper over real models (engine/), a table in tests.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/run_options.h"
+
+namespace specdec::deploy {
+
+using SequenceKey = int64_t;
+
+struct SequenceSpec {
+  std::span<const int32_t> prompt;   // at least one token; prompt + max_tokens fit the context
+  int64_t max_tokens = 0;
+  SamplingOptions sampling;
+  uint64_t seed = 0;
+};
+
+struct StepResult {
+  bool failed = false;               // this sequence cannot go on; the others are not touched
+  std::vector<int32_t> emitted;      // at least one token unless failed
+  int drafted = 0, accepted = 0;
+  std::vector<double> overlaps;      // Σ min(p, q) at each reached position
+};
+
+// Running totals since the start.
+struct StageSeconds {
+  double prompt = 0, draft = 0, verify = 0, sample = 0;
+  int64_t draft_failures = 0;        // sequences that fell back to plain decoding
+};
+
+// Used by the engine thread only.
+class StepRunner {
+ public:
+  virtual ~StepRunner() = default;
+  // Opens a sequence and runs its prompt. Throws Error; nothing is left behind then.
+  virtual SequenceKey start(const SequenceSpec& spec) = 0;
+  // One draft-verify-commit step over distinct sequences; results[i] belongs to batch[i]. What concerns one sequence is
+  // reported in its result; an exception concerns all of them.
+  virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;
+  virtual void finish(SequenceKey key) = 0;
+  virtual StageSeconds stage_seconds() const = 0;
+};
+
+}  // namespace specdec::deploy
