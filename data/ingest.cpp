@@ -1,5 +1,6 @@
 #include "data/ingest.h"
 
+#include <algorithm>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
@@ -49,6 +50,27 @@ std::string content_digest(const TrafficRecord& record) {
   return sha.hex();
 }
 
+// A directory stands for its own traffic files in the order of their names: `serve --record` fills one.
+std::vector<std::string> expand_sources(const std::vector<std::string>& sources) {
+  std::vector<std::string> files;
+  for (const std::string& source : sources) {
+    if (!fs::is_directory(source)) {
+      files.push_back(source);
+      continue;
+    }
+    std::vector<std::string> inside;
+    for (const auto& entry : fs::directory_iterator(source)) {
+      const std::string extension = entry.path().extension().string();
+      if (entry.is_regular_file() && (extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".txt"))
+        inside.push_back(entry.path().string());
+    }
+    if (inside.empty()) throw Error(ErrorKind::kData, source + ": a directory without .jsonl, .ndjson, .json or .txt files");
+    std::sort(inside.begin(), inside.end());
+    files.insert(files.end(), inside.begin(), inside.end());
+  }
+  return files;
+}
+
 class Ingest {
  public:
   Ingest(const IngestOptions& options, const ProgressFn& progress)
@@ -78,12 +100,13 @@ class Ingest {
   ShardIndex fill(const fs::path& directory) {
     rejects_ = std::make_unique<OutputFile>(directory / "rejects.jsonl");
     spool_ = std::make_unique<RowSpool>(directory / "spool");
-    for (const std::string& source : options_.sources) total_bytes_ += InputFile(source, ErrorKind::kData).size();
+    const std::vector<std::string> sources = expand_sources(options_.sources);
+    for (const std::string& source : sources) total_bytes_ += InputFile(source, ErrorKind::kData).size();
     if (!options_.holdout_source.empty()) {
       total_bytes_ += InputFile(options_.holdout_source, ErrorKind::kData).size();
       read_source(options_.holdout_source, true);
     }
-    for (const std::string& source : options_.sources) read_source(source, false);
+    for (const std::string& source : sources) read_source(source, false);
     if (spool_->size() == 0) throw no_rows();
     rejects_->finish();
     spool_->finish();

@@ -11,7 +11,7 @@
 namespace specdec::data {
 
 struct IngestOptions {
-  std::vector<std::string> sources;    // files
+  std::vector<std::string> sources;    // files, or directories whose .jsonl, .ndjson, .json and .txt files are read
   std::string holdout_source;          // a file whose rows all go to the hold-out; "" = none
   std::string target, out;             // resolved model directory; output directory
   std::string format = "auto";         // auto | chat | prompt | text | plain | traffic

@@ -1,0 +1,259 @@
+// `specdec data ingest | stats | regenerate`.
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/schema/package_manifest.h"
+#include "cli/child_process.h"
+#include "cli/command.h"
+#include "data/ingest.h"
+#include "data/openai_client.h"
+#include "data/regenerate.h"
+#include "data/stats.h"
+
+namespace specdec::cli {
+
+namespace {
+
+constexpr double kServerStartSeconds = 60, kModelLoadSeconds = 1800;
+
+// MODEL for commands that need its tokenizer: a Hugging Face directory, or a package (its target).
+std::string model_directory(const std::string& argument) {
+  if (const auto package = resolve_package(argument, false)) return package->target.string();
+  if (fs::is_directory(argument)) return argument;
+  throw Error(ErrorKind::kData, argument + ": expected a model directory (tokenizer.json, config.json, *.safetensors) or a package");
+}
+
+bool is_url(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
+
+void print_json(Json result, const std::string& verdict, const std::string& started, double seconds) {
+  result["verdict"] = verdict;
+  result["started"] = started;
+  result["seconds"] = seconds;
+  result["tool_version"] = SPECDEC_VERSION;
+  std::printf("%s\n", result.dump(-1, ' ', false, Json::error_handler_t::replace).c_str());
+}
+
+std::string counts_text(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
+  return text;
+}
+
+// index.json and what the caller wants to see of it: rows and tokens of each split.
+Json index_json(const ShardIndex& index) {
+  Json result = to_json(index);
+  Json splits = Json::object();
+  for (const ShardFile& s : index.shards) {
+    Json& g = splits[s.split];
+    if (g.is_null()) g = {{"rows", 0}, {"tokens", 0}, {"loss_tokens", 0}};
+    g["rows"] = g["rows"].get<int64_t>() + s.num_rows;
+    g["tokens"] = g["tokens"].get<int64_t>() + s.num_tokens;
+    g["loss_tokens"] = g["loss_tokens"].get<int64_t>() + s.num_loss_tokens;
+  }
+  result["splits"] = splits;
+  return result;
+}
+
+void print_splits(const Json& result, const std::string& out) {
+  for (const auto& [split, g] : result["splits"].items())
+    std::printf("%-8s %8lld rows %12lld tokens %12lld learnt\n", split.c_str(), static_cast<long long>(g["rows"].get<int64_t>()),
+                static_cast<long long>(g["tokens"].get<int64_t>()), static_cast<long long>(g["loss_tokens"].get<int64_t>()));
+  std::printf("written to %s\n", out.c_str());
+}
+
+int run_ingest(const Global& global, data::IngestOptions options) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  const double start = clock.seconds();
+  const std::string target = options.target;
+  options.target = model_directory(target);
+  const data::IngestResult done = data::ingest(options, make_progress(global));
+  Json result = index_json(done.index);
+  if (global.json) {
+    Json inputs = Json::array({{{"path", target}, {"id", done.index.target_id}}});
+    for (const auto& [file, digest] : done.index.sources) inputs.push_back({{"path", file}, {"sha256", digest}});
+    result["inputs"] = inputs;
+    result["out"] = options.out;
+    result["split_rule"] = done.split_rule;
+    result["read_rows"] = done.read_rows;
+    result["skipped_rows"] = done.skipped_rows;
+    print_json(std::move(result), "done", started, clock.seconds() - start);
+    return 0;
+  }
+  std::printf("read     %8lld rows\n", static_cast<long long>(done.read_rows));
+  if (!done.index.rejects.empty()) std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(), (fs::path(options.out) / "rejects.jsonl").c_str());
+  if (done.index.duplicates) std::printf("dropped  %8lld duplicates\n", static_cast<long long>(done.index.duplicates));
+  if (!done.index.redactions.empty()) std::printf("redacted %s\n", counts_text(done.index.redactions).c_str());
+  if (done.index.truncated_rows)
+    std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows), static_cast<long long>(done.index.dropped_tokens));
+  print_splits(result, options.out);
+  return 0;
+}
+
+int run_stats(const Global& global, const data::StatsOptions& options) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  const double start = clock.seconds();
+  const data::DataStats stats = data::data_stats(options.data);
+  if (!global.json) {
+    std::fputs(data::to_table(stats).c_str(), stdout);
+    return 0;
+  }
+  Json result = to_json(stats);
+  result["inputs"] = Json::array({{{"path", options.data}, {"sha256", stats.digest}}});
+  print_json(std::move(result), "done", started, clock.seconds() - start);
+  return 0;
+}
+
+// Loading weights takes longer than opening the port: completions would be refused until then.
+void wait_until_ready(BackgroundChild& server, const std::string& url) {
+  data::ClientOptions options;
+  options.url = url;
+  data::OpenAiClient client(options);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kModelLoadSeconds);
+  while (client.probe("/ready").status != 200) {
+    if (!server.running()) throw Error(ErrorKind::kNetwork, "the server ended while it loaded the model (exit code " + std::to_string(server.stop()) + ")");
+    if (std::chrono::steady_clock::now() > end) throw Error(ErrorKind::kNetwork, "the server did not load the model in 30 minutes");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+struct RegenerateFlags {
+  data::RegenerateOptions options;
+  std::string target, target_files, api_key_file;
+  DeviceOptions device;
+};
+
+int run_regenerate(const Global& global, RegenerateFlags flags) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  const double start = clock.seconds();
+  data::RegenerateOptions& options = flags.options;
+  options.seed = flags.device.seed;
+  if (!flags.api_key_file.empty()) {
+    options.api_key = read_file(flags.api_key_file, 1 << 16, ErrorKind::kConfig);
+    while (!options.api_key.empty() && std::isspace(static_cast<unsigned char>(options.api_key.back()))) options.api_key.pop_back();
+  } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
+    options.api_key = key;
+  }
+  std::unique_ptr<BackgroundChild> server;
+  const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
+  if (is_url(flags.target)) {
+    options.url = flags.target;
+    if (!flags.target_files.empty()) options.target = model_directory(flags.target_files);
+  } else {
+    options.target = model_directory(flags.target);
+    options.url = "http://127.0.0.1";
+    data::validate(options);  // before a server is started for nothing
+    const std::string width = std::to_string(options.concurrency);
+    make_directories(server_log.parent_path());
+    server = std::make_unique<BackgroundChild>(
+        global.program,
+        std::vector<std::string>{"serve", "--target", options.target, "--port", "0", "--device", flags.device.device, "--dtype", flags.device.dtype,
+                                 "--threads", std::to_string(flags.device.threads), "--max-batch", width},
+        server_log);
+    options.url = server->wait_for_line("listening on ", kServerStartSeconds);
+    wait_until_ready(*server, options.url);
+  }
+  const data::RegenerateResult done = data::regenerate(options, make_progress(global));
+  if (server) {
+    server->stop();
+    fs::remove(server_log);
+  }
+  Json result = index_json(done.index);
+  if (global.json) {
+    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}}, {{"path", flags.target}, {"id", done.index.target_id}}});
+    result["out"] = options.out;
+    result["model"] = done.model;
+    result["asked"] = done.asked;
+    result["reused"] = done.reused;
+    print_json(std::move(result), "done", started, clock.seconds() - start);
+    return 0;
+  }
+  std::printf("answers  %8lld new, %lld kept from an earlier run, by %s\n", static_cast<long long>(done.asked), static_cast<long long>(done.reused), done.model.c_str());
+  if (!done.index.rejects.empty()) std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(), (fs::path(options.out) / "rejects.jsonl").c_str());
+  print_splits(result, options.out);
+  return 0;
+}
+
+void add_ingest(Cli& cli, CLI::App& data) {
+  auto o = std::make_shared<data::IngestOptions>();
+  CLI::App* sub = data.add_subcommand("ingest", "Traffic logs into redacted, deduplicated, split, tokenised shards");
+  sub->add_option("sources", o->sources, "Files, or directories of .jsonl, .ndjson, .json and .txt files (serve --record fills one)");
+  sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used")->required();
+  sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")->required();
+  sub->add_option("--format", o->format, "auto | chat | prompt | text | plain | traffic")->capture_default_str();
+  sub->add_option("--separator", o->separator, "Between documents of plain text; \"\" = one document a file")->capture_default_str();
+  sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")->capture_default_str();
+  sub->add_option("--max-record-bytes", o->max_record_bytes, "Longer lines and documents are rejected")->capture_default_str();
+  sub->add_option("--min-chars", o->min_chars, "Reject rows with fewer Unicode characters of content (white space around text not counted)");
+  sub->add_option("--skip", o->skip, "Leave out the first N accepted rows, in file order");
+  sub->add_option("--limit", o->limit, "Then keep N rows and read no further; 0 = all");
+  sub->add_option("--written-by", o->written_by, "Who wrote the answers")->capture_default_str();
+  sub->add_option("--holdout", o->holdout, "Share of the conversations held out")->capture_default_str()->group("Split");
+  sub->add_option("--holdout-count", o->holdout_count, "Number of conversations held out, instead of a share")->group("Split");
+  sub->add_option("--holdout-rule", o->holdout_rule, "auto | time (the latest) | hash (seeded) | first")->capture_default_str()->group("Split");
+  sub->add_option("--holdout-src", o->holdout_source, "File whose rows are all held out, with their conversations")->group("Split");
+  sub->add_option("--order", o->order, "given | shuffle: rows of the training split")->capture_default_str()->group("Split");
+  sub->add_option("--seed", o->seed, "Of the hash split and of the shuffle")->capture_default_str()->group("Split");
+  sub->add_option("--domain", o->domain, "Tag of every row of this call")->group("Domains");
+  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\")")->group("Domains");
+  sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
+  sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
+  sub->footer(
+      "Examples:\n"
+      "  specdec data ingest logs/*.jsonl --target T --out traffic --max-length 2048\n"
+      "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 --holdout-count 200 --holdout-rule first\n"
+      "  specdec data ingest traffic/ --target store:production --out data --domain-field team");
+  sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
+}
+
+void add_stats(Cli& cli, CLI::App& data) {
+  auto o = std::make_shared<data::StatsOptions>();
+  CLI::App* sub = data.add_subcommand("stats", "Counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
+  sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->required();
+  sub->footer("Examples:\n  specdec data stats traffic\n  specdec --json data stats traffic");
+  sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_stats(cli.global, *o); }; });
+}
+
+void add_regenerate(Cli& cli, CLI::App& data) {
+  auto f = std::make_shared<RegenerateFlags>();
+  data::RegenerateOptions& o = f->options;
+  CLI::App* sub = data.add_subcommand("regenerate", "Answers rewritten by the current target, through an OpenAI-compatible endpoint");
+  sub->add_option("dir", o.data, "Output of data ingest")->required();
+  sub->add_option("--target", f->target, "MODEL (served by a child on a free port) or URL http(s)://host[:port][/v1]")->required();
+  sub->add_option("--out", o.out, "Directory to write")->required();
+  sub->add_option("--target-files", f->target_files, "With a URL: local directory of the same model; its fingerprint is recorded, its tokenizer used");
+  sub->add_option("--model", o.model, "Name at the endpoint (else the first of /v1/models)");
+  sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
+  sub->add_option("--temperature", o.temperature, "For every row (else the row's own, else 1)");
+  sub->add_option("--max-tokens", o.max_tokens, "Of an answer; 0 = as many as the old answer had")->capture_default_str();
+  sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
+  sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
+  sub->add_flag("--prompt-as-text", o.prompt_as_text, "Send prompts as text, for endpoints that take no token ids");
+  sub->add_flag("--resume", o.resume, "Keep the answers of an interrupted run");
+  add_device_flags(*sub, f->device);
+  sub->footer(
+      "Examples:\n"
+      "  specdec data regenerate traffic --target stories260K --out traffic-new\n"
+      "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out traffic-new --concurrency 32\n"
+      "  specdec data regenerate traffic --target stories260K --out traffic-new --resume");
+  sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
+}
+
+}  // namespace
+
+void add_data(Cli& cli) {
+  CLI::App* data = cli.app.add_subcommand("data", "Production traffic into training data");
+  data->require_subcommand(1);
+  add_ingest(cli, *data);
+  add_stats(cli, *data);
+  add_regenerate(cli, *data);
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,47 @@
+// Answers of an endpoint as they come, each durable before it counts: the memory of an interrupted `data regenerate`.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json.h"
+
+namespace specdec::data {
+
+struct Answer {
+  std::string id;                  // of the row
+  std::vector<int32_t> tokens;     // the whole new row
+  std::vector<uint8_t> loss_mask;
+  int64_t prompt_tokens = 0;
+  std::string rejected;            // reason; then the rest is empty
+};
+
+// JSONL: a header with the settings, then one line an answer. Not thread-safe.
+class AnswerLog {
+ public:
+  // Without `resume` the file must not exist. With it, the header must equal `settings`; a torn last line is dropped.
+  // Throws Error(kUsage) otherwise (naming the settings that differ), Error(kData) for a damaged file, Error(kIo).
+  AnswerLog(std::filesystem::path file, const Json& settings, bool resume);
+  ~AnswerLog();
+  AnswerLog(const AnswerLog&) = delete;
+  AnswerLog& operator=(const AnswerLog&) = delete;
+
+  void append(const Answer& answer);  // written and fdatasync'ed on return
+  bool contains(const std::string& id) const { return answers_.count(id) != 0; }
+  const Answer& at(const std::string& id) const { return answers_.at(id); }
+  size_t size() const { return answers_.size(); }
+  void remove();
+
+ private:
+  void read_existing(const Json& settings);
+  void write_line(const Json& line);
+
+  std::filesystem::path path_;
+  int fd_ = -1;
+  std::unordered_map<std::string, Answer> answers_;
+};
+
+}  // namespace specdec::data

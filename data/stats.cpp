@@ -1,0 +1,136 @@
+#include "data/stats.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <set>
+#include <unordered_set>
+#include <vector>
+
+#include "base/statistics.h"
+#include "data/shard_reader.h"
+
+namespace specdec::data {
+
+namespace {
+
+uint64_t bigram(int32_t previous, int32_t token) { return static_cast<uint64_t>(static_cast<uint32_t>(previous)) << 32 | static_cast<uint32_t>(token); }
+
+struct Accumulator {
+  std::vector<double> lengths;
+  std::map<std::string, std::set<std::string>> conversations;                  // split → names
+  std::map<std::pair<std::string, std::string>, std::set<std::string>> by_domain;
+  std::unordered_set<uint64_t> train_bigrams;
+  int64_t covered = 0, asked = 0;
+};
+
+void count_row(const TokenRow& row, const std::string& split, DataStats& stats, Accumulator& sums) {
+  const int64_t loss = std::count(row.loss_mask.begin(), row.loss_mask.end(), 1);
+  for (GroupCounts* g : {&stats.splits[split], &stats.domains[split][row.domain]}) {
+    ++g->rows;
+    g->tokens += static_cast<int64_t>(row.tokens.size());
+    g->loss_tokens += loss;
+  }
+  sums.conversations[split].insert(row.conversation);
+  sums.by_domain[{split, row.domain}].insert(row.conversation);
+  sums.lengths.push_back(static_cast<double>(row.tokens.size()));
+  stats.predicted_tokens += static_cast<int64_t>(row.tokens.size()) - 1;
+  for (size_t i = 1; i < row.tokens.size(); ++i) {
+    const uint64_t pair = bigram(row.tokens[i - 1], row.tokens[i]);
+    if (split == "train") {
+      sums.train_bigrams.insert(pair);
+    } else if (row.loss_mask[i]) {
+      ++sums.asked;
+      sums.covered += sums.train_bigrams.count(pair) != 0;
+    }
+  }
+}
+
+Json counts_json(const GroupCounts& g) {
+  return {{"rows", g.rows}, {"conversations", g.conversations}, {"tokens", g.tokens}, {"loss_tokens", g.loss_tokens}};
+}
+
+std::string line(const std::string& name, const GroupCounts& g) {
+  char text[160];
+  std::snprintf(text, sizeof text, "%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(), static_cast<long long>(g.rows),
+                static_cast<long long>(g.conversations), static_cast<long long>(g.tokens), static_cast<long long>(g.loss_tokens));
+  return text;
+}
+
+std::string list(const std::map<std::string, int64_t>& counts) {
+  std::string text;
+  for (const auto& [name, n] : counts) text += (text.empty() ? "" : ", ") + name + " " + std::to_string(n);
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+DataStats data_stats(const std::filesystem::path& directory) {
+  const ShardReader reader(directory);
+  DataStats stats;
+  stats.index = reader.index();
+  stats.digest = reader.digest();
+  Accumulator sums;
+  // Train first: its pairs are what the hold-out is looked up in.
+  for (const std::string split : {"train", "holdout"})
+    for (const TokenRow& row : reader.rows(split)) count_row(row, split, stats, sums);
+  for (auto& [split, g] : stats.splits) g.conversations = static_cast<int64_t>(sums.conversations[split].size());
+  for (auto& [key, names] : sums.by_domain) stats.domains[key.first][key.second].conversations = static_cast<int64_t>(names.size());
+  for (const std::string& name : sums.conversations["holdout"]) stats.shared_conversations += sums.conversations["train"].count(name) != 0;
+  if (!sums.lengths.empty()) {
+    stats.length_p50 = quantile(sums.lengths, 0.5);
+    stats.length_p95 = quantile(sums.lengths, 0.95);
+    stats.length_max = static_cast<int64_t>(*std::max_element(sums.lengths.begin(), sums.lengths.end()));
+  }
+  stats.has_coverage = sums.asked > 0 && stats.splits.count("train") != 0;
+  if (stats.has_coverage) stats.bigram_coverage = static_cast<double>(sums.covered) / static_cast<double>(sums.asked);
+  return stats;
+}
+
+Json to_json(const DataStats& s) {
+  Json splits = Json::object(), domains = Json::object();
+  for (const auto& [split, g] : s.splits) splits[split] = counts_json(g);
+  for (const auto& [split, groups] : s.domains)
+    for (const auto& [domain, g] : groups) domains[split][domain] = counts_json(g);
+  return {{"schema", "specdec.data-stats/1"},
+          {"data_digest", s.digest},
+          {"target_id", s.index.target_id},
+          {"tokenizer_digest", s.index.tokenizer_digest},
+          {"written_by", s.index.written_by},
+          {"splits", splits},
+          {"domains", domains},
+          {"length", {{"p50", s.length_p50}, {"p95", s.length_p95}, {"max", s.length_max}}},
+          {"predicted_tokens", s.predicted_tokens},
+          {"shared_conversations", s.shared_conversations},
+          {"bigram_coverage", s.has_coverage ? Json(s.bigram_coverage) : Json(nullptr)},
+          {"max_length", s.index.max_length},
+          {"truncated_rows", s.index.truncated_rows},
+          {"dropped_tokens", s.index.dropped_tokens},
+          {"duplicates", s.index.duplicates},
+          {"rejects", s.index.rejects},
+          {"redactions", s.index.redactions}};
+}
+
+std::string to_table(const DataStats& s) {
+  char text[256];
+  std::snprintf(text, sizeof text, "%-24s %10s %14s %14s %14s\n", "", "rows", "conversations", "tokens", "learnt");
+  std::string table = text;
+  for (const auto& [split, g] : s.splits) {
+    table += line(split, g);
+    const auto& groups = s.domains.at(split);
+    if (groups.size() > 1 || !groups.begin()->first.empty())
+      for (const auto& [domain, d] : groups) table += line("  " + (domain.empty() ? std::string("(no domain)") : domain), d);
+  }
+  std::snprintf(text, sizeof text, "row length      p50 %.0f, p95 %.0f, max %lld tokens; cut %lld rows, %lld tokens dropped\n", s.length_p50, s.length_p95,
+                static_cast<long long>(s.length_max), static_cast<long long>(s.index.truncated_rows), static_cast<long long>(s.index.dropped_tokens));
+  table += text;
+  if (s.has_coverage) {
+    std::snprintf(text, sizeof text, "bigram coverage %.1f %% of the hold-out's learnt tokens follow a pair seen in train\n", 100 * s.bigram_coverage);
+    table += text;
+  }
+  table += "written by      " + s.index.written_by + "\nrejected        " + list(s.index.rejects) + "\nduplicates      " + std::to_string(s.index.duplicates) +
+           "\nredacted        " + list(s.index.redactions) + "\ndigest          " + s.digest + "\n";
+  if (s.shared_conversations > 0) table += "WARNING         " + std::to_string(s.shared_conversations) + " conversations are in both splits\n";
+  return table;
+}
+
+}  // namespace specdec::data
