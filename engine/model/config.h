@@ -1,7 +1,8 @@
 // The shape of a decoder, read from a Hugging Face config.json. A family is data: flags here and a table of tensor names.
+// Of LibTorch only header-only types are used, so that config.cpp links without it (fuzzing).
 #pragma once
 
-#include <ATen/ATen.h>
+#include <torch/headeronly/core/ScalarType.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -18,6 +19,8 @@ struct RopeConfig {
   double theta = 10000;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;  // llama3
   int64_t original_max_position = 8192;
+
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct LayerConfig {
@@ -33,10 +36,13 @@ struct DecoderConfig {
   RopeConfig rope;
   bool tie_embeddings = false;
   std::vector<LayerConfig> layers;   // size num_layers
-  at::ScalarType dtype = at::kFloat;  // the checkpoint's own (config dtype/torch_dtype)
+  at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's own (config dtype/torch_dtype)
   std::vector<int32_t> eos_ids;      // config.json and generation_config.json, united
   int32_t bos_id = -1;
 };
+
+// "float32" | "bfloat16" | "float16": the names of config.json. Throws Error(kInternal) for other types.
+const char* dtype_name(at::ScalarType dtype);
 
 // Throws Error(kModel) naming file and key for anything missing, out of range, unsupported (unknown model_type) or inconsistent.
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where);

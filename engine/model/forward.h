@@ -13,7 +13,8 @@
 
 namespace specdec::model {
 
-// Called with the residual stream after `layer` layers ([T, E] or [B, S, E]); 0 is the embedding. EAGLE-3 taps use it.
+// Called with the residual stream after `layer` layers ([T, E] or [B, S, E], the weights' dtype); 0 is the embedding.
+// EAGLE-3 taps use it.
 using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidden)>;
 
 // Teacher-forced pass without a cache, differentiable. tokens [B, S] int64, right-padded (causal: padding never reaches
@@ -26,7 +27,7 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 
 // Incremental pass over several sequences at once (flat batch). Each part appends its tokens to its cache and gets logits
 // for its last `num_logits` tokens. tree_mask: [T, T] bool over the part's own tokens (true = may attend), undefined = causal;
-// positions: explicit, or empty for cache length + 0..T-1.
+// positions: explicit, or empty for cache length + 0..T-1. A cache may appear once in a pass.
 struct SequencePart {
   KvCache* cache = nullptr;
   std::span<const int32_t> tokens;
@@ -34,7 +35,10 @@ struct SequencePart {
   at::Tensor tree_mask;
   std::vector<int64_t> positions;
 };
-// Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order. Caches are committed.
+// Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order. Caches are committed. Never with gradients.
+// fp32 and bf16 on a CPU run on engine/kernels/cpu: the logits of a row are the same bits whatever rows, parts and threads it
+// shares the pass with, and whether its context came token by token or at once. Throws Error(kData) for a token id outside the
+// vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or positions).
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {});
 
 }  // namespace specdec::model

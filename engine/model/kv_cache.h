@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "engine/model/config.h"
@@ -15,6 +16,9 @@ class KvCache {
   KvCache(const DecoderConfig& config, at::Device device, at::ScalarType dtype);
 
   int64_t length() const { return length_; }
+  int64_t capacity() const { return capacity_; }
+  const at::Tensor& keys(int64_t layer) const { return k_[static_cast<size_t>(layer)]; }      // [G, capacity, D]
+  const at::Tensor& values(int64_t layer) const { return v_[static_cast<size_t>(layer)]; }
   void truncate(int64_t length);       // length <= length(); throws Error(kInternal) otherwise
   void reserve(int64_t capacity);      // tokens; keeps the content
   // Writes rows at [length, length + T) of one layer and returns views [G, length + T, D] of keys and values.

@@ -1,0 +1,100 @@
+// The one place that chooses a variant.
+#include <c10/core/GradMode.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <initializer_list>
+
+#include "engine/kernels/ops.h"
+#include "engine/kernels/variants.h"
+
+namespace specdec::kernels {
+
+namespace {
+
+bool forced_by_environment() {
+  const char* value = std::getenv("SPECDEC_KERNELS");
+  return value && std::strcmp(value, "ref") == 0;
+}
+
+std::atomic<bool>& forced() {
+  static std::atomic<bool> on = forced_by_environment();
+  return on;
+}
+
+enum class Variant { kRef, kCpu, kCuda };
+
+// Our kernels need plain memory: one device, one dtype they know, no gradients. All else is ATen's.
+Variant choose(std::initializer_list<const at::Tensor*> inputs) {
+  if (reference_forced()) return Variant::kRef;
+  const at::Tensor& first = **inputs.begin();
+  const auto device = first.device();
+  const auto dtype = first.scalar_type();
+  for (const at::Tensor* input : inputs) {
+    if (!input->defined()) continue;
+    if (c10::GradMode::is_enabled() && input->requires_grad()) return Variant::kRef;
+    if (input->device() != device || input->scalar_type() != dtype) return Variant::kRef;
+  }
+  const bool common = dtype == at::kFloat || dtype == at::kBFloat16;
+  if (device.is_cpu() && common) return Variant::kCpu;
+  if (device.is_cuda() && (common || dtype == at::kHalf)) return Variant::kCuda;
+  return Variant::kRef;
+}
+
+at::Tensor or_empty_like(const at::Tensor& out, const at::Tensor& like) {
+  return out.defined() ? out : at::empty(like.sizes(), like.options());
+}
+
+}  // namespace
+
+bool reference_forced() { return forced().load(std::memory_order_relaxed); }
+void force_reference(bool on) { forced() = on; }
+
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) { return ref::embedding(table, ids, out); }
+
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) {
+  const Variant variant = choose({&x, &weight});
+  if (variant == Variant::kRef) return ref::rms_norm(x, weight, eps, out);
+  at::Tensor result = or_empty_like(out, x);
+  variant == Variant::kCpu ? cpu::rms_norm(x, weight, eps, result) : cuda::rms_norm(x, weight, eps, result);
+  return result;
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
+  const bool few = x.numel() <= cpu::kMaxRows * x.size(-1);
+  if (!few || choose({&x, &weight, &bias}) != Variant::kCpu) return ref::linear(x, weight, bias, out);
+  auto shape = x.sizes().vec();
+  shape.back() = weight.size(0);
+  at::Tensor result = out.defined() ? out : at::empty(shape, x.options());
+  cpu::linear(x, weight, bias, result);
+  return result;
+}
+
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
+  const Variant variant = choose({&x});
+  if (variant == Variant::kRef) return ref::rope(x, cos, sin, out);
+  at::Tensor result = or_empty_like(out, x);
+  variant == Variant::kCpu ? cpu::rope(x, cos, sin, result) : cuda::rope(x, cos, sin, result);
+  return result;
+}
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out) {
+  const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows;
+  if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, out);
+  at::Tensor result = or_empty_like(out, q);
+  cpu::attention(q, k, v, allowed, result);
+  return result;
+}
+
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  const Variant variant = choose({&gate, &up});
+  if (variant == Variant::kRef) return ref::silu_mul(gate, up, out);
+  at::Tensor result = or_empty_like(out, gate);
+  variant == Variant::kCpu ? cpu::silu_mul(gate, up, result) : cuda::silu_mul(gate, up, result);
+  return result;
+}
+
+at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) { return ref::add(a, b, out); }
+
+}  // namespace specdec::kernels

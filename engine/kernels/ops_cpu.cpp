@@ -1,0 +1,122 @@
+// The cpu variants on tensors: bf16 is widened, computed in fp32 and rounded once.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "engine/kernels/cpu/cpu.h"
+#include "engine/kernels/team.h"
+#include "engine/kernels/variants.h"
+
+namespace specdec::kernels::cpu {
+
+namespace {
+
+at::Tensor wide(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
+// fp32 memory for a result: `out` itself where that is possible.
+at::Tensor result_buffer(const at::Tensor& out) {
+  return out.scalar_type() == at::kFloat && out.is_contiguous() ? out : at::empty(out.sizes(), out.options().dtype(at::kFloat));
+}
+void deliver(const at::Tensor& buffer, const at::Tensor& out) {
+  if (!buffer.is_same(out)) out.copy_(buffer);
+}
+
+// f(begin, end) over row ranges, on several threads when there is enough to do.
+template <class F>
+void over_rows(int64_t rows, int64_t row_elements, const F& f) {
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * row_elements / 32768);
+  run_team(static_cast<int>(threads), [&](const Member& member) {
+    const auto [begin, end] = member.part(rows);
+    f(begin, end);
+  });
+}
+
+template <class T>
+const T* data(const at::Tensor& x) {
+  return x.defined() ? static_cast<const T*>(x.const_data_ptr()) : nullptr;
+}
+
+// f<float>() or f<Bf16>() by the dtype of `weight`.
+template <class F>
+void by_dtype(const at::Tensor& weight, const F& f) {
+  weight.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
+}
+
+}  // namespace
+
+void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) {
+  const at::Tensor in = wide(x), scale = wide(weight), buffer = result_buffer(out);
+  const int64_t n = x.size(-1);
+  const auto& kernel = kernels<float>();
+  const float* from = data<float>(in);
+  float* to = buffer.data_ptr<float>();
+  over_rows(x.numel() / n, n, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(eps), n, to + r * n);
+  });
+  deliver(buffer, out);
+}
+
+void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
+  const at::Tensor in = wide(x), w = weight.contiguous(), buffer = result_buffer(out);
+  const int64_t k = x.size(-1), n = weight.size(0), rows = x.numel() / k;
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + rows * n * k / 131072);
+  by_dtype(w, [&]<class T>() {
+    run_team(static_cast<int>(threads), [&](const Member& member) {
+      const auto [begin, end] = member.part(n, 8);
+      kernels<T>().linear({data<float>(in), k, rows, data<T>(w), k, begin, end, data<T>(bias), buffer.data_ptr<float>(), n, false});
+    });
+  });
+  deliver(buffer, out);
+}
+
+void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
+  const at::Tensor in = wide(x), buffer = result_buffer(out);
+  const int64_t heads = x.size(-2), d = x.size(-1), rows = x.numel() / (heads * d);
+  const at::Tensor c = wide(cos.expand_as(in.select(-2, 0).slice(-1, 0, d / 2))), s = wide(sin.expand_as(c));
+  over_rows(rows, heads * d, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin * heads; i < end * heads; ++i) {
+      const int64_t angle = i / heads * (d / 2);
+      kernels<float>().rope(data<float>(in) + i * d, data<float>(c) + angle, data<float>(s) + angle, d, buffer.data_ptr<float>() + i * d);
+    }
+  });
+  deliver(buffer, out);
+}
+
+void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out) {
+  const at::Tensor in = wide(q), keys = k.contiguous(), values = v.contiguous(), buffer = result_buffer(out);
+  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1), slots = k.size(2);
+  const at::Tensor mask = allowed.defined() ? allowed.expand({batch, queries, slots}).contiguous() : at::Tensor();
+  std::vector<int32_t> listed;
+  std::vector<float> scores(static_cast<size_t>(heads / groups * slots));
+  by_dtype(keys, [&]<class T>() {
+    for (int64_t row = 0; row < batch * queries; ++row) {
+      int64_t prefix = slots - queries + row % queries + 1;
+      listed.clear();
+      if (mask.defined()) {
+        const bool* m = mask.const_data_ptr<bool>() + row * slots;
+        for (prefix = 0; prefix < slots && m[prefix];) ++prefix;
+        for (int64_t i = prefix; i < slots; ++i) {
+          if (m[i]) listed.push_back(static_cast<int32_t>(i));
+        }
+      }
+      for (int64_t g = 0; g < groups; ++g) {
+        const int64_t query = (row * heads + g * (heads / groups)) * d, cache = (row / queries * groups + g) * slots * d;
+        kernels<T>().attention({data<float>(in) + query, heads / groups, d, data<T>(keys) + cache, data<T>(values) + cache, prefix,
+                                listed.data(), static_cast<int64_t>(listed.size()), 1.0f / std::sqrt(static_cast<float>(d)), scores.data(),
+                                buffer.data_ptr<float>() + query});
+      }
+    }
+  });
+  deliver(buffer, out);
+}
+
+void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  const at::Tensor g = wide(gate), u = wide(up), buffer = result_buffer(out);
+  over_rows(g.numel(), 1, [&](int64_t begin, int64_t end) {
+    kernels<float>().silu_mul(data<float>(g) + begin, data<float>(u) + begin, end - begin, buffer.data_ptr<float>() + begin);
+  });
+  deliver(buffer, out);
+}
+
+}  // namespace specdec::kernels::cpu

@@ -1,0 +1,35 @@
+// The variants that dispatch.cpp chooses from. Same arguments as ops.h; `out` is always defined but in the reference.
+#pragma once
+
+#include <ATen/ATen.h>
+
+namespace specdec::kernels {
+
+namespace ref {
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out);
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
+at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
+at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out);
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
+at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out);
+}  // namespace ref
+
+// CPU, fp32 or bf16 (arithmetic in fp32, rounded once at the end), no gradients.
+namespace cpu {
+inline constexpr int64_t kMaxRows = 16;  // of linear and attention: above, ATen's blocked products are faster
+void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
+void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
+void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
+void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out);
+void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
+}  // namespace cpu
+
+// CUDA, fp32, bf16 or fp16 (arithmetic in fp32), no gradients, on the current stream.
+namespace cuda {
+void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
+void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
+void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
+}  // namespace cuda
+
+}  // namespace specdec::kernels

@@ -1,0 +1,62 @@
+#include "engine/model/kv_cache.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace specdec::model {
+
+KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType dtype) {
+  const at::Tensor empty = at::empty({config.num_kv_heads, 0, config.head_dim}, at::TensorOptions(device).dtype(dtype));
+  k_.assign(static_cast<size_t>(config.num_layers), empty);
+  v_ = k_;
+}
+
+void KvCache::truncate(int64_t length) {
+  if (length < 0 || length > length_)
+    throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens cannot be truncated to " + std::to_string(length));
+  length_ = length;
+}
+
+void KvCache::reserve(int64_t capacity) {
+  if (capacity <= capacity_) return;
+  constexpr int64_t kBlock = 128;
+  // Growth by half keeps the copying linear in the final length.
+  const int64_t wanted = (std::max(capacity, capacity_ + capacity_ / 2) + kBlock - 1) / kBlock * kBlock;
+  for (auto* side : {&k_, &v_}) {
+    for (at::Tensor& tensor : *side) {
+      at::Tensor larger = at::empty({tensor.size(0), wanted, tensor.size(2)}, tensor.options());
+      if (length_ > 0) larger.narrow(1, 0, length_).copy_(tensor.narrow(1, 0, length_));
+      tensor = larger;
+    }
+  }
+  capacity_ = wanted;
+}
+
+std::pair<at::Tensor, at::Tensor> KvCache::append(int64_t layer, const at::Tensor& k, const at::Tensor& v) {
+  const int64_t count = k.size(0), end = length_ + count;
+  reserve(end);
+  const auto write = [&](at::Tensor& side, const at::Tensor& rows) {
+    side.narrow(1, length_, count).copy_(rows.transpose(0, 1));
+    return side.narrow(1, 0, end);
+  };
+  return {write(k_[static_cast<size_t>(layer)], k), write(v_[static_cast<size_t>(layer)], v)};
+}
+
+void KvCache::commit(int64_t num_tokens) {
+  if (num_tokens < 0 || length_ + num_tokens > capacity_)
+    throw Error(ErrorKind::kInternal, "commit of " + std::to_string(num_tokens) + " tokens that were never written");
+  length_ += num_tokens;
+}
+
+int64_t KvCache::bytes() const {
+  int64_t total = 0;
+  for (const at::Tensor& tensor : k_) total += 2 * static_cast<int64_t>(tensor.nbytes());
+  return total;
+}
+
+int64_t KvCache::bytes_per_token(const DecoderConfig& config, at::ScalarType dtype) {
+  return 2 * config.num_layers * config.num_kv_heads * config.head_dim * static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+}  // namespace specdec::model

@@ -1,0 +1,99 @@
+#include "engine/model/memory_plan.h"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "base/error.h"
+#include "engine/kernels/cuda.h"
+#include "engine/model/kv_cache.h"
+
+namespace specdec::model {
+
+namespace {
+
+std::string human(int64_t bytes) {
+  const bool large = bytes >= (int64_t{1} << 30);
+  std::ostringstream text;
+  text.setf(std::ios::fixed);
+  text.precision(1);
+  text << static_cast<double>(bytes) / (large ? 1 << 30 : 1 << 20) << (large ? " GiB" : " MiB");
+  return text.str();
+}
+
+int64_t read_number(const std::string& file) {  // -1: absent, or "max"
+  std::ifstream in(file);
+  int64_t value = 0;
+  return in >> value ? value : -1;
+}
+
+// What the kernel could give now, and what this control group may still take.
+int64_t available_host_bytes() {
+  int64_t available = std::numeric_limits<int64_t>::max();
+  std::ifstream in("/proc/meminfo");
+  for (std::string key, unit; in >> key;) {
+    int64_t kib = 0;
+    in >> kib >> unit;
+    if (key == "MemAvailable:") available = kib * 1024;
+  }
+  const int64_t limit = read_number("/sys/fs/cgroup/memory.max"), used = read_number("/sys/fs/cgroup/memory.current");
+  if (limit >= 0 && used >= 0) available = std::min(available, std::max<int64_t>(0, limit - used));
+  return available;
+}
+
+int64_t available_bytes(at::Device device) {
+  if (!device.is_cuda()) return available_host_bytes();
+  int64_t free = 0, total = 0;
+  const auto& cuda = kernels::cuda_library();
+  const int32_t code = cuda.memory(device.index(), &free, &total);
+  if (code != 0) throw Error(ErrorKind::kDevice, device.str() + ": memory cannot be read: " + cuda.error_text(code));
+  return free;
+}
+
+// Buffers of one pass over `rows` tokens: activations and fp32 logits.
+int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows) {
+  const int64_t width = 3 * config.hidden_size + 2 * config.intermediate_size + (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  return 4 * (rows * width + logit_rows * config.vocab_size);
+}
+
+}  // namespace
+
+std::string MemoryPlan::text() const {
+  return "target " + human(target_bytes) + " + draft " + human(draft_bytes) + " + caches " + human(cache_bytes) + " + workspace " +
+         human(workspace_bytes) + " = " + human(total()) + " of " + human(available_bytes) + " available";
+}
+
+int64_t num_parameters(const DecoderConfig& config) {
+  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim, i = config.intermediate_size;
+  int64_t total = config.vocab_size * e * (config.tie_embeddings ? 1 : 2) + e;
+  for (const LayerConfig& layer : config.layers) {
+    total += 2 * e + h * e + 2 * g * e + e * h + 3 * i * e;
+    if (layer.qkv_bias) total += h + 2 * g;
+    if (layer.out_bias) total += e;
+    if (layer.mlp_bias) total += 2 * i + e;
+  }
+  return total;
+}
+
+MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
+                       int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
+  constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
+  MemoryPlan plan;
+  const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights) {
+    weights = num_parameters(config) * static_cast<int64_t>(c10::elementSize(dtype));
+    plan.cache_bytes += sequences * tokens_per_sequence * KvCache::bytes_per_token(config, dtype);
+    plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, sequences * kLogitRows), sequences * kLogitRows);
+  };
+  add(target, target_dtype, plan.target_bytes);
+  if (draft) add(*draft, draft_dtype, plan.draft_bytes);
+  plan.available_bytes = available_bytes(device);
+  return plan;
+}
+
+void check_memory(const MemoryPlan& plan) {
+  if (plan.total() <= plan.available_bytes) return;
+  throw Error(ErrorKind::kDevice, "not enough memory: " + plan.text() + "; use a smaller batch or context, or a narrower --dtype");
+}
+
+}  // namespace specdec::model

@@ -1,0 +1,196 @@
+#include "engine/model/weights.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numbers>
+#include <set>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/philox.h"
+#include "base/safetensors.h"
+#include "engine/kernels/cuda.h"
+#include "engine/kernels/team.h"
+
+namespace specdec::model {
+
+namespace {
+
+std::string text(at::IntArrayRef shape) {
+  std::string out = "[";
+  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
+  return out + "]";
+}
+
+// f(name, tensor&, shape) for every parameter once. The names are Hugging Face's.
+template <class F>
+void visit_shaped(DecoderWeights& weights, const DecoderConfig& config, const F& f) {
+  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim;
+  const int64_t i = config.intermediate_size, v = config.vocab_size;
+  f("model.embed_tokens.weight", weights.embed, {v, e});
+  for (size_t l = 0; l < weights.layers.size(); ++l) {
+    LayerWeights& w = weights.layers[l];
+    const LayerConfig& flags = config.layers[l];
+    const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
+    const auto linear = [&](const std::string& name, at::Tensor& weight, at::Tensor& bias, bool biased, int64_t out, int64_t in) {
+      f(name + ".weight", weight, {out, in});
+      if (biased) f(name + ".bias", bias, {out});
+    };
+    f(layer + "input_layernorm.weight", w.input_norm, {e});
+    linear(attention + "q_proj", w.q, w.q_bias, flags.qkv_bias, h, e);
+    linear(attention + "k_proj", w.k, w.k_bias, flags.qkv_bias, g, e);
+    linear(attention + "v_proj", w.v, w.v_bias, flags.qkv_bias, g, e);
+    linear(attention + "o_proj", w.o, w.o_bias, flags.out_bias, e, h);
+    f(layer + "post_attention_layernorm.weight", w.post_norm, {e});
+    linear(mlp + "gate_proj", w.gate, w.gate_bias, flags.mlp_bias, i, e);
+    linear(mlp + "up_proj", w.up, w.up_bias, flags.mlp_bias, i, e);
+    linear(mlp + "down_proj", w.down, w.down_bias, flags.mlp_bias, e, i);
+  }
+  f("model.norm.weight", weights.norm, {e});
+  if (!config.tie_embeddings) f("lm_head.weight", weights.lm_head, {v, e});
+}
+
+// Known and not needed: buffers of old exports, and the copy of a tied output matrix.
+bool ignored(const std::string& name, const DecoderConfig& config) {
+  return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
+}
+
+constexpr std::pair<const char*, at::ScalarType> kStoredDtypes[] = {{"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}};
+
+template <class Bits>
+bool no_exponent_full(const at::Tensor& tensor, Bits exponent) {
+  const auto* bits = static_cast<const Bits*>(tensor.const_data_ptr());
+  bool finite = true;
+  for (int64_t i = 0; i < tensor.numel(); ++i) finite &= (bits[i] & exponent) != exponent;
+  return finite;
+}
+bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all exponent bits set
+  if (tensor.scalar_type() == at::kFloat) return no_exponent_full<uint32_t>(tensor, 0x7f800000u);
+  return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
+}
+
+at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+  if (!files.contains(name)) throw Error(ErrorKind::kModel, "tensor " + name + " is missing");
+  const TensorEntry& entry = files.entry(name);
+  const std::string where = files.shard_of(name).file().path().string() + ": tensor " + name;
+  if (at::IntArrayRef(entry.shape) != shape)
+    throw Error(ErrorKind::kModel, where + " has shape " + text(entry.shape) + ", config.json asks for " + text(shape));
+  for (const auto& [stored, type] : kStoredDtypes) {
+    if (entry.dtype != stored) continue;
+    at::Tensor tensor = at::empty(shape, type);
+    files.read(name, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
+    if (!all_finite(tensor))
+      throw Error(ErrorKind::kModel, where + " holds NaN or infinite values");
+    at::Tensor converted = tensor.to(dtype);
+    if (!all_finite(converted))
+      throw Error(ErrorKind::kModel, where + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
+    return converted;
+  }
+  throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16");
+}
+
+DecoderWeights empty_weights(const DecoderConfig& config) {
+  DecoderWeights weights;
+  weights.layers.resize(static_cast<size_t>(config.num_layers));
+  return weights;
+}
+
+}  // namespace
+
+void DecoderWeights::visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f) {
+  visit_shaped(*this, config, [&](const std::string& name, at::Tensor& tensor, std::initializer_list<int64_t>) { f(name, tensor); });
+}
+
+Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  Decoder decoder{load_decoder_config(directory), {}};
+  decoder.weights = empty_weights(decoder.config);
+  const SafetensorsDirectory files(directory);
+  std::set<std::string> unread;
+  bool narrowed = false;
+  for (const std::string& name : files.names()) {
+    if (!ignored(name, decoder.config)) unread.insert(name);
+  }
+  with_context(directory.string(), [&] {
+    visit_shaped(decoder.weights, decoder.config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
+      tensor = read_tensor(files, name, shape, dtype).to(device);
+      narrowed |= dtype != at::kFloat && files.entry(name).dtype == "F32";
+      unread.erase(name);
+    });
+    if (!unread.empty())
+      throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " + decoder.config.model_type +
+                                         " model as config.json describes it, the first is " + *unread.begin());
+  });
+  if (narrowed) log(LogLevel::kWarn, directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
+  decoder.config.dtype = dtype;
+  if (decoder.config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
+  return decoder;
+}
+
+at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config) {
+  if (flag == "auto") return config.dtype;
+  if (flag == "fp32") return at::kFloat;
+  if (flag == "bf16") return at::kBFloat16;
+  if (flag == "fp16") return at::kHalf;
+  throw Error(ErrorKind::kUsage, "--dtype: expected auto, fp32, bf16 or fp16, found '" + flag + "'");
+}
+
+at::Device resolve_device(const std::string& flag) {
+  if (flag == "cpu") return at::kCPU;
+  if (flag == "auto") return kernels::cuda_device_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
+  int index = 0;
+  const bool indexed = flag.starts_with("cuda:") && flag.size() > 5 && flag.size() < 9 && flag.find_first_not_of("0123456789", 5) == std::string::npos;
+  if (indexed) index = std::stoi(flag.substr(5));
+  if (flag != "cuda" && !indexed) throw Error(ErrorKind::kUsage, "--device: expected auto, cpu, cuda or cuda:<i>, found '" + flag + "'");
+  const int count = kernels::cuda_library().device_count();
+  if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: no NVIDIA driver or no GPU is visible; use --device cpu");
+  if (index >= count) throw Error(ErrorKind::kDevice, "no CUDA device " + std::to_string(index) + ": this machine has " + std::to_string(count));
+  return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
+}
+
+Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype) {
+  Decoder decoder{config, empty_weights(config)};
+  decoder.config.dtype = dtype;
+  uint32_t stream = 0;
+  visit_shaped(decoder.weights, config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
+    tensor = name.ends_with("norm.weight") ? at::ones(shape, at::kFloat) : at::zeros(shape, at::kFloat);
+    if (shape.size() == 2) {
+      float* data = tensor.data_ptr<float>();
+      const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + tensor.numel() / 16384);
+      kernels::run_team(static_cast<int>(threads), [&](const kernels::Member& member) {
+        const auto [begin, end] = member.part(tensor.numel());
+        for (int64_t n = begin; n < end; ++n) {  // Box and Muller 1958, one of the pair
+          const auto index = 2 * static_cast<uint64_t>(n);
+          const double u = philox_uniform(seed, stream, index), angle = philox_uniform(seed, stream, index + 1);
+          data[n] = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(u)) * std::cos(2.0 * std::numbers::pi * angle));
+        }
+      });
+    }
+    ++stream;
+    tensor = tensor.to(dtype).to(device);
+  });
+  if (config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
+  return decoder;
+}
+
+void save_decoder(const Decoder& decoder, const std::filesystem::path& directory) {
+  DecoderWeights weights = decoder.weights;
+  std::vector<at::Tensor> kept;
+  std::vector<TensorToWrite> tensors;
+  DecoderConfig config = decoder.config;
+  config.dtype = weights.embed.scalar_type();
+  visit_shaped(weights, config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
+    if (!tensor.defined() || tensor.sizes() != shape || tensor.scalar_type() != config.dtype)
+      throw Error(ErrorKind::kInternal, "tensor " + name + " does not fit its config");
+    kept.push_back(tensor.detach().to(at::kCPU).contiguous());
+    std::string stored;
+    for (const auto& [file_name, type] : kStoredDtypes) stored = type == config.dtype ? file_name : stored;
+    tensors.push_back({name, stored, shape.vec(), {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
+  });
+  write_safetensors(directory / "model.safetensors", tensors);
+  write_file_atomic(directory / "config.json", to_json(config).dump(2) + "\n");
+}
+
+}  // namespace specdec::model
