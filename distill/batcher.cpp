@@ -70,7 +70,8 @@ Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& i
   return batch;
 }
 
-std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order, int64_t batch_tokens) {
+std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
+                                            int64_t batch_tokens) {
   std::vector<std::vector<size_t>> batches;
   std::vector<size_t> stretch;
   size_t next = 0;
@@ -81,7 +82,8 @@ std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, c
       tokens += length_of(rows[order[next]]);
       stretch.push_back(order[next++]);
     }
-    std::stable_sort(stretch.begin(), stretch.end(), [&](size_t a, size_t b) { return rows[a].tokens.size() > rows[b].tokens.size(); });
+    std::stable_sort(stretch.begin(), stretch.end(),
+                     [&](size_t a, size_t b) { return rows[a].tokens.size() > rows[b].tokens.size(); });
     size_t begin = 0;
     while (begin < stretch.size()) {
       const int64_t width = std::max<int64_t>(1, length_of(rows[stretch[begin]]));

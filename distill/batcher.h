@@ -13,10 +13,10 @@ namespace specdec::distill {
 
 struct PreparedRows {
   std::vector<TokenRow> rows;
-  int64_t loss_tokens = 0;      // positions to learn: loss_mask[t] = 1 with t >= 1
+  int64_t loss_tokens = 0;  // positions to learn: loss_mask[t] = 1 with t >= 1
   int64_t tokens = 0;
   int64_t cut_rows = 0, cut_tokens = 0;  // what the sequence length took away
-  int64_t empty_rows = 0;       // dropped: nothing to learn in them
+  int64_t empty_rows = 0;                // dropped: nothing to learn in them
 };
 // Cuts rows to `sequence_length` tokens (0 = no cut) and drops those that then have no position to learn.
 PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length);
@@ -33,7 +33,8 @@ Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& i
 
 // Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, at least one row each: within stretches of
 // the order rows are sorted by length, so that a batch holds nearly equal lengths.
-std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order, int64_t batch_tokens);
+std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
+                                            int64_t batch_tokens);
 
 struct BatchCursor {
   int64_t epoch = 0;
@@ -46,7 +47,7 @@ class Batcher {
   // `rows` outlives the batcher; not empty.
   Batcher(const std::vector<TokenRow>& rows, int64_t batch_tokens, uint64_t seed, BatchCursor cursor = {});
 
-  Batch next();                                 // every row exactly once an epoch; starts the next epoch by itself
+  Batch next();  // every row exactly once an epoch; starts the next epoch by itself
   const BatchCursor& cursor() const { return cursor_; }
   void seek(BatchCursor cursor);
   int64_t batches_in_epoch(int64_t epoch) const;

@@ -71,7 +71,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
 }
 
 SPECDEC_CLONES
-void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight, float* grad) {
+void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
+                  float* grad) {
   const float inside = figures.inside;
 #pragma omp simd
   for (int64_t i = 0; i < vocab; ++i) {

@@ -18,7 +18,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
 
 // grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < p]); `figures` and p, q from overlap_row. grad may be q.
 // d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q) (research/distill.md 6.2).
-void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight, float* grad);
+void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
+                  float* grad);
 
 // Cross entropy of `label` under softmax(draft · inverse_temperature); grad[V] = weight · (q − onehot).
 float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad);

@@ -1,6 +1,7 @@
 #include "distill/losses.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -197,12 +198,7 @@ LossResult loss_and_grad(const LossOptions& options, const LossInput& input) {
   if (input.draft.dim() != 2 || input.rows.numel() == 0 || (!ce && !input.target.sizes().equals(input.draft.sizes())) ||
       (ce && input.labels.numel() != input.draft.size(0)))
     throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V], labels [T] and at least one row");
-  const bool record = at::GradMode::is_enabled();
-  at::GradMode::set_enabled(false);
-  struct Restore {
-    bool record;
-    ~Restore() { at::GradMode::set_enabled(record); }
-  } restore{record};
+  at::NoGradGuard guard;
   return input.draft.is_cpu() ? host_loss(options, input) : device_loss(options, input);
 }
 

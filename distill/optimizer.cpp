@@ -1,5 +1,7 @@
 #include "distill/optimizer.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <cmath>
 #include <map>
 

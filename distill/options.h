@@ -9,24 +9,29 @@
 namespace specdec::distill {
 
 struct DistillOptions {
-  std::string target, data, draft, out;  // draft: prune:N | model:MODEL | config:FILE
-  std::string loss = "lk_hybrid";        // ce | kl | tv | lk_hybrid; ce needs no target (--target then gives the tokenizer and may be a config-only directory)
+  std::string target, data, draft, out;  // target and data: directories; draft: prune:N | model:DIR | config:FILE
+  std::string loss = "lk_hybrid";  // ce | kl | tv | lk_hybrid; ce needs no target (--target then gives the tokenizer and may be a
+                                   // config-only directory)
   double lk_eta = 3.0;
-  double learning_rate = 0;              // 0 = by draft kind (prune 2e-3·…, see distill/schedule)
+  double learning_rate = 0;  // 0 = by draft kind and width (default_learning_rate in distill/schedule)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  int64_t batch_tokens = 4096;           // tokens of one micro-batch, packed
+  int64_t batch_tokens = 4096;  // tokens of one micro-batch, rows of nearly equal length padded to the longest
   int64_t accumulate = 1;
-  int64_t sequence_length = 0;           // 0 = longest row, at most the models' context
-  int64_t max_steps = 0;                 // 0 = by epochs or time
-  double epochs = 0;                     // 0 = 3, unless steps or time are given
+  int64_t sequence_length = 0;  // 0 = longest row, at most the models' context
+  int64_t max_steps = 0;        // 0 = by epochs or time
+  double epochs = 0;            // 0 = 3, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;            // steps; 0 = 10 evaluations over the run
+  int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
   int64_t evaluate_rows = 64;
-  int64_t checkpoint_every = 0;          // steps; 0 = at evaluations
-  double temperature = 1.0;              // of p and q in the loss and in the measured acceptance
-  bool resume = false;
+  int64_t checkpoint_every = 0;      // steps; 0 = at evaluations
+  double temperature = 1.0;          // of p and q in the loss and in the measured acceptance
+  int64_t teacher_cache_mib = 1024;  // the target's answers to the training set are kept in memory if they fit; 0 = never
+  bool resume = false;               // goes on from the newest whole checkpoint; starts anew where there is none
   DeviceOptions device;
 };
+
+// Throws Error(kUsage) naming the flag and its range.
+void validate(const DistillOptions& options);
 
 }  // namespace specdec::distill

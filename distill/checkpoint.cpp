@@ -1,0 +1,145 @@
+#include "distill/checkpoint.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/safetensors.h"
+#include "base/sha256.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr const char* kFiles[] = {"config.json", "model.safetensors", "optimizer.safetensors"};
+
+std::string directory_name(int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  return name;
+}
+
+void write_optimizer(const fs::path& path, const AdamW& optimizer) {
+  std::vector<at::Tensor> host;
+  std::vector<TensorToWrite> tensors;
+  for (const NamedTensor& t : optimizer.state()) {
+    host.push_back(t.tensor.detach().to(at::kCPU, at::kFloat).contiguous());
+    const at::Tensor& x = host.back();
+    tensors.push_back({t.name, "F32", x.sizes().vec(), {static_cast<const std::byte*>(x.const_data_ptr()), x.nbytes()}});
+  }
+  write_safetensors(path, tensors);
+}
+
+std::vector<NamedTensor> read_optimizer(const fs::path& path) {
+  const SafetensorsFile file(path);
+  std::vector<NamedTensor> out;
+  for (const auto& [name, entry] : file.tensors()) {
+    if (entry.dtype != "F32") throw Error(ErrorKind::kData, path.string() + ": " + name + ": expected F32, found " + entry.dtype);
+    at::Tensor x = at::empty(entry.shape, at::kFloat);
+    file.read(entry, {static_cast<std::byte*>(x.mutable_data_ptr()), x.nbytes()});
+    out.push_back({name, x});
+  }
+  return out;
+}
+
+// Why a checkpoint cannot be used, "" if it can.
+std::string damage(const fs::path& directory, Checkpoint& out) {
+  try {
+    const fs::path file = directory / "state.json";
+    Json all = read_json(file);
+    require_schema(all, "checkpoint", CheckpointStore::kVersion, file.string());
+    const std::string digest = json_string(all, "digest", file.string(), ErrorKind::kData);
+    all.erase("digest");
+    if (sha256_hex(canonical_json(all)) != digest) return "state.json does not have the digest it names";
+    for (const char* name : kFiles) {
+      if (!all.contains("files") || !all["files"].contains(name)) return std::string("state.json does not name ") + name;
+      if (sha256_file(directory / name) != all["files"][name])
+        return std::string(name) + " does not have the digest state.json names";
+    }
+    out.step = json_int(all, "step", 0, INT64_MAX, file.string(), ErrorKind::kData);
+    out.directory = directory;
+    out.state = all.at("state");
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  } catch (const Json::exception& e) {
+    return e.what();
+  }
+}
+
+}  // namespace
+
+CheckpointStore::CheckpointStore(std::filesystem::path directory) : directory_(std::move(directory)) {
+  fs::create_directories(directory_);
+  remove_partials(directory_, 0);
+}
+
+std::vector<int64_t> CheckpointStore::steps() const {
+  std::vector<int64_t> out;
+  for (const auto& entry : fs::directory_iterator(directory_)) {
+    long long step = 0;
+    int end = 0;
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "step-%lld%n", &step, &end) == 1 && static_cast<size_t>(end) == name.size())
+      out.push_back(step);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+void CheckpointStore::save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer,
+                           const Json& state) {
+  const std::string name = directory_name(step);
+  replace_directory(directory_ / name, [&](const fs::path& tmp) {
+    model::save_decoder(draft, tmp);
+    write_optimizer(tmp / "optimizer.safetensors", optimizer);
+    Json all = {{"schema", "specdec.checkpoint/1"}, {"step", step}, {"state", state}, {"files", Json::object()}};
+    for (const char* file : kFiles) all["files"][file] = sha256_file(tmp / file);
+    all["digest"] = sha256_hex(canonical_json(all));
+    write_file_atomic(tmp / "state.json", all.dump(1) + "\n");
+  });
+  write_file_atomic(directory_ / "latest", name + "\n");
+  const std::vector<int64_t> all = steps();
+  for (size_t i = 0; i + kKeep < all.size(); ++i)
+    if (all[i] != best_step && all[i] != step) fs::remove_all(directory_ / directory_name(all[i]));
+}
+
+std::optional<Checkpoint> CheckpointStore::open(int64_t step) const {
+  Checkpoint out;
+  const std::string why = damage(directory_ / directory_name(step), out);
+  if (!why.empty()) {
+    log(LogLevel::kWarn, (directory_ / directory_name(step)).string() + ": not used: " + why);
+    return std::nullopt;
+  }
+  return out;
+}
+
+std::optional<Checkpoint> CheckpointStore::newest_good() const {
+  std::vector<int64_t> candidates = steps();
+  if (candidates.empty()) return std::nullopt;
+  for (auto it = candidates.rbegin(); it != candidates.rend(); ++it)
+    if (auto found = open(*it)) return found;
+  throw Error(ErrorKind::kData, directory_.string() + ": none of the " + std::to_string(candidates.size()) +
+                                    " checkpoints is whole; start again with another --out");
+}
+
+void CheckpointStore::restore(const Checkpoint& checkpoint, model::Decoder& draft, AdamW* optimizer) {
+  at::NoGradGuard guard;
+  model::Decoder saved = model::load_decoder(checkpoint.directory, at::kCPU, draft.weights.embed.scalar_type());
+  std::map<std::string, at::Tensor> tensors;
+  saved.weights.visit(saved.config, [&](const std::string& name, at::Tensor& t) { tensors[name] = t; });
+  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
+    const auto it = tensors.find(name);
+    if (it == tensors.end() || !it->second.sizes().equals(t.sizes()))
+      throw Error(ErrorKind::kData,
+                  checkpoint.directory.string() + ": " + name + " is missing or has another shape than the draft");
+    t.detach().copy_(it->second);
+  });
+  if (optimizer) optimizer->load(read_optimizer(checkpoint.directory / "optimizer.safetensors"));
+}
+
+}  // namespace specdec::distill

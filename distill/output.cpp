@@ -1,0 +1,180 @@
+#include "distill/output.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/file.h"
+#include "base/schema/binding.h"
+
+namespace specdec::distill {
+
+namespace {
+
+// Everything a tokenizer may consist of in a Hugging Face directory, and the generation settings.
+constexpr const char* kTokenizerFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+
+Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+
+Json to_json(const Estimate& e) { return {{"value", number(e.value)}, {"ci", {number(e.ci.low), number(e.ci.high)}}}; }
+
+void collect(const Json& a, const Json& b, const std::string& path, std::string& out) {
+  if (a.is_object() && b.is_object()) {
+    Json keys = a;
+    keys.update(b);
+    for (const auto& [key, unused] : keys.items())
+      collect(a.value(key, Json(nullptr)), b.value(key, Json(nullptr)), path.empty() ? key : path + "." + key, out);
+  } else if (a != b) {
+    out += (out.empty() ? "" : ", ") + path;
+  }
+}
+
+std::string reason(const Outcome& o) {
+  const char* what = o.by_acceptance ? "acceptance" : "cross entropy";
+  char text[256];
+  switch (o.judgement.verdict) {
+    case Verdict::kInconclusive:
+      std::snprintf(text, sizeof text, "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
+                    static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
+                    static_cast<long long>(2 * kMinVerdictConversations));
+      break;
+    case Verdict::kImproved:
+    case Verdict::kNoSignificantGain:
+      std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]", what,
+                    o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
+                    o.judgement.difference.ci.low, o.judgement.difference.ci.high);
+      break;
+  }
+  return text;
+}
+
+}  // namespace
+
+Json describe(const DistillOptions& o) {
+  return {{"draft", o.draft},
+          {"loss", o.loss},
+          {"lk_eta", o.lk_eta},
+          {"learning_rate", o.learning_rate},
+          {"min_lr_ratio", o.min_lr_ratio},
+          {"warmup_ratio", o.warmup_ratio},
+          {"weight_decay", o.weight_decay},
+          {"clip", o.clip},
+          {"beta1", o.beta1},
+          {"beta2", o.beta2},
+          {"epsilon", o.epsilon},
+          {"batch_tokens", o.batch_tokens},
+          {"accumulate", o.accumulate},
+          {"sequence_length", o.sequence_length},
+          {"max_steps", o.max_steps},
+          {"epochs", o.epochs},
+          {"time_limit_seconds", o.time_limit_seconds},
+          {"evaluate_every", o.evaluate_every},
+          {"evaluate_rows", o.evaluate_rows},
+          {"checkpoint_every", o.checkpoint_every},
+          {"temperature", o.temperature},
+          {"teacher_cache_mib", o.teacher_cache_mib},
+          {"dtype", o.device.dtype},
+          {"seed", o.device.seed}};
+}
+
+std::string differing_keys(const Json& a, const Json& b) {
+  std::string out;
+  collect(a, b, "", out);
+  return out;
+}
+
+Json to_json(const Evaluation& e) {
+  Json rows = Json::array();
+  for (const RowScore& r : e.rows) rows.push_back({number(r.acceptance), number(r.agreement), number(r.cross_entropy), r.tokens});
+  return {{"rows", rows},
+          {"acceptance", number(e.acceptance)},
+          {"acceptance_tokens", number(e.acceptance_tokens)},
+          {"greedy_agreement", number(e.greedy_agreement)},
+          {"cross_entropy", number(e.cross_entropy)},
+          {"tokens", e.tokens}};
+}
+
+Evaluation evaluation_from_json(const Json& object) {
+  const auto real = [](const Json& x) { return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>(); };
+  try {
+    Evaluation e;
+    for (const Json& r : object.at("rows"))
+      e.rows.push_back({real(r.at(0)), real(r.at(1)), real(r.at(2)), r.at(3).get<int64_t>()});
+    e.acceptance = real(object.at("acceptance"));
+    e.acceptance_tokens = real(object.at("acceptance_tokens"));
+    e.greedy_agreement = real(object.at("greedy_agreement"));
+    e.cross_entropy = real(object.at("cross_entropy"));
+    e.tokens = object.at("tokens").get<int64_t>();
+    return e;
+  } catch (const Json::exception& error) {
+    throw Error(ErrorKind::kData, std::string("checkpoint state: the evaluation before training is malformed: ") + error.what());
+  }
+}
+
+Json result_json(const Outcome& o, const DistillOptions& options, const std::optional<Fingerprint>& draft) {
+  Json out = {{"schema", "specdec.distill/1"},
+              {"verdict", to_string(o.judgement.verdict)},
+              {"reason", reason(o)},
+              {"started", o.started},
+              {"seconds", o.seconds},
+              {"tool_version", SPECDEC_VERSION},
+              {"inputs", o.inputs},
+              {"options", describe(options)},
+              {"data", o.data_counts}};
+  const auto side = [&](const Evaluation& e, const Estimate& estimate) {
+    Json json = to_json(estimate);
+    if (o.by_acceptance) {
+      json["tokens"] = number(e.acceptance_tokens);
+      json["greedy_agreement"] = number(e.greedy_agreement);
+    }
+    json["cross_entropy"] = number(e.cross_entropy);
+    return json;
+  };
+  out[o.by_acceptance ? "acceptance" : "cross_entropy"] = {{"before", side(o.before, o.judgement.before)},
+                                                           {"after", side(o.after, o.judgement.after)},
+                                                           {"difference", to_json(o.judgement.difference)},
+                                                           {"requests", o.after.rows.size()},
+                                                           {"conversations", o.verdict_conversations},
+                                                           {"tokens", o.after.tokens},
+                                                           {"level", 0.95}};
+  Json measured = Json::array();
+  for (const Measured& m : o.training.measured) measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+  out["training"] = {{"steps", o.training.steps},
+                     {"tokens", o.training.tokens},
+                     {"seconds", o.training.seconds},
+                     {"tokens_per_second", o.training.tokens_per_second},
+                     {"last_loss", number(o.training.last_loss)},
+                     {"skipped_steps", o.training.skipped_steps},
+                     {"roll_backs", o.training.rollbacks},
+                     {"kept_step", o.kept_step},
+                     {"selection",
+                      {{"by", o.by_acceptance ? "acceptance" : "cross_entropy"},
+                       {"requests", o.selection_requests},
+                       {"conversations", o.selection_conversations},
+                       {"measured", measured}}}};
+  if (!o.search.is_null()) out["training"]["layers"] = o.search;
+  out["draft"] = {{"path", "draft"}, {"id", draft ? draft->id : ""}};
+  return out;
+}
+
+void publish_draft(const std::filesystem::path& destination, const model::Decoder& draft,
+                   const std::filesystem::path& tokenizer_directory, const std::optional<Fingerprint>& target,
+                   const DistillOptions& options, const Json& result) {
+  replace_directory(destination, [&](const fs::path& tmp) {
+    model::save_decoder(draft, tmp);
+    for (const char* name : kTokenizerFiles) {
+      const fs::path from = tokenizer_directory / name;
+      if (fs::exists(from)) write_file_atomic(tmp / name, read_file(from, size_t{256} << 20, ErrorKind::kModel));
+    }
+    if (!target) return;
+    DraftBinding binding;
+    binding.target = *target;
+    binding.kind = options.draft.substr(0, options.draft.starts_with("prune:") ? std::string::npos : options.draft.find(':'));
+    binding.loss = options.loss;
+    binding.training = result;
+    write_file_atomic(tmp / "specdec.json", to_json(binding).dump(2) + "\n");
+  });
+}
+
+}  // namespace specdec::distill

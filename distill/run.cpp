@@ -1,0 +1,321 @@
+#include "distill/run.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "data/shard_reader.h"
+#include "distill/output.h"
+#include "engine/model/memory_plan.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr size_t kMaxVerdictRows = 1000;
+
+void require(bool ok, const std::string& flag, const std::string& expected) {
+  if (!ok) throw Error(ErrorKind::kUsage, flag + ": expected " + expected);
+}
+
+bool has_weights(const fs::path& directory) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
+    if (fs::exists(directory / name)) return true;
+  return false;
+}
+
+// Target, data and draft as loaded, with the defaults of the options filled in.
+struct Setup {
+  DistillOptions options;
+  DraftSpec spec;
+  bool ce = false;
+  std::shared_ptr<const model::Decoder> target;  // null: cross entropy alone
+  std::optional<Fingerprint> target_id;          // nothing where there are no weights
+  PreparedRows train;
+  HeldOut held_out;
+  int64_t holdout_rows = 0;
+  Json inputs, data_counts;
+  at::Device device = at::kCPU;
+};
+
+// Layout of RUN: anything there already needs --resume, and then the same options and inputs.
+void enter_run_directory(const Setup& setup) {
+  const fs::path out = setup.options.out;
+  const Json now = {{"schema", "specdec.distill_run/1"},
+                    {"options", describe(setup.options)},
+                    {"inputs", setup.inputs},
+                    {"tool_version", SPECDEC_VERSION}};
+  if (fs::exists(out / "run.json")) {
+    Json then = read_json(out / "run.json");
+    then["tool_version"] = now["tool_version"];
+    const std::string keys = differing_keys(then, now);
+    if (!keys.empty())
+      throw Error(ErrorKind::kUsage,
+                  out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
+    return;
+  }
+  write_file_atomic(out / "run.json", now.dump(2) + "\n");
+}
+
+void load_target(Setup& s) {
+  const DistillOptions& o = s.options;
+  s.device = model::resolve_device(o.device.device);
+  const fs::path directory = o.target;
+  s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
+  // Cross entropy learns from the text; the target only measures, and not where the draft starts as the target itself.
+  const bool itself = s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
+  if (s.ce && (itself || !has_weights(directory))) return;
+  s.target_id = fingerprint_model(directory);
+  s.inputs["target"]["id"] = s.target_id->id;
+  const model::DecoderConfig config = model::load_decoder_config(directory);
+  s.target =
+      std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
+}
+
+model::DecoderConfig draft_config(const Setup& s) {
+  if (s.spec.kind == "prune") {
+    if (!s.target)
+      throw Error(ErrorKind::kUsage,
+                  "--draft " + s.options.draft + " takes layers of the target, and " + s.options.target + " has no weights");
+    return s.target->config;
+  }
+  if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
+  return model::parse_decoder_config(read_json(s.spec.argument, ErrorKind::kConfig), s.spec.argument);
+}
+
+void check_tokens(const std::vector<TokenRow>& rows, int64_t vocab, const std::string& where) {
+  for (const TokenRow& row : rows)
+    for (const int32_t t : row.tokens)
+      if (t < 0 || t >= vocab)
+        throw Error(ErrorKind::kData, where + ": row " + row.id + ": token id " + std::to_string(t) +
+                                          " is outside the vocabulary of " + std::to_string(vocab));
+}
+
+void load_data(Setup& s, const model::DecoderConfig& draft) {
+  DistillOptions& o = s.options;
+  const data::ShardReader reader(o.data);
+  const std::string tokenizer = s.inputs["target"]["tokenizer"];
+  if (reader.index().tokenizer_digest != tokenizer)
+    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" + reader.index().tokenizer_digest.substr(0, 12) +
+                                      ") than the target's (" + tokenizer.substr(0, 12) +
+                                      "): run `specdec data ingest` again with --target " + o.target);
+  if (s.target && s.target->config.vocab_size != draft.vocab_size)
+    throw Error(ErrorKind::kModel, "--draft " + o.draft + ": vocab_size " + std::to_string(draft.vocab_size) +
+                                       ", the target has " + std::to_string(s.target->config.vocab_size) +
+                                       ": a draft needs the target's vocabulary");
+  std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
+  check_tokens(train, draft.vocab_size, o.data);
+  check_tokens(holdout, draft.vocab_size, o.data);
+  int64_t longest = 2, context = draft.max_position;
+  for (const TokenRow& row : train) longest = std::max(longest, static_cast<int64_t>(row.tokens.size()));
+  if (s.target) context = std::min(context, s.target->config.max_position);
+  if (o.sequence_length > context)
+    throw Error(ErrorKind::kUsage, "--sequence-length " + std::to_string(o.sequence_length) + ": the models take " +
+                                       std::to_string(context) + " tokens");
+  if (o.sequence_length == 0) o.sequence_length = std::min(longest, context);
+  s.train = prepare_rows(std::move(train), o.sequence_length);
+  PreparedRows held_out = prepare_rows(std::move(holdout), context);
+  s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
+  s.held_out = split_held_out(std::move(held_out.rows), static_cast<size_t>(o.evaluate_rows), kMaxVerdictRows);
+  s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
+  s.data_counts = {
+      {"train_rows", s.train.rows.size()}, {"train_tokens", s.train.tokens},       {"loss_tokens", s.train.loss_tokens},
+      {"cut_rows", s.train.cut_rows},      {"cut_tokens", s.train.cut_tokens},     {"empty_rows", s.train.empty_rows},
+      {"holdout_rows", s.holdout_rows},    {"sequence_length", o.sequence_length}, {"written_by", reader.index().written_by}};
+  if (s.train.cut_tokens > 0)
+    log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " + std::to_string(o.sequence_length) +
+                             " tokens: " + std::to_string(s.train.cut_tokens) + " tokens are not used");
+  if (s.held_out.verdict_conversations < kMinVerdictConversations)
+    log(LogLevel::kWarn, "only " + std::to_string(s.held_out.verdict_conversations + s.held_out.selection_conversations) +
+                             " held-out conversations: the verdict will be inconclusive (at least " +
+                             std::to_string(2 * kMinVerdictConversations) + " are needed)");
+}
+
+void fill_defaults(Setup& s, const model::DecoderConfig& draft) {
+  DistillOptions& o = s.options;
+  if (o.learning_rate == 0) o.learning_rate = default_learning_rate(s.spec.kind.c_str(), draft.hidden_size);
+  if (o.max_steps == 0 && o.epochs == 0 && o.time_limit_seconds == 0) o.epochs = 3;
+  if (o.max_steps == 0 && o.epochs > 0 && !s.train.rows.empty()) {
+    const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
+    const double whole = std::floor(o.epochs);
+    double batches = 0;
+    for (int64_t e = 0; e < static_cast<int64_t>(whole); ++e) batches += static_cast<double>(batcher.batches_in_epoch(e));
+    batches += (o.epochs - whole) * static_cast<double>(batcher.batches_in_epoch(static_cast<int64_t>(whole)));
+    o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate))));
+  }
+}
+
+// Weights, gradients and Adam's two moments of the draft in fp32, logits of both models three times, the kept answers of the
+// target.
+void check_memory(const Setup& s, const model::DecoderConfig& draft) {
+  const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
+  const model::DecoderConfig& target = s.target ? s.target->config : draft;
+  model::MemoryPlan plan = model::plan_memory(target, dtype, &draft, dtype, 0, 0, s.device);
+  const int64_t parameters = model::num_parameters(draft);
+  plan.target_bytes = 0;  // loaded already
+  plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
+  plan.workspace_bytes += 3 * 4 * s.options.batch_tokens * draft.vocab_size;
+  if (s.target && !s.ce) plan.cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.tokens * draft.vocab_size);
+  model::check_memory(plan);
+  const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
+  if (free < 3 * checkpoint)
+    throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) + " MiB free, three checkpoints take " +
+                                    std::to_string(3 * checkpoint >> 20) + " MiB: free some space or choose another --out");
+}
+
+TrainerOptions trainer_options(const Setup& s) {
+  const DistillOptions& o = s.options;
+  TrainerOptions t;
+  t.run_directory = o.out;
+  t.loss = {parse_loss(o.loss), o.lk_eta, o.temperature};
+  t.adamw = {o.beta1, o.beta2, o.epsilon, o.weight_decay, o.clip};
+  t.schedule = {o.learning_rate, o.min_lr_ratio, o.warmup_ratio, o.max_steps, o.time_limit_seconds};
+  t.batch_tokens = o.batch_tokens;
+  t.accumulate = o.accumulate;
+  t.evaluate_every = o.evaluate_every;
+  t.checkpoint_every = o.checkpoint_every;
+  t.seed = o.device.seed;
+  return t;
+}
+
+// The best measured checkpoint that is still whole.
+int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStore& store, model::Decoder& draft) {
+  for (const int64_t step : rank_checkpoints(measured)) {
+    if (const auto checkpoint = store.open(step)) {
+      CheckpointStore::restore(*checkpoint, draft, nullptr);
+      return step;
+    }
+  }
+  throw Error(ErrorKind::kModel, "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
+}
+
+int exit_code_of(const std::string& verdict) { return verdict == "improved" ? 0 : verdict == "no_significant_gain" ? 3 : 4; }
+
+DistillResult no_data(const Setup& s, const std::string& started) {
+  Json json = {{"schema", "specdec.distill/1"},
+               {"verdict", "inconclusive"},
+               {"reason", "no row has a token to learn: " + s.options.data + " holds too little data"},
+               {"started", started},
+               {"seconds", 0},
+               {"tool_version", SPECDEC_VERSION},
+               {"inputs", s.inputs},
+               {"options", describe(s.options)},
+               {"data", s.data_counts}};
+  write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
+  return {json, 4};
+}
+
+DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
+  const fs::path out = s.options.out;
+  const double begin = clock.seconds();
+  CheckpointStore store(out / "checkpoints");
+  const auto checkpoint = s.options.resume ? store.newest_good() : std::nullopt;
+  Outcome outcome;
+  model::Decoder draft;
+  TrainerOptions options = trainer_options(s);
+  if (checkpoint) {
+    log(LogLevel::kInfo, "resuming at step " + std::to_string(checkpoint->step));
+    const model::DecoderConfig config = model::load_decoder_config(checkpoint->directory);
+    draft = model::load_decoder(checkpoint->directory, s.device, config.dtype);
+    options.extra = checkpoint->state.value("extra", Json::object());
+    outcome.before = evaluation_from_json(options.extra.value("before", Json::object()));
+    outcome.search = options.extra.value("search", Json(nullptr));
+  } else {
+    DraftInit init = init_draft({s.spec, s.options.device.dtype, s.device, s.options.device.seed, s.options.temperature},
+                                s.target.get(), s.train.rows);
+    draft = std::move(init.decoder);
+    outcome.search = init.search;
+    outcome.before = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
+    options.extra = {{"before", to_json(outcome.before)}, {"search", init.search}};
+  }
+  std::unique_ptr<Teacher> teacher;
+  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, s.options.teacher_cache_mib << 20);
+  {
+    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), s.target.get()}, draft, clock, progress);
+    if (checkpoint) trainer.resume(*checkpoint);
+    outcome.training = trainer.run();
+  }
+  teacher.reset();
+  outcome.kept_step = restore_best(outcome.training.measured, store, draft);
+  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
+  outcome.by_acceptance = s.target != nullptr;
+  outcome.judgement = judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
+  outcome.verdict_conversations = s.held_out.verdict_conversations;
+  outcome.selection_conversations = s.held_out.selection_conversations;
+  outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
+  outcome.inputs = s.inputs;
+  outcome.data_counts = s.data_counts;
+  outcome.started = started;
+  outcome.seconds = clock.seconds() - begin;
+  publish_draft(out / "draft", draft, s.options.target, s.target_id, s.options, result_json(outcome, s.options, std::nullopt));
+  const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
+  write_file_atomic(out / "result.json", json.dump(2) + "\n");
+  return {json, exit_code_of(json["verdict"])};
+}
+
+}  // namespace
+
+void validate(const DistillOptions& o) {
+  require(!o.target.empty(), "--target", "a model");
+  require(!o.data.empty(), "--data", "a directory written by `specdec data ingest`");
+  require(!o.out.empty(), "--out", "a directory to write");
+  parse_draft_spec(o.draft);
+  parse_loss(o.loss);
+  require(o.lk_eta >= 0 && o.lk_eta <= 1000, "--lk-eta", "a number in [0, 1000]");
+  require(o.learning_rate >= 0 && std::isfinite(o.learning_rate), "--lr", "a number > 0, or 0 for the default");
+  require(o.min_lr_ratio >= 0 && o.min_lr_ratio <= 1, "--min-lr-ratio", "a number in [0, 1]");
+  require(o.warmup_ratio >= 0 && o.warmup_ratio <= 1, "--warmup-ratio", "a number in [0, 1]");
+  require(o.weight_decay >= 0 && o.weight_decay <= 1, "--weight-decay", "a number in [0, 1]");
+  require(o.clip >= 0, "--clip", "a number >= 0 (0 = off)");
+  require(o.beta1 >= 0 && o.beta1 < 1, "--beta1", "a number in [0, 1)");
+  require(o.beta2 >= 0 && o.beta2 < 1, "--beta2", "a number in [0, 1)");
+  require(o.epsilon > 0, "--epsilon", "a number > 0");
+  require(o.batch_tokens >= 2 && o.batch_tokens <= (int64_t{1} << 26), "--batch-tokens", "a number in [2, 67108864]");
+  require(o.accumulate >= 1 && o.accumulate <= 65536, "--accumulate", "a number in [1, 65536]");
+  require(o.sequence_length == 0 || o.sequence_length >= 2, "--sequence-length", "at least 2, or 0 for the longest row");
+  require(o.max_steps >= 0, "--max-steps", "a number >= 1, or 0 for no limit");
+  require(o.epochs >= 0 && o.epochs <= 1e6, "--epochs", "a number in (0, 1000000], or 0");
+  require(o.time_limit_seconds >= 0, "--time-limit", "a duration");
+  require(o.evaluate_every >= 0, "--evaluate-every", "a number of steps, or 0 for ten evaluations");
+  require(o.evaluate_rows >= 1, "--evaluate-rows", "a number >= 1");
+  require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
+  require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
+  require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache", "MiB in [0, 16777216]");
+  specdec::validate(o.device);
+}
+
+DistillResult run(const DistillOptions& options, const ProgressFn& progress, const Clock& clock) {
+  validate(options);
+  const std::string started = format_utc(clock.unix_seconds());
+  Setup s;
+  s.options = options;
+  s.spec = parse_draft_spec(options.draft);
+  s.ce = parse_loss(options.loss) == Loss::kCrossEntropy;
+  const fs::path out = options.out;
+  if (fs::exists(out) && !fs::is_directory(out))
+    throw Error(ErrorKind::kUsage, "--out " + out.string() + ": exists and is no directory");
+  if (!options.resume && fs::exists(out) && !fs::is_empty(out))
+    throw Error(ErrorKind::kUsage,
+                "--out " + out.string() + ": exists already: choose another directory, or --resume to go on with that run");
+  if (options.device.threads > 0) at::set_num_threads(options.device.threads);
+  load_target(s);
+  const model::DecoderConfig draft = draft_config(s);
+  load_data(s, draft);
+  fill_defaults(s, draft);
+  fs::create_directories(out);
+  const FileLock lock(out / ".lock");
+  enter_run_directory(s);
+  if (fs::exists(out / "result.json")) {
+    const Json done = read_json(out / "result.json");
+    require_schema(done, "distill", 1, (out / "result.json").string());
+    return {done, exit_code_of(json_string(done, "verdict", (out / "result.json").string(), ErrorKind::kData))};
+  }
+  check_memory(s, draft);
+  if (s.train.rows.empty()) return no_data(s, started);
+  return train_and_judge(s, progress, clock, started);
+}
+
+}  // namespace specdec::distill

@@ -1,0 +1,252 @@
+#include "distill/trainer.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/model/forward.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr int kEvaluations = 10;  // over a run, unless evaluate_every says otherwise
+constexpr int kFaultsInARow = 3, kMaxRollbacks = 3;
+
+std::vector<NamedTensor> trainable(model::Decoder& draft) {
+  std::vector<NamedTensor> out;
+  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
+    t.requires_grad_(true);
+    out.push_back({name, t});
+  });
+  return out;
+}
+
+}  // namespace
+
+FaultPolicy::Action FaultPolicy::observe(bool finite) {
+  if (finite) {
+    in_a_row_ = 0;
+    return Action::kStep;
+  }
+  if (++in_a_row_ < kFaultsInARow) return Action::kSkip;
+  in_a_row_ = 0;
+  return ++rollbacks_ > kMaxRollbacks ? Action::kStop : Action::kRollBack;
+}
+
+Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+                 ProgressFn progress)
+    : options_(options),
+      data_(data),
+      draft_(draft),
+      clock_(clock),
+      progress_(std::move(progress)),
+      store_(options.run_directory / "checkpoints"),
+      optimizer_(trainable(draft), options.adamw),
+      batcher_(*data.train, options.batch_tokens, options.seed) {
+  if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
+    throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
+}
+
+double Trainer::elapsed() const { return elapsed_before_ + clock_.seconds() - started_; }
+
+double Trainer::fraction() const {
+  double out = 0;
+  if (options_.schedule.total_steps > 0) out = static_cast<double>(step_) / static_cast<double>(options_.schedule.total_steps);
+  if (options_.schedule.time_limit_seconds > 0) out = std::max(out, elapsed() / options_.schedule.time_limit_seconds);
+  return out;
+}
+
+bool Trainer::finished() const { return fraction() >= 1; }
+
+Json Trainer::state() const {
+  Json measured = Json::array();
+  for (const Measured& m : measured_) measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+  return {{"step", step_},
+          {"tokens", tokens_},
+          {"elapsed_seconds", elapsed()},
+          {"cursor", {{"epoch", batcher_.cursor().epoch}, {"batch", batcher_.cursor().batch}}},
+          {"seed", options_.seed},
+          {"rate_scale", rate_scale_},
+          {"rollbacks", faults_.rollbacks()},
+          {"skipped_steps", skipped_},
+          {"evaluations", evaluations_},
+          {"last_loss", last_loss_},
+          {"measured", measured},
+          {"extra", options_.extra}};
+}
+
+void Trainer::restore(const Checkpoint& checkpoint) {
+  const Json& s = checkpoint.state;
+  try {
+    step_ = s.at("step").get<int64_t>();
+    tokens_ = s.at("tokens").get<int64_t>();
+    batcher_.seek({s.at("cursor").at("epoch").get<int64_t>(), s.at("cursor").at("batch").get<int64_t>()});
+    evaluations_ = s.at("evaluations").get<int>();
+    last_loss_ = s.at("last_loss").get<double>();
+    measured_.clear();
+    for (const Json& m : s.at("measured"))
+      measured_.push_back({m.at("step").get<int64_t>(), m.at("score").get<double>(), m.at("loss").get<double>()});
+  } catch (const Json::exception& e) {
+    throw Error(ErrorKind::kData, checkpoint.directory.string() + ": state.json: " + e.what());
+  }
+  CheckpointStore::restore(checkpoint, draft_, &optimizer_);
+  saved_step_ = step_;
+  measured_step_ = !measured_.empty() && measured_.back().step == step_ ? step_ : -1;
+}
+
+void Trainer::resume(const Checkpoint& checkpoint) {
+  restore(checkpoint);
+  const Json& s = checkpoint.state;
+  const std::string where = (checkpoint.directory / "state.json").string();
+  elapsed_before_ = json_double(s, "elapsed_seconds", 0, 1e12, where, ErrorKind::kData);
+  rate_scale_ = json_double(s, "rate_scale", 0, 1, where, ErrorKind::kData);
+  skipped_ = json_int(s, "skipped_steps", 0, INT64_MAX, where, ErrorKind::kData);
+  faults_ = FaultPolicy(static_cast<int>(json_int(s, "rollbacks", 0, kMaxRollbacks, where, ErrorKind::kData)));
+}
+
+Trainer::StepFigures Trainer::train_step() {
+  std::vector<Batch> batches;
+  int64_t rows = 0;
+  for (int64_t i = 0; i < options_.accumulate; ++i) {
+    batches.push_back(batcher_.next());
+    rows += batches.back().rows.numel();
+  }
+  StepFigures out;
+  optimizer_.zero_grad();
+  for (const Batch& batch : batches) {
+    const at::Device device = draft_.weights.embed.device();
+    const at::Tensor logits = model::forward(draft_, model::TrainBatch{batch.tokens.to(device), {}, {}});
+    LossInput input;
+    input.draft = logits.detach().reshape({-1, logits.size(-1)});
+    if (data_.teacher) input.target = data_.teacher->logits(batch);
+    input.labels = batch.labels;
+    input.rows = batch.rows;
+    input.weight = static_cast<double>(batch.rows.numel()) / static_cast<double>(rows);
+    const LossResult result = loss_and_grad(options_.loss, input);
+    out.loss += input.weight * result.loss;
+    out.acceptance += input.weight * result.acceptance;
+    out.tokens += batch.num_tokens;
+    if (!std::isfinite(result.loss)) {
+      out.finite = false;
+      break;
+    }
+    logits.backward(result.grad.view_as(logits));
+  }
+  out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
+  if (out.finite) {
+    out.norm = optimizer_.grad_norm();
+    out.finite = std::isfinite(out.norm);
+  }
+  switch (faults_.observe(out.finite)) {
+    case FaultPolicy::Action::kStep:
+      optimizer_.step(out.rate, out.norm);
+      break;
+    case FaultPolicy::Action::kSkip:
+      ++skipped_;
+      log(LogLevel::kWarn, "step " + std::to_string(step_) + ": the loss or its gradient is not finite: update skipped");
+      break;
+    case FaultPolicy::Action::kRollBack:
+      roll_back();
+      return out;
+    case FaultPolicy::Action::kStop:
+      throw Error(ErrorKind::kInternal, "training diverged: the loss stayed non-finite through " + std::to_string(kMaxRollbacks) +
+                                            " roll-backs, each with half the learning rate; try a smaller --lr");
+  }
+  ++step_;
+  tokens_ += out.tokens;
+  if (out.finite) last_loss_ = out.loss;
+  return out;
+}
+
+void Trainer::roll_back() {
+  rate_scale_ /= 2;
+  const auto checkpoint = store_.newest_good();
+  if (!checkpoint) throw Error(ErrorKind::kInternal, "training diverged and there is no checkpoint to go back to");
+  log(LogLevel::kWarn, "step " + std::to_string(step_) + ": the loss is not finite three times in a row: back to step " +
+                           std::to_string(checkpoint->step) + " with half the learning rate");
+  metrics_->write("roll_back", step_, {{"to_step", static_cast<double>(checkpoint->step)}, {"rate_scale", rate_scale_}});
+  restore(*checkpoint);
+}
+
+bool Trainer::measure() {
+  measured_step_ = step_;
+  Measured m{step_, static_cast<double>(step_), last_loss_};  // without held-out rows the last one is as good as any
+  if (!data_.selection->empty()) {
+    const Evaluation e = evaluate(draft_, data_.judge, *data_.selection, options_.loss.temperature, options_.batch_tokens);
+    m.score = data_.judge ? e.acceptance : -e.cross_entropy;
+    std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
+    if (data_.judge) values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
+    metrics_->write("held_out", step_, values);
+  }
+  if (!std::isfinite(m.score)) return false;
+  measured_.push_back(m);
+  return true;
+}
+
+void Trainer::save() {
+  const std::vector<int64_t> best = rank_checkpoints(measured_);
+  store_.save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
+  saved_step_ = step_;
+}
+
+void Trainer::report(const StepFigures& f, double step_seconds) {
+  session_tokens_ += f.tokens;
+  session_step_seconds_ += step_seconds;
+  const double speed = step_seconds > 0 ? static_cast<double>(f.tokens) / step_seconds : 0;
+  std::vector<std::pair<std::string, double>> values = {{"loss", f.loss}};
+  if (data_.teacher) values.emplace_back("acceptance", f.acceptance);
+  values.insert(values.end(), {{"learning_rate", f.rate},
+                               {"gradient_norm", f.norm},
+                               {"tokens", static_cast<double>(tokens_)},
+                               {"tokens_per_second", speed},
+                               {"elapsed_seconds", elapsed()}});
+  metrics_->write("train", step_, values);
+  if (!progress_) return;
+  char detail[160];
+  if (data_.teacher)
+    std::snprintf(detail, sizeof detail, "loss %.4f · acceptance %.4f · %.0f tokens/s", f.loss, f.acceptance, speed);
+  else
+    std::snprintf(detail, sizeof detail, "loss %.4f · %.0f tokens/s", f.loss, speed);
+  // The nearer of the two limits gives the ETA.
+  const double limit = options_.schedule.time_limit_seconds, steps = static_cast<double>(options_.schedule.total_steps);
+  if (steps > 0 && (limit <= 0 || static_cast<double>(step_) / steps >= elapsed() / limit))
+    progress_({"distill", static_cast<double>(step_), steps, "steps", detail});
+  else
+    progress_({"distill", std::min(elapsed(), limit), limit, "s", detail});
+}
+
+TrainingSummary Trainer::run() {
+  started_ = clock_.seconds();
+  metrics_ = std::make_unique<Metrics>(options_.run_directory, clock_, step_);
+  while (true) {
+    const bool last = finished();
+    const bool due =
+        options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : fraction() * kEvaluations >= evaluations_;
+    if ((last || due) && measured_step_ != step_) {
+      const bool sound = measure();
+      evaluations_ = static_cast<int>(std::min(1.0, fraction()) * kEvaluations) + 1;
+      // Weights that give no finite score are not worth keeping: the loss will say so in a step and the run goes back.
+      if (sound) save();
+    }
+    if (last) break;
+    if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
+    if (stop_requested()) {
+      if (saved_step_ != step_) save();
+      throw Error(ErrorKind::kNetwork, "stopped by a signal at step " + std::to_string(step_) +
+                                           " with a checkpoint saved: the same command with --resume goes on from there");
+    }
+    const double begin = clock_.seconds();
+    const StepFigures figures = train_step();
+    report(figures, clock_.seconds() - begin);
+  }
+  TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_};
+  if (session_step_seconds_ > 0) out.tokens_per_second = static_cast<double>(session_tokens_) / session_step_seconds_;
+  return out;
+}
+
+}  // namespace specdec::distill

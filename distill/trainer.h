@@ -1,0 +1,111 @@
+// The training loop: batches → loss → update, with measured checkpoints, roll-back on faults, limits and resume.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/progress.h"
+#include "distill/batcher.h"
+#include "distill/checkpoint.h"
+#include "distill/evaluate.h"
+#include "distill/losses.h"
+#include "distill/metrics.h"
+#include "distill/optimizer.h"
+#include "distill/schedule.h"
+#include "distill/teacher.h"
+
+namespace specdec::distill {
+
+// What to do about a loss or gradient that is not finite (research/reliability.md 7): skip the update; after three in a row go
+// back to the last checkpoint with half the learning rate; after three of those give up.
+class FaultPolicy {
+ public:
+  enum class Action { kStep, kSkip, kRollBack, kStop };
+  explicit FaultPolicy(int rollbacks = 0) : rollbacks_(rollbacks) {}
+  Action observe(bool finite);
+  int rollbacks() const { return rollbacks_; }
+
+ private:
+  int in_a_row_ = 0, rollbacks_ = 0;
+};
+
+struct TrainerOptions {
+  std::filesystem::path run_directory;
+  LossOptions loss;
+  AdamWOptions adamw;
+  ScheduleOptions schedule;  // total_steps and time limit are the limits of the run; at least one is set
+  int64_t batch_tokens = 4096, accumulate = 1;
+  int64_t evaluate_every = 0;    // steps; 0 = ten evaluations over the run
+  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  uint64_t seed = 0;
+  Json extra;  // kept in every checkpoint beside the trainer's own state
+};
+
+struct TrainerData {
+  const std::vector<TokenRow>* train = nullptr;
+  const std::vector<TokenRow>* selection = nullptr;  // held-out rows the checkpoint is chosen by; may be empty
+  Teacher* teacher = nullptr;                        // null for ce
+  const model::Decoder* judge = nullptr;             // target that acceptance is measured against; null: cross entropy
+};
+
+struct TrainingSummary {
+  int64_t steps = 0, tokens = 0;  // tokens seen, padding left out
+  double seconds = 0;             // of training, all runs together
+  double last_loss = 0;
+  int64_t skipped_steps = 0;
+  int rollbacks = 0;
+  double tokens_per_second = 0;  // of training steps alone
+  std::vector<Measured> measured;
+};
+
+class Trainer {
+ public:
+  // `draft`'s weights are trained in place. `clock` and `progress` as everywhere.
+  Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock, ProgressFn progress);
+
+  void resume(const Checkpoint& checkpoint);
+  // Runs to the limit, measuring and saving step 0 first. Throws Error(kNetwork) after saving when a stop was requested,
+  // Error(kInternal) when the loss stays non-finite after three roll-backs, Error(kIo) for a full disk.
+  TrainingSummary run();
+
+ private:
+  struct StepFigures {
+    double loss = 0, acceptance = 0, norm = 0, rate = 0;
+    int64_t tokens = 0;
+    bool finite = true;
+  };
+  bool finished() const;
+  double fraction() const;
+  double elapsed() const;
+  StepFigures train_step();
+  bool measure();  // false: the score is not finite
+  void save();
+  void roll_back();
+  Json state() const;
+  void restore(const Checkpoint& checkpoint);
+  void report(const StepFigures& figures, double step_seconds);
+
+  TrainerOptions options_;
+  TrainerData data_;
+  model::Decoder& draft_;
+  const Clock& clock_;
+  ProgressFn progress_;
+  CheckpointStore store_;
+  AdamW optimizer_;
+  Batcher batcher_;
+  std::unique_ptr<Metrics> metrics_;
+  FaultPolicy faults_;
+  int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
+  int64_t session_tokens_ = 0;
+  double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
+  int evaluations_ = 0;  // the tenths of the run that were measured
+  std::vector<Measured> measured_;
+};
+
+}  // namespace specdec::distill
