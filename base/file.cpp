@@ -255,7 +255,7 @@ void fsync_directory(const fs::path& directory) {
   ::close(fd);
 }
 
-void copy_file(const fs::path& from, const fs::path& to, ErrorKind kind) {
+void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind) {
   const InputFile in(from, kind);
   OutputFile out(to);
   std::string block(std::min<uint64_t>(in.size(), kBlockBytes), '\0');

@@ -74,7 +74,7 @@ void fsync_directory(const fs::path& directory);
 
 // Copies a regular file (symbolic links are followed) to a new file, fsynced. Throws Error(kind) for a source that is missing
 // or not regular, Error(kIo) otherwise.
-void copy_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
+void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
 
 // Makes the directory and its missing parents.
 void make_directories(const fs::path& directory);

@@ -1,0 +1,77 @@
+#include "base/run_options.h"
+
+#include <cmath>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "base/progress.h"
+#include "tests/base/scratch.h"
+
+namespace specdec {
+namespace {
+
+using testing::expect_error;
+
+TEST(RunOptions, EachFlagIsNamedWhenOutOfRange) {
+  EXPECT_NO_THROW(validate(SamplingOptions{}));
+  EXPECT_NO_THROW(validate(SamplingOptions{.temperature = 0, .top_k = 5, .top_p = 0.1, .min_p = 0.99}));
+  for (double t : {-0.1, 10.1, static_cast<double>(NAN), static_cast<double>(INFINITY)})
+    expect_error(ErrorKind::kUsage, {"--temperature", "[0, 10]"}, [&] { validate(SamplingOptions{.temperature = t}); });
+  expect_error(ErrorKind::kUsage, {"--top-k", "-1"}, [] { validate(SamplingOptions{.top_k = -1}); });
+  for (double p : {0.0, 1.1, static_cast<double>(NAN)}) expect_error(ErrorKind::kUsage, {"--top-p"}, [&] { validate(SamplingOptions{.top_p = p}); });
+  for (double p : {-0.1, 1.0}) expect_error(ErrorKind::kUsage, {"--min-p"}, [&] { validate(SamplingOptions{.min_p = p}); });
+  for (int k : {-2, 33}) expect_error(ErrorKind::kUsage, {"--k"}, [&] { validate(SpeculationOptions{.k = k}); });
+  expect_error(ErrorKind::kUsage, {"--max-k"}, [] { validate(SpeculationOptions{.max_k = -1}); });
+  for (const char* d : {"auto", "cpu", "cuda", "cuda:0", "cuda:15"}) EXPECT_NO_THROW(validate(DeviceOptions{.device = d}));
+  for (const char* d : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1234", "cpu:0"})
+    expect_error(ErrorKind::kUsage, {"--device"}, [&] { validate(DeviceOptions{.device = d}); });
+  expect_error(ErrorKind::kUsage, {"--dtype", "int8"}, [] { validate(DeviceOptions{.dtype = "int8"}); });
+  expect_error(ErrorKind::kUsage, {"--threads"}, [] { validate(DeviceOptions{.threads = -1}); });
+}
+
+TEST(RunOptions, VerifyRules) {
+  for (VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) EXPECT_EQ(parse_verify_rule(to_string(rule)), rule);
+  expect_error(ErrorKind::kUsage, {"--verify", "token or block", "fast"}, [] { parse_verify_rule("fast"); });
+}
+
+TEST(ErrorType, ExitCodesOfTheContract) {
+  const std::vector<std::pair<ErrorKind, int>> codes = {{ErrorKind::kUsage, 2}, {ErrorKind::kConfig, 2}, {ErrorKind::kData, 7},   {ErrorKind::kModel, 7},
+                                                        {ErrorKind::kIo, 74},   {ErrorKind::kNetwork, 75}, {ErrorKind::kDevice, 8}, {ErrorKind::kInternal, 1}};
+  for (const auto& [kind, code] : codes) EXPECT_EQ(exit_code(kind), code);
+}
+
+TEST(ErrorType, ContextGoesInFront) {
+  expect_error(ErrorKind::kModel, {"outer: inner: x"}, [] {
+    with_context("outer", [] { with_context("inner", [] { throw Error(ErrorKind::kModel, "x"); }); });
+  });
+  EXPECT_EQ(with_context("w", [] { return 5; }), 5);
+}
+
+TEST(Clock, FormatsUtc) {
+  EXPECT_EQ(format_utc(0), "1970-01-01T00:00:00Z");
+  EXPECT_EQ(format_utc(1795262400), "2026-11-21T12:00:00Z");
+  EXPECT_EQ(format_utc(951782399), "2000-02-28T23:59:59Z");
+}
+
+TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
+  std::vector<std::string> lines;
+  log(LogLevel::kError, "lost");
+  set_log_sink([&](LogLevel level, const std::string& text) { lines.push_back(std::to_string(static_cast<int>(level)) + text); });
+  log(LogLevel::kWarn, "kept");
+  set_log_sink({});
+  log(LogLevel::kError, "lost");
+  EXPECT_EQ(lines, std::vector<std::string>{"2kept"});
+}
+
+TEST(Progress, StopIsRemembered) {
+  EXPECT_EQ(testing::in_child(nullptr, "", [] {
+              if (stop_requested()) ::_exit(40);
+              request_stop();
+              if (!stop_requested()) ::_exit(41);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace specdec

@@ -1,0 +1,62 @@
+// A validation report with every field set to another value, for round trips and for packaging.
+#pragma once
+
+#include "base/schema/validation_report.h"
+
+namespace specdec::testing {
+
+inline ValidationReport sample_report(const Fingerprint& target, const Fingerprint& draft, const std::string& verdict = "pass") {
+  ValidationReport r;
+  r.verdict = verdict;
+  r.reason = "acceptance 0.70 above the floor";
+  r.started = "2026-11-21T12:00:00Z";
+  r.tool_version = "0.1.0";
+  r.seconds = 12.5;
+  r.target = target;
+  r.draft = draft;
+  r.target_path = "models/target";
+  r.draft_path = "run/draft";
+  r.data_path = "traffic";
+  r.data_digest = std::string(64, 'd');
+  r.contexts = "target";
+  r.split = "holdout";
+  r.device = "cpu";
+  r.dtype = "fp32";
+  r.temperature = 0.75;
+  r.floor = 0.5;
+  r.goal = 0.8;
+  r.alpha = {0.7, {0.65, 0.75}, 40};
+  r.alpha_tokens = 0.71;
+  r.greedy_agreement = 0.8;
+  r.tokens = 2560;
+  r.rollout.k = 3;
+  r.rollout.verify = "block";
+  r.rollout.alpha = {0.68, {0.6, 0.72}, 38};
+  r.rollout.counts.add_step(3, 1, {0.875, 0.5});
+  r.rollout.counts.add_step(3, 3, {0.625, 0.75, 0.25});
+  r.rollout.counts.add_step(0, 0, {});
+  r.rollout.counts.emitted = 6;
+  r.segments.push_back({"code", {0.6, {0.5, 0.7}, 20}, r.rollout});
+  r.segments.push_back({"chat", {0.8, {0.7, 0.9}, 20}, r.rollout});
+  r.baseline = ValidationReport::Baseline{{-0.01, {-0.03, 0.01}, 39}};
+  r.has_speed = true;
+  r.draft_cost = 0.4;
+  r.verify_cost = {{1, 1.1}, {4, 1.5}};
+  r.verify_cost_table = {{1, {{2, 1.05}, {4, 1.2}}}};
+  r.speedup = {1.4, {1.3, 1.5}, 8};
+  r.predicted_speedup = 1.45;
+  r.best_k = 4;
+  r.table = {{1, 2, 1.3}, {4, 2, 1.1}};
+  r.schedule = {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}};
+  r.has_lossless = true;
+  r.greedy_prompts = 8;
+  r.greedy_identical = 7;
+  r.near_ties = 1;
+  r.differences = 0;
+  r.sampled_p_value = 0.42;
+  r.request_alphas = {0.5, 0.9};
+  r.request_ids = {"a", "b"};
+  return r;
+}
+
+}  // namespace specdec::testing

@@ -1,0 +1,348 @@
+// Round trips, refused versions and the rules of every file format in base/schema.
+#include <algorithm>
+#include <cmath>
+
+#include "base/schema/acceptance_record.h"
+#include "base/schema/binding.h"
+#include "base/schema/package_manifest.h"
+#include "base/schema/shard_index.h"
+#include "base/schema/traffic_record.h"
+#include "base/schema/validation_report.h"
+#include "base/sha256.h"
+#include "tests/base/sample_report.h"
+#include "tests/base/scratch.h"
+
+namespace specdec {
+namespace {
+
+using testing::expect_error;
+
+Fingerprint made_up(char digit) {
+  Json parts = {{"config", std::string(64, digit)}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, digit)}};
+  parts["id"] = sha256_hex(canonical_json(parts));
+  return fingerprint_from_json(parts, "made up");
+}
+
+// Reading what was written gives the same JSON; every required key is missed; other versions are refused.
+template <class Read>
+void check_schema(const Json& json, ErrorKind kind, const std::vector<std::string>& required, Read read) {
+  EXPECT_EQ(read(json), json);
+  EXPECT_EQ(read(Json::parse(canonical_json(json))), json);
+  for (const std::string& key : required) {
+    Json broken = json;
+    ASSERT_EQ(broken.erase(key), 1u) << key;
+    expect_error(kind, {key}, [&] { read(broken); });
+    broken[key] = Json::array({Json::array()});
+    expect_error(kind, {}, [&] { read(broken); });
+  }
+  Json other = json;
+  std::string& schema = other["schema"].get_ref<std::string&>();
+  schema.back() = '9';
+  expect_error(kind, {"schema: expected", "another version"}, [&] { read(other); });
+  expect_error(kind, {"JSON object"}, [&] { read(Json::array()); });
+}
+
+// `change` applied to the JSON makes reading fail with a message that holds `reason`.
+template <class Read>
+void refuse(Json json, ErrorKind kind, const std::string& reason, const std::function<void(Json&)>& change, Read read) {
+  change(json);
+  expect_error(kind, {reason}, [&] { read(json); });
+}
+
+TEST(TrafficRecord, ThreeForms) {
+  const auto read = [](const Json& j) { return to_json(traffic_record_from_json(j, "row 1")); };
+  TrafficRecord chat;
+  chat.id = "1";
+  chat.conversation = "c";
+  chat.time = 5;
+  chat.domain = "code";
+  chat.writer = "w";
+  chat.messages = {{"system", "s"}, {"user", "u\n"}, {"assistant", "é"}};
+  chat.sampling = SamplingOptions{.temperature = 0.5, .top_k = 3, .top_p = 0.9, .min_p = 0.1};
+  check_schema(to_json(chat), ErrorKind::kData, {"schema", "id", "messages"}, read);
+  TrafficRecord pair;
+  pair.id = pair.conversation = "2";
+  pair.prompt = "p";
+  pair.response = "r";
+  check_schema(to_json(pair), ErrorKind::kData, {"schema", "id"}, read);
+  TrafficRecord text;
+  text.id = text.conversation = "3";
+  text.text = "t";
+  check_schema(to_json(text), ErrorKind::kData, {"schema", "id", "text"}, read);
+  const Json json = to_json(chat);
+  refuse(json, ErrorKind::kData, "exactly one of", [](Json& j) { j["text"] = "x"; }, read);
+  refuse(json, ErrorKind::kData, "messages[1].role", [](Json& j) { j["messages"][1]["role"] = "god"; }, read);
+  refuse(json, ErrorKind::kData, "messages[0]: content", [](Json& j) { j["messages"][0]["content"] = Json::array(); }, read);
+  refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
+  refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
+  refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
+  EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation, "9");
+}
+
+TEST(AcceptanceRecord, RoundTripAndLimit) {
+  AcceptanceRecord r;
+  r.time = 1795262400;
+  r.segment = "customer-support-german-emails-1";
+  r.temperature = 0.7;
+  r.draft = "0123456789ab";
+  r.target = "ba9876543210";
+  for (int i = 0; i < 999; ++i) r.counts.add_step(8, i % 9, std::vector<double>(static_cast<size_t>(std::min(i % 9 + 1, 8)), 0.71234));
+  r.counts.add_step(0, 0, {});
+  r.counts.emitted = 4995;
+  const std::string line = to_line(r);
+  EXPECT_LE(line.size(), 300u);
+  const AcceptanceRecord back = acceptance_record_from_line(line, "line 1");
+  EXPECT_EQ(back.time, r.time);
+  EXPECT_EQ(back.segment, r.segment);
+  EXPECT_EQ(back.temperature, r.temperature);
+  EXPECT_EQ(back.draft, r.draft);
+  EXPECT_EQ(back.target, r.target);
+  EXPECT_EQ(back.counts.steps, 999);
+  EXPECT_EQ(back.counts.plain_steps, 1);
+  EXPECT_EQ(back.counts.drafted, r.counts.drafted);
+  EXPECT_EQ(back.counts.accepted, r.counts.accepted);
+  EXPECT_EQ(back.counts.emitted, 4995);
+  for (size_t i = 0; i + 1 < back.counts.reached_at.size(); ++i) {
+    EXPECT_EQ(back.counts.reached_at[i], r.counts.reached_at[i]);
+    EXPECT_EQ(back.counts.accepted_at[i], r.counts.accepted_at[i]);
+    EXPECT_NEAR(back.counts.overlap(i), r.counts.overlap(i), 1e-5);
+  }
+}
+
+TEST(AcceptanceRecord, FoldsLatePositions) {
+  AcceptanceRecord r;
+  r.counts.add_step(12, 12, std::vector<double>(12, 1.0));
+  r.counts.add_step(12, 9, std::vector<double>(10, 0.5));
+  const AcceptanceRecord back = acceptance_record_from_line(to_line(r), "l");
+  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));  // 8th: 2 + 2 + 2 + 1 + 1
+  EXPECT_EQ(back.counts.accepted_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 7}));
+  EXPECT_EQ(back.counts.accepted, 21);
+  AcceptanceRecord huge;
+  huge.segment = std::string(32, 's');
+  huge.draft = huge.target = "0123456789ab";
+  for (int i = 0; i < 20000; ++i) huge.counts.add_step(8, 8, std::vector<double>(8, 0.999));
+  EXPECT_LE(to_line(huge).size(), 300u);
+  EXPECT_EQ(acceptance_record_from_line(to_line(huge), "l").counts.accepted, 160000);
+}
+
+TEST(AcceptanceRecord, Refusals) {
+  AcceptanceRecord r;
+  r.segment = "code";
+  r.counts.add_step(2, 1, {0.5, 0.25});
+  const Json json = Json::parse(to_line(r));
+  const auto read = [](const Json& j) { return Json::parse(to_line(acceptance_record_from_line(j.dump(), "line 7"))); };
+  check_schema(json, ErrorKind::kData, {"schema", "t", "T", "n0", "D", "e", "r", "a", "o"}, read);
+  refuse(json, ErrorKind::kData, "more accepted than reached", [](Json& j) { j["a"][0] = 2, j["D"] = 9; }, read);
+  refuse(json, ErrorKind::kData, "equally many", [](Json& j) { j["o"].push_back(1); }, read);
+  refuse(json, ErrorKind::kData, "overlap above 1", [](Json& j) { j["o"][0] = 1500; }, read);
+  refuse(json, ErrorKind::kData, "accepted <= drafted", [](Json& j) { j["D"] = 0; }, read);
+  refuse(json, ErrorKind::kData, "reached than drafted", [](Json& j) { j["D"] = 1; }, read);
+  refuse(json, ErrorKind::kData, "s: expected", [](Json& j) { j["s"] = "with space"; }, read);
+  refuse(json, ErrorKind::kData, "q, p", [](Json& j) { j["q"] = "xyz"; }, read);
+  expect_error(ErrorKind::kData, {"the limit is 4096"}, [&] { acceptance_record_from_line(std::string(5000, ' '), "l"); });
+  AcceptanceRecord bad = r;
+  bad.counts.steps = 7;
+  expect_error(ErrorKind::kData, {"number of steps"}, [&] { to_line(bad); });
+}
+
+TEST(ShardIndex, RoundTripAndRefusals) {
+  ShardIndex index;
+  index.tokenizer_digest = std::string(64, 'a');
+  index.target_id = std::string(64, 'b');
+  index.vocab_size = 512;
+  index.written_by = "target";
+  index.max_length = 128;
+  index.truncated_rows = 2;
+  index.dropped_tokens = 30;
+  index.rejects = {{"empty", 3}};
+  index.redactions = {{"email", 4}};
+  index.duplicates = 5;
+  index.sources = {{"log.jsonl", std::string(64, 'c')}};
+  index.shards = {{"train-0.safetensors", "train-0.jsonl", std::string(64, 'd'), std::string(64, 'e'), "train", 10, 100, 60}};
+  index.tool_version = "0.1.0";
+  index.started = "2026-11-21T12:00:00Z";
+  const auto read = [](const Json& j) { return to_json(shard_index_from_json(j, "index.json")); };
+  const Json json = to_json(index);
+  check_schema(json, ErrorKind::kData, {"schema", "tokenizer_digest", "target_id", "vocab_size", "sources", "shards"}, read);
+  for (const char* name : {"../x", "/abs", "a/b", "", ".."})
+    refuse(json, ErrorKind::kData, "shards[0]: tokens", [&](Json& j) { j["shards"][0]["tokens"] = name; }, read);
+  refuse(json, ErrorKind::kData, "split", [](Json& j) { j["shards"][0]["split"] = "test"; }, read);
+  refuse(json, ErrorKind::kData, "num_loss_tokens", [](Json& j) { j["shards"][0]["num_loss_tokens"] = 101; }, read);
+  refuse(json, ErrorKind::kData, "num_rows", [](Json& j) { j["shards"][0]["num_rows"] = -1; }, read);
+  refuse(json, ErrorKind::kData, "empty", [](Json& j) { j["rejects"]["empty"] = "x"; }, read);
+  refuse(json, ErrorKind::kData, "sha256", [](Json& j) { j["sources"][0]["sha256"] = "x"; }, read);
+}
+
+TEST(ValidationReport, RoundTripAndRefusals) {
+  const auto read = [](const Json& j) { return to_json(validation_report_from_json(j, "report.json")); };
+  const Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
+  check_schema(json, ErrorKind::kData, {"schema", "verdict", "started", "seconds", "tool_version", "inputs", "acceptance", "segments"}, read);
+  for (const char* part : {"inputs", "acceptance", "speed", "lossless", "baseline"})
+    for (const auto& item : json[part].items())
+      refuse(json, ErrorKind::kData, "", [&](Json& j) { j[part][item.key()] = Json{{"no", Json::array()}}; }, read);
+  refuse(json, ErrorKind::kData, "verdict: expected", [](Json& j) { j["verdict"] = "great"; }, read);
+  refuse(json, ErrorKind::kData, "ci: expected [low, high]", [](Json& j) { j["acceptance"]["ci"] = {0.9, 0.1}; }, read);
+  refuse(json, ErrorKind::kData, "accepted <= reached", [](Json& j) { j["acceptance"]["rollout"]["accepted"][0] = 99; }, read);
+  refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["rollout"]["reached"].push_back(0); }, read);
+  refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["request_ids"].push_back("c"); }, read);
+  refuse(json, ErrorKind::kData, "batch ranges must ascend", [](Json& j) { j["speed"]["schedule"][1][0] = 4; }, read);
+  refuse(json, ErrorKind::kData, "batch_hi", [](Json& j) { j["speed"]["schedule"][0] = {4, 1, 2}; }, read);
+  refuse(json, ErrorKind::kData, "positive integers as keys", [](Json& j) { j["speed"]["verify_cost"]["x"] = 1; }, read);
+  refuse(json, ErrorKind::kData, "a pass needs", [](Json& j) { j.erase("speed"); }, read);
+  refuse(json, ErrorKind::kData, "greedy_identical", [](Json& j) { j["lossless"]["greedy_identical"] = 9; }, read);
+}
+
+TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {
+  Json json = to_json(testing::sample_report(made_up('a'), made_up('b'), "inconclusive"));
+  for (const char* part : {"speed", "lossless", "baseline"}) json.erase(part);
+  const ValidationReport r = validation_report_from_json(json, "r");
+  EXPECT_FALSE(r.has_speed || r.has_lossless || r.baseline);
+  EXPECT_EQ(to_json(r), json);
+  EXPECT_EQ(r.rollout.counts.accepted, 4);
+  EXPECT_EQ(r.rollout.counts.emitted, 6);
+  EXPECT_NEAR(r.rollout.counts.overlap_sum_at[0], 1.5, 1e-12);
+}
+
+TEST(ValidationReport, ExitCodes) {
+  const std::vector<std::pair<std::string, int>> codes = {{"pass", 0}, {"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  for (const auto& [verdict, code] : codes) EXPECT_EQ(verdict_exit_code(verdict), code);
+  expect_error(ErrorKind::kInternal, {"no verdict"}, [] { verdict_exit_code("maybe"); });
+}
+
+TEST(DraftBinding, RoundTrip) {
+  const DraftBinding binding{made_up('a'), "prune:2", "lk", {{"steps", 7}}};
+  const auto read = [](const Json& j) { return to_json(draft_binding_from_json(j, "specdec.json")); };
+  check_schema(to_json(binding), ErrorKind::kModel, {"schema", "target", "kind"}, read);
+  refuse(to_json(binding), ErrorKind::kModel, "training", [](Json& j) { j["training"] = 7; }, read);
+}
+
+TEST(DraftBinding, BoundStaleAndUnbound) {
+  const testing::Scratch dir;
+  testing::write_tiny_model(dir / "target", {.layers = 3});
+  testing::write_tiny_model(dir / "other", {.layers = 3, .bump = 1});
+  testing::write_tiny_model(dir / "draft");
+  EXPECT_EQ(check_binding(dir / "target", dir / "draft").state, BindingState::kUnbound);
+  testing::put(dir / "draft/specdec.json", to_json(DraftBinding{fingerprint_model(dir / "target"), "model", "", Json::object()}).dump());
+  EXPECT_EQ(check_binding(dir / "target", dir / "draft").state, BindingState::kBound);
+  const BindingCheck stale = check_binding(dir / "other", dir / "draft");
+  EXPECT_EQ(stale.state, BindingState::kStale);
+  EXPECT_NE(stale.reason.find("weights differ"), std::string::npos) << stale.reason;
+  EXPECT_NE(stale.reason.find(fingerprint_model(dir / "target").id.substr(0, 12)), std::string::npos);
+  EXPECT_NE(stale.reason.find(fingerprint_model(dir / "other").id.substr(0, 12)), std::string::npos);
+  testing::put(dir / "draft/specdec.json", "{");
+  expect_error(ErrorKind::kModel, {"specdec.json"}, [&] { check_binding(dir / "target", dir / "draft"); });
+}
+
+TEST(DraftBinding, UnboundNeedsVocabularyAndTokenizer) {
+  const testing::Scratch dir;
+  testing::write_tiny_model(dir / "target");
+  testing::write_tiny_model(dir / "draft", {.vocab = 319});
+  expect_error(ErrorKind::kModel, {"vocab_size 319", "320"}, [&] { check_binding(dir / "target", dir / "draft"); });
+  testing::write_tiny_model(dir / "draft2");
+  testing::put(dir / "draft2/tokenizer.json", "{}");
+  expect_error(ErrorKind::kModel, {"tokenizer.json", "byte for byte"}, [&] { check_binding(dir / "target", dir / "draft2"); });
+}
+
+PackageManifest sample_manifest() {
+  PackageManifest m;
+  m.files = {{"draft/config.json", 5, std::string(64, 'a')}, {"target/config.json", 6, std::string(64, 'b')}};
+  m.target = made_up('a');
+  m.draft = made_up('b');
+  m.draft_kind = "prune:2";
+  m.tokenizer_digest = m.target.tokenizer;
+  m.report = to_json(testing::sample_report(m.target, m.draft));
+  m.provenance = {{"x", 1}};
+  m.parent = std::string(64, 'c');
+  m.created = "2026-11-21T12:00:00Z";
+  m.tool_version = "0.1.0";
+  return m;
+}
+
+TEST(PackageManifest, RoundTripAndRefusals) {
+  const auto read = [](const Json& j) { return to_json(package_manifest_from_json(j, "manifest.json")); };
+  const Json json = to_json(sample_manifest());
+  check_schema(json, ErrorKind::kData, {"schema", "files", "target", "draft", "tokenizer_digest", "report", "provenance", "created", "tool_version"}, read);
+  for (const char* path : {"", "/etc/passwd", "../x", "draft/../x", "draft//x", "draft/", "./x", "a\\b", "a\nb", "manifest.json"})
+    refuse(json, ErrorKind::kData, "files[0]: path", [&](Json& j) { j["files"][0]["path"] = path; }, read);
+  refuse(json, ErrorKind::kData, "each path once", [](Json& j) { j["files"][1] = j["files"][0]; }, read);
+  refuse(json, ErrorKind::kData, "size", [](Json& j) { j["files"][0]["size"] = -1; }, read);
+  refuse(json, ErrorKind::kData, "draft/config.json: missing", [](Json& j) { j["files"].erase(0); }, read);
+  refuse(json, ErrorKind::kData, "either target/config.json or", [](Json& j) { j["target"]["reference"] = "org/name"; }, read);
+  refuse(json, ErrorKind::kData, "either target/config.json or", [](Json& j) { j["files"].erase(1); }, read);
+  refuse(json, ErrorKind::kData, "tokenizer_digest", [](Json& j) { j["tokenizer_digest"] = std::string(64, '9'); }, read);
+  refuse(json, ErrorKind::kData, "another pair", [](Json& j) { j["draft"]["fingerprint"] = to_json(made_up('c')); }, read);
+  refuse(json, ErrorKind::kData, "verdict fail", [](Json& j) { j["report"]["verdict"] = "fail"; }, read);
+  refuse(json, ErrorKind::kData, "parent", [](Json& j) { j["parent"] = "x"; }, read);
+  Json allowed = json;
+  allowed["report"]["verdict"] = "fail";
+  allowed["allowed_failed"] = true;
+  EXPECT_NO_THROW(read(allowed));
+}
+
+TEST(PackageManifest, ChannelNames) {
+  for (const char* good : {"production", "v1.2_x-y", "A"}) EXPECT_NO_THROW(require_channel_name(good));
+  for (const std::string& bad : {std::string(), std::string("a/b"), std::string(".."), std::string(".x"), std::string("sha256-ab"), std::string("a b"),
+                                 std::string("x.log"), std::string(65, 'a')})
+    expect_error(ErrorKind::kUsage, {"channel"}, [&] { require_channel_name(bad); });
+}
+
+TEST(PackageManifest, ResolvesAndVerifies) {
+  const testing::Scratch dir;
+  const fs::path store = dir / "store";
+  PackageManifest m = sample_manifest();
+  m.files = {{"draft/config.json", 2, sha256_hex("{}")}, {"target/config.json", 3, sha256_hex("{ }")}};
+  const std::string manifest = canonical_json(to_json(m)), digest = sha256_hex(manifest);
+  const fs::path package = store / "packages" / ("sha256-" + digest);
+  const auto write = [&] {
+    remove_tree(package);
+    testing::put(package / "manifest.json", manifest);
+    testing::put(package / "draft/config.json", "{}");
+    testing::put(package / "target/config.json", "{ }");
+  };
+  write();
+  testing::put(store / "refs/prod", digest + "\n");
+  for (const std::string& argument : {package.string(), package.string() + "/", store.string() + ":prod", (store / "refs/prod").string(),
+                                      store.string() + ":sha256-" + digest.substr(0, 10)}) {
+    const auto found = resolve_package(argument, true);
+    ASSERT_TRUE(found) << argument;
+    EXPECT_EQ(found->digest, digest);
+    EXPECT_TRUE(fs::equivalent(found->target, package / "target"));
+    EXPECT_TRUE(fs::equivalent(found->draft, package / "draft"));
+  }
+  EXPECT_FALSE(resolve_package((dir / "none").string(), true));
+  EXPECT_FALSE(resolve_package(dir.root().string() + ":prod", true));
+  EXPECT_FALSE(resolve_package("org/name@main", true));
+  expect_error(ErrorKind::kData, {"no channel 'canary'"}, [&] { resolve_package(store.string() + ":canary", true); });
+  expect_error(ErrorKind::kUsage, {"channel"}, [&] { resolve_package(store.string() + ":../prod", true); });
+  expect_error(ErrorKind::kData, {"no package sha256-ffffffff"}, [&] { resolve_package(store.string() + ":sha256-ffffffff", true); });
+  expect_error(ErrorKind::kUsage, {"at least 8"}, [&] { resolve_package(store.string() + ":sha256-", true); });
+
+  const auto damaged = [&](const std::string& reason, const std::function<void()>& damage) {
+    write();
+    damage();
+    expect_error(ErrorKind::kData, {reason}, [&] { resolve_package(package.string(), true); });
+  };
+  damaged("draft/config.json is missing", [&] { fs::remove(package / "draft/config.json"); });
+  damaged("has 4 bytes", [&] { testing::put(package / "draft/config.json", "{  }"); });
+  damaged("was changed", [&] { testing::put(package / "draft/config.json", "[]"); });
+  damaged("extra.txt is not in the manifest", [&] { testing::put(package / "extra.txt", ""); });
+  damaged("is a link", [&] { fs::create_symlink("config.json", package / "draft/link"); });
+  damaged("is a link", [&] { fs::create_directory_symlink("draft", package / "more"); });
+  damaged("manifest.json was changed", [&] { testing::put(package / "manifest.json", manifest + " "); });
+  damaged("manifest.json", [&] { fs::remove(package / "manifest.json"); });
+  damaged("manifest.json", [&] { testing::put(package / "manifest.json", manifest.substr(0, manifest.size() / 2)); });
+  damaged("a link", [&] {
+    fs::rename(package / "manifest.json", dir / "m");
+    fs::create_symlink(dir / "m", package / "manifest.json");
+  });
+  write();
+  testing::put(package / "draft/config.json", "[]");
+  EXPECT_NO_THROW(resolve_package(package.string(), false)) << "sizes only";
+  testing::put(store / "refs/prod", "nonsense");
+  expect_error(ErrorKind::kData, {"damaged channel"}, [&] { resolve_package(store.string() + ":prod", true); });
+  testing::put(store / "refs/prod", std::string(64, 'e'));
+  expect_error(ErrorKind::kData, {"missing, although the channel 'prod' names it"}, [&] { resolve_package(store.string() + ":prod", true); });
+}
+
+}  // namespace
+}  // namespace specdec

@@ -1,0 +1,28 @@
+#include "base/sha256.h"
+
+#include "tests/base/scratch.h"
+
+namespace specdec {
+namespace {
+
+// FIPS 180-4 examples.
+TEST(Sha256, KnownAnswers) {
+  EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(sha256_hex("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq"), "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+}
+
+TEST(Sha256, FileInBlocksEqualsTheWhole) {
+  const testing::Scratch dir;
+  const std::string bytes(3'000'001, 'a');
+  testing::put(dir / "f", bytes);
+  EXPECT_EQ(sha256_file(dir / "f"), sha256_hex(bytes));
+  Sha256 parts;
+  parts.update(std::string_view(bytes).substr(0, 77));
+  parts.update(std::string_view(bytes).substr(77));
+  EXPECT_EQ(parts.hex(), sha256_hex(bytes));
+  testing::expect_error(ErrorKind::kData, {"none"}, [&] { sha256_file(dir / "none"); });
+}
+
+}  // namespace
+}  // namespace specdec
