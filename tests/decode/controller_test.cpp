@@ -1,0 +1,223 @@
+#include "engine/decode/controller.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/acceptance.h"
+#include "base/philox.h"
+
+namespace specdec::decode {
+namespace {
+
+// A recorded run: the costs of every pass and the overlap the draft would show.
+struct World {
+  double draft = 0.1, target = 1.0, per_row = 0.03, overlap = 0.7;
+  CostModel costs;
+  AcceptanceCounts counts;
+  int steps = 0;
+
+  double verify_seconds(int k) const { return target + per_row * k; }
+  int step(KController& controller, int batch = 1) {
+    const int k = controller.choose_k(batch);
+    PhiloxStream random(5, static_cast<uint64_t>(steps++));
+    int accepted = 0;
+    while (accepted < k && random.uniform() < overlap) ++accepted;
+    std::vector<double> overlaps(static_cast<size_t>(std::min(accepted + 1, k)), 0.0);
+    for (double& o : overlaps) o = std::clamp(overlap + 0.2 * (random.uniform() - 0.5), 0.0, 1.0);
+    for (int i = 0; i < k; ++i) costs.record_draft(batch, draft);
+    costs.record_target(batch, k + 1, verify_seconds(k));
+    if (k > 0) counts.add_step(k, accepted, overlaps);
+    controller.observe(k, accepted, overlaps);
+    return k;
+  }
+  int run(KController& controller, int n, int batch = 1) {
+    int last = 0;
+    for (int i = 0; i < n; ++i) last = step(controller, batch);
+    return last;
+  }
+};
+
+TEST(CostModel, UnknownUntilMeasured) {
+  CostModel costs;
+  EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
+  EXPECT_TRUE(std::isnan(costs.verify_cost(1, 3)));
+  EXPECT_FALSE(costs.ready());
+  costs.record_target(1, 1, 2.0);
+  EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
+  EXPECT_TRUE(costs.wants_plain(1));  // once is not enough: first calls are slow
+  costs.record_target(1, 1, 2.0);
+  EXPECT_FALSE(costs.wants_plain(1));
+  costs.record_draft(1, 0.5);
+  EXPECT_FALSE(costs.ready());
+  costs.record_target(1, 5, 3.0);
+  EXPECT_TRUE(costs.ready());
+  EXPECT_DOUBLE_EQ(costs.draft_cost(1), 0.25);
+  EXPECT_DOUBLE_EQ(costs.verify_cost(1, 0), 1.0);
+  EXPECT_DOUBLE_EQ(costs.verify_cost(1, 4), 1.5);
+}
+
+TEST(CostModel, InterpolatesRowsAndBorrowsTheNearestBatch) {
+  CostModel costs;
+  costs.record_target(1, 1, 1.0);
+  costs.record_target(1, 5, 1.4);
+  costs.record_target(8, 1, 2.0);
+  costs.record_target(8, 5, 6.0);
+  costs.record_draft(1, 0.2);
+  EXPECT_NEAR(costs.verify_cost(1, 2), 1.2, 1e-12);
+  EXPECT_NEAR(costs.verify_cost(1, 8), 1.8, 1e-12);  // the line goes on
+  EXPECT_NEAR(costs.verify_cost(8, 4), 3.0, 1e-12);
+  EXPECT_NEAR(costs.verify_cost(7, 4), 3.0, 1e-12);
+  EXPECT_NEAR(costs.verify_cost(2, 4), 1.4, 1e-12);
+  EXPECT_NEAR(costs.draft_cost(8), 0.2, 1e-12);      // measured at batch 1 only
+  // Plain never measured at batch 3: along the line of what was.
+  costs.record_target(3, 3, 1.2);
+  costs.record_target(3, 5, 1.4);
+  EXPECT_NEAR(costs.verify_cost(3, 4), 1.4, 1e-12);
+}
+
+TEST(CostModel, ShrugsOffOutliersAndNonsense) {
+  CostModel costs;
+  for (int i = 0; i < 20; ++i) costs.record_target(1, 1, 1.0);
+  costs.record_target(1, 3, 1.1);
+  costs.record_target(1, 1, 1000.0);
+  for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
+  EXPECT_NEAR(costs.verify_cost(1, 2), 1.1 / 1.1, 1e-9);  // one clipped sample: 1 + 0.1 · (2 − 1)
+  for (int i = 0; i < 100; ++i) costs.record_target(1, 1, 3.0);
+  EXPECT_NEAR(costs.verify_cost(1, 2), 1.1 / 3.0, 0.01);
+  costs.record_target(0, 1, 1.0);   // no such batch
+  costs.record_target(1, 0, 1.0);
+}
+
+TEST(CostModel, FirstSlowCallsDoNotStay) {
+  CostModel costs;
+  costs.record_target(1, 1, 50.0);
+  costs.record_target(1, 1, 1.0);
+  costs.record_target(1, 3, 1.2);
+  EXPECT_NEAR(costs.verify_cost(1, 2), 1.2, 1e-12);
+}
+
+TEST(Controller, FixedKIsKept) {
+  CostModel costs;
+  KController controller({.fixed_k = 4}, &costs);
+  EXPECT_EQ(controller.choose_k(1), 4);
+  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.0}, 1));
+  KController plain({.fixed_k = 0}, &costs);
+  EXPECT_EQ(plain.choose_k(1), 0);
+}
+
+TEST(Controller, MaximisesPredictedSpeedup) {
+  // expected_overlap is the prior everywhere, so the best K follows from the formula alone.
+  for (const double alpha : {0.3, 0.6, 0.8, 0.95})
+    for (const double draft : {0.02, 0.1, 0.4}) {
+      World w;
+      w.draft = draft;
+      for (int i = 0; i < 3; ++i)
+        for (int rows = 1; rows <= 9; ++rows) w.costs.record_target(1, rows, w.verify_seconds(rows - 1));
+      w.costs.record_target(1, 1, 1.0);
+      w.costs.record_draft(1, draft);
+      KController controller({.prior_overlap = alpha}, &w.costs);
+      int best = 0;
+      double rate = 1;
+      for (int k = 1; k <= 8; ++k) {
+        const double s = predicted_speedup(expected_length(alpha, k), k, draft, w.verify_seconds(k));
+        if (s > rate + 1e-12) rate = s, best = k;
+      }
+      EXPECT_EQ(controller.choose_k(1), best) << "alpha " << alpha << " c " << draft;
+    }
+}
+
+TEST(Controller, GoodDraftSpeculates) {
+  World w;
+  KController controller({}, &w.costs);
+  EXPECT_GT(w.run(controller, 60), 2);
+  EXPECT_NEAR(controller.expected_overlap(0), 0.7, 0.05);
+}
+
+TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
+  World w;
+  w.overlap = 0.02;
+  KController controller({}, &w.costs);
+  w.run(controller, 100);
+  int speculating = 0;
+  for (int i = 0; i < 200; ++i) speculating += w.step(controller) > 0;
+  EXPECT_LE(speculating, 8) << "probes should be rare";
+  EXPECT_GE(speculating, 2) << "probes must happen";
+  w.overlap = 0.8;
+  int found = -1;
+  for (int i = 0; i < 200 && found < 0; ++i)
+    if (w.step(controller) > 0 && w.step(controller) > 0 && w.step(controller) > 2) found = i;
+  EXPECT_GE(found, 0) << "a good draft was not found within 200 steps";
+  speculating = 0;
+  for (int i = 0; i < 100; ++i) speculating += w.step(controller) > 0;
+  EXPECT_GE(speculating, 95);
+}
+
+TEST(Controller, FollowsChangingCosts) {
+  World w;
+  KController controller({}, &w.costs);
+  const int cheap = w.run(controller, 60);
+  w.draft = 0.9;  // the draft's device got busy
+  EXPECT_LE(w.run(controller, 200), 0);
+  EXPECT_GT(cheap, 2);
+  w.draft = 0.02;
+  const int back = w.run(controller, 400);
+  EXPECT_GT(back, cheap);
+}
+
+TEST(Controller, DearVerificationAtALargeBatchTurnsItOff) {
+  World w;
+  KController controller({}, &w.costs);
+  EXPECT_GT(w.run(controller, 40, 1), 0);
+  w.per_row = 0.9;  // compute-bound: a row costs nearly a pass
+  w.run(controller, 60, 32);
+  int speculating = 0;
+  for (int i = 0; i < 60; ++i) speculating += w.step(controller, 32) > 0;
+  EXPECT_LE(speculating, 3);
+  w.per_row = 0.03;
+  EXPECT_GT(controller.choose_k(1), 0) << "batch 1 still pays";
+}
+
+TEST(Controller, NeighboursThatAlwaysSpeculateDoNotHoldItBack) {
+  World w;
+  KController controller({}, &w.costs);
+  int speculating = 0;
+  for (int i = 0; i < 64; ++i) {
+    speculating += controller.choose_k(4) > 0;
+    w.costs.record_draft(4, 0.05);
+    w.costs.record_target(4, 3, 1.1);  // a neighbour's fixed K: no pass is ever plain
+  }
+  EXPECT_GT(speculating, 40);
+}
+
+TEST(Controller, StopsWhereConfidenceSaysThatNoMoreWillBeKept) {
+  World w;
+  w.draft = 0.3;
+  KController controller({}, &w.costs);
+  w.run(controller, 10);
+  // Teach it: confident tokens are kept, unsure ones are not.
+  for (int i = 0; i < 60; ++i) {
+    controller.choose_k(1);
+    controller.observe(2, 1, {0.8, 0.6}, std::vector<double>{0.95, 0.1}, std::vector<double>{0.97, 0.05});
+  }
+  ASSERT_GT(controller.choose_k(1), 0);
+  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.95}, 1));
+  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.1}, 1));
+  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.95, 0.1}, 1));
+}
+
+TEST(Controller, ConfidenceFloor) {
+  KController controller({.confidence_floor = 0.5}, nullptr);
+  EXPECT_TRUE(controller.stop_after(std::vector<double>{0.9, 0.4}, 1));
+  EXPECT_FALSE(controller.stop_after(std::vector<double>{0.4, 0.6}, 1));
+}
+
+TEST(Controller, WithoutCostsAssumesACheapDraft) {
+  KController controller({.max_k = 6}, nullptr);
+  EXPECT_GT(controller.choose_k(1), 1);
+  KController none({.max_k = 0}, nullptr);
+  EXPECT_EQ(none.choose_k(1), 0);
+}
+
+}  // namespace
+}  // namespace specdec::decode

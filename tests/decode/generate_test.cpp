@@ -1,0 +1,95 @@
+#include "engine/decode/generate.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::decode {
+namespace {
+
+class StillClock final : public Clock {
+ public:
+  double seconds() const override { return 0; }
+  int64_t unix_seconds() const override { return 0; }
+};
+
+struct Generate : testing::Test {
+  toy::Model target{12, toy::random_logits(1)}, draft{12, toy::random_logits(1)};
+  Stepper stepper{target, &draft};
+  StillClock clock;
+
+  GenerateResult run(int k, std::vector<int32_t> eos = {}, int64_t max_tokens = 24) {
+    GenerateRequest request;
+    request.prompt = {1, 2};
+    request.max_tokens = max_tokens;
+    request.eos_ids = std::move(eos);
+    request.sampling.temperature = 0;
+    request.speculation.k = k;
+    return generate(stepper, request, nullptr, clock);
+  }
+};
+
+TEST_F(Generate, EndsByLength) {
+  const GenerateResult r = run(0);
+  EXPECT_EQ(r.tokens.size(), 24u);
+  EXPECT_EQ(r.finish_reason, "length");
+  EXPECT_EQ(r.counts.emitted, 24);
+  EXPECT_EQ(run(5).tokens, r.tokens);
+  EXPECT_EQ(run(-1).tokens, r.tokens);
+  EXPECT_EQ(target.open_sequences() + draft.open_sequences(), 0u);
+}
+
+TEST_F(Generate, CutsAfterEosButCountsWhatWasAccepted) {
+  const std::vector<int32_t> text = run(0).tokens;
+  // The first position whose token did not occur before and which lies inside a block of five.
+  size_t at = 0;
+  for (size_t i = 1; i < text.size() && at == 0; ++i)
+    if (i % 5 < 3 && std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(i), text[i]) == text.begin() + static_cast<ptrdiff_t>(i)) at = i;
+  ASSERT_GT(at, 0u);
+  const GenerateResult r = run(4, {text[at]});
+  EXPECT_EQ(r.finish_reason, "stop");
+  EXPECT_EQ(r.tokens, std::vector<int32_t>(text.begin(), text.begin() + static_cast<ptrdiff_t>(at) + 1));
+  EXPECT_EQ(r.counts.emitted, static_cast<int64_t>(r.tokens.size()));
+  EXPECT_EQ(r.counts.accepted, r.counts.drafted) << "the draft is the target: all are accepted, before the cut";
+  EXPECT_GT(r.counts.accepted + r.counts.steps, r.counts.emitted);
+}
+
+TEST_F(Generate, StopsWhenTheListenerSaysSo) {
+  GenerateRequest request;
+  request.prompt = {1};
+  request.speculation.k = 3;
+  std::vector<int32_t> heard;
+  const GenerateResult r = generate(stepper, request, nullptr, clock, [&](int32_t t) {
+    heard.push_back(t);
+    return heard.size() < 6;
+  });
+  EXPECT_EQ(heard.size(), 6u);
+  EXPECT_EQ(r.tokens, heard);
+  EXPECT_EQ(r.counts.emitted, 6);
+  EXPECT_EQ(target.open_sequences() + draft.open_sequences(), 0u);
+}
+
+TEST_F(Generate, SameSeedSameText) {
+  GenerateRequest request;
+  request.prompt = {1};
+  request.max_tokens = 40;
+  request.speculation.k = 3;
+  request.seed = 5;
+  const auto a = generate(stepper, request, nullptr, clock).tokens;
+  EXPECT_EQ(generate(stepper, request, nullptr, clock).tokens, a);
+  request.seed = 6;
+  EXPECT_NE(generate(stepper, request, nullptr, clock).tokens, a);
+}
+
+TEST_F(Generate, ClosesItsCachesWhenAPassThrows) {
+  target.before_pass = [n = 0](std::span<const Extension>) mutable {
+    if (++n == 3) throw std::runtime_error("lost");
+  };
+  EXPECT_THROW(run(2), std::runtime_error);
+  EXPECT_EQ(target.open_sequences() + draft.open_sequences(), 0u);
+  EXPECT_THROW(run(2, {}, 0), Error);
+}
+
+}  // namespace
+}  // namespace specdec::decode

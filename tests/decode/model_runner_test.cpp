@@ -1,0 +1,107 @@
+// Real models: greedy speculation is plain decoding, and sampled acceptance is what an independent implementation measured
+// (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens a step, conditional 0.63 … 0.71).
+#include "engine/decode/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "base/error.h"
+#include "engine/decode/generate.h"
+#include "engine/decode/sampler.h"
+
+namespace specdec::decode {
+namespace {
+
+std::filesystem::path models() {
+  const char* shared = std::getenv("SPECDEC_SHARED");
+  return std::filesystem::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models";
+}
+
+std::shared_ptr<const model::Decoder> load(const std::string& name) {
+  return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, at::kFloat));
+}
+
+struct RealModels : testing::Test {
+  void SetUp() override {
+    if (!std::filesystem::exists(models() / "stories260K"))
+      GTEST_SKIP() << models().string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";
+    target = make_model_runner(load("stories260K"));
+    draft = make_model_runner(load("llama2xs-279K"));
+  }
+  GenerateResult run(int k, double temperature, uint64_t seed, int64_t tokens, VerifyRule rule = VerifyRule::kToken, CostModel* costs = nullptr) {
+    Stepper stepper(*target, draft.get(), costs, &clock);
+    GenerateRequest request;
+    request.prompt = {1};
+    request.max_tokens = tokens;
+    request.sampling.temperature = temperature;
+    request.speculation.k = k;
+    request.speculation.verify = rule;
+    request.seed = seed;
+    return generate(stepper, request, costs, clock);
+  }
+  std::unique_ptr<CausalModel> target, draft;
+  SystemClock clock;
+};
+
+TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
+  const GenerateResult plain = run(0, 0, 0, 256);
+  ASSERT_EQ(plain.tokens.size(), 256u);
+  EXPECT_GT(std::set<int32_t>(plain.tokens.begin(), plain.tokens.end()).size(), 60u) << "not a story";
+  for (int k = 1; k <= 8; ++k) {
+    const GenerateResult speculative = run(k, 0, 0, 256);
+    EXPECT_EQ(speculative.tokens, plain.tokens) << "K=" << k;
+    EXPECT_GT(speculative.counts.accepted, 50) << "K=" << k;
+  }
+  CostModel costs;
+  EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
+}
+
+TEST_F(RealModels, SampledAcceptanceIsWhatOthersMeasured) {
+  AcceptanceCounts token, block;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    token.add(run(6, 1, seed, 240).counts);
+    block.add(run(6, 1, seed, 240, VerifyRule::kBlock).counts);
+  }
+  EXPECT_GT(token.steps, 600);
+  EXPECT_NEAR(token.length(), 2.73, 0.25);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_GT(token.conditional(i), 0.57) << i;
+    EXPECT_LT(token.conditional(i), 0.76) << i;
+    EXPECT_NEAR(token.overlap(i), token.conditional(i), 0.06) << "the mean overlap is what the coin flips estimate";
+  }
+  EXPECT_GT(block.length(), token.length() - 0.1);
+  RecordProperty("length_token", std::to_string(token.length()));
+  RecordProperty("length_block", std::to_string(block.length()));
+}
+
+TEST_F(RealModels, TruncatedThenContinuedIsNeverDrafted) {
+  const std::vector<int32_t> text = {1, 403, 407, 261, 378}, wrong = {17, 99, 23};
+  const auto logits = [&](SequenceId s, std::span<const int32_t> tokens, LogitRows& out) {
+    const Extension e{s, tokens, 1};
+    target->extend({&e, 1}, out);
+    return std::vector<float>(out.row(0).begin(), out.row(0).end());
+  };
+  LogitRows rows;
+  const SequenceId clean = target->open(), dirty = target->open();
+  const std::vector<float> expected = logits(clean, text, rows);
+  logits(dirty, std::span(text).first(3), rows);
+  logits(dirty, wrong, rows);
+  EXPECT_EQ(target->length(dirty), 6);
+  target->truncate(dirty, 3);
+  const std::vector<float> found = logits(dirty, std::span(text).subspan(3), rows);
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-4);
+  // Two sequences in one pass, one of them filling its cache only.
+  const SequenceId a = target->open(), b = target->open();
+  const Extension both[] = {{a, std::span(text).first(4), 0}, {b, text, 2}};
+  target->extend(both, rows);
+  EXPECT_EQ(target->length(a), 4);
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(rows.row(1)[i], expected[i], 1e-4);
+  target->close(a);
+  EXPECT_THROW(target->length(a), Error);
+}
+
+}  // namespace
+}  // namespace specdec::decode

@@ -1,0 +1,147 @@
+#include "engine/decode/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/philox.h"
+
+namespace specdec::decode {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> run(const std::vector<float>& logits, const SamplingOptions& options) {
+  std::vector<float> probs(logits.size(), -1.f);
+  std::vector<int32_t> scratch;
+  distribution(logits, options, probs, scratch);
+  return probs;
+}
+
+std::vector<int32_t> kept(const std::vector<float>& probs) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < probs.size(); ++i)
+    if (probs[i] > 0) ids.push_back(static_cast<int32_t>(i));
+  return ids;
+}
+
+// The definition, step by step, with full sorts.
+std::vector<double> reference(const std::vector<float>& logits, const SamplingOptions& o) {
+  const size_t n = logits.size();
+  std::vector<double> p(n);
+  std::vector<int32_t> order(n);
+  std::iota(order.begin(), order.end(), 0);
+  const auto normalise = [&] {
+    const double total = std::accumulate(p.begin(), p.end(), 0.0);
+    for (double& x : p) x /= total;
+  };
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  for (size_t i = 0; i < n; ++i) p[i] = std::exp((logits[i] - largest) / o.temperature);
+  normalise();
+  if (o.top_k > 0) {
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+    for (size_t i = static_cast<size_t>(o.top_k); i < n; ++i) p[order[i]] = 0;
+    normalise();
+  }
+  if (o.top_p < 1) {
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return p[a] > p[b]; });
+    double mass = 0;
+    for (const int32_t id : order) {
+      if (mass >= o.top_p) p[id] = 0;
+      mass += p[id];
+    }
+    normalise();
+  }
+  const double best = *std::max_element(p.begin(), p.end());
+  for (double& x : p)
+    if (x < o.min_p * best) x = 0;
+  normalise();
+  return p;
+}
+
+TEST(Sampler, MatchesTheDefinition) {
+  const SamplingOptions options[] = {
+      {}, {.temperature = 0.3}, {.temperature = 2}, {.top_k = 1}, {.top_k = 40}, {.top_k = 300}, {.top_p = 0.9}, {.top_p = 0.1},
+      {.top_p = 0.999}, {.min_p = 0.05}, {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .min_p = 0.02}, {.temperature = 1.5, .top_k = 400, .top_p = 0.6}};
+  for (const size_t vocab : {5, 512, 4000})
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      std::vector<float> logits(vocab);
+      for (size_t i = 0; i < vocab; ++i) logits[i] = static_cast<float>(8 * philox_uniform(seed, vocab, i) * philox_uniform(seed, 1, i));
+      for (const SamplingOptions& o : options) {
+        const auto expected = reference(logits, o.top_k > static_cast<int64_t>(vocab) ? SamplingOptions{o.temperature, 0, o.top_p, o.min_p} : o);
+        const auto found = run(logits, o);
+        for (size_t i = 0; i < vocab; ++i)
+          ASSERT_NEAR(found[i], expected[i], 1e-6) << "V=" << vocab << " seed " << seed << " T=" << o.temperature << " k=" << o.top_k << " p=" << o.top_p
+                                                   << " m=" << o.min_p << " id " << i;
+      }
+    }
+}
+
+TEST(Sampler, MayOverwriteItsInput) {
+  std::vector<float> logits = {0.5f, 2.f, -1.f, 1.f}, in_place = logits;
+  const SamplingOptions o{.temperature = 0.8, .top_k = 3, .top_p = 0.95};
+  std::vector<int32_t> scratch;
+  distribution(in_place, o, in_place, scratch);
+  EXPECT_EQ(in_place, run(logits, o));
+}
+
+TEST(Sampler, TiesKeepTheLowerIds) {
+  EXPECT_EQ(kept(run({1, 3, 3, 3, 0}, {.top_k = 2})), (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(kept(run(std::vector<float>(6, 0.f), {.top_p = 0.5})), (std::vector<int32_t>{0, 1, 2}));
+  EXPECT_EQ(kept(run({1, 7, 7}, {.temperature = 0})), (std::vector<int32_t>{1}));
+  // The same where ids are selected instead of kept in a heap.
+  EXPECT_EQ(kept(run(std::vector<float>(600, 1.f), {.top_k = 300})).back(), 299);
+  EXPECT_EQ(argmax(std::vector<float>{2, 5, 5}), 1);
+}
+
+TEST(Sampler, OptionsAtTheirEnds) {
+  const std::vector<float> logits = {0, 1, 2};
+  EXPECT_EQ(run(logits, {.top_k = 3}), run(logits, {}));
+  EXPECT_EQ(run(logits, {.top_k = 1000000}), run(logits, {}));
+  EXPECT_EQ(kept(run(logits, {.top_p = 1e-12})), (std::vector<int32_t>{2}));
+  EXPECT_EQ(kept(run(logits, {.min_p = 0.999})), (std::vector<int32_t>{2}));
+  EXPECT_EQ(run(logits, {.temperature = 1e-9}), (std::vector<float>{0, 0, 1}));
+  EXPECT_EQ(run({3.f}, {}), (std::vector<float>{1}));
+}
+
+TEST(Sampler, MaskedTokensGetNothing) {
+  const auto probs = run({-kInf, 1, -kInf, 0}, {.top_k = 3, .top_p = 0.9999});
+  EXPECT_EQ(kept(probs), (std::vector<int32_t>{1, 3}));
+  EXPECT_NEAR(probs[1] + probs[3], 1, 1e-6);
+}
+
+TEST(Sampler, RefusesLogitsThatAreNoDistribution) {
+  for (const SamplingOptions& o : {SamplingOptions{}, SamplingOptions{.temperature = 0}, SamplingOptions{.top_k = 1}}) {
+    EXPECT_THROW(run({0, kNaN, 1}, o), Error);
+    EXPECT_THROW(run({kNaN, kNaN}, o), Error);
+    EXPECT_THROW(run({0, kInf}, o), Error);
+    EXPECT_THROW(run({-kInf, -kInf}, o), Error);
+  }
+  EXPECT_THROW(argmax(std::vector<float>{}), Error);
+}
+
+TEST(Sampler, DrawInvertsTheCdf) {
+  const std::vector<float> weights = {0, 1, 0, 3, 0};
+  EXPECT_EQ(draw(weights, 1e-16), 1);
+  EXPECT_EQ(draw(weights, 0.2499), 1);
+  EXPECT_EQ(draw(weights, 0.2501), 3);
+  EXPECT_EQ(draw(weights, 1 - 1e-16), 3);
+  EXPECT_THROW(draw(std::vector<float>{0, 0}, 0.5), Error);
+  // Rounding never reaches a token without weight.
+  std::vector<float> many(100000, 1e-7f);
+  many.push_back(0);
+  EXPECT_LT(draw(many, 1 - 1e-16), 100000);
+}
+
+TEST(Sampler, OverlapAndConfidence) {
+  EXPECT_NEAR(overlap(std::vector<float>{0.5, 0.5, 0}, std::vector<float>{0.2f, 0.3f, 0.5}), 0.5, 1e-7);
+  EXPECT_NEAR(max_probability(std::vector<float>{0, std::log(3.f)}), 0.75, 1e-6);
+}
+
+}  // namespace
+}  // namespace specdec::decode
