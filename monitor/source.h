@@ -1,0 +1,56 @@
+// Where acceptance comes from: record files (read on from where the last check stopped) and a server's /metrics.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/schema/acceptance_record.h"
+
+namespace specdec::monitor {
+
+// How far a record file has been read. Files are told apart by inode, so that rotation by rename is followed.
+struct FilePosition {
+  uint64_t inode = 0;
+  uint64_t offset = 0;
+};
+
+struct ReadFigures {
+  int64_t records = 0, broken_lines = 0;
+  std::string first_problem;   // of the broken lines: file, line number in this read, reason
+};
+
+// The .jsonl files of a directory (not its subdirectories), oldest name first, or the file itself. Throws Error(kData) if missing
+// or neither a regular file nor a directory.
+std::vector<std::filesystem::path> record_files(const std::filesystem::path& source);
+
+// Gives every whole new line's record to `take` and moves `position` past it. A last line without its newline is a write in
+// progress and is left for next time; other broken lines are counted. A file shorter than the position was replaced: it is read
+// from the start. Lines over 64 KiB are broken.
+ReadFigures read_records(const std::filesystem::path& file, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take);
+
+// Counters of one scrape, summed over label sets (engines, replicas). Names without the "specdec:" or "vllm:" prefix.
+struct Counters {
+  bool any = false;                          // the series exist: absent is not zero
+  double drafts = 0, drafted = 0, accepted = 0, generated = 0;
+  std::vector<double> accepted_at, reached_at, overlap_sum_at;   // by position; reached and overlap only from specdec
+  std::string draft, target;                 // of specdec:info
+};
+
+// Prometheus text exposition 0.0.4. Throws Error(kData) naming the line for malformed text, more than 100,000 lines or a position
+// above 64.
+Counters parse_exposition(const std::string& text, const std::string& where);
+
+// new − old by counter; a counter that fell was reset by a restart, and counts from zero.
+Counters difference(const Counters& now, const Counters& before);
+Json to_json(const Counters& counters);
+Counters counters_from_json(const Json& object, const std::string& where);
+
+// GET with libcurl: http(s) only, no redirect, 10 s to connect, 30 s in all, at most 16 MiB. Throws Error(kNetwork).
+std::string fetch(const std::string& url);
+bool is_url(const std::string& text);
+
+}  // namespace specdec::monitor
