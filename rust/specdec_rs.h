@@ -52,7 +52,8 @@ int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
 typedef struct sd_template sd_template;
 /* Writes strftime(format, now) into out[0, capacity) and returns its length; more than capacity means it did not fit. */
 typedef size_t (*sd_strftime)(const char* format, char* out, size_t capacity);
-/* source: UTF-8 of at most 1 MiB. */
+/* source: UTF-8 of at most 1 MiB. A foreign one must have survived a compilation in a child process: chains of operators can
+ * overflow the compiler's stack. */
 int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, sd_template** out, sd_bytes* message);
 void sd_template_free(sd_template* chat_template);
 /* context: one JSON object, the variables of the template. Fuel 1,000,000 instructions, recursion 100. */

@@ -129,7 +129,7 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
   const std::string death = reaped == child && WIFSIGNALED(status) ? std::string(" by signal ") + strsignal(WTERMSIG(status)) : "";
   throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + death + " (limits: " +
                                      std::to_string(limits.memory_bytes >> 20) + " MiB, " + std::to_string(limits.cpu_seconds) +
-                                     " s): this template grows without bound and is not used");
+                                     " s): it grows without bound, or takes too long, and is not used");
 }
 
 struct ChatTemplate::Impl {

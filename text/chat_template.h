@@ -20,7 +20,7 @@ class ChatTemplate {
   // Nothing if the directory has none. Throws Error(kModel) if it does not compile or does not survive vet_template. Forks (a few
   // milliseconds): call it while loading, before the threads of a server start.
   static std::optional<ChatTemplate> load(const std::filesystem::path& model_directory);
-  // Compiles, without vetting. Throws Error(kModel).
+  // Compiles, without vetting: for sources that are known or vetted. Throws Error(kModel).
   ChatTemplate(std::string source, std::string bos_token, std::string eos_token);
   ChatTemplate(const std::string& source, const SpecialTokens& tokens);
   ~ChatTemplate();
@@ -44,8 +44,9 @@ struct VetLimits {
 };
 
 // Compiles `source` and renders probe conversations (1 to 64 messages, with and without system and generation prompt) in a forked
-// child. The interpreter's own limits do not stop a string that doubles itself 40 times, and Rust aborts when memory runs out; so a
-// template that kills the child must not be used here. Throws Error(kModel) then; a clean error inside the child is no finding.
+// child. The interpreter's own limits do not stop a string that doubles itself 40 times, a chain of 50,000 operators that overflows
+// the compiler's stack, or constants folded while compiling, and Rust aborts when memory runs out; so a template that kills the child
+// must not be used here. Throws Error(kModel) then; a clean error inside the child is no finding.
 // What a probe does not reach is not vetted. The child runs Rust and C++ code after fork: call it where no other thread holds a lock.
 void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const VetLimits& limits = {});
 

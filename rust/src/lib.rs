@@ -66,6 +66,11 @@ fn say(message: *mut Bytes, text: String) {
     }
 }
 
+pub fn text_of_panic(panic: Box<dyn std::any::Any + Send>) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "unknown panic".into())
+}
+
 /// Runs `work`, turns failures and panics into a status and a message. The panic hook is silenced once: libraries never print.
 fn guard(message: *mut Bytes, work: impl FnOnce() -> Result<(), Failure>) -> i32 {
     static QUIET: Once = Once::new();
@@ -77,12 +82,7 @@ fn guard(message: *mut Bytes, work: impl FnOnce() -> Result<(), Failure>) -> i32
             failure.reason as i32
         }
         Err(panic) => {
-            let text = panic
-                .downcast_ref::<&str>()
-                .map(|s| s.to_string())
-                .or_else(|| panic.downcast_ref::<String>().cloned())
-                .unwrap_or_else(|| "unknown panic".into());
-            say(message, format!("internal failure: {text}"));
+            say(message, format!("internal failure: {}", text_of_panic(panic)));
             INTERNAL
         }
     }

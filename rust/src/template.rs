@@ -26,6 +26,8 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
+    /// The compiler itself can be driven to overflow its stack (a chain of 50,000 operators), to fold constants of any size and to
+    /// quadratic time, which no setting bounds: compile a foreign source in a child first (text/chat_template.cpp, vet_template).
     pub fn compile(source: &str, clock: Option<Strftime>) -> Result<ChatTemplate, Failure> {
         if source.len() > MAX_SOURCE_BYTES {
             return Err(Failure::invalid(format!("{} bytes, at most {MAX_SOURCE_BYTES} are accepted", source.len())));
@@ -147,6 +149,20 @@ fn strftime(clock: Option<Strftime>, format: &str) -> Result<String, Error> {
 fn python_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     if let (ValueKind::String, Some(s)) = (value.kind(), value.as_str()) {
         match method {
+            // minijinja capitalises after white space, Python after anything that is not a letter.
+            "title" if args.is_empty() => {
+                let mut out = String::with_capacity(s.len());
+                let mut inside = false;
+                for c in s.chars() {
+                    if inside {
+                        out.extend(c.to_lowercase());
+                    } else {
+                        out.extend(c.to_uppercase());
+                    }
+                    inside = c.is_alphabetic();
+                }
+                return Ok(Value::from(out));
+            }
             "removeprefix" => {
                 let (prefix,): (&str,) = from_args(args)?;
                 return Ok(Value::from(s.strip_prefix(prefix).unwrap_or(s)));

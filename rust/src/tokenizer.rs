@@ -28,7 +28,12 @@ fn text_of(error: impl std::fmt::Display) -> String {
 
 impl HfTokenizer {
     pub fn from_json(json: &[u8]) -> Result<HfTokenizer, Failure> {
-        let mut inner = Tokenizer::from_bytes(json).map_err(|e| Failure::invalid(format!("not a Hugging Face tokenizer: {}", text_of(e))))?;
+        // The library unwraps in its deserialisers: a panic here is a bad file, not an internal failure.
+        let mut inner = match std::panic::catch_unwind(|| Tokenizer::from_bytes(json)) {
+            Ok(Ok(tokenizer)) => tokenizer,
+            Ok(Err(error)) => return Err(Failure::invalid(format!("not a Hugging Face tokenizer: {}", text_of(error)))),
+            Err(panic) => return Err(Failure::invalid(format!("not a Hugging Face tokenizer: {}", crate::text_of_panic(panic)))),
+        };
         // Stored padding to a fixed length or truncation belongs to a training script, and may ask for any amount of memory.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;

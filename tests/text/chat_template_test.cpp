@@ -1,0 +1,232 @@
+#include "text/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <ctime>
+#include <thread>
+
+#include "base/json.h"
+#include "tests/text/shared_data.h"
+
+namespace specdec::text {
+namespace {
+
+using test::shared_data;
+using test::TemporaryDirectory;
+
+std::string error_of(const std::function<void()>& f, ErrorKind kind) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+std::string render(const std::string& source, const std::vector<ChatMessage>& messages = {{"user", "hi"}}) {
+  return ChatTemplate(source, "<s>", "</s>").render(messages, false);
+}
+
+std::string today() {
+  char text[32];
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  std::strftime(text, sizeof text, "%Y-%m-%d", &parts);
+  return text;
+}
+
+class Golden : public ::testing::TestWithParam<bool> {};
+
+void compare(const Json& golden, bool written) {
+  std::map<std::string, std::optional<ChatTemplate>> templates;
+  int compared = 0, skipped = 0;
+  for (const Json& c : golden["cases"]) {
+    const std::string name = c["template"];
+    if (golden["written"].contains(name) != written) continue;
+    if (!templates.count(name)) {
+      const auto directory = shared_data() / "tokenizers" / name;
+      if (written)
+        templates.emplace(name, ChatTemplate(golden["written"][name].get<std::string>(), "<s>", "</s>"));
+      else
+        templates.emplace(name, std::filesystem::exists(directory) ? ChatTemplate::load(directory) : std::nullopt);
+    }
+    if (!templates[name]) {
+      ++skipped;
+      continue;
+    }
+    std::vector<ChatMessage> messages;
+    for (const Json& m : golden["conversations"][c["conversation"].get<std::string>()]) messages.push_back({m["role"], m["content"]});
+    const std::string where = name + " / " + c["conversation"].get<std::string>() + (c["add_generation_prompt"] ? " + prompt" : "");
+    ++compared;
+    if (c.contains("error")) {
+      EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"]), Error) << where;
+      continue;
+    }
+    std::string expected = c["text"];
+    const std::string day = today();
+    for (size_t at; (at = expected.find("{{TODAY}}")) != std::string::npos;) expected.replace(at, 9, day);
+    std::string found;
+    try {
+      found = templates[name]->render(messages, c["add_generation_prompt"]);
+    } catch (const Error& e) {
+      found = std::string("error: ") + e.what();
+    }
+    EXPECT_EQ(found, expected) << where;
+  }
+  if (compared == 0) GTEST_SKIP() << skipped << " cases need " << shared_data() << " (set SPECDEC_SHARED)";
+  EXPECT_EQ(skipped, 0);
+  EXPECT_GT(compared, 100);
+}
+
+TEST_P(Golden, RendersWhatTransformersRenders) {
+  compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), GetParam());
+}
+INSTANTIATE_TEST_SUITE_P(Templates, Golden, ::testing::Values(true, false),
+                         [](const auto& info) { return std::string(info.param ? "WrittenHere" : "OfTheHub"); });
+
+TEST(ChatTemplate, RaiseExceptionIsTheMessage) {
+  const ChatTemplate chat("{{ raise_exception('roles must alternate') }}", "", "");
+  const std::string message = error_of([&] { chat.render({{"user", "x"}}, false); }, ErrorKind::kData);
+  EXPECT_EQ(message, "chat template: roles must alternate");
+}
+
+TEST(ChatTemplate, RaiseInsideAMacroIsTheMessage) {
+  const std::string message =
+      error_of([] { render("{% macro f() %}{{ raise_exception('inner') }}{% endmacro %}{{ f() }}"); }, ErrorKind::kData);
+  EXPECT_EQ(message, "chat template: inner");
+}
+
+TEST(ChatTemplate, ExtraVariablesCannotReplaceOurs) {
+  const ChatTemplate chat("{{ enable_thinking }}{{ messages[0].content }}", "<s>", "");
+  EXPECT_EQ(chat.render({{"user", "x"}}, false, {{"enable_thinking", false}}), "Falsex");
+  for (const char* key : {"messages", "add_generation_prompt", "tools", "documents", "bos_token"})
+    EXPECT_NE(error_of([&] { chat.render({{"user", "x"}}, false, {{key, "y"}}); }, ErrorKind::kData).find(key), std::string::npos);
+}
+
+TEST(ChatTemplate, BrokenSourceNamesTheLine) {
+  const std::string message = error_of([] { render("a\n{% if x %}\nb"); }, ErrorKind::kModel);
+  EXPECT_NE(message.find("line 3"), std::string::npos) << message;
+}
+
+TEST(ChatTemplate, InvalidUtf8IsRefused) {
+  EXPECT_THROW(render(std::string("\xff")), Error);
+  EXPECT_THROW(render("{{ messages[0].content }}", {{"user", "\xc3"}}), Error);
+}
+
+TEST(ChatTemplate, LoadsFromEveryPlaceInOrder) {
+  TemporaryDirectory d;
+  EXPECT_FALSE(ChatTemplate::load(d.path()));
+  d.write("tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "chat_template": [{"name": "tool_use", "template": "t"},
+      {"name": "default", "template": "list {{ bos_token }}"}]})");
+  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "list <b>");
+  d.write("chat_template.json", R"({"chat_template": "json {{ bos_token }}"})");
+  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "json <b>");
+  d.write("chat_template.jinja", "jinja {{ bos_token }}");
+  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "jinja <b>");
+}
+
+TEST(ChatTemplate, BadFilesNameThemselves) {
+  TemporaryDirectory d;
+  d.write("tokenizer_config.json", R"({"chat_template": 3})");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("tokenizer_config.json"), std::string::npos);
+  d.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("default"), std::string::npos);
+  d.write("chat_template.jinja", "{{ unclosed");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("chat_template.jinja"), std::string::npos);
+}
+
+TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
+  const ChatTemplate chat("{% for m in messages %}{{ m.content }},{% endfor %}", "", "");
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      const std::string word = "w" + std::to_string(t);
+      for (int i = 0; i < 200; ++i) wrong += chat.render({{"user", word}, {"user", word}}, false) != word + "," + word + ",";
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must be a clean error, in this process.
+std::string repeat(const std::string& text, int n) {
+  std::string out;
+  for (int i = 0; i < n; ++i) out += text;
+  return out;
+}
+
+struct Attack {
+  const char* name;
+  std::string source;
+};
+std::vector<Attack> contained_attacks() {
+  return {
+      {"long range", "{% for i in range(1000000000) %}{% endfor %}"},
+      {"range to a list", "{{ range(4000000000) | list }}"},
+      {"nested loops", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"},
+      {"string times 4e9", "{{ 'a' * 4000000000 }}"},
+      {"output over the limit", "{{ 'a' * 50000000 }}"},
+      {"loop output", "{% for i in range(90000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor %}"},
+      {"recursive macro", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"},
+      {"recursive loop", "{% for i in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}"},
+      {"nested ifs", repeat("{% if true %}", 70000) + repeat("{% endif %}", 5)},
+      {"parentheses", "{{ " + repeat("(", 100000) + "1" + repeat(")", 100000) + " }}"},
+      {"nested lists", "{{ " + repeat("[", 100000) + repeat("]", 100000) + " }}"},
+      {"class probing", "{{ ''.__class__.__mro__[1].__subclasses__() }}"},
+      {"globals probing", "{{ raise_exception.__globals__['os'].system('true') }}"},
+      {"include", "{% include '/etc/passwd' %}"},
+      {"import", "{% import '/etc/passwd' as p %}{{ p.x }}"},
+      {"extends itself", "{% extends 'chat_template' %}"},
+      {"infinite json", "{% set ns = namespace(x=1) %}{{ raise_exception }}{{ ns | tojson }}{{ ('ab' * 5000000) | tojson | length }}{{ [1] * 2000000 | tojson }}"},
+      {"huge indent", "{{ [[1]] | tojson(indent=1000000000) }}"},
+      {"too long", repeat("a", (1 << 20) + 1)},
+  };
+}
+
+TEST(ChatTemplateAttacks, AreCleanErrors) {
+  for (const Attack& attack : contained_attacks()) EXPECT_THROW(render(attack.source), Error) << attack.name;
+}
+
+// These outgrow every limit of the interpreter; only the child may meet them.
+std::vector<Attack> lethal_attacks() {
+  return {
+      {"doubling", "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
+      {"doubling a list", "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = (ns.s + ns.s) | list %}{% endfor %}"},
+      {"doubling by message", "{% set ns = namespace(s='aaaaaaaa') %}{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
+      {"doubling a capture", "{% set s = 'a' %}{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set b %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = b %}{% endfor %}"},
+      {"chain of not", "{{ " + repeat("not ", 200000) + "1 }}"},
+      {"chain of elif", "{% if a %}" + repeat("{% elif a %}", 80000) + "{% endif %}"},
+      {"folded constants", "{{ " + repeat("('a' * 99999999) ~ ", 100) + "1 }}"},
+      {"chain that folds in quadratic time", "{{ a" + repeat(" and a", 40000) + " }}"},
+      {"nested by a loop", "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}"},
+      {"many large strings", "{% set ns = namespace(l=[]) %}{% for i in range(90) %}{% set ns.l = ns.l + [('a' ~ i) * 30000000] %}{% endfor %}"},
+  };
+}
+
+TEST(ChatTemplateAttacks, ThatKillTheRendererAreRefused) {
+  const VetLimits small{.memory_bytes = 64u << 20, .cpu_seconds = 1};
+  for (const Attack& attack : lethal_attacks()) {
+    const std::string message = error_of([&] { vet_template(attack.source, {}, attack.name, small); }, ErrorKind::kModel);
+    EXPECT_TRUE(message.starts_with(std::string(attack.name) + ": a probe conversation killed the renderer")) << message;
+  }
+}
+
+TEST(ChatTemplateAttacks, LoadVetsWithTheDefaultLimits) {
+  TemporaryDirectory d;
+  d.write("chat_template.jinja", lethal_attacks().front().source);
+  const std::string message = error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel);
+  EXPECT_NE(message.find("chat_template.jinja: a probe"), std::string::npos) << message;
+  EXPECT_NE(message.find("512 MiB, 2 s"), std::string::npos) << message;
+}
+
+TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
+  for (const Attack& attack : contained_attacks())
+    if (std::string(attack.name) != "nested loops" && std::string(attack.name) != "loop output")
+      EXPECT_NO_THROW(vet_template(attack.source, {}, attack.name)) << attack.name;
+}
+
+}  // namespace
+}  // namespace specdec::text

@@ -1,0 +1,98 @@
+#!/usr/bin/env python3
+"""Renders chat templates with transformers and writes tests/text/golden/chat_templates.json.
+
+Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. Not run by the build: run it by hand when a template or a conversation is added:
+    SPECDEC_SHARED=../shared python tests/text/make_goldens.py
+Today's date in an output is replaced by {{TODAY}}; an error is stored as {"error": message}.
+"""
+import datetime
+import json
+import os
+import pathlib
+
+import transformers
+from transformers.utils.chat_template_utils import render_jinja_template
+
+here = pathlib.Path(__file__).resolve().parent
+shared = pathlib.Path(os.environ.get("SPECDEC_SHARED", here.parents[2] / "shared"))
+
+CONVERSATIONS = {
+    "user": [("user", "Hello!")],
+    "system": [("system", "  You are terse. "), ("user", "What is 1 < 2 & \"3\"?")],
+    "turns": [("user", "Hi"), ("assistant", " Hello.\nHow are you? "), ("user", "Fine — 谢谢 🙂\n")],
+    "system_turns": [("system", "Be kind."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
+    "think": [("user", "2+2?"), ("assistant", "<think>\nadd\n</think>\n\n4"), ("user", "and 3+3?"), ("assistant", "<think>x</think>6")],
+    "two_users": [("user", "one"), ("user", "two")],
+    "empty": [("user", "")],
+}
+
+# Written here, to reach what the files of the Hub do not: every feature transformers offers.
+WRITTEN = {
+    "generation_tags": "{% for m in messages %}{%- if m.role == 'assistant' -%}\n  {% generation %}\n{{ m.content }}{% endgeneration -%}\n  {% else %}[{{ m.content }}]{% endif %}\n{% endfor %}",
+    "python_methods": "{% for m in messages %}{{ m['content'].strip().upper() }}|{{ m.content.split(' ')[-1] }}|{{ m.content.startswith('a') }}|{{ m.content.replace('l', 'L').title() }}|{{ m.get('name', 'none') }}|{{ m.get('x') }}|{{ m.content.rstrip('!') ~ m.content.lstrip() }}|{{ m.content.find('o') }}|{{ m.content.count('l') }}|{{ ', '.join(m.keys()) }}|{{ m.content.removeprefix('He') }}|{{ m.content.removesuffix('!') }}|{{ m.content.rsplit(' ', 1) | last }}|{{ m.content.partition(' ')[2] }}\n{% endfor %}",
+    "items": "{% for k, v in messages[0].items() %}{{ k }}={{ v }};{% endfor %}{% for k in messages[0] %}{{ k }}{% endfor %}{{ messages | length }}{{ messages[0].keys() | list }}",
+    "tojson": "{{ messages | tojson }}\n{{ messages | tojson(indent=2) }}\n{{ {'b': 1.0, 'a': [none, true, 1e20, 0.00001, 1.5e-7, -3, \"<&'>\"], '/': {}, 'e': []} | tojson }}{{ {'b': 1, 'a': 2} | tojson(sort_keys=true, separators=(',', ':')) }}{{ 'é😀' | tojson(ensure_ascii=true) }}",
+    "blocks": "  {% if true %}\n    a\n  {%- else %}\n  {% endif %}\n{# comment #}\n  {{ bos_token }}{{- ' x ' -}}   {{ eos_token }}\n{% set x = namespace(n=0, s='') %}{% for m in messages %}{% set x.n = x.n + 1 %}{% set x.s = x.s + m.role[0] %}{% if loop.last %}{% break %}{% endif %}{% if loop.first %}{% continue %}{% endif %}{{ loop.index }}{{ loop.previtem.role }}\n{% endfor %}{{ x.n }}{{ x.s }}\n",
+    "raise": "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported: \"x\"\nsecond line') }}{% endif %}ok",
+    "undefined": "{{ nothing }}|{{ messages[0].nothing }}|{{ tools }}|{{ documents is none }}|{{ nothing is defined }}|{{ tools is not none }}|{% if nothing %}x{% endif %}{% for i in nothing %}y{% endfor %}{{ none }}{{ true }}{{ 1.0 }}{{ 1e3 }}{{ [1, 'a', none] }}{{ add_generation_prompt }}",
+    "nested_undefined": "{{ messages[0].a.b }}",
+    "filters": "{{ messages | map(attribute='content') | join(' + ') }}{{ messages | selectattr('role', 'equalto', 'user') | list | length }}{{ (messages | last).content | trim | capitalize }}{{ messages[::-1][0].content }}{{ messages[1:] | length }}{{ 'a,b' .split(',') | first }}{{ '%s is %d' | format('x', 3) }}{{ 7 // 2 }}{{ 7 % 3 }}{{ 2 ** 3 }}{{ 'x' * 3 }}{{ range(3) | list }}{{ messages is iterable }}{{ messages[0] is mapping }}{{ messages[0].content is string }}{{ 'e' in messages[0].content }}{{ dict(a=1).a }}{{ messages[0].content | replace('H', 'J') }}{{ '  a\n b' | indent(2) }}{{ 'abc'[1:] }}{{ 3.7 | int }}{{ '5' | int + 1 }}{{ [3, 1, 2] | sort | string }}",
+    "macro": "{% macro turn(m, sep='\\n') %}<{{ m.role }}>{{ m.content }}{{ sep }}{% endmacro %}{% for m in messages %}{{ turn(m) }}{{ turn(m, sep=';') }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}",
+    "date": "{{ strftime_now('%Y-%m-%d') }}",
+    "loop_filter": "{% for m in messages if m.role != 'system' %}{{ loop.index0 }}{{ loop.length }}{{ m.content }}{% else %}none{% endfor %}{% set a, b = 'x', 'y' %}{{ a ~ b }}{% set block %}  in {{ a }}  {% endset %}{{ block | trim }}{% filter upper %}f{% endfilter %}",
+}
+
+
+def sources():
+    """name, template, special tokens"""
+    for folder in sorted((shared / "data/tokenizers").rglob("*")):
+        if not folder.is_dir():
+            continue
+        config_file = folder / "tokenizer_config.json"
+        config = json.loads(config_file.read_text()) if config_file.exists() else {}
+        template = config.get("chat_template")
+        if (folder / "chat_template.json").exists():
+            template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
+        if (folder / "chat_template.jinja").exists():
+            template = (folder / "chat_template.jinja").read_text()
+        if template is None:
+            continue
+        tokens = {}
+        for key, value in config.items():
+            if key.endswith("_token") and isinstance(value, (str, dict)):
+                tokens[key] = value if isinstance(value, str) else value["content"]
+        special = folder / "special_tokens_map.json"
+        if special.exists():
+            for key, value in json.loads(special.read_text()).items():
+                if key.endswith("_token"):
+                    tokens.setdefault(key, value if isinstance(value, str) else value["content"])
+        yield str(folder.relative_to(shared / "data/tokenizers")), template, tokens, False
+    for name, template in WRITTEN.items():
+        yield name, template, {"bos_token": "<s>", "eos_token": "</s>"}, True
+
+
+def main():
+    cases = []
+    for name, template, tokens, written in sources():
+        for conversation, messages in CONVERSATIONS.items():
+            for prompt in (False, True):
+                chat = [{"role": r, "content": c} for r, c in messages]
+                case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
+                try:
+                    text = render_jinja_template([chat], chat_template=template, add_generation_prompt=prompt, **tokens)[0][0]
+                    case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
+                except Exception as error:
+                    case["error"] = str(error)
+                cases.append(case)
+    out = {
+        "transformers": transformers.__version__,
+        "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
+        "written": WRITTEN,
+        "cases": cases,
+    }
+    (here / "golden").mkdir(exist_ok=True)
+    (here / "golden/chat_templates.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
+    print(len(cases), "cases")
+
+
+main()

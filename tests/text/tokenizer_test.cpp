@@ -1,0 +1,449 @@
+#include "text/tokenizer.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <functional>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/philox.h"
+#include "tests/text/shared_data.h"
+
+namespace specdec::text {
+namespace {
+
+using test::shared_data;
+using test::TemporaryDirectory;
+
+std::string error_of(const std::function<void()>& f, ErrorKind kind) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kind) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+const Json kByteLevelDecoder = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+
+// Loading takes most of the time here, so tests that only read share one.
+const Tokenizer& loaded(const fs::path& directory) {
+  static std::map<fs::path, Tokenizer> tokenizers;
+  return tokenizers.try_emplace(directory, directory).first->second;
+}
+
+// The files of the three conformance sets. TinyLlama has Llama 2's vocabulary, which Phi-3's file holds with tokens added from 32,000 on;
+// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is put together here as transformers' converter does.
+fs::path gpt2() { return shared_data() / "tokenizers/gpt2"; }
+
+void write_tinyllama(const TemporaryDirectory& d) {
+  Json t = read_json(shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
+  Json added = Json::array();
+  for (Json token : t["added_tokens"])
+    if (token["id"] < 3) {
+      token["special"] = true;
+      token["rstrip"] = false;
+      added.push_back(token);
+    }
+  t["added_tokens"] = added;
+  const Json bos = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  t["post_processor"]["single"] = {bos, a};
+  t["post_processor"]["special_tokens"] = {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}};
+  d.write("tokenizer.json", t.dump());
+  d.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+}
+
+void write_qwen(const TemporaryDirectory& d, const std::string& merges_file = "merges_lf.txt") {
+  const fs::path from = shared_data() / "tokenizers/qwen2";
+  Json merges = Json::array();
+  std::ifstream lines(from / merges_file);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (!line.empty() && !line.starts_with("#version")) merges.push_back(line);
+  }
+  Json added = Json::array();
+  const Json added_ids = read_json(from / "added_tokens.json");
+  for (const auto& [token, id] : added_ids.items())
+    added.push_back({{"id", id}, {"content", token}, {"special", true}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}});
+  std::sort(added.begin(), added.end(), [](const Json& x, const Json& y) { return x["id"] < y["id"]; });
+  const std::string pattern =
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const Json t = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added},
+                  {"normalizer", {{"type", "NFC"}}}, {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
+                  {"post_processor", nullptr}, {"decoder", kByteLevelDecoder},
+                  {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", ""},
+                             {"end_of_word_suffix", ""}, {"fuse_unk", false}, {"byte_fallback", false},
+                             {"vocab", read_json(from / "vocab.json")}, {"merges", merges}}}};
+  d.write("tokenizer.json", t.dump());
+  d.write("tokenizer_config.json", read_file(from / "tokenizer_config.json"));
+}
+
+struct Case {
+  std::string id, text, decoded;
+  std::vector<int32_t> ids;
+};
+
+// Both conformance sets of one model: 30 + 83 texts with ids made by transformers 4.57.1.
+std::vector<Case> conformance(const std::string& small, const std::string& large) {
+  const fs::path root = shared_data() / "tokenizer-conformance";
+  std::map<std::string, std::string> texts;
+  std::vector<Case> cases;
+  const Json small_inputs = read_json(root / "small/inputs.json"), large_inputs = read_json(root / "large/inputs.json");
+  for (const Json& i : small_inputs["inputs"]) texts[i["id"]] = i["text"];
+  for (const Json& i : large_inputs) texts[i["id"]] = i["text"];
+  const Json entries = read_json(root / "small" / small)["entries"];
+  for (const auto& [id, e] : entries.items()) cases.push_back({id, texts.at(id), e["decoded_skip_special"], e["input_ids"]});
+  const Json more = read_json(root / "large" / large)["entries"];
+  for (const Json& e : more) cases.push_back({e["id"], texts.at(e["id"]), e["decoded_skip_special"], e["input_ids"]});
+  return cases;
+}
+
+std::string stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
+  IncrementalDecoder decoder(tokenizer);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  return text + decoder.finish();
+}
+
+void expect_conformance(const Tokenizer& tokenizer, const std::vector<Case>& cases) {
+  EXPECT_EQ(cases.size(), 113u);
+  for (const Case& c : cases) {
+    EXPECT_EQ(tokenizer.encode(c.text, true), c.ids) << c.id << ": " << c.text;
+    EXPECT_EQ(tokenizer.decode(c.ids, true), c.decoded) << c.id;
+    EXPECT_EQ(stream(tokenizer, c.ids), c.decoded) << c.id;
+  }
+}
+
+TEST(TokenizerParity, Gpt2) {
+  SKIP_WITHOUT(gpt2());
+  expect_conformance(loaded(gpt2()), conformance("openai-community__gpt2.json", "gpt2_multilingual.json"));
+}
+
+TEST(TokenizerParity, TinyLlama) {
+  SKIP_WITHOUT(shared_data());
+  TemporaryDirectory d;
+  write_tinyllama(d);
+  const Tokenizer tokenizer(d.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 32000);
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  EXPECT_EQ(tokenizer.eos_id(), 2);
+  expect_conformance(tokenizer, conformance("TinyLlama__TinyLlama-1.1B-Chat-v1.0.json", "tinyllama_multilingual.json"));
+}
+
+TEST(TokenizerParity, Qwen) {
+  SKIP_WITHOUT(shared_data());
+  TemporaryDirectory d;
+  write_qwen(d);
+  const Tokenizer tokenizer(d.path());
+  EXPECT_EQ(tokenizer.vocab_size(), 151646);
+  EXPECT_EQ(tokenizer.bos_id(), -1);
+  EXPECT_EQ(tokenizer.eos_token(), "<|im_end|>");
+  EXPECT_EQ(tokenizer.eos_id(), 151645);
+  expect_conformance(tokenizer, conformance("Qwen__Qwen2.5-0.5B.json", "qwen2_5_multilingual.json"));
+}
+
+// A long text, ids made by transformers too.
+TEST(TokenizerParity, Gpt2LongText) {
+  SKIP_WITHOUT(gpt2());
+  const Json golden = read_json(shared_data() / "tokenizer-conformance/gpt2_encoded_tokens.json");
+  const Tokenizer& tokenizer = loaded(gpt2());
+  EXPECT_EQ(tokenizer.encode(golden["text"].get<std::string>(), true), golden["token_ids"].get<std::vector<int32_t>>());
+}
+
+// research: data/README: 512 tokens, the first story of the model's own documentation.
+TEST(Tokenizer, Stories260K) {
+  const fs::path model = shared_data() / "models/stories260K";
+  SKIP_WITHOUT(model);
+  const Tokenizer tokenizer(model);
+  EXPECT_EQ(tokenizer.vocab_size(), 512);
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  EXPECT_EQ(tokenizer.eos_id(), 2);
+  EXPECT_EQ(tokenizer.bos_token(), "<s>");
+  EXPECT_EQ(tokenizer.id_to_token(1), "<s>");
+  EXPECT_EQ(tokenizer.id_to_token(512), "");
+  EXPECT_EQ(tokenizer.id_to_token(-1), "");
+  EXPECT_EQ(tokenizer.token_to_id("no such token"), -1);
+  EXPECT_EQ(tokenizer.encode("", true), std::vector<int32_t>{1});
+  EXPECT_TRUE(tokenizer.encode("", false).empty());
+  const std::string text = "Once upon a time, there was a little girl named Lily.\nÜber 漢字 🙂!";
+  const auto ids = tokenizer.encode(text, true);
+  EXPECT_EQ(ids.front(), 1);
+  EXPECT_EQ(tokenizer.decode(ids, true), text);
+  EXPECT_EQ(tokenizer.decode(ids, false), "<s> " + text);
+  EXPECT_EQ(tokenizer.decode({1, 600, 100000}, true), "");
+}
+
+// add_bos_token of the configuration replaces the post-processor, as in transformers 5.
+TEST(Tokenizer, ConfigurationDecidesAboutBosAndEos) {
+  SKIP_WITHOUT(shared_data());
+  TemporaryDirectory d;
+  write_tinyllama(d);
+  const std::vector<int32_t> plain = Tokenizer(d.path()).encode("Hi", false);
+  const auto ids_with = [&](const std::string& flags) {
+    d.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>")" + flags + "}");
+    return Tokenizer(d.path()).encode("Hi", true);
+  };
+  auto with = [&](bool bos, bool eos) {
+    std::vector<int32_t> ids = plain;
+    if (bos) ids.insert(ids.begin(), 1);
+    if (eos) ids.push_back(2);
+    return ids;
+  };
+  EXPECT_EQ(ids_with(""), with(true, false));
+  EXPECT_EQ(ids_with(R"(, "add_bos_token": false)"), with(false, false));
+  EXPECT_EQ(ids_with(R"(, "add_bos_token": true, "add_eos_token": true)"), with(true, true));
+  EXPECT_EQ(ids_with(R"(, "add_eos_token": true)"), with(false, true));
+  fs::remove(d.path() / "tokenizer_config.json");
+  d.write("special_tokens_map.json", R"({"eos_token": {"content": "</s>"}})");
+  EXPECT_EQ(Tokenizer(d.path()).eos_id(), 2);
+  EXPECT_EQ(Tokenizer(d.path()).bos_id(), -1);
+}
+
+TEST(Tokenizer, StoredPaddingAndTruncationAreDropped) {
+  SKIP_WITHOUT(gpt2());
+  TemporaryDirectory d;
+  Json t = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
+  const std::string text = "a b c d e f g h";
+  const auto expected = loaded(gpt2()).encode(text, true);
+  t["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
+  t["padding"] = {{"strategy", {{"Fixed", 1000000000000}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
+                  {"pad_id", 0}, {"pad_type_id", 0}, {"pad_token", "!"}};
+  d.write("tokenizer.json", t.dump());
+  EXPECT_EQ(Tokenizer(d.path()).encode(text, true), expected);
+}
+
+TEST(Tokenizer, InvalidInputIsAnError) {
+  SKIP_WITHOUT(gpt2());
+  const Tokenizer& tokenizer = loaded(gpt2());
+  EXPECT_NE(error_of([&] { tokenizer.encode("ok\xff", true); }, ErrorKind::kData).find("invalid UTF-8 at byte 2"), std::string::npos);
+  EXPECT_NE(error_of([&] { tokenizer.decode({5, -7}, true); }, ErrorKind::kData).find("-7 at index 1"), std::string::npos);
+  EXPECT_THROW(IncrementalDecoder(tokenizer).push(-1), Error);
+  EXPECT_EQ(tokenizer.encode(std::string_view("a\0b", 3), true).size(), 3u);
+}
+
+// Every wrong file: Error(kModel), one line that starts with the file.
+TEST(Tokenizer, WrongFilesAreRefused) {
+  TemporaryDirectory d;
+  std::vector<std::pair<std::string, std::string>> bad = {
+      {"empty", ""}, {"not JSON", "hello"}, {"null", "null"}, {"a list", "[]"}, {"no model", R"({"version": "1.0"})"},
+      {"unknown version", R"({"version": "9", "model": {"type": "BPE", "vocab": {}, "merges": []}})"},
+      {"deep", std::string(100000, '[')},
+      {"deep normalizer", [] {
+         std::string n;
+         for (int i = 0; i < 50000; ++i) n += R"({"type":"Sequence","normalizers":[)";
+         return R"({"version":"1.0","model":{"type":"WordLevel","vocab":{},"unk_token":"u"},"normalizer":)" + n;
+       }()},
+      {"merge of nothing", R"({"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"},
+      {"bad merge line", R"({"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["aa"]}})"},
+      {"negative id", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"a"}})"},
+      {"bad regex", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(("},"behavior":"Isolated","invert":false}})"},
+      {"bad charsmap", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"}})"},
+      {"fixed length 0", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"pre_tokenizer":{"type":"FixedLength","length":0}})"},
+  };
+  std::string doubling;
+  for (int i = 0; i < 40; ++i) doubling += std::string(i ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  bad.push_back({"doubling normalizer", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"normalizer":{"type":"Sequence","normalizers":[)" + doubling + "]}}"});
+  bad.push_back({"doubling decoder", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"decoder":{"type":"Sequence","decoders":[)" + doubling + "]}}"});
+  for (const auto& [name, text] : bad) {
+    const std::string file = d.write("tokenizer.json", text).string();
+    const std::string message = error_of([&] { Tokenizer{d.path()}; }, ErrorKind::kModel);
+    EXPECT_TRUE(message.starts_with(file + ": ")) << name << ": " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << name;
+    EXPECT_LT(message.size(), file.size() + 400) << name;
+  }
+  fs::remove(d.path() / "tokenizer.json");
+  EXPECT_THROW(Tokenizer{d.path()}, Error);
+  fs::create_directory(d.path() / "tokenizer.json");
+  error_of([&] { Tokenizer{d.path()}; }, ErrorKind::kModel);
+}
+
+TEST(Tokenizer, WrongFilesOfTheWildAreRefused) {
+  for (const char* name : {"llama2", "added-tokens"}) {
+    const fs::path directory = shared_data() / "tokenizers/ort-ext" / name;
+    SKIP_WITHOUT(directory);
+    const std::string message = error_of([&] { Tokenizer{directory}; }, ErrorKind::kModel);
+    EXPECT_TRUE(message.starts_with((directory / "tokenizer.json").string() + ": not a Hugging Face tokenizer")) << message;
+  }
+}
+
+TEST(Tokenizer, TruncatedFilesNeverCrash) {
+  const fs::path source = shared_data() / "models/stories260K/tokenizer.json";
+  SKIP_WITHOUT(source);
+  TemporaryDirectory d;
+  const std::string whole = read_file(source);
+  for (size_t size = 0; size < whole.size(); size += whole.size() / 97) {
+    d.write("tokenizer.json", whole.substr(0, size));
+    EXPECT_THROW(Tokenizer{d.path()}, Error) << size;
+  }
+  for (uint64_t i = 0; i < 150; ++i) {  // one changed byte: an error, or a tokenizer that works
+    std::string changed = whole;
+    changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^= static_cast<char>(1u << (i % 7));
+    d.write("tokenizer.json", changed);
+    try {
+      const Tokenizer tokenizer(d.path());
+      tokenizer.decode(tokenizer.encode("Once upon a time", true), true);
+    } catch (const Error& e) {
+      EXPECT_TRUE(e.kind() == ErrorKind::kModel || e.kind() == ErrorKind::kData) << e.what();
+    }
+  }
+}
+
+TEST(Tokenizer, MergesWithCarriageReturnsGiveTheSameIds) {
+  SKIP_WITHOUT(shared_data());
+  TemporaryDirectory lf, crlf;
+  write_qwen(lf);
+  write_qwen(crlf, "merges.txt");
+  EXPECT_EQ(read_file(lf.path() / "tokenizer.json"), read_file(crlf.path() / "tokenizer.json"));
+}
+
+TEST(Tokenizer, IsUsedByManyThreads) {
+  SKIP_WITHOUT(gpt2());
+  const Tokenizer& tokenizer = loaded(gpt2());
+  const std::string text = "The quick brown fox — 漢字 🙂";
+  const auto expected = tokenizer.encode(text, true);
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 200; ++i) wrong += tokenizer.encode(text, true) != expected || stream(tokenizer, expected) != text;
+    });
+  for (auto& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+}
+
+// --- streaming ---
+
+bool whole_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::exception&) {
+    return false;
+  }
+}
+
+// The property: every piece is whole UTF-8, and the pieces join to decode(all), for texts and for any ids at all.
+void expect_streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& name) {
+  IncrementalDecoder decoder(tokenizer);
+  const std::string expected = tokenizer.decode(ids, true);
+  std::string text;
+  for (const int32_t id : ids) {
+    const std::string piece = decoder.push(id);
+    EXPECT_TRUE(whole_utf8(piece)) << name;
+    text += piece;
+    ASSERT_TRUE(expected.starts_with(text)) << name << ": retracted after " << text.size() << " bytes";
+  }
+  EXPECT_EQ(text + decoder.finish(), expected) << name;
+}
+
+const std::vector<std::string>& multilingual() {
+  static const std::vector<std::string> texts = {
+      "", " ", "   leading", "trailing  ", "\n\n", "Hello, world!", "naïve façade — Mañana", "漢字かな交じり文。", "한국어 텍스트", "नमस्ते दुनिया",
+      "مرحبا بالعالم", "שלום עולם", "Ελληνικά Русский", "ไทย ภาษา", "🙂🙃👩‍👩‍👧‍👦🏳️‍🌈👍🏽", "e\u0301 vs \u00e9", "\u200b\u200d\ufeff", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𓀀𓀁",
+      "a\tb\r\nc", "\xEF\xBF\xBD literal \xEF\xBF\xBD\xEF\xBF\xBD", "<0xE2><0x82>", "</s> <s> x", "  ▁ ▁▁ ", std::string(300, 'x'), std::string(200, ' ') + "y"};
+  return texts;
+}
+
+void check_streaming(const Tokenizer& tokenizer) {
+  for (const std::string& text : multilingual()) expect_streams(tokenizer, tokenizer.encode(text, true), text);
+  std::string all;
+  for (const std::string& text : multilingual()) all += text;
+  expect_streams(tokenizer, tokenizer.encode(all, true), "all texts");
+  // Random ids: broken characters everywhere, special tokens between, ids out of range; then stretches cut out of real text.
+  const auto ids = tokenizer.encode(all, true);
+  PhiloxStream random(7, 0);
+  for (int round = 0; round < 60; ++round) {
+    std::vector<int32_t> noise;
+    for (int i = 0; i < 40; ++i) {
+      if (random.uniform() < 0.5)
+        noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
+      else if (random.uniform() < 0.3)
+        noise.push_back(static_cast<int32_t>(random.below(260)));  // where the byte tokens are
+      else
+        noise.push_back(ids[random.below(ids.size())]);
+    }
+    expect_streams(tokenizer, noise, "noise " + std::to_string(round));
+  }
+}
+
+TEST(IncrementalDecoder, ByteLevel) {
+  SKIP_WITHOUT(gpt2());
+  check_streaming(loaded(gpt2()));
+}
+
+TEST(IncrementalDecoder, ByteFallback) {
+  SKIP_WITHOUT(shared_data());
+  TemporaryDirectory d;
+  write_tinyllama(d);
+  check_streaming(Tokenizer(d.path()));
+  check_streaming(Tokenizer(shared_data() / "models/stories260K"));
+}
+
+TEST(IncrementalDecoder, GivesTextAsSoonAsItIsSettled) {
+  SKIP_WITHOUT(gpt2());
+  const Tokenizer& tokenizer = loaded(gpt2());
+  IncrementalDecoder decoder(tokenizer);
+  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Hello")), "Hello");
+  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Ġworld")), " world");
+  const auto smile = tokenizer.encode("🙂", false);
+  ASSERT_GT(smile.size(), 1u);
+  std::string emoji;
+  for (size_t i = 0; i + 1 < smile.size(); ++i) EXPECT_EQ(decoder.push(smile[i]), "");
+  EXPECT_EQ(decoder.push(smile.back()), "🙂");
+  EXPECT_EQ(decoder.push(smile.front()), "");
+  EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
+}
+
+TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
+  const fs::path model = shared_data() / "models/stories260K";
+  SKIP_WITHOUT(model);
+  const Tokenizer tokenizer(model);
+  const auto byte = [&](const char* hex) { return tokenizer.token_to_id(std::string("<0x") + hex + ">"); };
+  IncrementalDecoder decoder(tokenizer);
+  const int32_t word = tokenizer.encode("a", false).back();
+  decoder.push(word);
+  for (const char* hex : {"C3", "A9", "E2"}) EXPECT_EQ(decoder.push(byte(hex)), "");
+  // The run C3 A9 E2 is not UTF-8, so the whole of it becomes replacement characters, é included.
+  const std::string text = decoder.push(word);
+  EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
+}
+
+// A model stuck on broken bytes must not make every push dearer than the last: text keeps coming out, and the window is cut.
+TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
+  SKIP_WITHOUT(gpt2());
+  const Tokenizer& tokenizer = loaded(gpt2());
+  const int32_t lead = tokenizer.encode("🙂", false).front();
+  std::vector<int32_t> ids(3000, lead);
+  ids.push_back(tokenizer.token_to_id("Hello"));
+  IncrementalDecoder decoder(tokenizer);
+  std::string text;
+  size_t waited = 0;
+  for (const int32_t id : ids) {
+    const std::string piece = decoder.push(id);
+    waited = piece.empty() ? waited + 1 : 0;
+    EXPECT_LT(waited, 3u);
+    text += piece;
+  }
+  EXPECT_EQ(text + decoder.finish(), tokenizer.decode(ids, true));
+}
+
+TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
+  TemporaryDirectory d;
+  d.write("tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"<pad>":0,"a":1,"|":2,"b":3},"unk_token":"<pad>"},
+      "decoder":{"type":"CTC","pad_token":"<pad>","word_delimiter_token":"|","cleanup":true}})");
+  const Tokenizer tokenizer(d.path());
+  IncrementalDecoder decoder(tokenizer);
+  for (const int32_t id : {1, 1, 2, 0, 3}) EXPECT_EQ(decoder.push(id), "");
+  EXPECT_EQ(decoder.finish(), tokenizer.decode({1, 1, 2, 0, 3}, true));
+}
+
+}  // namespace
+}  // namespace specdec::text
