@@ -57,7 +57,7 @@ std::string base_of(const std::string& url) {
   const size_t scheme = url.starts_with("http://") ? 7 : url.starts_with("https://") ? 8 : 0;
   if (scheme == 0) throw Error(ErrorKind::kUsage, "endpoint: expected an http:// or https:// URL, found '" + url.substr(0, 200) + "'");
   std::string base = url;
-  while (base.ends_with('/')) base.pop_back();
+  while (base.size() > scheme && base.ends_with('/')) base.pop_back();
   const size_t path = base.find('/', scheme);
   const std::string host = base.substr(scheme, path == std::string::npos ? path : path - scheme);
   if (host.find('@') != std::string::npos) throw Error(ErrorKind::kUsage, "endpoint: put the key into --api-key-file, not into the URL");

@@ -144,6 +144,8 @@ size_t check_phone(std::string_view text, size_t begin, size_t end) {
   if (is_word(next) || ((next == '-' || next == '.' || next == '/' || next == ':') && is_digit(at(text, end + 1)))) return 0;
   const auto digits = std::count_if(text.begin() + begin, text.begin() + end, is_digit);
   const bool national = text[begin] == '0';
+  // A group in the middle of a longer number ("DE89 3704 0044 0532 …") is no number of its own.
+  if (national && previous == ' ' && begin >= 2 && is_digit(text[begin - 2])) return 0;
   return digits >= (national ? 8 : 9) && digits <= (national ? 13 : 15) ? end : 0;
 }
 

@@ -1,0 +1,325 @@
+#include "data/ingest.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <set>
+
+#include "base/sha256.h"
+#include "toy.h"
+
+namespace specdec::data {
+namespace {
+
+class IngestTest : public testing::Test {
+ protected:
+  IngestOptions options(const std::string& name, const std::string& content) {
+    return ingest_options(scratch_.write(name, content), target_, scratch_ / "out");
+  }
+  std::vector<TokenRow> rows(const std::string& split = "all") { return ShardReader(scratch_ / "out").rows(split); }
+  // "line:reason" of rejects.jsonl.
+  std::vector<std::string> rejects() {
+    std::vector<std::string> found;
+    std::istringstream in(slurp(scratch_ / "out" / "rejects.jsonl"));
+    for (std::string line; std::getline(in, line);) {
+      const Json r = Json::parse(line);
+      found.push_back(std::to_string(r["line"].get<int64_t>()) + ":" + r["reason"].get<std::string>());
+    }
+    return found;
+  }
+  std::string learnt(size_t i) { return learnt_text(tokenizer_, rows()[i]); }
+  static std::string error_of(const IngestOptions& o, ErrorKind kind = ErrorKind::kData) {
+    try {
+      ingest(o, {});
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), kind) << e.what();
+      return e.what();
+    }
+    return "accepted";
+  }
+
+  Scratch scratch_;
+  fs::path target_ = make_toy_target(scratch_ / "target");
+  text::Tokenizer tokenizer_{target_};
+};
+
+TEST_F(IngestTest, EveryFormatInOneFileIsRecognised) {
+  const IngestResult r = ingest(options("mixed.jsonl",
+                                        R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"chat answer"}]})" "\n"
+                                        R"({"conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"sharegpt answer"}]})" "\n"
+                                        R"({"prompt":"p","completion":"completion"})" "\n"
+                                        R"({"instruction":"do","output":"instruction answer"})" "\n"
+                                        R"({"text":"a text"})" "\n"
+                                        R"({"schema":"specdec.traffic/1","id":"t","conversation":"t","prompt":"p","response":"traffic answer"})" "\n"),
+                                {});
+  EXPECT_EQ(r.read_rows, 6);
+  ASSERT_EQ(rows().size(), 6u);
+  const std::vector<std::string> expected = {"chat answer<|im_end|>", "sharegpt answer<|im_end|>", "completion", "instruction answer<|im_end|>", "a text", "traffic answer"};
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(learnt(i), expected[i]);
+  EXPECT_TRUE(rejects().empty());
+  EXPECT_EQ(r.index.target_id, std::string(64, '0'));  // the toy target has no weights
+}
+
+TEST_F(IngestTest, PlainTextArraysAndDirectories) {
+  ingest(options("stories.txt", "First one.\n<|endoftext|>\nSecond.\n\nwith a gap\n<|endoftext|>\n"), {});
+  ASSERT_EQ(rows().size(), 2u);
+  EXPECT_EQ(learnt(1), "Second.\n\nwith a gap");
+  IngestOptions o = options("stories.txt", "a--b--c");
+  o.separator = "--";
+  ingest(o, {});
+  EXPECT_EQ(rows().size(), 3u);
+  ingest(options("array.json", R"([{"text":"one"},{"text":"two"}])"), {});
+  EXPECT_EQ(rows().size(), 2u);
+  fs::create_directories(scratch_ / "logs" / "acceptance");
+  scratch_.write("logs/b.jsonl", "{\"text\":\"bb\"}\n");
+  scratch_.write("logs/a.jsonl", "{\"text\":\"aa\"}\n");
+  scratch_.write("logs/c.jsonl.partial", "{\"text\":\"cc\"}\n");
+  scratch_.write("logs/acceptance/x.jsonl", "{\"text\":\"xx\"}\n");
+  o = options("unused", "");
+  o.sources = {(scratch_ / "logs").string()};
+  ingest(o, {});
+  ASSERT_EQ(rows().size(), 2u);
+  EXPECT_EQ(learnt(0), "aa");
+  EXPECT_EQ(learnt(1), "bb");
+}
+
+TEST_F(IngestTest, RejectsAreCountedAndNamedWithoutContent) {
+  IngestOptions o = options("bad.jsonl", "{\"text\":\"good\"}\n{\"text\": SECRET\n{\"nothing\":1}\n{\"text\":\"\xFF\"}\n[]\n" + ("{\"text\":\"" + std::string(300, 'x')) + "\"}\n" +
+                                             R"({"messages":[{"role":"user","content":"SECRET"}]})" + "\n" + R"({"text":"ab"})" + "\n{\"text\":\"SECRET cut of");
+  o.max_record_bytes = 200;
+  o.min_chars = 3;
+  const IngestResult r = ingest(o, {});
+  EXPECT_EQ(rows().size(), 1u);
+  EXPECT_EQ(rejects(), (std::vector<std::string>{"2:invalid_json", "3:unknown_format", "4:invalid_utf8", "5:not_an_object", "6:too_long", "7:no_answer", "8:too_short", "9:truncated_line"}));
+  EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"invalid_json", 1}, {"unknown_format", 1}, {"invalid_utf8", 1}, {"not_an_object", 1},
+                                                             {"too_long", 1}, {"no_answer", 1}, {"too_short", 1}, {"truncated_line", 1}}));
+  EXPECT_EQ(ShardReader(o.out).index().rejects, r.index.rejects);
+  EXPECT_EQ(slurp(scratch_ / "out" / "rejects.jsonl").find("SECRET"), std::string::npos);
+}
+
+TEST_F(IngestTest, NothingAcceptedIsAnErrorThatSaysWhy) {
+  EXPECT_NE(error_of(options("a.jsonl", "x\ny\n")).find("invalid_json 2"), std::string::npos);
+  EXPECT_NE(error_of(options("a.jsonl", "")).find("no rows"), std::string::npos);
+  EXPECT_NE(error_of(options("a.bin", std::string("\x00\x01\x02\xFF", 4))).find("invalid_utf8"), std::string::npos);
+  IngestOptions o = options("a.jsonl", "{\"text\":\"abc\"}\n");
+  o.skip = 1;
+  EXPECT_NE(error_of(o).find("--skip"), std::string::npos);
+  EXPECT_FALSE(fs::exists(scratch_ / "out"));
+  for (const auto& entry : fs::directory_iterator(scratch_.path())) EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
+}
+
+TEST_F(IngestTest, ChatForATargetWithoutTemplateNamesTheRow) {
+  make_toy_target(target_, "");
+  const std::string message = error_of(options("a.jsonl", "{\"text\":\"fine\"}\n" R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})"));
+  EXPECT_NE(message.find("a.jsonl:2"), std::string::npos) << message;
+  EXPECT_NE(message.find("chat template"), std::string::npos) << message;
+}
+
+TEST_F(IngestTest, WrongFlagsAreUsageErrors) {
+  const IngestOptions good = options("a.jsonl", "{\"text\":\"abc\"}\n");
+  const auto with = [&](const std::function<void(IngestOptions&)>& edit) {
+    IngestOptions o = good;
+    edit(o);
+    return error_of(o, ErrorKind::kUsage);
+  };
+  EXPECT_NE(with([](IngestOptions& o) { o.sources.clear(); }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.format = "csv"; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.holdout = 1.5; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.max_length = 1; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.holdout_rule = "best"; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.order = "random"; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.written_by = "target"; }), "accepted");
+  EXPECT_NE(with([](IngestOptions& o) { o.limit = -1; }), "accepted");
+  EXPECT_EQ(error_of(good), "accepted");
+}
+
+TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
+  const std::string file = "{\"text\":\"hello  world\"}\n{\"text\":\" hello world\\n\"}\n{\"text\":\"Hello world\"}\n{\"text\":\"mail a@b.de\"}\n{\"text\":\"mail c@d.org\"}\n"
+                           "{\"prompt\":\"ab\",\"completion\":\"c\"}\n{\"prompt\":\"a\",\"completion\":\"bc\"}\n";
+  IngestResult r = ingest(options("d.jsonl", file), {});
+  EXPECT_EQ(r.index.duplicates, 2);
+  EXPECT_EQ(rows().size(), 5u);
+  EXPECT_EQ(r.index.redactions, (std::map<std::string, int64_t>{{"email", 1}}));
+  EXPECT_EQ(learnt(2), "mail [EMAIL]");
+  IngestOptions keep = options("d.jsonl", file);
+  keep.redact = keep.dedup = false;
+  r = ingest(keep, {});
+  EXPECT_EQ(r.index.duplicates, 0);
+  ASSERT_EQ(rows().size(), 7u);
+  EXPECT_EQ(learnt(3), "mail a@b.de");
+  EXPECT_TRUE(r.index.redactions.empty());
+}
+
+TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
+  IngestOptions o = options("ids.jsonl", R"({"id":"x","text":"one"})" "\n" R"({"id":"x","text":"two"})" "\n" R"({"text":"three"})" "\n" R"({"text":"three"})" "\n" R"({"id":9,"session_id":"s","text":"four"})" "\n");
+  o.dedup = false;
+  ingest(o, {});
+  const auto all = rows();
+  std::set<std::string> ids;
+  for (const TokenRow& r : all) ids.insert(r.id);
+  EXPECT_EQ(ids.size(), 5u);
+  EXPECT_EQ(all[0].id, "x");
+  EXPECT_EQ(all[1].id, "x#2");
+  EXPECT_EQ(all[1].conversation, "x");
+  EXPECT_EQ(all[2].conversation, all[3].conversation);  // equal content never lands in both splits
+  EXPECT_EQ(all[4].conversation, "s");
+}
+
+TEST_F(IngestTest, MaxLengthCutsAndCounts) {
+  IngestOptions o = options("cut.jsonl", R"({"text":"0123456789"})" "\n" R"({"text":"01"})" "\n" R"({"prompt":"0123456789","completion":"gone"})" "\n");
+  o.max_length = 6;
+  const IngestResult r = ingest(o, {});
+  EXPECT_EQ(r.index.truncated_rows, 1);
+  EXPECT_EQ(r.index.dropped_tokens, 5);
+  EXPECT_EQ(r.index.max_length, 6);
+  EXPECT_EQ(learnt(0), "01234");
+  EXPECT_EQ(rejects(), std::vector<std::string>{"3:no_loss_tokens"});
+}
+
+TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
+  std::string file;
+  for (int i = 0; i < 10; ++i) file += "{\"text\":\"row " + std::to_string(i) + "\"}\n{broken\n";
+  IngestOptions o = options("s.jsonl", file);
+  o.skip = 3;
+  o.limit = 4;
+  const IngestResult r = ingest(o, {});
+  ASSERT_EQ(rows().size(), 4u);
+  EXPECT_EQ(learnt(0), "row 3");
+  EXPECT_EQ(learnt(3), "row 6");
+  EXPECT_EQ(r.skipped_rows, 3);
+  EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));  // of the whole file although it was not read to the end
+}
+
+std::string conversations(int n, bool times) {
+  std::string file;
+  for (int turn = 0; turn < 3; ++turn)
+    for (int c = 0; c < n; ++c)
+      file += canonical_json({{"conversation_id", "c" + std::to_string(c)}, {"text", "turn " + std::to_string(turn) + " of " + std::to_string(c)},
+                              {"time", times ? 1700000000 + c * 100 + turn : 0}, {"domain", c % 2 ? "odd" : "even"}}) + "\n";
+  return file;
+}
+
+TEST_F(IngestTest, SplitLeaksNoConversation) {
+  for (const bool times : {false, true}) {
+    IngestOptions o = options("c.jsonl", conversations(40, times));
+    o.holdout = 0.1;
+    const IngestResult r = ingest(o, {});
+    EXPECT_EQ(r.split_rule, times ? "time" : "hash");
+    std::set<std::string> train, holdout;
+    for (const TokenRow& row : rows("train")) train.insert(row.conversation);
+    for (const TokenRow& row : rows("holdout")) holdout.insert(row.conversation);
+    EXPECT_EQ(holdout.size(), 4u);
+    EXPECT_EQ(train.size(), 36u);
+    for (const std::string& c : holdout) EXPECT_EQ(train.count(c), 0u) << c;
+    if (times) EXPECT_EQ(holdout, (std::set<std::string>{"c36", "c37", "c38", "c39"}));
+    EXPECT_EQ(rows("holdout").size(), 12u);
+  }
+}
+
+TEST_F(IngestTest, HoldoutSourceWinsOverEqualRowsAndItsConversations) {
+  IngestOptions o = options("train.jsonl", R"({"text":"shared"})" "\n" R"({"text":"mine"})" "\n" R"({"text":"same talk","conversation_id":"k"})" "\n");
+  o.holdout_source = scratch_.write("held.jsonl", R"({"text":"shared"})" "\n" R"({"text":"other","conversation_id":"k"})" "\n");
+  o.limit = 10;
+  const IngestResult r = ingest(o, {});
+  EXPECT_EQ(r.index.duplicates, 1);
+  ASSERT_EQ(rows("train").size(), 1u);
+  EXPECT_EQ(learnt_text(tokenizer_, rows("train")[0]), "mine");
+  EXPECT_EQ(rows("holdout").size(), 3u);
+  EXPECT_EQ(r.index.sources.size(), 2u);
+}
+
+TEST_F(IngestTest, DomainsComeFromTheFieldOrTheCall) {
+  ingest(options("c.jsonl", conversations(2, false)), {});
+  EXPECT_EQ(rows()[0].domain, "even");
+  EXPECT_EQ(rows()[1].domain, "odd");
+  IngestOptions o = options("c.jsonl", conversations(2, false));
+  o.domain = "all";
+  ingest(o, {});
+  EXPECT_EQ(rows()[1].domain, "all");
+}
+
+TEST_F(IngestTest, EqualInputGivesEqualBytes) {
+  IngestOptions o = options("c.jsonl", conversations(50, false) + "broken\n");
+  o.order = "shuffle";
+  o.holdout = 0.2;
+  o.seed = 5;
+  ingest(o, {});
+  IngestOptions again = o;
+  again.out = (scratch_ / "again").string();
+  ingest(again, {});
+  int files = 0;
+  for (const auto& entry : fs::directory_iterator(scratch_ / "out")) {
+    EXPECT_EQ(slurp(entry.path()), slurp(scratch_ / "again" / entry.path().filename().string())) << entry.path();
+    ++files;
+  }
+  EXPECT_EQ(files, 6);  // index, rejects, two splits with two files each
+  std::vector<std::string> shuffled, given;
+  for (const TokenRow& r : rows("train")) shuffled.push_back(r.id);
+  o.order = "given";
+  ingest(o, {});
+  for (const TokenRow& r : rows("train")) given.push_back(r.id);
+  EXPECT_NE(shuffled, given);
+  EXPECT_EQ(std::set<std::string>(shuffled.begin(), shuffled.end()), std::set<std::string>(given.begin(), given.end()));
+}
+
+TEST_F(IngestTest, ProgressEndsAtTheTotal) {
+  const IngestOptions o = options("c.jsonl", conversations(300, false));
+  std::vector<Progress> seen;
+  ingest(o, [&](const Progress& p) { seen.push_back(p); });
+  ASSERT_GE(seen.size(), 3u);
+  for (size_t i = 1; i < seen.size(); ++i) EXPECT_GE(seen[i].done, seen[i - 1].done);
+  EXPECT_DOUBLE_EQ(seen.back().done, seen.back().total);
+  EXPECT_NEAR(seen.back().total, static_cast<double>(fs::file_size(o.sources[0])) / 1e6, 1e-9);
+}
+
+// The whole of ingest under SPECDEC_KILL_AT: whatever is there can be read, and the next run converges.
+TEST_F(IngestTest, KilledAtAnyPointLeavesNothingHalf) {
+  const IngestOptions o = options("c.jsonl", conversations(10, true));
+  int killed = 0;
+  for (int at = 1;; ++at) {
+    fs::remove_all(o.out);
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv("SPECDEC_KILL_AT", std::to_string(at).c_str(), 1);
+      ingest(o, {});
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (fs::exists(o.out)) {
+      EXPECT_EQ(rows().size(), 30u) << at;
+    }
+    if (WIFEXITED(status)) break;
+    ++killed;
+    ASSERT_LT(at, 200);
+  }
+  EXPECT_GE(killed, 12);
+  ingest(o, {});
+  EXPECT_EQ(rows().size(), 30u);
+}
+
+TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
+  IngestOptions o = options("c.jsonl", conversations(4, false));
+  ingest(o, {});
+  const std::string before = slurp(scratch_ / "out" / "index.json");
+  o.sources = {scratch_.write("d.jsonl", conversations(8, false)).string()};
+  for (int at = 1; at <= 4; ++at) {
+    const pid_t child = fork();
+    if (child == 0) {
+      setenv("SPECDEC_ENOSPC_AT", std::to_string(at).c_str(), 1);
+      try {
+        ingest(o, {});
+      } catch (const Error& e) {
+        _exit(e.kind() == ErrorKind::kIo ? 42 : 43);
+      }
+      _exit(44);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(WEXITSTATUS(status), 42) << at;
+    EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
+  }
+}
+
+}  // namespace
+}  // namespace specdec::data

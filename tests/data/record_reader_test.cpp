@@ -1,0 +1,119 @@
+#include "data/record_reader.h"
+
+#include <sys/stat.h>
+
+#include "toy.h"
+
+namespace specdec::data {
+namespace {
+
+struct Seen {
+  std::string text;
+  int64_t number;
+  bool too_long, unterminated;
+  bool operator==(const Seen&) const = default;
+};
+std::ostream& operator<<(std::ostream& out, const Seen& s) {
+  return out << s.number << (s.too_long ? " too long" : "") << (s.unterminated ? " unterminated" : "") << " '" << s.text << "'";
+}
+
+std::vector<Seen> read_all(const fs::path& file, Container container, const std::string& separator = "", size_t limit = 1 << 20) {
+  RecordReader reader(file, container, separator, limit);
+  std::vector<Seen> all;
+  for (RawRecord r; reader.next(r);) all.push_back({std::string(r.text), r.number, r.too_long, r.unterminated});
+  EXPECT_EQ(reader.finish_sha256(), sha256_file(file));
+  return all;
+}
+
+TEST(RecordReader, LinesWithBomCrLfBlanksAndATornEnd) {
+  const Scratch s;
+  const fs::path file = s.write("a.jsonl", "\xEF\xBB\xBF{\"a\":1}\r\n\r\n  \n{\"b\":2}\n{\"c\":");
+  EXPECT_EQ(read_all(file, Container::kLines), (std::vector<Seen>{{"{\"a\":1}", 1, false, false}, {"{\"b\":2}", 4, false, false}, {"{\"c\":", 5, false, true}}));
+}
+
+TEST(RecordReader, EmptyFileHasNoRecords) {
+  const Scratch s;
+  for (const Container c : {Container::kLines, Container::kDocuments}) EXPECT_TRUE(read_all(s.write("e", ""), c, "|").empty());
+  EXPECT_TRUE(read_all(s.write("bom", "\xEF\xBB\xBF"), Container::kLines).empty());
+}
+
+TEST(RecordReader, LongLinesAreSkippedWithBoundedMemoryAndTheNextOneIsRead) {
+  const Scratch s;
+  // Longer than the limit, than a block of 1 MiB, and exactly at and one over the limit.
+  const std::string huge(5'000'000, 'x'), at(100, 'y'), over(101, 'z');
+  const fs::path file = s.write("long.jsonl", huge + "\n" + at + "\n" + over + "\nend\n" + huge);
+  EXPECT_EQ(read_all(file, Container::kLines, "", 100),
+            (std::vector<Seen>{{"", 1, true, false}, {at, 2, false, false}, {"", 3, true, false}, {"end", 4, false, false}, {"", 5, true, true}}));
+}
+
+TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
+  const Scratch s;
+  std::string text;
+  std::vector<Seen> expected;
+  // 40 bytes a document: separators fall on every offset around the 1 MiB border.
+  for (int i = 0; i < 60000; ++i) {
+    const std::string body = "story " + std::to_string(i) + std::string(i % 23, '.');
+    text += "\n " + body + " \n<|endoftext|>";
+    expected.push_back({body, i + 1, false, false});
+  }
+  EXPECT_EQ(read_all(s.write("d.txt", text), Container::kDocuments, "<|endoftext|>"), expected);
+  EXPECT_EQ(read_all(s.write("one.txt", " a\n\nb \n"), Container::kDocuments, "<|endoftext|>"), (std::vector<Seen>{{"a\n\nb", 1, false, true}}));
+  EXPECT_EQ(read_all(s.path() / "one.txt", Container::kDocuments, ""), (std::vector<Seen>{{"a\n\nb", 1, false, true}}));
+}
+
+TEST(RecordReader, ArrayElementsKeepBracketsInStrings) {
+  const Scratch s;
+  const fs::path file = s.write("a.json", " [ {\"a\": \"]},\\\"{\"}\n, {\"b\": [1, [2]]}, 7 , {} ]\n");
+  EXPECT_EQ(read_all(file, Container::kArray),
+            (std::vector<Seen>{{"{\"a\": \"]},\\\"{\"}", 1, false, false}, {"{\"b\": [1, [2]]}", 2, false, false}, {"7", 3, false, false}, {"{}", 4, false, false}}));
+  const std::string big = "{\"x\":\"" + std::string(3'000'000, 'q') + "\"}";
+  EXPECT_EQ(read_all(s.write("big.json", "[" + big + ",{\"y\":1}]"), Container::kArray, "", 100), (std::vector<Seen>{{"", 1, true, false}, {"{\"y\":1}", 2, false, false}}));
+  EXPECT_EQ(read_all(s.path() / "big.json", Container::kArray, "", 4 << 20).front().text, big);
+  EXPECT_TRUE(read_all(s.write("none.json", "[]"), Container::kArray).empty());
+  for (const char* broken : {"[{}", "[{}] x", "[\"a", "{}"}) EXPECT_THROW(read_all(s.write("b.json", broken), Container::kArray), Error) << broken;
+}
+
+TEST(RecordReader, RefusesWhatIsNoTextFile) {
+  const Scratch s;
+  const auto message = [](const fs::path& file) -> std::string {
+    try {
+      RecordReader reader(file, Container::kLines, "", 100);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kData);
+      return e.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message(s.write("le", std::string("\xFF\xFE{\0", 4))).find("UTF-16"), std::string::npos);
+  EXPECT_NE(message(s.write("be", std::string("\xFE\xFF\0{", 4))).find("UTF-16"), std::string::npos);
+  EXPECT_NE(message(s.write("bomless", std::string("{\0\"\0", 4))).find("UTF-16"), std::string::npos);
+  EXPECT_NE(message(s.write("gz", "\x1F\x8B\x08")).find("gzip"), std::string::npos);
+  EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD")).find("zstd"), std::string::npos);
+  EXPECT_NE(message(s.write("pq", "PAR1....")).find("Parquet"), std::string::npos);
+  ASSERT_EQ(mkfifo((s / "fifo").c_str(), 0600), 0);
+  EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and does not hang
+  EXPECT_NE(message(s.path()).find("directory"), std::string::npos);
+  EXPECT_NE(message("/dev/zero").find("regular file"), std::string::npos);
+  EXPECT_NE(message(s / "absent").find("absent"), std::string::npos);
+}
+
+TEST(DetectContainer, ByNameAndByTheFirstLines) {
+  const Scratch s;
+  const auto detect = [&](const char* name, const std::string& content) { return detect_container(s.write(name, content), 1 << 20); };
+  EXPECT_EQ(detect("a.jsonl", "garbage"), Container::kLines);
+  EXPECT_EQ(detect("a.log", "{\"a\":1}\n{\"b\"\nx\n{}"), Container::kLines);
+  EXPECT_EQ(detect("a.json", "\n[\n  {\"a\": 1}]"), Container::kArray);
+  EXPECT_EQ(detect("a.json", "{\n \"a\": 1\n}"), Container::kLines);
+  EXPECT_EQ(detect("a.txt", "Once upon a time.\n{not json}\nThe end."), Container::kDocuments);
+  EXPECT_EQ(detect("a.md", "[a link](x)\ntext"), Container::kDocuments);
+}
+
+TEST(Utf8, FollowsTheUnicodeTable) {
+  for (const char* good : {"", "plain ascii that is longer than eight", "é", "€", "🙂", "\xEF\xBF\xBF", "\xF4\x8F\xBF\xBF"}) EXPECT_TRUE(is_valid_utf8(good)) << good;
+  for (const char* bad : {"\x80", "abcdefgh\xC3", "\xC0\xAF", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82"})
+    EXPECT_FALSE(is_valid_utf8(bad));
+  EXPECT_EQ(count_characters("aé€🙂"), 4);
+}
+
+}  // namespace
+}  // namespace specdec::data

@@ -1,0 +1,162 @@
+#include "data/redact.h"
+
+#include "base/philox.h"
+#include "toy.h"
+
+namespace specdec::data {
+namespace {
+
+std::string redacted(const std::string& text) {
+  RedactionCounts counts;
+  return redact(text, counts);
+}
+
+// Generators of valid examples, from the definitions and not from the patterns under test.
+struct Source {
+  PhiloxStream random{11, 0};
+  char of(std::string_view set) { return set[random.below(set.size())]; }
+  std::string many(std::string_view set, size_t n) {
+    std::string s;
+    while (s.size() < n) s += of(set);
+    return s;
+  }
+  const std::string_view digits = "0123456789", lower = "abcdefghijklmnopqrstuvwxyz", upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", hex = "0123456789abcdef",
+                         alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+
+  std::string email() { return many(lower, 1 + random.below(8)) + std::string(1, of("._-")) + many(lower, 3) + "@" + many(lower, 2 + random.below(8)) + of(".-") + many(lower, 3) + "." + many(lower, 2 + random.below(3)); }
+  std::string card() {
+    std::string d = of("456") == '5' ? "5" + std::string(1, of("12345")) : std::string(1, of("46")) + many(digits, 1);
+    d += many(digits, 13);
+    int sum = 0;
+    for (size_t i = 0; i < 15; ++i) {
+      int v = d[14 - i] - '0';
+      if (i % 2 == 0) v = v > 4 ? 2 * v - 9 : 2 * v;
+      sum += v;
+    }
+    d += static_cast<char>('0' + (10 - sum % 10) % 10);
+    const char separator = of("  -x");
+    if (separator == 'x') return d;
+    return d.substr(0, 4) + separator + d.substr(4, 4) + separator + d.substr(8, 4) + separator + d.substr(12);
+  }
+  std::string iban() {
+    const std::string body = many(digits, 18);
+    const std::string check_input = body + "131400";  // DE as 13 14, then 00
+    int rest = 0;
+    for (const char c : check_input) rest = (rest * 10 + (c - '0')) % 97;
+    char check[3];
+    std::snprintf(check, sizeof check, "%02d", 98 - rest);
+    std::string iban = "DE" + std::string(check) + body;
+    if (of("ab") == 'a') return iban;
+    std::string grouped;
+    for (size_t i = 0; i < iban.size(); ++i) grouped += (i && i % 4 == 0 ? " " : "") + std::string(1, iban[i]);
+    return grouped;
+  }
+  std::string key() {
+    switch (random.below(7)) {
+      case 0: return "sk-" + many(alnum, 48);
+      case 1: return "AKIA" + many("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16);
+      case 2: return "ghp_" + many(alnum, 36);
+      case 3: return "AIza" + many(alnum, 35);
+      case 4: return "hf_" + many(alnum, 34);
+      case 5: return "xoxb-" + many(digits, 12) + "-" + many(alnum, 24);
+      default: return "-----BEGIN RSA PRIVATE KEY-----\n" + many(alnum, 64) + "\n" + many(alnum, 40) + "\n-----END RSA PRIVATE KEY-----";
+    }
+  }
+  std::string jwt() { return "eyJ" + many(alnum, 20) + ".eyJ" + many(alnum, 60) + "." + many(alnum, 43); }
+  std::string octet() { return std::to_string(random.below(256)); }
+  std::string ip() {
+    if (of("46") == '4') return "10." + octet() + "." + octet() + "." + octet();
+    std::string s = "2001";
+    for (int i = 0; i < 7; ++i) s += ":" + many(hex, 1 + random.below(4));
+    return of("ab") == 'a' ? s : "fe80::" + many(hex, 3) + "1:" + many(hex, 4);
+  }
+  std::string phone() {
+    switch (random.below(5)) {
+      case 0: return "+49 " + std::string(1, of("123456789")) + many(digits, 2) + " " + many(digits, 7);
+      case 1: return "(" + std::string(1, of("23456789")) + many(digits, 2) + ") " + many(digits, 3) + "-" + many(digits, 4);
+      case 2: return std::string(1, of("23456789")) + many(digits, 2) + "-" + many(digits, 3) + "-" + many(digits, 4);
+      case 3: return "0" + std::string(1, of("123456789")) + many(digits, 2) + "-" + many(digits, 7);
+      default: return "+1" + std::string(1, of("23456789")) + many(digits, 9);
+    }
+  }
+};
+
+TEST(Redact, RecallOnGeneratedExamples) {
+  Source source;
+  const std::vector<std::tuple<std::string, std::string, std::string (Source::*)()>> kinds = {
+      {"email", "[EMAIL]", &Source::email}, {"card", "[CARD]", &Source::card}, {"iban", "[IBAN]", &Source::iban}, {"key", "[KEY]", &Source::key},
+      {"jwt", "[JWT]", &Source::jwt},       {"ip", "[IP]", &Source::ip},       {"phone", "[PHONE]", &Source::phone}};
+  const std::vector<std::pair<std::string, std::string>> frames = {{"", ""}, {"Write to ", " please."}, {"(", ")"}, {"x: \"", "\", y"}, {"é: ", "\nnext line"}, {"<b>", "</b>"}};
+  for (const auto& [name, tag, make] : kinds) {
+    int found = 0, exact = 0;
+    constexpr int kExamples = 400;
+    for (int i = 0; i < kExamples; ++i) {
+      const std::string secret = (source.*make)();
+      const auto& [before, after] = frames[static_cast<size_t>(i) % frames.size()];
+      RedactionCounts counts;
+      const std::string out = redact(before + secret + after, counts);
+      found += out.find(secret) == std::string::npos;
+      exact += out == before + tag + after && counts == RedactionCounts{{name, 1}};
+    }
+    EXPECT_GE(found, kExamples * 99 / 100) << name;
+    EXPECT_GE(exact, kExamples * 98 / 100) << name;  // the surroundings stay, under the right name
+  }
+}
+
+TEST(Redact, PrecisionOnHardNegatives) {
+  for (const std::string text : {
+           "2026-11-21 12:30:45.123", "2026-11-21T12:00:00Z", "12:30:45", "3.14159265358979", "0.4111111111111111", "version 10.2.3", "v1.2.3.4",
+           "1,234,567,890", "4111 1111 1111 1112", "1767225600123", "DE89 3704 0044 0532 0130 01", "DE8937040044", "std::vector<int>", "ab::cd", "a::b::c",
+           "for (int i = 0; i < 100000000; ++i)", "f(x) = 12345678 + 87654321", "#ff00aa", "sk-short", "@app.route", "a @ b", "page 100-200", "1000-2000-3000",
+           "eyJhbGciOi", "127.0.0.1:8000", "0.0.0.0", "::1", "256.300.1.1", "1.2.3", "1.2.3.4.5", "550e8400-e29b-41d4-a716-446655440000", "ISBN 978-3-16-148410-0",
+           "10 / 2 = 5", "$100 200 300", "007", "from 01/2024 to 12/2025", "0x7fff5fbff8c0", "9007199254740993", "a_4111111111111111_b", "00:11:22:33:44:55"})
+    EXPECT_EQ(redacted(text), text);
+}
+
+TEST(Redact, CodeAndStoriesStayAsTheyAre) {
+  const fs::path shared = shared_directory();
+  if (shared.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";
+  const std::string stories = slurp(shared / "data/tinystories-text/tinystories_sample_2MB.txt");
+  RedactionCounts counts;
+  EXPECT_EQ(redact(stories, counts).size(), stories.size());
+  EXPECT_TRUE(counts.empty());
+}
+
+TEST(Redact, SeveralFindsAndOverlaps) {
+  EXPECT_EQ(redacted("a@b.de, c@d.org; 4111 1111 1111 1111 12/29"), "[EMAIL], [EMAIL]; [CARD] 12/29");
+  EXPECT_EQ(redacted("DE89 3704 0044 0532 0130 00 IS MINE"), "[IBAN] IS MINE");
+  EXPECT_EQ(redacted("müller.jörg@firma-süd.de"), "[EMAIL]");
+  EXPECT_EQ(redacted(""), "");
+}
+
+TEST(Redact, LinearOnHostileText) {
+  // Each would take minutes if a failed candidate made the search start over from its beginning.
+  for (const std::string& unit : {std::string("1"), std::string("4 "), std::string(":"), std::string("a@"), std::string("DE89"), std::string("1."), std::string("+1"), std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
+    std::string text;
+    while (text.size() < 300'000) text += unit;
+    RedactionCounts counts;
+    EXPECT_LE(redact(text, counts).size(), 2 * text.size());
+  }
+}
+
+TEST(Redact, RecordFieldsAndNames) {
+  TrafficRecord record;
+  record.id = "ticket-7";
+  record.conversation = "jane@example.com";
+  record.messages = {{"user", "I am jane@example.com"}, {"assistant", "Hello +49 171 1234567"}};
+  RedactionCounts counts;
+  redact_record(record, counts);
+  EXPECT_EQ(record.messages[0].content, "I am [EMAIL]");
+  EXPECT_EQ(record.messages[1].content, "Hello [PHONE]");
+  EXPECT_EQ(record.id, "ticket-7");
+  EXPECT_EQ(record.conversation.find("jane"), std::string::npos);
+  EXPECT_EQ(counts, (RedactionCounts{{"email", 1}, {"phone", 1}}));
+  TrafficRecord second;
+  second.id = "x";
+  second.conversation = "jane@example.com";
+  redact_record(second, counts);
+  EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation stay together
+}
+
+}  // namespace
+}  // namespace specdec::data

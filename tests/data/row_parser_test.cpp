@@ -1,0 +1,160 @@
+#include "data/row_parser.h"
+
+#include "toy.h"
+
+namespace specdec::data {
+namespace {
+
+TrafficRecord parsed(const std::string& json, RowOptions options = {}) {
+  ParsedRow row = parse_row(json, options);
+  if (const auto* why = std::get_if<Rejected>(&row)) {
+    ADD_FAILURE() << json << " was rejected: " << why->reason << " " << why->detail;
+    return {};
+  }
+  return std::get<TrafficRecord>(row);
+}
+
+std::string rejected(const std::string& json, RowOptions options = {}) {
+  ParsedRow row = parse_row(json, options);
+  const auto* why = std::get_if<Rejected>(&row);
+  return why ? why->reason : "accepted";
+}
+
+std::string chat_text(const TrafficRecord& r) {
+  std::string text;
+  for (const ChatMessage& m : r.messages) text += m.role + ":" + m.content + ";";
+  return text;
+}
+
+TEST(RowParser, OpenAiChatWithMetadata) {
+  const TrafficRecord r = parsed(
+      R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
+      R"({"role":"assistant","content":"A","name":"x"}],"id":"q1","conversation_id":77,"created":1767225600,"model":"m","temperature":0.7,"top_p":0.9,)"
+      R"("domain":"code","unknown":{"deep":[1]}})");
+  EXPECT_EQ(chat_text(r), "system:S;user:ab;assistant:A;");
+  EXPECT_EQ(r.id, "q1");
+  EXPECT_EQ(r.conversation, "77");
+  EXPECT_EQ(r.time, 1767225600);
+  EXPECT_EQ(r.writer, "m");
+  EXPECT_EQ(r.domain, "code");
+  ASSERT_TRUE(r.sampling);
+  EXPECT_DOUBLE_EQ(r.sampling->temperature, 0.7);
+  EXPECT_DOUBLE_EQ(r.sampling->top_p, 0.9);
+}
+
+TEST(RowParser, ChatEndsAtTheLastAnswer) {
+  EXPECT_EQ(chat_text(parsed(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user","content":"more"}]})")), "user:u;assistant:a;");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"}]})"), "no_answer");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":" \n"}]})"), "no_answer");
+  EXPECT_EQ(rejected(R"({"messages":[]})"), "no_answer");
+}
+
+TEST(RowParser, AnswerBesideTheMessages) {
+  const std::string messages = R"("messages":[{"role":"user","content":"u"}])";
+  for (const char* response : {R"("response":"a")", R"("completion":"a")", R"("response":{"role":"assistant","content":"a"})",
+                               R"("response":{"choices":[{"message":{"role":"assistant","content":"a"}}]})"})
+    EXPECT_EQ(chat_text(parsed("{" + messages + "," + response + "}")), "user:u;assistant:a;") << response;
+  EXPECT_EQ(rejected("{" + messages + R"(,"response":7})"), "bad_field");
+}
+
+TEST(RowParser, ShareGpt) {
+  EXPECT_EQ(chat_text(parsed(R"({"system":"S","conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"a"}]})")), "system:S;user:u;assistant:a;");
+  EXPECT_EQ(rejected(R"({"conversations":[{"from":"human","value":"u"},{"from":"function_call","value":"{}"},{"from":"gpt","value":"a"}]})"), "unsupported_tool_calls");
+}
+
+TEST(RowParser, PromptFamilies) {
+  for (const char* row : {R"({"prompt":"p","completion":"c"})", R"({"prompt":"p","response":"c"})"}) {
+    const TrafficRecord r = parsed(row);
+    EXPECT_EQ(r.prompt + "|" + r.response, "p|c") << row;
+  }
+  const std::string alpaca = R"({"instruction":"do","input":"this","output":"done"})";
+  EXPECT_EQ(parsed(alpaca).prompt, "do\nthis\n");
+  EXPECT_EQ(parsed(alpaca).response, "done");
+  RowOptions chat;
+  chat.instructions_as_chat = true;
+  EXPECT_EQ(chat_text(parsed(alpaca, chat)), "user:do\n\nthis;assistant:done;");
+  EXPECT_EQ(parsed(R"({"instruction":"do","input":"","response":"done"})").prompt, "do\n");
+  EXPECT_EQ(chat_text(parsed(R"({"prompt":[{"role":"user","content":"u"}],"completion":[{"role":"assistant","content":"a"}]})")), "user:u;assistant:a;");
+  EXPECT_EQ(rejected(R"({"prompt":"p","completion":""})"), "no_answer");
+  EXPECT_EQ(rejected(R"({"prompt":"p","completion":{"a":1}})"), "bad_field");
+}
+
+TEST(RowParser, TextAndTraffic) {
+  EXPECT_EQ(parsed(R"({"text":" once "})").text, " once ");
+  EXPECT_EQ(rejected(R"({"text":"  "})"), "empty");
+  TrafficRecord original;
+  original.id = "i";
+  original.conversation = "c";
+  original.time = 5;
+  original.messages = {{"user", "u"}, {"assistant", "a"}};
+  original.sampling = SamplingOptions{0.5, 3, 0.9, 0.1};
+  const TrafficRecord read = parsed(canonical_json(to_json(original)));
+  EXPECT_EQ(to_json(read), to_json(original));
+  EXPECT_EQ(rejected(R"({"schema":"specdec.traffic/9","id":"i","text":"t"})"), "bad_field");
+  EXPECT_EQ(rejected(R"({"schema":"specdec.acceptance/1","t":1})"), "bad_field");
+}
+
+TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"{\"text\": SECRET}", "invalid_json"},
+      {"{\"text\": \"SECRET", "invalid_json"},
+      {"{\"text\":\"a\",\"text\":\"SECRET\"}", "invalid_json"},
+      {"\"SECRET\"", "not_an_object"},
+      {"[1]", "not_an_object"},
+      {"{\"text\":\"SECRET\xFF\"}", "invalid_utf8"},
+      {R"({"text":"\ud800 SECRET"})", "invalid_json"},
+      {R"({"foo":"SECRET"})", "unknown_format"},
+      {R"({"text":["SECRET"]})", "bad_field"},
+      {R"({"messages":"SECRET"})", "bad_field"},
+      {R"({"messages":["SECRET"]})", "bad_field"},
+      {R"({"messages":[{"content":"SECRET"}]})", "bad_field"},
+      {R"({"messages":[{"role":"SECRET","content":"x"}]})", "bad_field"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"SECRET"}}]},{"role":"assistant","content":"a"}]})", "unsupported_content"},
+      {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"SECRET"}]},{"role":"assistant","content":"a"}]})", "unsupported_tool_calls"},
+      {R"({"schema":"specdec.traffic/1","id":"i","time":"SECRET","text":"t"})", "bad_field"},
+      {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"SECRET","content":"t"}]})", "bad_field"},
+      {R"({"opt_out":true,"text":"SECRET"})", "opted_out"},
+      {std::string(200, '[') + std::string(200, ']'), "invalid_json"},
+  };
+  for (const auto& [row, reason] : cases) {
+    const ParsedRow result = parse_row(row, {});
+    const auto* why = std::get_if<Rejected>(&result);
+    ASSERT_TRUE(why) << row;
+    EXPECT_EQ(why->reason, reason) << row;
+    EXPECT_EQ(why->detail.find("SECRET"), std::string::npos) << row << ": " << why->detail;
+  }
+}
+
+TEST(RowParser, ExplicitFormatDecidesAgainstTheKeys) {
+  const std::string both = R"({"text":"t","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})";
+  EXPECT_FALSE(parsed(both).messages.empty());
+  RowOptions text;
+  text.format = parse_row_format("text");
+  EXPECT_EQ(parsed(both, text).text, "t");
+  EXPECT_EQ(rejected(R"({"prompt":"p","completion":"c"})", text), "bad_field");
+  EXPECT_THROW(parse_row_format("csv"), Error);
+}
+
+TEST(RowParser, DomainFieldAndTimes) {
+  RowOptions team;
+  team.domain_field = "team";
+  EXPECT_EQ(parsed(R"({"text":"t","team":"search","domain":"x"})", team).domain, "search");
+  EXPECT_EQ(rejected(R"({"text":"t","domain":")" + std::string(200, 'd') + "\"}"), "bad_field");
+  EXPECT_EQ(parsed(R"({"text":"t","timestamp":1767225600123})").time, 1767225600);
+  EXPECT_EQ(parsed(R"({"text":"t","created_at":"2026-01-01T01:00:00+01:00"})").time, 1767225600);
+  EXPECT_EQ(parsed(R"({"text":"t","time":"yesterday"})").time, 0);
+  EXPECT_EQ(parsed(R"({"text":"t","time":-5})").time, 0);
+  EXPECT_EQ(parse_time("2026-01-01 00:00:00"), 1767225600);
+  EXPECT_EQ(parse_time("2026-01-01T00:00:00.250Z"), 1767225600);
+  EXPECT_EQ(parse_time("2026-02-30T00:00:00Z"), -1);
+  EXPECT_EQ(parse_time("2026-01-01T25:00:00Z"), -1);
+  EXPECT_EQ(parse_time("2026-01-01T00:00:00 nonsense"), -1);
+}
+
+TEST(RowParser, CharactersAreUnicodeOnes) {
+  EXPECT_EQ(content_characters(parsed(R"({"text":"é€🙂"})")), 3);
+  EXPECT_EQ(content_characters(parsed(R"({"prompt":"ab","completion":"é"})")), 3);
+}
+
+}  // namespace
+}  // namespace specdec::data

@@ -1,0 +1,144 @@
+#include "data/tokenise.h"
+
+#include "toy.h"
+
+namespace specdec::data {
+namespace {
+
+class Tokenise : public testing::Test {
+ protected:
+  RowTokeniser with(const std::string& chat_template, bool bos = true) { return RowTokeniser(make_toy_target(scratch_ / "target", chat_template, bos)); }
+
+  static TrafficRecord chat(std::vector<ChatMessage> messages) {
+    TrafficRecord r;
+    r.id = r.conversation = "i";
+    r.messages = std::move(messages);
+    return r;
+  }
+  static TokenRow row(const RowTokeniser& t, const TrafficRecord& record) {
+    auto result = t.tokenise(record);
+    if (const auto* why = std::get_if<Rejected>(&result)) {
+      ADD_FAILURE() << why->reason;
+      return {};
+    }
+    return std::get<TokenRow>(result);
+  }
+  static std::string reason(const RowTokeniser& t, const TrafficRecord& record) {
+    auto result = t.tokenise(record);
+    const auto* why = std::get_if<Rejected>(&result);
+    return why ? why->reason : "accepted";
+  }
+  Scratch scratch_;
+};
+
+TEST_F(Tokenise, EveryAssistantTurnIsLearntUpToItsEndMarker) {
+  const RowTokeniser t = with(kChatMl);
+  const TokenRow r = row(t, chat({{"system", "S"}, {"user", "hi"}, {"assistant", "yes?"}, {"user", "go"}, {"assistant", "ok\nfine"}}));
+  EXPECT_EQ(learnt_text(t.tokenizer(), r), "yes?<|im_end|>|ok\nfine<|im_end|>");
+  EXPECT_EQ(prompt_of(t.tokenizer(), r),
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes?<|im_end|>\n<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(t.tokenizer().id_to_token(r.tokens.back()), "\n");
+  EXPECT_EQ(r.loss_mask.back(), 0);  // the template's line break, never generated
+}
+
+TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
+  const RowTokeniser t = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] + '\n\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a\n"}}))), "a\n");
+}
+
+TEST_F(Tokenise, TemplateThatRewritesHistoryIsRefused) {
+  // Drops all answers but the last, as reasoning templates do with earlier thoughts.
+  const std::string forgetful =
+      "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  const RowTokeniser t = with(forgetful);
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}})), "template_not_prefix_stable");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a"}}))), "a<|im_end|>");
+  // A generation prompt that the answer does not begin with.
+  const RowTokeniser think = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:<think>' }}{% endif %}");
+  EXPECT_EQ(reason(think, chat({{"user", "u"}, {"assistant", "a"}})), "template_not_prefix_stable");
+}
+
+TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
+  const RowTokeniser t = with("{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role: ' + messages[0]['content']) }}{% endif %}" + std::string(kChatMl));
+  EXPECT_EQ(reason(t, chat({{"system", "S"}, {"user", "u"}, {"assistant", "a"}})), "template_error");
+  EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}})), "accepted");
+}
+
+TEST_F(Tokenise, ChatWithoutATemplateIsAnErrorThatSaysSo) {
+  const RowTokeniser t = with("");
+  EXPECT_FALSE(t.has_chat_template());
+  try {
+    t.tokenise(chat({{"user", "u"}, {"assistant", "a"}}));
+    FAIL() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kData);
+    EXPECT_NE(std::string(e.what()).find("no chat template"), std::string::npos);
+  }
+}
+
+TEST_F(Tokenise, TextIsLearntWholeAfterBos) {
+  TrafficRecord r;
+  r.text = "once upon a time";
+  const RowTokeniser t = with("");
+  const TokenRow a = row(t, r);
+  EXPECT_EQ(a.tokens.size(), 17u);
+  EXPECT_EQ(a.tokens[0], t.tokenizer().bos_id());
+  EXPECT_EQ(learnt_text(t.tokenizer(), a), "once upon a time");
+  EXPECT_EQ(a.prompt_tokens, 17);
+  r.text += " there";
+  EXPECT_EQ(row(t, r).prompt_tokens, 17);
+  const RowTokeniser no_bos = with("", false);
+  const TokenRow b = row(no_bos, r);
+  EXPECT_EQ(b.tokens.size(), r.text.size());
+  EXPECT_EQ(learnt_text(no_bos.tokenizer(), b), "nce upon a time there");  // nothing predicts the first token
+}
+
+TEST_F(Tokenise, CompletionTokensOfPromptRows) {
+  TrafficRecord r;
+  r.prompt = "2+2=";
+  r.response = "4!";
+  const RowTokeniser t = with(kChatMl);
+  const TokenRow a = row(t, r);
+  EXPECT_EQ(prompt_of(t.tokenizer(), a), "<s>2+2=");
+  EXPECT_EQ(learnt_text(t.tokenizer(), a), "4!");
+  r.prompt.clear();
+  const TokenRow b = row(t, r);
+  EXPECT_EQ(b.prompt_tokens, 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), b), "4!");
+}
+
+TEST_F(Tokenise, TokenAcrossTheBorderBelongsToTheResponse) {
+  const fs::path shared = shared_directory();
+  if (shared.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";
+  const RowTokeniser t(shared / "data/models/stories260K");
+  TrafficRecord r;
+  r.prompt = "Once upon a ti";
+  r.response = "me, there was a girl.";
+  const TokenRow a = row(t, r);
+  EXPECT_EQ(a.tokens, row(t, [] { TrafficRecord whole; whole.text = "Once upon a time, there was a girl."; return whole; }()).tokens);
+  EXPECT_GT(a.prompt_tokens, 1);
+  const std::vector<int32_t> prompt(a.tokens.begin(), a.tokens.begin() + a.prompt_tokens);
+  const std::string head = t.tokenizer().decode(prompt, true);
+  EXPECT_TRUE(("Once upon a ti" + std::string("")).starts_with(head)) << head;
+  for (size_t i = 0; i < a.tokens.size(); ++i) EXPECT_EQ(a.loss_mask[i], static_cast<int64_t>(i) >= a.prompt_tokens);
+}
+
+TEST(Rows, CutAndCheck) {
+  TokenRow r;
+  r.tokens = {0, 1, 2, 3};
+  r.loss_mask = {0, 0, 0, 1};
+  r.prompt_tokens = 3;
+  EXPECT_EQ(cut_row(r, 0), 0);
+  EXPECT_EQ(cut_row(r, 4), 0);
+  EXPECT_FALSE(check_learnable(r));
+  EXPECT_EQ(cut_row(r, 2), 2);
+  EXPECT_EQ(r.tokens, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(r.prompt_tokens, 2);
+  EXPECT_EQ(check_learnable(r)->reason, "no_loss_tokens");
+  cut_row(r, 1);
+  EXPECT_EQ(check_learnable(r)->reason, "too_few_tokens");
+}
+
+}  // namespace
+}  // namespace specdec::data

@@ -1,0 +1,110 @@
+// A tokenizer that can be checked by eye (one token a printable ASCII character, plus special tokens), a ChatML template, and
+// scratch directories for the tests of data/.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/schema/shard_index.h"
+#include "data/ingest.h"
+#include "data/shard_reader.h"
+#include "text/tokenizer.h"
+
+namespace specdec::data {
+
+inline const char kChatMl[] =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+
+// Removed at the end of the test.
+class Scratch {
+ public:
+  Scratch() {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    path_ = fs::path(testing::TempDir()) / ("specdec-data-" + std::string(info->test_suite_name()) + "-" + info->name() + "-" + std::to_string(getpid()));
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~Scratch() { fs::remove_all(path_); }
+  fs::path operator/(const std::string& name) const { return path_ / name; }
+  const fs::path& path() const { return path_; }
+
+  fs::path write(const std::string& name, const std::string& content) const {
+    std::ofstream(path_ / name, std::ios::binary) << content;
+    return path_ / name;
+  }
+
+ private:
+  fs::path path_;
+};
+
+// A target directory without weights. `chat_template` empty: none.
+inline fs::path make_toy_target(const fs::path& directory, const std::string& chat_template = kChatMl, bool bos = true) {
+  fs::create_directories(directory);
+  Json vocab = Json::object(), added = Json::array();
+  int id = 0;
+  for (const char* special : {"<s>", "<|im_start|>", "<|im_end|>"}) {
+    vocab[special] = id;
+    added.push_back({{"id", id++}, {"content", special}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
+  }
+  vocab["\n"] = id++;
+  for (char c = ' '; c <= '~'; ++c) vocab[std::string(1, c)] = id++;
+  const Json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens", added},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", nullptr},
+                          {"post_processor", nullptr},
+                          {"decoder", {{"type", "Fuse"}}},
+                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", "?"}, {"fuse_unk", false}, {"vocab", vocab}, {"merges", Json::array()}}}};
+  Json config = {{"eos_token", "<|im_end|>"}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
+  if (bos) config["bos_token"] = "<s>";
+  if (!chat_template.empty()) config["chat_template"] = chat_template;
+  std::ofstream(directory / "tokenizer.json") << tokenizer.dump();
+  std::ofstream(directory / "tokenizer_config.json") << config.dump();
+  return directory;
+}
+
+// The learnt part of a row as text, pieces separated by '|'.
+inline std::string learnt_text(const text::Tokenizer& tokenizer, const TokenRow& row) {
+  std::string text;
+  for (size_t i = 0; i < row.tokens.size(); ++i) {
+    if (!row.loss_mask[i]) continue;
+    if (i > 0 && !row.loss_mask[i - 1] && !text.empty()) text += "|";
+    text += tokenizer.id_to_token(row.tokens[i]);
+  }
+  return text;
+}
+
+inline std::string prompt_of(const text::Tokenizer& tokenizer, const TokenRow& row) {
+  std::string text;
+  for (int64_t i = 0; i < row.prompt_tokens; ++i) text += tokenizer.id_to_token(row.tokens[static_cast<size_t>(i)]);
+  return text;
+}
+
+inline IngestOptions ingest_options(const fs::path& source, const fs::path& target, const fs::path& out) {
+  IngestOptions options;
+  options.sources = {source.string()};
+  options.target = target.string();
+  options.out = out.string();
+  options.holdout = 0;
+  return options;
+}
+
+inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1} << 30); }
+
+// shared/ of the machine, or nothing: tests that need it skip.
+inline fs::path shared_directory() {
+  const char* set = std::getenv("SPECDEC_SHARED");
+  const fs::path path = set ? fs::path(set) : fs::path(SPECDEC_SOURCE_DIR) / ".." / "shared";
+  return fs::exists(path / "data") ? path : fs::path();
+}
+
+}  // namespace specdec::data
