@@ -79,7 +79,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
 // 0, or the error number.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   before_change();
-  return ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) == 0 ? 0 : errno;
+  return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) : ::rename(from.c_str(), to.c_str())) == 0 ? 0 : errno;
 }
 
 // "<path>.<16 random hex digits>.partial": unique over processes and machines, so no lock is needed.
@@ -103,16 +103,14 @@ void fsync_tree(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Fills a fresh directory beside `destination`, makes it durable, hands it to `publish`, and leaves nothing behind on an error.
-template <class Publish>
-auto build_directory(const fs::path& destination, const std::function<void(const fs::path&)>& fill, Publish publish) {
-  make_directories(parent_of(destination));
-  const fs::path tmp = partial_name(destination);
+// Fills the fresh directory `tmp`, makes it durable, hands it to `publish`, and leaves nothing behind on an error.
+template <class Fill, class Publish>
+auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
   make_directories(tmp);
   try {
-    fill(tmp);
+    fill();
     fsync_tree(tmp);
-    return publish(tmp);
+    return publish();
   } catch (...) {
     try {
       remove_tree(tmp);
@@ -121,6 +119,20 @@ auto build_directory(const fs::path& destination, const std::function<void(const
     }
     throw;
   }
+}
+
+// Renames `tmp` to `destination`, or removes it and returns false where that exists.
+bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
+  int error = rename_with(tmp, destination, RENAME_NOREPLACE);
+  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything.
+  if (error == EINVAL || error == ENOSYS) error = rename_with(tmp, destination, 0);
+  if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) {
+    remove_tree(tmp);
+    return false;
+  }
+  if (error) io_error(destination, "cannot publish", error);
+  fsync_directory(parent_of(destination));
+  return true;
 }
 
 }  // namespace
@@ -228,7 +240,7 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
   fsync_directory(parent_of(path));
 }
 
-void append_line(const fs::path& path, std::string_view line) {
+void append_line(const fs::path& path, std::string_view line, bool durable) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
   if (fd < 0) io_error(path, "cannot open for appending", errno);
   // A writer killed in mid line leaves no newline: start on a fresh line, so that only the torn one is lost.
@@ -238,9 +250,13 @@ void append_line(const fs::path& path, std::string_view line) {
   if (::fstat(fd, &info) == 0 && info.st_size > 0 && ::pread(fd, &last, 1, info.st_size - 1) == 1 && last != '\n') text = "\n";
   text.append(line).append("\n");
   const ssize_t n = injected_write(fd, text.data(), text.size());
-  const int error = n < 0 ? errno : ENOSPC;
+  int error = n < 0 ? errno : n < static_cast<ssize_t>(text.size()) ? ENOSPC : 0;
+  if (!error && durable) {
+    before_change();
+    if (::fsync(fd) != 0) error = errno;
+  }
   ::close(fd);
-  if (n != static_cast<ssize_t>(text.size())) io_error(path, "cannot append", error);
+  if (error) io_error(path, "cannot append", error);
 }
 
 void fsync_directory(const fs::path& directory) {
@@ -295,27 +311,22 @@ void remove_tree(const fs::path& path) {
 }
 
 bool publish_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
-  const fs::path destination = without_trailing_slash(given);
-  return build_directory(destination, fill, [&](const fs::path& tmp) {
-    int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-    // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything.
-    if (error == EINVAL || error == ENOSYS) {
-      before_change();
-      error = ::rename(tmp.c_str(), destination.c_str()) == 0 ? 0 : errno;
-    }
-    if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) {
-      remove_tree(tmp);
-      return false;
-    }
-    if (error) io_error(destination, "cannot publish", error);
-    fsync_directory(parent_of(destination));
-    return true;
+  const fs::path destination = without_trailing_slash(given), tmp = partial_name(destination);
+  return build_directory(tmp, [&] { fill(tmp); }, [&] { return publish_without_replacing(tmp, destination); });
+}
+
+Published publish_from(const fs::path& workshop, const std::function<fs::path(const fs::path&)>& fill) {
+  const fs::path tmp = partial_name(workshop / "build");
+  fs::path destination;
+  return build_directory(tmp, [&] { destination = fill(tmp); }, [&] {
+    make_directories(parent_of(destination));
+    return Published{destination, publish_without_replacing(tmp, destination)};
   });
 }
 
 void replace_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
-  const fs::path destination = without_trailing_slash(given);
-  build_directory(destination, fill, [&](const fs::path& tmp) {
+  const fs::path destination = without_trailing_slash(given), tmp = partial_name(destination);
+  build_directory(tmp, [&] { fill(tmp); }, [&] {
     for (;;) {
       int error = rename_with(tmp, destination, RENAME_NOREPLACE);
       if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);

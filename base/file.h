@@ -68,7 +68,8 @@ class OutputFile {
 void write_file_atomic(const fs::path& path, std::string_view bytes);
 
 // Appends one line (a newline is added) to a JSONL file in one write(2) call.
-void append_line(const fs::path& path, std::string_view line);
+// `durable`: fsynced before it returns.
+void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);
 
@@ -87,7 +88,14 @@ void remove_tree(const fs::path& path);
 // replacing. Returns false, and removes tmp, if `destination` exists already. Leftovers of killed runs are named
 // "<name>.<random>.partial" and are removed by remove_partials.
 bool publish_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
-// As above, but an existing `destination` is exchanged for the new one in one rename and then removed. A file system without
+// The same where the name follows from the content: built in `workshop` (on the same file system) under a random name and published
+// at the path that fill returns. is_new is false, and the built one removed, if that path exists already.
+struct Published {
+  fs::path path;
+  bool is_new = false;
+};
+Published publish_from(const fs::path& workshop, const std::function<fs::path(const fs::path& tmp)>& fill);
+// As publish_directory, but an existing `destination` is exchanged for the new one in one rename and then removed. A file system without
 // an atomic exchange is Error(kIo).
 void replace_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
 // Removes "*.partial" entries of `parent` whose modification time is at least that long ago. No parent: nothing to do.

@@ -186,16 +186,21 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
   return text;
 }
 
-std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests) {
+std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   const fs::path root = package_directory(argument);
   if (root.empty()) return std::nullopt;
   ResolvedPackage package;
   package.root = root;
   package.manifest = read_manifest(root);
   package.digest = package_digest(root);
-  verify_files(root, package.manifest, verify_digests);
   package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
   package.draft = root / "draft";
+  return package;
+}
+
+std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests) {
+  auto package = locate_package(argument);
+  if (package) verify_files(package->root, package->manifest, verify_digests);
   return package;
 }
 

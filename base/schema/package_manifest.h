@@ -41,10 +41,7 @@ struct ResolvedPackage {
   std::string digest;
   PackageManifest manifest;
 };
-// `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
-// ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Verifies that exactly the listed files are there, regular
-// and of the listed sizes, and their digests if `verify_digests`. Throws Error(kData) when damaged.
-// The same check alone, for a package directory. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
+// Exactly the listed files, regular and of the listed sizes, with their digests if `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
 void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
 // Digest of manifest.json: the package's name without "sha256-".
 std::string package_digest(const std::filesystem::path& package);
@@ -52,6 +49,10 @@ std::string package_digest(const std::filesystem::path& package);
 std::string read_channel(const std::filesystem::path& store, const std::string& channel);
 // Letters, digits, '.', '_' and '-', at most 64, not starting with '.' and not a digest: fit for a file name. Throws Error(kUsage).
 void require_channel_name(const std::string& channel);
+// `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
+// ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. Throws Error(kData) when damaged.
+std::optional<ResolvedPackage> locate_package(const std::string& argument);
+// locate_package, then verify_files.
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);
 
 }  // namespace specdec

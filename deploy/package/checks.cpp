@@ -1,0 +1,113 @@
+#include "deploy/package/checks.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "base/json.h"
+#include "base/safetensors.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr size_t kMaxTokenizerBytes = 256u << 20;
+
+// Exponent all ones: infinity or NaN. The mask covers one element of the type.
+template <class Word>
+bool all_finite(std::span<const std::byte> bytes, Word mask) {
+  Word found = 0;
+  for (size_t i = 0; i + sizeof(Word) <= bytes.size(); i += sizeof(Word)) {
+    Word word;
+    std::memcpy(&word, bytes.data() + i, sizeof word);
+    found |= static_cast<Word>((word & mask) == mask);
+  }
+  return found == 0;
+}
+
+bool is_finite(const std::string& dtype, std::span<const std::byte> bytes) {
+  if (dtype == "F64") return all_finite<uint64_t>(bytes, 0x7ff0000000000000u);
+  if (dtype == "F32") return all_finite<uint32_t>(bytes, 0x7f800000u);
+  if (dtype == "BF16") return all_finite<uint16_t>(bytes, 0x7f80u);
+  if (dtype == "F16") return all_finite<uint16_t>(bytes, 0x7c00u);
+  return true;
+}
+
+void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
+  const SafetensorsDirectory tensors(directory);
+  std::vector<std::byte> block(8u << 20);
+  for (const std::string& name : tensors.names()) {
+    const TensorEntry& entry = tensors.entry(name);
+    const InputFile& file = tensors.shard_of(name).file();
+    for (uint64_t at = 0; at < entry.bytes; at += block.size()) {
+      const auto part = std::span(block).first(std::min<uint64_t>(block.size(), entry.bytes - at));
+      file.read(entry.offset + at, part);
+      if (is_finite(entry.dtype, part)) continue;
+      findings.push_back({true, file.path().string(), name + ": holds a NaN or an infinity"});
+      break;
+    }
+  }
+}
+
+void check_config(const Json& config, const fs::path& file, std::vector<Finding>& findings) {
+  const auto warn = [&](const std::string& text) { findings.push_back({false, file.string(), text}); };
+  for (const char* key : {"use_cache", "target_hidden_size", "draft_vocab_size"})
+    if (config.contains(key) && config[key].is_null()) warn(std::string(key) + ": null: SGLang and vLLM take it for a number: leave the key out");
+  if (config.contains("rope_parameters") != config.contains("rope_theta"))
+    warn("write both rope_parameters and rope_theta: engines that know only the other one fall back to a default and lose acceptance");
+  if (!config.contains("torch_dtype") || !config.contains("dtype")) warn("write both torch_dtype and dtype: each generation of engines reads one");
+  if (!config.contains("architectures")) warn("architectures: missing: vLLM and SGLang choose the model class by it");
+  if (config.contains("auto_map")) warn("auto_map: remote code is never run: the built-in implementation is used");
+}
+
+void check_tokenizers(const fs::path& target, const fs::path& draft, std::vector<Finding>& findings) {
+  if (read_file(target / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel) != read_file(draft / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel))
+    findings.push_back({true, (draft / "tokenizer.json").string(), "differs from the target's: a draft needs the target's tokenizer, byte for byte"});
+}
+
+}  // namespace
+
+std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft) {
+  std::vector<Finding> findings;
+  const Json ours = read_json(draft / "config.json", ErrorKind::kModel), theirs = read_json(target / "config.json", ErrorKind::kModel);
+  const auto number = [](const Json& config, const char* key, const fs::path& directory) {
+    return json_int(config, key, 1, int64_t{1} << 40, (directory / "config.json").string(), ErrorKind::kModel);
+  };
+  const int64_t draft_vocab = number(ours, "vocab_size", draft), target_vocab = number(theirs, "vocab_size", target);
+  if (draft_vocab != target_vocab)
+    findings.push_back({true, (draft / "config.json").string(), "vocab_size " + std::to_string(draft_vocab) + ", the target has " + std::to_string(target_vocab)});
+  check_tokenizers(target, draft, findings);
+  check_config(ours, draft / "config.json", findings);
+  if (ours.contains("max_position_embeddings") && theirs.contains("max_position_embeddings")) {
+    const int64_t context = number(ours, "max_position_embeddings", draft), needed = number(theirs, "max_position_embeddings", target);
+    if (context < needed)
+      findings.push_back({false, (draft / "config.json").string(),
+                          "max_position_embeddings " + std::to_string(context) + " below the target's " + std::to_string(needed) + ": SGLang refuses, vLLM shortens the context"});
+  }
+  check_weights(target, findings);
+  check_weights(draft, findings);
+  return findings;
+}
+
+bool is_tokenizer_file(const std::string& name) {
+  static const std::set<std::string> kNames = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
+                                               "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"};
+  return kNames.count(name) != 0;
+}
+
+std::vector<std::string> model_files(const fs::path& directory) {
+  std::set<std::string> names;
+  const SafetensorsDirectory tensors(directory);
+  for (const std::string& name : tensors.names()) names.insert(tensors.shard_of(name).file().path().filename().string());
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
+    if (name[0] == '.' || !entry.is_regular_file()) continue;
+    const bool text = extension == ".json" || extension == ".jinja" || extension == ".txt" || extension == ".model" || extension == ".md";
+    if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0) names.insert(name);
+  }
+  // Beside a single file an index would send readers to shards that are not there.
+  if (names.count("model.safetensors")) names.erase("model.safetensors.index.json");
+  return {names.begin(), names.end()};
+}
+
+}  // namespace specdec::deploy

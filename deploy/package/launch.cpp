@@ -1,0 +1,192 @@
+#include "deploy/package/launch.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+std::string engine_dtype(const LaunchPlan& plan) {
+  if (plan.dtype == "fp32") return "float32";
+  if (plan.dtype == "bf16") return "bfloat16";
+  if (plan.dtype == "fp16") return "float16";
+  return "auto";
+}
+
+std::string shell_quoted(const std::string& text) {
+  std::string out = "'";
+  for (char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+// "batch 1-4: K 5, 5-16: K 3"
+std::string schedule_text(const LaunchPlan& plan) {
+  std::string text;
+  for (const auto& [low, high, k] : plan.schedule)
+    text += (text.empty() ? "batch " : ", ") + std::to_string(low) + "-" + std::to_string(high) + ": K " + std::to_string(k);
+  return text;
+}
+
+std::string script_head(const LaunchPlan& plan, const std::string& engine, const std::string& example) {
+  return "#!/usr/bin/env bash\n# Serves this package with " + engine + ". Arguments are handed on: " + example + "\n# Validated schedule: " + schedule_text(plan) +
+         "\nset -euo pipefail\npackage=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")/..\" && pwd)\ntarget=" +
+         (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
+}
+
+// vLLM wants the first range to start at 1, K <= num_speculative_tokens, and takes the last K for larger batches.
+Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
+  Json config = {{"method", "draft_model"},
+                 {"model", draft},
+                 {"num_speculative_tokens", plan.max_k()},
+                 {"draft_sample_method", plan.greedy ? "greedy" : "probabilistic"},
+                 {"rejection_sample_method", plan.verify == "block" ? "block" : "standard"}};
+  if (plan.schedule.size() > 1) config["num_speculative_tokens_per_batch_size"] = plan.schedule;
+  return config;
+}
+
+std::string vllm(const LaunchPlan& plan) {
+  std::string text = script_head(plan, "vLLM", "engines/vllm.sh --port 8000");
+  std::string speculation;
+  if (plan.max_k() > 0) {
+    // The package's path goes into JSON: quotes and backslashes in it are escaped when the script runs.
+    text += "draft=$(printf '%s' \"$package/draft\" | sed 's/[\\\\\"]/\\\\&/g')\n";
+    std::string config = canonical_json(vllm_config(plan, "DRAFT")), escaped;
+    for (char c : config) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
+    escaped.replace(escaped.find("DRAFT"), 5, "$draft");
+    speculation = " \\\n  --speculative-config \"" + escaped + "\"";
+  }
+  return text + "exec vllm serve \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " + engine_dtype(plan) + speculation + " \"$@\"\n";
+}
+
+// With a top-k of 1 the number of draft tokens is the number of steps plus one.
+std::string sglang(const LaunchPlan& plan) {
+  std::string text = script_head(plan, "SGLang", "engines/sglang.sh --port 30000");
+  text += "exec python -m sglang.launch_server --model-path \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " +
+          engine_dtype(plan) + " --enable-metrics";
+  if (plan.max_k() > 0) {
+    text += " \\\n  --speculative-algorithm STANDALONE --speculative-draft-model-path \"$package/draft\"";
+    text += " --speculative-num-steps " + std::to_string(plan.max_k()) + " --speculative-eagle-topk 1 --speculative-num-draft-tokens " +
+            std::to_string(plan.max_k() + 1);
+    if (plan.verify == "block") text += " --speculative-use-rejection-sampling --speculative-use-block-verification";
+    if (plan.schedule.size() > 1) text += " \\\n  --speculative-adaptive --speculative-adaptive-config \"$package/engines/sglang-schedule.json\"";
+  }
+  return text + " \"$@\"\n";
+}
+
+// Keyed by the batch size from which an entry holds; one candidate pins K there.
+std::string sglang_schedule(const LaunchPlan& plan) {
+  Json root = Json::object();
+  for (const auto& [low, high, k] : plan.schedule) root[std::to_string(low)] = {{"candidate_steps", {k}}, {"warmup_batches", 0}};
+  return root.dump(2) + "\n";
+}
+
+// Keys of draft_len_schedule are the last batch size of a range, and the first entry must equal max_draft_len.
+std::string tensorrt_llm(const LaunchPlan& plan) {
+  const std::string target = plan.target_reference.empty() ? "target" : plan.target_reference;
+  std::string text = "# TensorRT-LLM, from the package's directory: trtllm-serve " + shell_quoted(target) +
+                     " --config engines/tensorrt-llm.yaml\n# Validated schedule: " + schedule_text(plan) + "\ndtype: " + engine_dtype(plan) + "\n";
+  if (plan.max_k() == 0) return text;
+  text += "disable_overlap_scheduler: true\nspeculative_config:\n  decoding_type: DraftTarget\n  speculative_model: draft\n  max_draft_len: " +
+          std::to_string(plan.max_k()) + "\n";
+  if (plan.schedule.size() == 1 || plan.schedule[0][2] != plan.max_k()) return text;
+  text += "  draft_len_schedule:\n";
+  for (const auto& [low, high, k] : plan.schedule)
+    if (k > 0) text += "    " + std::to_string(high) + ": " + std::to_string(k) + "\n";
+  return text;
+}
+
+std::string llama_cpp(const LaunchPlan& plan) {
+  const std::string type = plan.dtype == "bf16" ? "bf16" : plan.dtype == "fp32" ? "f32" : "f16";
+  std::string text = script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080");
+  text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" + plan.draft_id.substr(0, 12) + "\n";
+  text += "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
+          "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
+          "--outtype " + type + " --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\nconvert \"$target\" target\n";
+  if (plan.max_k() > 0) text += "convert \"$package/draft\" draft\n";
+  text += "exec llama-server -m \"$gguf/target.gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
+  if (plan.max_k() > 0)
+    text += " \\\n  -md \"$gguf/draft.gguf\" --spec-type draft-simple --spec-draft-n-max " + std::to_string(plan.max_k()) + " --spec-draft-n-min 1 -ngld all";
+  return text + " \"$@\"\n";
+}
+
+// Through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds plain strings and numbers only, so it cannot carry a schedule.
+std::string kserve(const LaunchPlan& plan) {
+  std::string name;
+  for (char c : plan.name) name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+  std::string arguments = "--dtype " + engine_dtype(plan);
+  if (plan.max_k() > 0) arguments += " --speculative-config '" + canonical_json(vllm_config(plan, "/mnt/package/draft")) + "'";
+  std::string quoted;  // inside a YAML single-quoted scalar
+  for (char c : arguments) quoted += c == '\'' ? std::string("''") : std::string(1, c);
+  return "# KServe with vLLM. Put the package into the claim specdec-packages under PACKAGE (its directory name) and replace both words.\n"
+         "# Validated schedule: " + schedule_text(plan) +
+         "\napiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " + name + "\nspec:\n  model:\n    name: " + plan.name +
+         "\n    uri: " + (plan.target_reference.empty() ? "pvc://specdec-packages/PACKAGE/target" : "pvc://specdec-packages/TARGET") +
+         "\n  template:\n    containers:\n      - name: main\n        env:\n          - name: VLLM_ADDITIONAL_ARGS\n            value: '" + quoted +
+         "'\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: true}\n    volumes:\n      - name: package\n"
+         "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
+}
+
+std::string specdec_toml(const LaunchPlan& plan) {
+  std::string text = "# specdec --config engines/specdec.toml serve .     (from the package's directory)\n# Validated schedule: " + schedule_text(plan) +
+                     "; the server's own controller chooses K up to max-k from measured costs.\n[serve]\n";
+  text += plan.max_k() > 0 ? "k = \"auto\"\nmax-k = " + std::to_string(plan.max_k()) + "\nverify = \"" + plan.verify + "\"\n" : "k = 0\n";
+  if (engine_dtype(plan) != "auto") text += "dtype = \"" + plan.dtype + "\"\n";
+  return text;
+}
+
+}  // namespace
+
+int LaunchPlan::max_k() const {
+  int k = 0;
+  for (const auto& range : schedule) k = std::max(k, range[2]);
+  return k;
+}
+
+LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference) {
+  LaunchPlan plan;
+  plan.name = name;
+  plan.target_reference = target_reference;
+  plan.target_id = report.target.id;
+  plan.draft_id = report.draft.id;
+  plan.dtype = report.dtype;
+  plan.verify = report.rollout.verify == "block" ? "block" : "token";
+  plan.greedy = report.temperature == 0;
+  plan.schedule = report.schedule;
+  if (plan.schedule.empty()) plan.schedule = {{1, 256, std::max(0, report.best_k > 0 ? report.best_k : report.rollout.k)}};
+  plan.schedule[0][0] = 1;
+  return plan;
+}
+
+const std::vector<std::string>& known_engines() {
+  static const std::vector<std::string> kEngines = {"specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve"};
+  return kEngines;
+}
+
+std::map<std::string, std::string> launch_files(const LaunchPlan& plan, const std::vector<std::string>& engines) {
+  std::map<std::string, std::string> files;
+  for (const std::string& engine : engines) {
+    if (engine == "specdec") {
+      files["specdec.toml"] = specdec_toml(plan);
+    } else if (engine == "vllm") {
+      files["vllm.sh"] = vllm(plan);
+    } else if (engine == "sglang") {
+      files["sglang.sh"] = sglang(plan);
+      if (plan.max_k() > 0 && plan.schedule.size() > 1) files["sglang-schedule.json"] = sglang_schedule(plan);
+    } else if (engine == "tensorrt-llm") {
+      files["tensorrt-llm.yaml"] = tensorrt_llm(plan);
+    } else if (engine == "llama.cpp") {
+      files["llama.cpp.sh"] = llama_cpp(plan);
+    } else if (engine == "kserve") {
+      files["kserve.yaml"] = kserve(plan);
+    } else {
+      std::string all;
+      for (const std::string& known : known_engines()) all += (all.empty() ? "" : ", ") + known;
+      throw Error(ErrorKind::kUsage, "--engines: '" + engine + "': expected some of " + all);
+    }
+  }
+  return files;
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,35 @@
+// Launch files of a package: how each engine serves this pair with the settings that passed the gate. Plain text that names no
+// absolute path, since the digest of the package covers it. Flags: research/serve.md 3 (vLLM 0.33, SGLang 0.5.23, TensorRT-LLM
+// 1.3, llama.cpp of August 2026, KServe v1alpha2).
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/schema/validation_report.h"
+
+namespace specdec::deploy {
+
+struct LaunchPlan {
+  std::string name;              // served model name: letters, digits, '.', '_', '-', '/'
+  std::string target_reference;  // "" = target/ inside the package
+  std::string target_id;         // fingerprints, to name converted files after
+  std::string draft_id;
+  std::string dtype;             // "fp32" | "bf16" | "fp16", as validated; anything else: left to the engine
+  std::string verify;            // "token" | "block"
+  bool greedy = false;           // validated at temperature 0
+  std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k], from batch 1, ascending
+  int max_k() const;
+};
+
+// The measured schedule; where the report has none, the K of its roll-outs for every batch.
+LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
+
+// "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve".
+const std::vector<std::string>& known_engines();
+
+// File name inside engines/ → content, for the engines asked for. Throws Error(kUsage) for an unknown engine.
+std::map<std::string, std::string> launch_files(const LaunchPlan& plan, const std::vector<std::string>& engines);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,243 @@
+#include "deploy/package/package.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/schema/binding.h"
+#include "base/sha256.h"
+#include "deploy/package/checks.h"
+#include "deploy/package/launch.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr int kStale = 5;
+
+// Writes the files below one directory and remembers what the manifest says of them.
+class Builder {
+ public:
+  Builder(fs::path root, const ProgressFn& progress, double total_bytes) : root_(std::move(root)), progress_(progress), total_(total_bytes) {}
+
+  void copy(const fs::path& from, const std::string& to) {
+    const InputFile in(from, ErrorKind::kModel);
+    make_directories((root_ / to).parent_path());
+    OutputFile out(root_ / to);
+    Sha256 hash;
+    std::vector<std::byte> block(std::min<uint64_t>(in.size(), 4u << 20));
+    for (uint64_t at = 0; at < in.size();) {
+      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was published");
+      const auto part = std::span(block).first(std::min<uint64_t>(block.size(), in.size() - at));
+      in.read(at, part);
+      hash.update(part);
+      out.write(std::string_view(reinterpret_cast<const char*>(part.data()), part.size()));
+      at += part.size();
+      done_ += static_cast<double>(part.size());
+      if (progress_) progress_({"package", done_ / 1e6, total_ / 1e6, "MB", to});
+    }
+    out.finish();
+    files_.push_back({to, in.size(), hash.hex()});
+  }
+
+  void write(const std::string& to, const std::string& bytes) {
+    make_directories((root_ / to).parent_path());
+    OutputFile out(root_ / to);
+    out.write(bytes);
+    out.finish();
+    files_.push_back({to, bytes.size(), sha256_hex(bytes)});
+    if (to.ends_with(".sh") && ::chmod((root_ / to).c_str(), 0755) != 0) throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
+  }
+
+  std::vector<PackagedFile> files() const {
+    std::vector<PackagedFile> sorted = files_;
+    std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+    return sorted;
+  }
+
+ private:
+  fs::path root_;
+  const ProgressFn& progress_;
+  double total_ = 0, done_ = 0;
+  std::vector<PackagedFile> files_;
+};
+
+struct Inputs {
+  Json report_json;
+  ValidationReport report;
+  Fingerprint target, draft;
+  DraftBinding binding;   // the draft's own, or what the validated report binds
+};
+
+// Why this report, these directories and this draft do not belong together; empty if they do.
+std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
+  const std::string report = options.report.string();
+  if (in.report.target != in.target || in.report.draft != in.draft) {
+    if (in.report.target == in.draft && in.report.draft == in.target) return report + ": was made with the roles swapped: exchange --target and --draft";
+    std::string differing;
+    if (in.report.target != in.target) differing += "target (" + differing_tiers(in.report.target, in.target) + ")";
+    if (in.report.draft != in.draft) differing += (differing.empty() ? "" : " and ") + ("draft (" + differing_tiers(in.report.draft, in.draft) + ")");
+    return report + ": was made for another pair: " + differing + " differ: run specdec validate on this pair";
+  }
+  if (own && own->target != in.target)
+    return options.draft.string() + ": was made for target " + own->target.id.substr(0, 12) + ", this is " + in.target.id.substr(0, 12) + " (" +
+           differing_tiers(own->target, in.target) + " differ): distil again";
+  return "";
+}
+
+// The tokenizer part is the target's, whatever the draft came with.
+std::map<std::string, fs::path> draft_sources(const PackageOptions& options) {
+  std::map<std::string, fs::path> sources;
+  for (const std::string& name : model_files(options.draft))
+    if (!is_tokenizer_file(name) && name != "specdec.json") sources["draft/" + name] = options.draft / name;
+  for (const std::string& name : model_files(options.target))
+    if (is_tokenizer_file(name)) sources["draft/" + name] = options.target / name;
+  return sources;
+}
+
+std::map<std::string, fs::path> all_sources(const PackageOptions& options) {
+  std::map<std::string, fs::path> sources = draft_sources(options);
+  if (options.reference.empty())
+    for (const std::string& name : model_files(options.target))
+      if (name != "specdec.json") sources["target/" + name] = options.target / name;
+  return sources;
+}
+
+double require_space(const PackageOptions& options, const std::map<std::string, fs::path>& sources) {
+  uint64_t bytes = 1 << 20;
+  for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
+  if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
+    throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) + " MiB, " + std::to_string(free >> 20) + " MiB are free");
+  return static_cast<double>(bytes);
+}
+
+std::string served_name(const PackageOptions& options) {
+  const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
+  std::string name = options.name;
+  if (name.empty()) {
+    const fs::path whole = fs::absolute(options.target).lexically_normal();
+    name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+    for (char& c : name)
+      if (std::string_view(kAllowed).find(c) == std::string_view::npos) c = '-';
+  }
+  if (name.empty() || name.size() > 128 || name.find_first_not_of(kAllowed) != std::string::npos)
+    throw Error(ErrorKind::kUsage, "--name '" + name.substr(0, 140) + "': expected at most 128 of [A-Za-z0-9._/-]");
+  return name;
+}
+
+// What two packages must share to be the same one.
+std::string content_of(PackageManifest manifest) {
+  manifest.created = manifest.parent = "";
+  return canonical_json(to_json(manifest));
+}
+
+// The package in the store that holds the same content; empty if there is none. Unreadable ones are passed over.
+fs::path find_same(const fs::path& store, const PackageManifest& manifest) {
+  const std::string content = content_of(manifest);
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(store / "packages", ec)) {
+    try {
+      const PackageManifest other = read_manifest(entry.path());
+      if (content_of(other) != content) continue;
+      verify_files(entry.path(), other, true);
+      return entry.path();
+    } catch (const Error&) {
+      continue;  // damaged: this publishes a good one beside it
+    }
+  }
+  return {};
+}
+
+Inputs read_inputs(const PackageOptions& options) {
+  Inputs in;
+  in.report_json = read_json(options.report, ErrorKind::kData);
+  in.report = validation_report_from_json(in.report_json, options.report.string());
+  in.target = fingerprint_model(options.target);
+  in.draft = fingerprint_model(options.draft);
+  return in;
+}
+
+}  // namespace
+
+PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress) {
+  const std::string name = served_name(options);
+  PackageOutcome outcome;
+  Inputs in = read_inputs(options);
+  const auto own = read_binding(options.draft);
+  outcome.reason = mismatch(options, in, own);
+  if (!outcome.reason.empty()) {
+    outcome.exit_code = kStale;
+    return outcome;
+  }
+  if (const int code = verdict_exit_code(in.report.verdict); code != 0 && !options.allow_failed) {
+    outcome.exit_code = code;
+    outcome.reason = options.report.string() + ": verdict " + in.report.verdict + (in.report.reason.empty() ? "" : ": " + in.report.reason) +
+                     " (--allow-failed packages it nevertheless)";
+    return outcome;
+  }
+  in.binding = own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
+  for (const Finding& finding : check_pair(options.target, options.draft)) {
+    if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
+    outcome.warnings.push_back(finding.file + ": " + finding.text);
+  }
+  const auto launch = launch_files(launch_plan(in.report, name, options.reference), options.engines.empty() ? known_engines() : options.engines);
+
+  PackageManifest manifest;
+  manifest.target = in.target;
+  manifest.draft = in.draft;
+  manifest.draft_kind = in.binding.kind;
+  manifest.tokenizer_digest = in.target.tokenizer;
+  manifest.target_reference = options.reference;
+  manifest.report = in.report_json;
+  manifest.allowed_failed = in.report.verdict != "pass";
+  manifest.provenance = to_json(in.binding);
+  manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
+  manifest.created = format_utc(now);
+  manifest.tool_version = SPECDEC_VERSION;
+
+  const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
+  make_directories(packages);
+  make_directories(options.store / "refs");
+  remove_partials(workshop, 24 * 3600);
+  const auto sources = all_sources(options);
+  const double bytes = require_space(options, sources);
+  const Published published = publish_from(workshop, [&](const fs::path& tmp) {
+    Builder builder(tmp, progress, bytes);
+    for (const auto& [to, from] : sources) builder.copy(from, to);
+    builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
+    for (const auto& [file, text] : launch) builder.write("engines/" + file, text);
+    manifest.files = builder.files();
+    manifest.validate(options.report.string());
+    const fs::path same = find_same(options.store, manifest);
+    if (!same.empty()) return same;
+    const std::string text = canonical_json(to_json(manifest)) + "\n";
+    write_file_atomic(tmp / "manifest.json", text);
+    return packages / ("sha256-" + sha256_hex(text));
+  });
+  outcome.path = published.path;
+  outcome.is_new = published.is_new;
+  outcome.digest = package_digest(published.path);
+  return outcome;
+}
+
+PackageOutcome verify_package(const std::string& argument) {
+  PackageOutcome outcome;
+  const auto package = locate_package(argument);
+  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+  outcome.path = package->root;
+  outcome.digest = package->digest;
+  const Fingerprint found = fingerprint_model(package->target);
+  if (found != package->manifest.target) {
+    outcome.exit_code = kStale;
+    outcome.reason = package->target.string() + ": is another model than the one this package was validated with (or damaged): " +
+                     differing_tiers(package->manifest.target, found) + " differ (expected " + package->manifest.target.id.substr(0, 12) + ", found " +
+                     found.id.substr(0, 12) + ")";
+    return outcome;
+  }
+  verify_files(package->root, package->manifest, true);
+  return outcome;
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,44 @@
+// Packages: a validated pair as one immutable directory, named by the digest of its manifest (docs/contract.md, Package).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/schema/package_manifest.h"
+
+namespace specdec::deploy {
+
+struct PackageOptions {
+  std::filesystem::path target, draft;   // Hugging Face directories
+  std::filesystem::path report;          // report.json of validate
+  std::filesystem::path store;           // packages/, refs/ and tmp/ below it; made where missing
+  std::string name;                      // served model name; "" = the target directory's name
+  std::vector<std::string> engines;      // empty = all
+  std::string reference;                 // where the target is found instead of inside the package; "" = copy it
+  std::string parent_channel;            // the package that this channel names becomes the parent; "" = none
+  bool allow_failed = false;
+};
+
+// An answer, not an error: exit_code 0 done; 5 report, draft or package belong to another target; a verdict's own code where the
+// report is no pass.
+struct PackageOutcome {
+  int exit_code = 0;
+  std::string reason;                    // one line where exit_code is not 0
+  std::string digest;                    // of the package, "" where none was made
+  std::filesystem::path path;
+  bool is_new = false;                   // false: the same package was there already
+  std::vector<std::string> warnings;
+};
+
+// Copies both models, writes launch files and the manifest, and publishes STORE/packages/sha256-<digest>. The same inputs again
+// give the package that is there (`created` and `parent` apart). `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage).
+PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
+
+// Fingerprints first: another target in the package's place is exit code 5. Then exactly the listed files with their sizes and
+// digests, no links: Error(kData) names the first that is damaged. `argument` as in resolve_package; Error(kData) if it is no package.
+PackageOutcome verify_package(const std::string& argument);
+
+}  // namespace specdec::deploy
