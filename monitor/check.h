@@ -1,0 +1,44 @@
+// `monitor check`: target fingerprint, acceptance, verdict, trigger. One call is one look; `watch` repeats it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/json.h"
+#include "monitor/state.h"
+
+namespace specdec::monitor {
+
+struct CheckOptions {
+  std::string package;                    // package directory or STORE:CHANNEL
+  std::vector<std::string> sources;       // record files, directories, /metrics URLs
+  std::string target;                     // directory of the target as served now; "" = the package's own
+  std::filesystem::path state;
+  double requests_per_day = 0;            // 0 = unknown: A = 1e6
+  double false_alarm_every_days = 365;
+  std::string on_drift;                   // run by /bin/sh -c, once an alarm
+  std::string fail_on = "drift";          // warn | drift | stale: the mildest verdict that fails
+  double wander_sd = 0;                   // slow wander of the baseline's bucket means, where it is known
+  bool exit_zero = false;
+};
+
+struct CheckResult {
+  Json json;                              // schema "specdec.monitor/1"
+  std::string verdict, reason;
+  int exit_code = 0;
+};
+
+// Throws Error(kUsage): options; Error(kData | kModel): package, records or metrics page; Error(kNetwork): a URL that does not
+// answer, a locked state; Error(kIo): the state's file. State changes are committed before the trigger runs.
+CheckResult check(const CheckOptions& options, const Clock& clock);
+
+// healthy, warn 0 · drift 3 · inconclusive 4 · stale_target 5 · not_worth_it 6, as --fail-on says.
+int monitor_exit_code(const std::string& verdict, const std::string& fail_on);
+
+// log of the alarm level: requests a day × days between false alarms.
+double alarm_level(double requests_per_day, double false_alarm_every_days);
+
+}  // namespace specdec::monitor
