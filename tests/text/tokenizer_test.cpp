@@ -435,6 +435,16 @@ TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
   EXPECT_EQ(text + decoder.finish(), tokenizer.decode(ids, true));
 }
 
+// A token of no text must not become the context: the space after it would be stripped as if the text began there.
+TEST(IncrementalDecoder, EmptyTokensAreNoContext) {
+  TemporaryDirectory d;
+  d.write("tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"":0,"▁a":1},"unk_token":""},"decoder":{"type":"Sequence",
+      "decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}})");
+  const Tokenizer tokenizer(d.path());
+  EXPECT_EQ(tokenizer.decode({1, 0, 1}, true), "a a");
+  EXPECT_EQ(stream(tokenizer, {1, 0, 1}), "a a");
+}
+
 TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
   TemporaryDirectory d;
   d.write("tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"<pad>":0,"a":1,"|":2,"b":3},"unk_token":"<pad>"},
