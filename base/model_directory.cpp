@@ -76,12 +76,19 @@ fs::path hub_directory(const HubName& hub, const std::string& argument) {
 
 ResolvedModel resolve_model(const std::string& argument) {
   if (argument.empty()) throw Error(ErrorKind::kUsage, "MODEL is empty: give a local directory, a package or org/name");
-  if (const auto package = resolve_package(argument, true)) {
+  if (const auto package = locate_package(argument)) {
     fs::path target = package->target;
     std::error_code ec;
     if (!package->manifest.target_reference.empty() && !fs::is_directory(target, ec))
       target = with_context(argument + ": the package names its target", [&] { return resolve_model(package->manifest.target_reference).directory; });
-    return {target, package->draft, package->digest};
+    ResolvedModel model{target, package->draft, package->digest, ""};
+    const Fingerprint found = fingerprint_model(target);
+    if (const std::string tiers = differing_tiers(package->manifest.target, found); tiers.empty())
+      verify_files(package->root, package->manifest, true);
+    else
+      model.stale_reason = target.string() + " is another model than the one this package was validated with (or damaged): " + tiers + " differ (expected " +
+                           package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
+    return model;
   }
   std::error_code ec;
   const fs::path local(argument);
@@ -89,9 +96,9 @@ ResolvedModel resolve_model(const std::string& argument) {
     if (!fs::is_directory(local, ec)) throw Error(ErrorKind::kModel, argument + ": expected a model directory, found a file");
     if (!fs::exists(local / "config.json", ec))
       throw Error(ErrorKind::kModel, argument + ": no config.json: not a Hugging Face model directory, nor a package (no manifest.json)");
-    return {local, {}, ""};
+    return {local, {}, "", ""};
   }
-  if (const auto hub = parse_hub_name(argument)) return {hub_directory(*hub, argument), {}, ""};
+  if (const auto hub = parse_hub_name(argument)) return {hub_directory(*hub, argument), {}, "", ""};
   throw Error(ErrorKind::kModel, argument + ": no such directory, package or org/name[@revision]");
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/schema/package_manifest.h"
+#include "base/model_directory.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
 #include "data/ingest.h"
@@ -20,13 +20,6 @@ namespace specdec::cli {
 namespace {
 
 constexpr double kServerStartSeconds = 60, kModelLoadSeconds = 1800;
-
-// MODEL for commands that need its tokenizer: a Hugging Face directory, or a package (its target).
-std::string model_directory(const std::string& argument) {
-  if (const auto package = resolve_package(argument, false)) return package->target.string();
-  if (fs::is_directory(argument)) return argument;
-  throw Error(ErrorKind::kData, argument + ": expected a model directory (tokenizer.json, config.json, *.safetensors) or a package");
-}
 
 bool is_url(const std::string& text) { return text.starts_with("http://") || text.starts_with("https://"); }
 
@@ -71,7 +64,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   const std::string target = options.target;
-  options.target = model_directory(target);
+  options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
   Json result = index_json(done.index);
   if (global.json) {
@@ -82,6 +75,7 @@ int run_ingest(const Global& global, data::IngestOptions options) {
     result["split_rule"] = done.split_rule;
     result["read_rows"] = done.read_rows;
     result["skipped_rows"] = done.skipped_rows;
+    result["unlearnt_turns"] = done.unlearnt_turns;
     print_json(std::move(result), "done", started, clock.seconds() - start);
     return 0;
   }
@@ -91,6 +85,8 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   if (!done.index.redactions.empty()) std::printf("redacted %s\n", counts_text(done.index.redactions).c_str());
   if (done.index.truncated_rows)
     std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows), static_cast<long long>(done.index.dropped_tokens));
+  if (done.unlearnt_turns)
+    std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n", static_cast<long long>(done.unlearnt_turns));
   print_splits(result, options.out);
   return 0;
 }
@@ -145,9 +141,9 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
   if (is_url(flags.target)) {
     options.url = flags.target;
-    if (!flags.target_files.empty()) options.target = model_directory(flags.target_files);
+    if (!flags.target_files.empty()) options.target = resolve_model(flags.target_files).directory.string();
   } else {
-    options.target = model_directory(flags.target);
+    options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
     data::validate(options);  // before a server is started for nothing
     const std::string width = std::to_string(options.concurrency);

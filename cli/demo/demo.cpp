@@ -160,8 +160,8 @@ class Demo {
     const auto flags = distill_flags();
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     const Json result = run_json(arguments);
-    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(), result["acceptance"]["before"]["value"].get<double>(),
-               result["acceptance"]["after"]["value"].get<double>(), static_cast<long long>(result["steps"].get<int64_t>())));
+    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(), result.at("acceptance").at("before").at("value").get<double>(),
+               result.at("acceptance").at("after").at("value").get<double>(), static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
     begin("validate");
     int code = 0;
     first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &code);
@@ -179,7 +179,7 @@ class Demo {
     begin("package");
     const Json packaged = run_json({"package", "--target", first_, "--draft", out_ / "run" / "draft", "--report", out_ / "gate" / "report.json",
                                     "--store", out_ / "store", "--channel", "production"});
-    say("sha256-" + packaged["digest"].get<std::string>().substr(0, 12) + " → production");
+    say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production");
     begin("serve");
     {
       BackgroundChild server(global_.program, {"serve", channel(), "--port", "0", "--dtype", "fp32", "--record", out_ / "recorded"}, out_ / "serve.log");
@@ -195,8 +195,8 @@ class Demo {
     begin("monitor");
     int code = 0;
     const Json verdict = monitor({}, &code);
-    check("the monitor finds nothing wrong: " + verdict["verdict"].get<std::string>() + format(", exit %d", code), code == 0);
-    say(verdict["verdict"].get<std::string>());
+    check("the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code), code == 0);
+    say(verdict.at("verdict").get<std::string>());
   }
 
   std::string channel() const { return (out_ / "store").string() + ":production"; }
@@ -215,7 +215,7 @@ class Demo {
       write_file_atomic(out_ / "messages.json", Json::array({{{"role", "user"}, {"content", c.question}}}).dump());
       const Json plain = run_json({"generate", "--target", first_, "--messages", out_ / "messages.json", "--temperature", "0", "--k", "0", "--max-tokens",
                                    "64", "--dtype", "fp32"});
-      same += ask(url, c.question, 0.0, 64) == plain["text"].get<std::string>();
+      same += ask(url, c.question, 0.0, 64) == plain.at("text").get<std::string>();
     }
     return same;
   }
@@ -226,7 +226,7 @@ class Demo {
     run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5}, &refused);
     const Json verdict = monitor({"--target", updated_}, &stale);
     check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)", refused,
-                 verdict["verdict"].get<std::string>().c_str(), stale),
+                 verdict.at("verdict").get<std::string>().c_str(), stale),
           refused == 5 && stale == 5);
     write_traffic(out_ / "logs" / "day-2.jsonl", DemoEdition::kUpdated, options_.conversations, options_.conversations);
     run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated", "--holdout", "0.06"});
@@ -234,7 +234,7 @@ class Demo {
     check_entropy(report, "the updated target");
     const double drop = first_report_.alpha.value - report.alpha.value;
     check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value, report.alpha.value), drop >= 0.2);
-    say("serve refuses (exit 5), monitor says " + verdict["verdict"].get<std::string>() + "; the old draft's acceptance is " + interval(report.alpha));
+    say("serve refuses (exit 5), monitor says " + verdict.at("verdict").get<std::string>() + "; the old draft's acceptance is " + interval(report.alpha));
   }
 
   void redistil() {
@@ -244,17 +244,17 @@ class Demo {
                              format("%.0fs", options_.distill_seconds) + "\"\ndtype = \"fp32\"\n[validate]\ndtype = \"fp32\"\nmax-requests = 96\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"});
-    const fs::path report_file = fs::path(loop["stages"]["validate"]["output"].get<std::string>());
+    const fs::path report_file = fs::path(loop.at("stages").at("validate").at("output").get<std::string>());
     const auto report = validation_report_from_json(read_json(report_file), report_file.string());
     check(format("redistilling brings it back: acceptance %.3f > 0.70, promoted", report.alpha.value),
-          report.alpha.ci.low > 0.70 && loop["verdict"] == "promoted");
+          report.alpha.ci.low > 0.70 && loop.at("verdict") == "promoted");
     updated_report_ = report_file.parent_path() / "report.html";
     say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " + interval(report.speedup));
     begin("monitor");
     int code = 0;
     const Json verdict = monitor({"--target", updated_}, &code);
     check("the new package fits the new target: exit " + std::to_string(code), code == 0 || code == 4);
-    say(verdict["verdict"].get<std::string>());
+    say(verdict.at("verdict").get<std::string>());
   }
 
   void compare() {

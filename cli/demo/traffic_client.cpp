@@ -49,7 +49,7 @@ TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first
                                           {"metadata", {{"domain", c.domain}}}});
         const std::lock_guard lock(mutex);
         ++figures.answers;
-        figures.tokens += answer["usage"]["completion_tokens"].get<double>();
+        figures.tokens += answer.at("usage").at("completion_tokens").get<double>();
       }
     } catch (...) {
       const std::lock_guard lock(mutex);
@@ -68,7 +68,7 @@ TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first
 std::string ask(const std::string& url, const std::string& question, double temperature, int64_t max_tokens) {
   data::OpenAiClient client = connect(url);
   const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", question}}}}, {"temperature", temperature}, {"max_tokens", max_tokens}});
-  return answer["choices"][0]["message"]["content"].get<std::string>();
+  return answer.at("choices").at(0).at("message").at("content").get<std::string>();
 }
 
 }  // namespace specdec::cli

@@ -1,4 +1,4 @@
-// MODEL arguments and the pair every engine command loads: one place that finds directories, checks the binding, plans memory
+// The pair every engine command loads: one place that finds directories, checks the binding, plans memory
 // and reads both models, so that generate, validate, bench and serve agree.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 
+#include "base/model_directory.h"
 #include "base/run_options.h"
 #include "base/schema/binding.h"
 #include "engine/model/memory_plan.h"
@@ -19,18 +20,6 @@
 #include "text/tokenizer.h"
 
 namespace specdec::deploy {
-
-// Where a MODEL argument lies on disk.
-struct ResolvedModel {
-  std::filesystem::path directory;   // a Hugging Face directory; of a package: its target
-  std::filesystem::path draft;       // the package's draft, empty for anything else
-  std::string package_digest;        // 64 hex digits, empty unless a package
-};
-// `argument`: a local directory with config.json; a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"; its
-// digests are verified); or "org/name[@revision]" looked up in the local Hugging Face cache (HF_HUB_CACHE, HF_HOME,
-// XDG_CACHE_HOME), never on the network. Throws Error(kModel) saying what was tried and what to do; Error(kData) for a
-// damaged package.
-ResolvedModel resolve_model(const std::string& argument);
 
 struct PairOptions {
   std::string target;                // MODEL; of a package its draft is used too unless `draft` names another

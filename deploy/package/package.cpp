@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/model_directory.h"
 #include "base/schema/binding.h"
 #include "base/sha256.h"
 #include "deploy/package/checks.h"
@@ -228,15 +229,8 @@ PackageOutcome verify_package(const std::string& argument) {
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   outcome.path = package->root;
   outcome.digest = package->digest;
-  const Fingerprint found = fingerprint_model(package->target);
-  if (found != package->manifest.target) {
-    outcome.exit_code = kStale;
-    outcome.reason = package->target.string() + ": is another model than the one this package was validated with (or damaged): " +
-                     differing_tiers(package->manifest.target, found) + " differ (expected " + package->manifest.target.id.substr(0, 12) + ", found " +
-                     found.id.substr(0, 12) + ")";
-    return outcome;
-  }
-  verify_files(package->root, package->manifest, true);
+  outcome.reason = resolve_model(argument).stale_reason;
+  if (!outcome.reason.empty()) outcome.exit_code = kStale;
   return outcome;
 }
 
