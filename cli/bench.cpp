@@ -1,0 +1,62 @@
+#include <memory>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "deploy/bench/options.h"
+
+namespace specdec::cli {
+
+namespace {
+
+// "2", "4,6", "auto": whole numbers, or auto (-1) where that is allowed.
+std::vector<int> parse_list(const char* flag, const std::vector<std::string>& words, bool allow_auto) {
+  std::vector<int> values;
+  for (const std::string& word : words) {
+    if (allow_auto && word == "auto") {
+      values.push_back(-1);
+      continue;
+    }
+    if (word.empty() || word.size() > 4 || word.find_first_not_of("0123456789") != std::string::npos)
+      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected whole numbers" + (allow_auto ? " or auto" : "") + ", found '" + word + "'");
+    values.push_back(std::stoi(word));
+  }
+  return values;
+}
+
+}  // namespace
+
+void add_bench(Cli& cli) {
+  auto options = std::make_shared<deploy::BenchOptions>();
+  CLI::App* sub = cli.app.add_subcommand("bench", "Normal against speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
+  sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
+  sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")->required()->expected(1, 64);
+  sub->add_option("--data", options->data, "Output of data ingest")->required();
+  sub->add_option("--out", options->out, "Directory for bench.json and bench.html")->required();
+  sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
+  sub->add_option_function<std::vector<std::string>>(
+         "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); }, "Draft tokens a step: comma list of numbers and auto")
+      ->delimiter(',')
+      ->default_str("2,4,6,auto");
+  sub->add_option_function<std::vector<std::string>>(
+         "--batches", [options](const std::vector<std::string>& words) { options->batches = parse_list("--batches", words, false); }, "Sequences decoded together: comma list")
+      ->delimiter(',')
+      ->default_str("1,2,4");
+  sub->add_option("--prompts", options->prompts, "Prompts, spread over the split")->capture_default_str();
+  sub->add_option("--tokens", options->tokens, "Tokens of every answer; end of text is ignored")->capture_default_str();
+  sub->add_flag("--allow-stale", options->allow_stale, "Run drafts that were made for another target");
+  add_sampling_flags(*sub, options->sampling);
+  sub->add_option("--max-k", options->speculation.max_k, "Upper bound for auto")->capture_default_str()->group("Speculation");
+  sub->add_option_function<std::string>(
+         "--verify", [options](const std::string& name) { options->speculation.verify = parse_verify_rule(name); }, "token | block")
+      ->default_str("token")
+      ->group("Speculation");
+  add_device_flags(*sub, options->device);
+  sub->footer(
+      "Examples:\n"
+      "  specdec bench --target T --draft run/draft --data traffic --out bench\n"
+      "  specdec bench --target T --draft small --draft smaller --data traffic --out bench --ks 4,auto --batches 1,8\n"
+      "  specdec bench --target T --draft naive --data traffic --out bench --ks 10 --batches 1 --temperature 0");
+  sub->callback([&cli, options] { select_engine(cli, cli.runners.bench, options); });
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,293 @@
+#include "deploy/bench/bench.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "data/shard_reader.h"
+#include "deploy/bench/run.h"
+#include "deploy/generate/model_argument.h"
+#include "deploy/validate/lossless.h"
+#include "deploy/validate/speed.h"
+#include "engine/decode/model_runner.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr int kRounds = 2, kQualityBatch = 4;
+constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16;
+
+void require(bool ok, const std::string& text) {
+  if (!ok) throw Error(ErrorKind::kUsage, text);
+}
+
+void check_options(const BenchOptions& o) {
+  validate(o.sampling);
+  validate(o.speculation);
+  validate(o.device);
+  require(!o.drafts.empty(), "--draft: give at least one");
+  require(o.split == "holdout" || o.split == "train" || o.split == "all", "--split: expected holdout, train or all, found '" + o.split + "'");
+  require(!o.ks.empty() && !o.batches.empty(), "--ks and --batches need at least one value");
+  for (const int k : o.ks) require(k == -1 || (k >= 1 && k <= 32), "--ks: expected integers in [1, 32] or auto, found " + std::to_string(k));
+  for (const int b : o.batches) require(b >= 1 && b <= 1024, "--batches: expected integers in [1, 1024], found " + std::to_string(b));
+  require(o.prompts >= 1 && o.tokens >= 2, "--prompts: at least 1, --tokens: at least 2");
+}
+
+// A draft under test with everything its runs share.
+struct Contender {
+  std::string name;
+  std::shared_ptr<const model::Decoder> decoder;
+  std::unique_ptr<decode::CausalModel> model;
+  decode::CostModel costs;
+  std::unique_ptr<decode::Stepper> stepper;
+  double sampled_p_value = 1;
+  std::map<int, GreedyComparison> quality;   // by K
+};
+
+struct Configuration {
+  Contender* contender = nullptr;            // null: normal
+  int k = 0;
+};
+
+class Run {
+ public:
+  Run(const BenchOptions& options, const Clock& clock, const ProgressFn& progress) : options_(options), clock_(clock), progress_(progress) {}
+
+  BenchResult run() {
+    const double begun = clock_.seconds();
+    result_.started = format_utc(clock_.unix_seconds());
+    result_.inputs = {{"target", {{"path", options_.target}}}, {"drafts", Json::array()}, {"data", {{"path", options_.data}}}, {"split", options_.split},
+                      {"temperature", options_.sampling.temperature}, {"verify", to_string(options_.speculation.verify)}};
+    if (load()) {
+      result_.rounds = kRounds;
+      for (const int batch : options_.batches) measure_batch(batch);
+      judge_quality();
+      judge_bench(result_);
+    } else {
+      result_.verdict = "stale";
+    }
+    result_.seconds = clock_.seconds() - begun;
+    return std::move(result_);
+  }
+
+ private:
+  void note(const std::string& line) {
+    log(LogLevel::kWarn, line);
+    result_.notes.push_back(line);
+  }
+
+  // False: a draft is stale, and that was not allowed.
+  bool load() {
+    PairOptions wanted;
+    wanted.target = options_.target;
+    wanted.draft = options_.drafts.front();
+    wanted.device = options_.device;
+    wanted.allow_stale = options_.allow_stale;
+    wanted.sequences = *std::max_element(options_.batches.begin(), options_.batches.end());
+    wanted.on_plan = [](const model::MemoryPlan& plan) { log(LogLevel::kInfo, "memory: " + plan.text()); };
+    const ResolvedModel target = resolve_model(options_.target);
+    for (const std::string& draft : options_.drafts) {
+      const ResolvedModel model = resolve_model(draft);
+      if (!model.draft.empty()) continue;  // bound by its package's manifest
+      const BindingCheck binding = check_binding(target.directory, model.directory);
+      if (binding.state == BindingState::kStale && !options_.allow_stale) {
+        result_.reason = binding.reason;
+        return false;
+      }
+      if (binding.state == BindingState::kStale) note(binding.reason);
+      if (binding.state == BindingState::kUnbound) note(model.directory.string() + " is not bound to a target (no specdec.json)");
+    }
+    read_rows(target.directory);
+    wanted.tokens_per_sequence = longest_ + options_.tokens;
+    pair_ = load_pair(wanted);
+    if (!pair_.target) {
+      result_.reason = pair_.warning;
+      return false;
+    }
+    result_.inputs["target"] = {{"path", pair_.target_dir.string()}, {"id", fingerprint_model(pair_.target_dir).id}};
+    result_.inputs["device"] = pair_.device.str();
+    result_.inputs["dtype"] = dtype();
+    target_ = decode::make_model_runner(pair_.target);
+    plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
+    for (size_t i = 0; i < options_.drafts.size(); ++i) add_contender(options_.drafts[i], i == 0 ? pair_.draft : nullptr);
+    cut_prompts();
+    return true;
+  }
+
+  std::string dtype() const { return pair_.dtype == at::kFloat ? "fp32" : pair_.dtype == at::kBFloat16 ? "bf16" : "fp16"; }
+
+  void add_contender(const std::string& name, std::shared_ptr<const model::Decoder> decoder) {
+    const ResolvedModel model = resolve_model(name);
+    const fs::path directory = model.draft.empty() ? model.directory : model.draft;
+    if (!decoder) {
+      const model::DecoderConfig config = model::load_decoder_config(directory);
+      decoder = std::make_shared<const model::Decoder>(model::load_decoder(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config)));
+    }
+    auto c = std::make_unique<Contender>();
+    c->name = name;
+    c->decoder = std::move(decoder);
+    c->model = decode::make_model_runner(c->decoder);
+    c->stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &c->costs, &clock_);
+    contenders_.push_back(std::move(c));
+    result_.inputs["drafts"].push_back({{"path", directory.string()}, {"id", fingerprint_model(directory).id}});
+  }
+
+  void read_rows(const fs::path& target) {
+    const data::ShardReader reader(options_.data);
+    if (reader.index().tokenizer_digest != tokenizer_digest(target))
+      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer than " + target.string() + "'s: run specdec data ingest for this target");
+    result_.inputs["data"]["digest"] = reader.digest();
+    const auto rows = reader.rows(options_.split);
+    if (rows.empty()) throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
+    for (const size_t i : choose_prompts(rows, options_.prompts)) {
+      rows_.push_back(rows[i]);
+      longest_ = std::max<int64_t>(longest_, static_cast<int64_t>(prompt_of(rows[i]).size()));
+    }
+  }
+
+  // Every prompt leaves room for the answer in every model: the lengths compared are then the same.
+  void cut_prompts() {
+    int64_t room = target_->max_length();
+    for (const auto& c : contenders_) room = std::min(room, c->model->max_length());
+    room -= options_.tokens + 1;
+    if (room < 1) throw Error(ErrorKind::kData, "--tokens " + std::to_string(options_.tokens) + " do not fit the models' context");
+    int64_t cut = 0;
+    for (TokenRow& row : rows_) {
+      row.tokens = prompt_of(row);
+      cut += static_cast<int64_t>(row.tokens.size()) > room;
+      row.tokens.resize(static_cast<size_t>(std::min<int64_t>(room, static_cast<int64_t>(row.tokens.size()))));
+      row.prompt_tokens = static_cast<int64_t>(row.tokens.size());
+      row.loss_mask.assign(row.tokens.size(), 0);
+      prompts_.push_back(row.tokens);
+    }
+    if (cut) note(std::to_string(cut) + " prompts were cut to leave room for " + std::to_string(options_.tokens) + " tokens");
+    result_.prompts = static_cast<int64_t>(prompts_.size());
+    result_.answer_tokens = options_.tokens;
+  }
+
+  GroupFigures run_one(const Configuration& configuration, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
+    GroupOptions group;
+    group.speculation = options_.speculation;
+    group.speculation.k = configuration.k;
+    group.sampling = options_.sampling;
+    group.tokens = tokens;
+    group.seed = seed;
+    Contender* c = configuration.contender;
+    return run_group(c ? *c->stepper : *plain_, prompts, group, c ? &c->costs : nullptr, clock_);
+  }
+
+  void measure_batch(int batch) {
+    std::vector<Configuration> configurations = {{}};
+    for (const auto& c : contenders_)
+      for (const int k : options_.ks) configurations.push_back({c.get(), k});
+    // Every group is full: prompts are taken in turn.
+    const size_t n = prompts_.size(), size = static_cast<size_t>(batch), groups = (n + size - 1) / size;
+    std::vector<std::vector<std::vector<int32_t>>> group_prompts(groups);
+    for (size_t g = 0; g < groups; ++g)
+      for (size_t i = 0; i < size; ++i) group_prompts[g].push_back(prompts_[(g * size + i) % n]);
+
+    for (const auto& configuration : configurations) run_one(configuration, group_prompts[0], std::min(kWarmTokens, options_.tokens), options_.device.seed);
+    std::vector<GroupFigures> figures(configurations.size());
+    std::vector<std::vector<double>> seconds(configurations.size(), std::vector<double>(groups));
+    double done = 0;
+    for (int round = 0; round < kRounds; ++round)
+      for (size_t g = 0; g < groups; ++g)
+        for (size_t i = 0; i < configurations.size(); ++i) {
+          const size_t c = (i + g + static_cast<size_t>(round)) % configurations.size();
+          const GroupFigures one = run_one(configurations[c], group_prompts[g], options_.tokens, options_.device.seed + g * size);
+          seconds[c][g] += one.seconds;
+          figures[c].add(one);
+          if (progress_) progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups * configurations.size()), "runs", ""});
+        }
+    for (size_t c = 0; c < configurations.size(); ++c) add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]));
+  }
+
+  void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain) {
+    BenchRow row;
+    row.draft = configuration.contender ? configuration.contender->name : "";
+    row.k = configuration.k;
+    row.batch = batch;
+    row.tokens = f.tokens;
+    row.seconds = f.seconds;
+    row.ttft_ms = mean(f.ttft_ms);
+    if (!f.itl_ms.empty()) {
+      row.itl_p50 = quantile(f.itl_ms, 0.5);
+      row.itl_p95 = quantile(f.itl_ms, 0.95);
+      row.itl_p99 = quantile(f.itl_ms, 0.99);
+    }
+    row.counts = f.counts;
+    row.speedup = gain;
+    const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
+    const model::MemoryPlan plan =
+        model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr, draft ? draft->weights.embed.scalar_type() : pair_.dtype, batch,
+                           std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
+    row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes;
+    result_.rows.push_back(row);
+  }
+
+  // Greedy text against plain decoding for every draft and K, and one sampled test a draft, whatever the temperature measured at.
+  void judge_quality() {
+    RolloutOptions greedy;
+    greedy.sampling.temperature = 0;
+    greedy.verify = options_.speculation.verify;
+    greedy.max_k = std::max(options_.speculation.max_k, 1);
+    greedy.max_tokens = options_.tokens;
+    greedy.batch = kQualityBatch;
+    greedy.seed = options_.device.seed;
+    greedy.stage = "bench: greedy text";
+    greedy.k = 0;
+    const auto plain = roll_out(*target_, nullptr, rows_, greedy);
+    std::vector<std::vector<int32_t>> contexts;
+    for (size_t i = 0; i < std::min<size_t>(kSampledContexts, prompts_.size()); ++i) {
+      contexts.push_back(prompts_[i]);
+      contexts.back().resize(std::min<size_t>(contexts.back().size(), kSampledContextTokens));
+    }
+    for (const auto& c : contenders_) {
+      for (const int k : options_.ks) {
+        greedy.k = k;
+        c->quality[k] = compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_), unit_roundoff(dtype()));
+      }
+      SampledOptions sampled;
+      sampled.sampling = options_.sampling;
+      sampled.verify = options_.speculation.verify;
+      sampled.seed = options_.device.seed;
+      c->sampled_p_value = sampled_test(*target_, *c->model, contexts, sampled, clock_, progress_).p_value;
+    }
+    for (BenchRow& row : result_.rows)
+      for (const auto& c : contenders_)
+        if (c->name == row.draft) {
+          const GreedyComparison& q = c->quality[row.k];
+          row.greedy_prompts = q.prompts;
+          row.greedy_identical = q.identical;
+          row.near_ties = q.near_ties;
+          row.differences = q.differences;
+          row.sampled_p_value = c->sampled_p_value;
+        }
+  }
+
+  const BenchOptions& options_;
+  const Clock& clock_;
+  ProgressFn progress_;
+  BenchResult result_;
+  LoadedPair pair_;
+  std::unique_ptr<decode::CausalModel> target_;
+  std::unique_ptr<decode::Stepper> plain_;
+  std::vector<std::unique_ptr<Contender>> contenders_;
+  std::vector<TokenRow> rows_;
+  std::vector<std::vector<int32_t>> prompts_;
+  int64_t longest_ = 0;
+};
+
+}  // namespace
+
+BenchResult run_bench(const BenchOptions& options, const Clock& clock, const ProgressFn& progress) {
+  check_options(options);
+  return Run(options, clock, progress).run();
+}
+
+}  // namespace specdec::deploy

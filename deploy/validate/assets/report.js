@@ -1,0 +1,109 @@
+"use strict";
+// Draws every element with data-chart from the JSON block "charts". Colours come from the style sheet, so that dark mode and
+// print follow it.
+(() => {
+  const charts = JSON.parse(document.getElementById("charts").textContent);
+  const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const number = v => v == null ? "–" : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1) : v.toFixed(3);
+  const height = 300;
+  let drawn = [];
+
+  // Intervals as vertical lines with caps, and the labelled horizontal rule.
+  const overlay = (spec, offsets) => u => {
+    const ctx = u.ctx, ratio = devicePixelRatio || 1;
+    ctx.save();
+    ctx.beginPath();
+    ctx.rect(u.bbox.left, u.bbox.top, u.bbox.width, u.bbox.height);
+    ctx.clip();
+    spec.series.forEach((s, i) => {
+      if (!s.low.length || !u.series[i + 1].show) return;
+      ctx.strokeStyle = spec.kind === "bars" ? colour("--ink") : colour("--s" + i % 6);
+      ctx.lineWidth = 1.5 * ratio;
+      ctx.beginPath();
+      spec.x.forEach((x, j) => {
+        if (s.low[j] == null || s.high[j] == null) return;
+        const px = u.valToPos(x, "x", true) + offsets(i) * ratio, low = u.valToPos(s.low[j], "y", true), high = u.valToPos(s.high[j], "y", true), cap = 4 * ratio;
+        ctx.moveTo(px, low); ctx.lineTo(px, high);
+        ctx.moveTo(px - cap, low); ctx.lineTo(px + cap, low);
+        ctx.moveTo(px - cap, high); ctx.lineTo(px + cap, high);
+      });
+      ctx.stroke();
+    });
+    if (spec.rule) {
+      const y = u.valToPos(spec.rule.y, "y", true);
+      ctx.strokeStyle = ctx.fillStyle = colour("--soft");
+      ctx.lineWidth = ratio;
+      ctx.setLineDash([5 * ratio, 4 * ratio]);
+      ctx.beginPath();
+      ctx.moveTo(u.bbox.left, y);
+      ctx.lineTo(u.bbox.left + u.bbox.width, y);
+      ctx.stroke();
+      ctx.font = 11.5 * ratio + "px system-ui, sans-serif";
+      const wide = ctx.measureText(spec.rule.name).width, left = u.bbox.left + u.bbox.width - wide - 6 * ratio;
+      ctx.fillStyle = colour("--card");
+      ctx.fillRect(left - 3 * ratio, y - 17 * ratio, wide + 6 * ratio, 15 * ratio);
+      ctx.fillStyle = colour("--soft");
+      ctx.textAlign = "left";
+      ctx.textBaseline = "alphabetic";
+      ctx.fillText(spec.rule.name, left, y - 5 * ratio);
+    }
+    ctx.restore();
+  };
+
+  const yRange = spec => {
+    let low = Infinity, high = -Infinity;
+    const take = v => { if (v != null) { low = Math.min(low, v); high = Math.max(high, v); } };
+    spec.series.forEach(s => [s.y, s.low, s.high].forEach(list => list.forEach(take)));
+    if (spec.rule) take(spec.rule.y);
+    const pad = (high - low || Math.abs(high) || 1) * 0.08;
+    return [spec.yMin ?? low - pad, spec.yMax ?? high + pad];
+  };
+
+  const draw = (element, spec) => {
+    const bars = spec.kind === "bars", width = element.clientWidth, named = spec.xNames.length > 0;
+    const edge = bars ? (spec.x.length > 1 ? (spec.x[1] - spec.x[0]) * 0.6 : 0.6) : (spec.x.length > 1 ? (spec.x[spec.x.length - 1] - spec.x[0]) * 0.04 : 0.5);
+    const range = yRange(spec), name = v => spec.xNames[spec.x.indexOf(v)] ?? "";
+    const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
+    const integers = spec.x.every(Number.isInteger) && spec.x.length <= 40;
+    const short = text => text.length > 16 ? text.slice(0, 15) + "…" : text;
+    // Names that would run into each other are written aslant.
+    const slant = named && spec.xNames.reduce((n, t) => n + short(t).length + 3, 0) * 7 > width - 70;
+    const whiskers = spec.series.map((s, i) => i).filter(i => spec.series[i].low.some(v => v != null));
+    const options = {
+      width, height,
+      legend: { show: spec.series.length > 1 || !bars },
+      cursor: { points: { show: !bars }, drag: { x: false, y: false } },
+      scales: { x: { time: false, range: () => [spec.x[0] - edge, spec.x[spec.x.length - 1] + edge] }, y: { range: () => range } },
+      axes: [
+        { ...axis, label: spec.xLabel, labelSize: 18, size: slant ? 74 : 34, rotate: slant ? -40 : 0,
+          splits: named || integers ? () => spec.x : undefined, values: named ? (u, v) => v.map(x => short(name(x))) : undefined },
+        { ...axis, label: spec.yLabel, labelSize: 18, size: 50 },
+      ],
+      series: [{ label: spec.xLabel || "x", value: (u, v) => v == null ? "" : named ? name(v) : String(v) }].concat(spec.series.map((s, i) => ({
+        label: s.name,
+        stroke: colour("--s" + i % 6),
+        fill: bars ? colour("--s" + i % 6) + "99" : undefined,
+        width: bars ? 1 : 2,
+        dash: s.dashed ? [6, 4] : undefined,
+        paths: bars ? uPlot.paths.bars({ size: [0.7, 80] }) : undefined,
+        points: { show: !bars, size: 7, fill: colour("--card") },
+        spanGaps: true,
+        value: (u, v, si, j) => j == null ? "" : number(v) + (s.low.length && s.low[j] != null ? " [" + number(s.low[j]) + ", " + number(s.high[j]) + "]" : ""),
+      }))),
+      // Whiskers of several curves stand side by side.
+      hooks: { draw: [overlay(spec, i => (whiskers.indexOf(i) - (whiskers.length - 1) / 2) * 5)] },
+    };
+    return new uPlot(options, [spec.x].concat(spec.series.map(s => s.y)), element);
+  };
+
+  const redraw = () => {
+    drawn.forEach(u => u.destroy());
+    drawn = [];
+    document.querySelectorAll("[data-chart]").forEach(element => drawn.push(draw(element, charts[Number(element.dataset.chart)])));
+  };
+  let timer = 0;
+  addEventListener("resize", () => { clearTimeout(timer); timer = setTimeout(redraw, 120); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  matchMedia("print").addEventListener("change", redraw);
+  redraw();
+})();

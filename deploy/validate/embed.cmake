@@ -1,0 +1,16 @@
+# cmake -DOUT=file.cpp -DASSETS=folder -P embed.cmake: writes the definitions of report_assets.h.
+function(embed name file)
+  file(READ "${ASSETS}/${file}" text)
+  if(text MATCHES "\\)asset\"|</script|</style|<!--")
+    message(FATAL_ERROR "${file} cannot be embedded: it holds the end of a raw string, of a script, of a style or of a comment")
+  endif()
+  file(APPEND "${OUT}" "extern const char ${name}[];\nconst char ${name}[] = R\"asset(${text})asset\";\n")
+endfunction()
+
+file(WRITE "${OUT}" "namespace specdec::deploy::assets {\n")
+embed(kUplotJs uPlot.iife.min.js)
+embed(kUplotCss uPlot.min.css)
+embed(kUplotLicense LICENSE)
+embed(kReportJs report.js)
+embed(kReportCss report.css)
+file(APPEND "${OUT}" "}  // namespace specdec::deploy::assets\n")

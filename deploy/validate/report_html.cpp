@@ -1,0 +1,143 @@
+#include "deploy/validate/report_html.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/sha256.h"
+#include "deploy/validate/report_assets.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+void replace_all(std::string& text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+}
+
+int hex_digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
+
+// 'sha256-…' of a Content-Security-Policy: base64 of the digest.
+std::string csp_hash(const std::string& content) {
+  static const char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  const std::string hex = sha256_hex(content);
+  std::vector<unsigned> bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<unsigned>(hex_digit(hex[i]) * 16 + hex_digit(hex[i + 1])));
+  std::string out = "'sha256-";
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t left = std::min<size_t>(3, bytes.size() - i);
+    const unsigned word = bytes[i] << 16 | (left > 1 ? bytes[i + 1] << 8 : 0) | (left > 2 ? bytes[i + 2] : 0);
+    for (size_t j = 0; j < 4; ++j) out += j <= left ? kAlphabet[word >> (18 - 6 * j) & 63] : '=';
+  }
+  return out + "'";
+}
+
+std::string valid_utf8(const std::string& text) {
+  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+Json numbers(const std::vector<double>& values) {
+  Json out = Json::array();
+  for (const double v : values) out.push_back(std::isfinite(v) ? Json(v) : Json(nullptr));
+  return out;
+}
+
+bool has_points(const Chart& chart) {
+  for (const Series& s : chart.series)
+    for (const double y : s.y)
+      if (std::isfinite(y)) return true;
+  return false;
+}
+
+Json chart_json(const Chart& chart) {
+  Json series = Json::array();
+  for (const Series& s : chart.series)
+    series.push_back({{"name", s.name}, {"y", numbers(s.y)}, {"low", numbers(s.low)}, {"high", numbers(s.high)}, {"dashed", s.dashed}});
+  Json out = {{"kind", chart.kind == Chart::Kind::kBars ? "bars" : "lines"}, {"xLabel", chart.x_label}, {"yLabel", chart.y_label},
+              {"x", numbers(chart.x)}, {"xNames", chart.x_names}, {"series", series}};
+  if (chart.rule) out["rule"] = {{"y", *chart.rule}, {"name", chart.rule_name}};
+  if (chart.y_min) out["yMin"] = *chart.y_min;
+  if (chart.y_max) out["yMax"] = *chart.y_max;
+  return out;
+}
+
+std::string table_html(const Table& table) {
+  std::string out = "<div class=\"table\"><table>";
+  if (!table.title.empty()) out += "<caption>" + escape_html(table.title) + "</caption>";
+  out += "<thead><tr>";
+  for (const std::string& cell : table.head) out += "<th scope=\"col\">" + escape_html(cell) + "</th>";
+  out += "</tr></thead><tbody>";
+  for (const auto& row : table.rows) {
+    out += "<tr>";
+    for (size_t i = 0; i < row.size(); ++i)
+      out += i ? "<td>" + escape_html(row[i]) + "</td>" : "<th scope=\"row\">" + escape_html(row[i]) + "</th>";
+    out += "</tr>";
+  }
+  return out + "</tbody></table></div>";
+}
+
+std::string section_html(const Section& section, Json& charts) {
+  std::string out = "<section><h2>" + escape_html(section.title) + "</h2>";
+  if (!section.text.empty()) out += "<p>" + escape_html(section.text) + "</p>";
+  std::string figures;
+  for (const Chart& chart : section.charts) {
+    if (!has_points(chart)) continue;
+    figures += "<figure><figcaption>" + escape_html(chart.title) + "</figcaption><div class=\"chart\" data-chart=\"" + std::to_string(charts.size()) + "\"></div></figure>";
+    charts.push_back(chart_json(chart));
+  }
+  if (!figures.empty()) out += "<div class=\"charts\">" + figures + "</div>";
+  for (const Table& table : section.tables)
+    if (!table.rows.empty()) out += table_html(table);
+  return out + "</section>\n";
+}
+
+}  // namespace
+
+std::string escape_html(const std::string& text) {
+  std::string out;
+  for (const char c : valid_utf8(text)) {
+    switch (c) {
+      case '&': out += "&amp;"; break;
+      case '<': out += "&lt;"; break;
+      case '>': out += "&gt;"; break;
+      case '"': out += "&quot;"; break;
+      case '\'': out += "&#39;"; break;
+      default: out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+    }
+  }
+  return out;
+}
+
+std::string script_json(const Json& value) {
+  // These characters only occur inside strings, where \u escapes mean the same.
+  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  replace_all(text, "&", "\\u0026");
+  replace_all(text, "<", "\\u003c");
+  replace_all(text, ">", "\\u003e");
+  replace_all(text, "\xE2\x80\xA8", "\\u2028");
+  replace_all(text, "\xE2\x80\xA9", "\\u2029");
+  return text;
+}
+
+std::string render_html(const Page& page) {
+  const std::string styles[] = {assets::kUplotCss, assets::kReportCss}, scripts[] = {assets::kUplotJs, assets::kReportJs};
+  Json charts = Json::array();
+  std::string body;
+  for (const Section& section : page.sections) body += section_html(section, charts);
+  std::string tiles;
+  for (const Tile& t : page.tiles)
+    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) + "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
+  const std::string verdict_class = page.verdict_class == "good" || page.verdict_class == "bad" ? page.verdict_class : "open";
+  std::string out =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+      "base-uri 'none'; form-action 'none'; style-src " + csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " + csp_hash(scripts[1]) +
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\n<title>" +
+      escape_html(page.title) + "</title>\n<style>" + styles[0] + "</style>\n<style>" + styles[1] + "</style>\n</head><body><main>\n<header><h1>" +
+      escape_html(page.title) + "</h1><p class=\"verdict " + verdict_class + "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
+      "</p></header>\n<dl class=\"tiles\">" + tiles + "</dl>\n" + body + "</main>\n";
+  out += "<script type=\"application/json\" id=\"charts\">" + script_json(charts) + "</script>\n";
+  out += "<script type=\"application/json\" id=\"result\">" + script_json(page.data) + "</script>\n";
+  out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] + "</script>\n<script>" + scripts[1] + "</script>\n</body></html>\n";
+  return out;
+}
+
+}  // namespace specdec::deploy

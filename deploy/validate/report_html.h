@@ -1,0 +1,58 @@
+// One self-contained HTML page: key figures, tables and charts (uPlot, inlined), data embedded as JSON. No network, no CDN: the
+// page's own Content-Security-Policy allows nothing but the inlined scripts and styles, by hash. Used by validate and bench.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+
+// y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high: whiskers, empty or as long as y.
+struct Series {
+  std::string name;
+  std::vector<double> y, low, high;
+  bool dashed = false;
+};
+struct Chart {
+  enum class Kind { kLines, kBars };
+  std::string title, x_label, y_label;
+  Kind kind = Kind::kLines;
+  std::vector<double> x;                 // ascending
+  std::vector<std::string> x_names;      // shown instead of numbers where not empty
+  std::vector<Series> series;
+  std::optional<double> rule;            // a horizontal line, labelled
+  std::string rule_name;
+  std::optional<double> y_min, y_max;
+};
+struct Table {
+  std::string title;
+  std::vector<std::string> head;
+  std::vector<std::vector<std::string>> rows;   // first column left-aligned, others right
+};
+struct Tile {
+  std::string name, value, note;
+};
+struct Section {
+  std::string title, text;
+  std::vector<Chart> charts;
+  std::vector<Table> tables;
+};
+struct Page {
+  std::string title, verdict, verdict_class, reason;  // verdict_class: good | bad | open
+  std::vector<Tile> tiles;
+  std::vector<Section> sections;
+  Json data;                             // the machine-readable result, embedded whole
+};
+
+// Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.
+std::string render_html(const Page& page);
+
+// Text content or a double-quoted attribute: & < > " ' and control characters.
+std::string escape_html(const std::string& text);
+// JSON that may stand inside a <script> element: no '<', '>', '&', U+2028 or U+2029 remains, and it parses to the same value.
+std::string script_json(const Json& value);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,71 @@
+// What speculation costs and gains: draft and verify cost by batch and K, the speed-up they predict, and the measured one.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/acceptance.h"
+#include "base/clock.h"
+#include "base/progress.h"
+#include "base/run_options.h"
+#include "base/schema/shard_index.h"
+#include "base/schema/validation_report.h"
+#include "engine/decode/causal_model.h"
+
+namespace specdec::deploy {
+
+// Seconds of whole steps of the server's own Stepper, sampling and host time included.
+struct CostTable {
+  std::map<int, double> plain_seconds;                 // batch → one step without a draft
+  std::map<int, double> draft_cost;                    // batch → c: time to draft one token / plain step
+  std::map<int, std::map<int, double>> verify_cost;    // batch → K → v: everything of a step but drafting / plain step
+};
+
+struct CostOptions {
+  std::vector<int> batches = {1, 2, 4};
+  int max_k = 8;
+  SamplingOptions sampling;
+  VerifyRule verify = VerifyRule::kToken;
+  uint64_t seed = 0;
+  int repetitions = 15;              // of every K, interleaved; medians are taken
+  double seconds_per_batch = 20;     // fewer repetitions (at least 3) where they take longer
+};
+// `prompts` are used in turn and cut so that max_k + 1 tokens a repetition fit. A batch size or K for which no step drafted
+// its full K is left out. Throws Error(kData) without prompts or room.
+CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
+                        const CostOptions& options, const Clock& clock, const ProgressFn& progress = {});
+
+// tau(K) = 1 + Σ_{i<=K} Π_{j<=i} overlap_j from measured overlaps; positions never reached take the last one that was.
+// Exact for token verification, a lower bound for block verification.
+double predicted_length(const AcceptanceCounts& counts, int k);
+// S(K, B) = tau(K) / (K·c + v) for every measured batch and K.
+std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts);
+// Arg max over K for each batch, 0 where that is not above 1; neighbours with the same K are joined. A batch size between two
+// measured ones takes the smaller one's K.
+std::vector<std::array<int, 3>> speed_schedule(const std::vector<ValidationReport::TableRow>& table);
+// The K >= 1 with the largest speed-up at the smallest batch of the table, 1 if the table is empty.
+int best_k(const std::vector<ValidationReport::TableRow>& table);
+
+struct SpeedupOptions {
+  SpeculationOptions speculation;
+  SamplingOptions sampling;
+  int64_t tokens = 64;               // of every answer; EOS is ignored
+  int rounds = 3;                    // normal and speculative runs of a prompt take turns
+  uint64_t seed = 0;
+};
+struct SpeedupRuns {
+  std::vector<double> normal, speculative;   // seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included
+};
+// Batch 1. Prompts are cut so that the answer fits.
+SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
+                            const SpeedupOptions& options, const Clock& clock, const ProgressFn& progress = {});
+// Ratio of summed times, interval by bootstrap over prompts. Throws Error(kInternal) for no runs.
+Estimate speedup(std::span<const double> normal, std::span<const double> speculative);
+
+// Up to `count` prompts spread over the rows, of different conversations as long as there are enough; ids of the chosen rows.
+std::vector<size_t> choose_prompts(std::span<const TokenRow> rows, int64_t count);
+std::vector<int32_t> prompt_of(const TokenRow& row);
+
+}  // namespace specdec::deploy

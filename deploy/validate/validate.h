@@ -1,0 +1,27 @@
+// `specdec validate`: measures a draft against its target on traffic and judges it.
+#pragma once
+
+#include <filesystem>
+
+#include "base/clock.h"
+#include "base/progress.h"
+#include "base/schema/validation_report.h"
+#include "deploy/validate/options.h"
+#include "deploy/validate/report.h"
+
+namespace specdec::deploy {
+
+struct Validation {
+  ValidationReport report;
+  ReportDetails details;
+};
+
+// Options are checked first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
+// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, and what loading and running
+// models throw; Error(kNetwork) when stopped by a signal.
+Validation run_validate(const ValidateOptions& options, const Clock& clock, const ProgressFn& progress = {});
+
+// DIR/report.json and DIR/report.html, each replaced atomically; the directory is made.
+void write_validation(const Validation& validation, const std::filesystem::path& directory);
+
+}  // namespace specdec::deploy
