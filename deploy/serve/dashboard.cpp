@@ -3,8 +3,9 @@
 
 namespace specdec::deploy {
 
-const char* dashboard_html() {
-  return R"html(<!doctype html>
+namespace {
+
+constexpr char kPage[] = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>specdec</title>
 <style>
 :root{color-scheme:light dark;--line:#8884;--a:#2563eb;--b:#d97706;--soft:#8888}
@@ -100,6 +101,9 @@ async function poll() {
 poll();
 </script></body></html>
 )html";
-}
+
+}  // namespace
+
+const char* dashboard_html() { return kPage; }
 
 }  // namespace specdec::deploy

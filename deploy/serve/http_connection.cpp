@@ -189,7 +189,7 @@ net::awaitable<Connection::After> Connection::one_request() {
 net::awaitable<bool> Connection::read_header(Parser& parser) {
   error_code ec;
   arm(shared_.limits.header_seconds);
-  co_await http::async_read_header(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
+  const size_t bytes = co_await http::async_read_header(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
   if (ec) {
     if (timed_out_)
       co_await refuse(request_timeout());
@@ -201,7 +201,8 @@ net::awaitable<bool> Connection::read_header(Parser& parser) {
   const auto& fields = parser.get();
   size_t count = 0;
   for (auto it = fields.begin(); it != fields.end(); ++it) ++count;
-  if (count > shared_.limits.header_fields) {
+  // Beast's own limit does not count every line; it only bounds what is read before this point.
+  if (count > shared_.limits.header_fields || bytes > shared_.limits.header_bytes) {
     co_await refuse(headers_too_large());
     co_return false;
   }

@@ -39,7 +39,7 @@ void Scheduler::run() {
   drain();
 }
 
-void Scheduler::abort() {
+void Scheduler::stop_now() {
   aborted_.store(true);
   queue_.close();
 }

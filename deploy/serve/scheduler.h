@@ -39,12 +39,12 @@ class Scheduler {
             const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
-  // The engine thread: until the queue is closed and everything in it is answered, or abort().
+  // The engine thread: until the queue is closed and everything in it is answered, or stop_now().
   void run();
   // One round: leave, join, step, deliver. False when there was nothing to do.
   bool turn();
   // From any thread: closes the queue; all that runs or waits ends with kDrained before the next step.
-  void abort();
+  void stop_now();
 
   size_t running() const { return running_.load(std::memory_order_relaxed); }
   // Sequences in a row that the runner failed, none succeeding between: a broken device, not a broken request.

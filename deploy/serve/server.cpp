@@ -119,7 +119,7 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   s.queue.close();
   const double deadline = s.clock.seconds() + (s.broken.load() ? 0 : s.options.drain_seconds);
   while (!engine_done.load() && s.clock.seconds() < deadline) std::this_thread::sleep_for(kPoll);
-  scheduler.abort();
+  scheduler.stop_now();
   engine.join();
   // The last events are on their way to the clients: a little time to write them, none for clients that do not read.
   for (int i = 0; i < 100 && s.http.connections() > 0; ++i) std::this_thread::sleep_for(kPoll);

@@ -1,0 +1,64 @@
+// libFuzzer target: bytes off the wire → Beast's request parser under the server's limits → the body as chat and as completion →
+// a refusal worded for the client. The bytes are also tried as a body alone.
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/json.h"
+#include "deploy/serve/api_keys.h"
+#include "deploy/serve/protocol.h"
+#include "deploy/serve/stop.h"
+
+namespace {
+
+using specdec::Json;
+using namespace specdec::deploy;
+
+// Whatever is accepted is within the limits; whatever is refused has a body that is JSON.
+void try_body(std::string_view body) {
+  static const ServeLimits limits;
+  for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
+    const auto result = parse_request(endpoint, body, limits);
+    if (const auto* error = std::get_if<ApiError>(&result)) {
+      if (error->status < 400 || error->status > 499 || Json::parse(error_body(*error, "req-0"), nullptr, false).is_discarded()) std::abort();
+      continue;
+    }
+    const auto& request = std::get<ApiRequest>(result);
+    const size_t prompts = request.prompts.size() + request.prompt_ids.size();
+    if (request.n < 1 || request.n > limits.n || prompts > limits.prompts || request.messages.size() > limits.messages ||
+        request.stop.size() > limits.stop_strings || !(request.sampling.temperature >= 0 && request.sampling.temperature <= 2) ||
+        (endpoint == Endpoint::kChat) != !request.messages.empty())
+      std::abort();
+    StopMatcher matcher(request.stop);
+    matcher.push(body);
+    matcher.finish();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  namespace http = boost::beast::http;
+  const ServeLimits limits;
+  http::request_parser<http::string_body> parser;
+  parser.header_limit(static_cast<uint32_t>(limits.header_bytes));
+  parser.body_limit(limits.body_bytes);
+  parser.eager(true);
+  boost::system::error_code ec;
+  for (size_t at = 0; at < size && !ec && !parser.is_done();) {
+    const size_t used = parser.put(boost::asio::const_buffer(data + at, size - at), ec);
+    if (used == 0) break;
+    at += used;
+  }
+  if (!ec && parser.is_header_done()) {
+    ApiKeys().accepts(std::string(parser.get()[http::field::authorization]));
+    try_body(parser.get().body());
+  }
+  try_body({reinterpret_cast<const char*>(data), size});
+  return 0;
+}

@@ -1,0 +1,172 @@
+// A byte tokenizer on disk and a step runner that talks without a model, shared by the tests of serve.
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/philox.h"
+#include "deploy/serve/step_runner.h"
+#include "tests/base/scratch.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+using testing::Scratch;
+
+constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;
+
+// Byte-level BPE without merges: token id = byte value, and two special tokens. GPT-2's table of printable stand-ins.
+inline void write_byte_tokenizer(const std::filesystem::path& directory) {
+  const auto utf8 = [](int c) {
+    std::string s;
+    if (c < 0x80) return std::string(1, static_cast<char>(c));
+    s.push_back(static_cast<char>(0xC0 | (c >> 6)));
+    s.push_back(static_cast<char>(0x80 | (c & 63)));
+    return s;
+  };
+  Json vocab = Json::object();
+  int stand_in = 256;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+    vocab[utf8(printable ? byte : stand_in++)] = byte;
+  }
+  Json added = Json::array();
+  for (const auto& [id, text] : {std::pair{kBos, "<s>"}, std::pair{kEos, "</s>"}})
+    added.push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
+  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const Json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", nullptr},
+                          {"pre_tokenizer", byte_level}, {"post_processor", nullptr}, {"decoder", byte_level},
+                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
+                                     {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
+                                     {"merges", Json::array()}}}};
+  testing::put(directory / "tokenizer.json", tokenizer.dump());
+  testing::put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":true,"add_eos_token":false})");
+}
+
+inline const text::Tokenizer& byte_tokenizer() {
+  static const Scratch directory;
+  static const text::Tokenizer tokenizer = [] {
+    write_byte_tokenizer(directory.root());
+    return text::Tokenizer(directory.root());
+  }();
+  return tokenizer;
+}
+
+// Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS, "loop" by
+// endless letters, "die:start" and "die:step" fail there; any other by a text drawn from the seed.
+class FakeRunner final : public StepRunner {
+ public:
+  SequenceKey start(const SequenceSpec& spec) override {
+    wait_for_gate();
+    const std::string prompt = bytes(spec.prompt);
+    if (prompt.find("die:start") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
+    Running r;
+    r.dies = prompt.find("die:step") != std::string::npos;
+    r.endless = prompt.find("loop") != std::string::npos;
+    if (const size_t at = prompt.find("say:"); at != std::string::npos) {
+      for (const char c : prompt.substr(at + 4)) r.answer.push_back(static_cast<unsigned char>(c));
+    } else {
+      uint64_t key = spec.seed;
+      if (spec.sampling.greedy()) key = 0;
+      for (const char c : prompt) key = key * 1099511628211ull + static_cast<unsigned char>(c);
+      const uint64_t length = 3 + static_cast<uint64_t>(philox_uniform(key, 0, 0) * 40);
+      for (uint64_t i = 1; i <= length; ++i) r.answer.push_back('a' + static_cast<int32_t>(philox_uniform(key, 0, i) * 26));
+    }
+    r.answer.push_back(kEos);
+    r.stride = spec.seed;
+    const std::lock_guard lock(mutex_);
+    running_.emplace(next_, std::move(r));
+    return next_++;
+  }
+
+  void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
+    wait_for_gate();
+    const std::lock_guard lock(mutex_);
+    largest_batch_ = std::max(largest_batch_, batch.size());
+    ++steps_;
+    if (throw_in_step_) throw Error(ErrorKind::kInternal, "the whole step failed at 0xdeadbeef");
+    for (size_t i = 0; i < batch.size(); ++i) step_one(running_.at(batch[i]), results[i]);
+  }
+
+  void finish(SequenceKey key) override {
+    const std::lock_guard lock(mutex_);
+    if (running_.erase(key) == 0) throw Error(ErrorKind::kInternal, "finished twice");
+    ++finished_;
+  }
+
+  StageSeconds stage_seconds() const override { return {}; }
+
+  // While closed, start() and step() wait.
+  void close_gate() { set_gate(false); }
+  void open_gate() { set_gate(true); }
+  void throw_in_step(bool on) {
+    const std::lock_guard lock(mutex_);
+    throw_in_step_ = on;
+  }
+  size_t largest_batch() const { return locked(largest_batch_); }
+  size_t steps() const { return locked(steps_); }
+  size_t finished() const { return locked(finished_); }
+  size_t open() const {
+    const std::lock_guard lock(mutex_);
+    return running_.size();
+  }
+
+ private:
+  struct Running {
+    std::vector<int32_t> answer;
+    size_t at = 0;
+    uint64_t stride = 0;
+    bool dies = false, endless = false;
+  };
+
+  static std::string bytes(std::span<const int32_t> ids) {
+    std::string s;
+    for (const int32_t id : ids)
+      if (id < 256) s.push_back(static_cast<char>(id));
+    return s;
+  }
+
+  // One to four tokens a step, as if the rest had been drafted and rejected; past the end it babbles on.
+  void step_one(Running& r, StepResult& result) {
+    if (r.dies) {
+      result.failed = true;
+      return;
+    }
+    result.drafted = static_cast<int>((r.stride + r.at) % 4);
+    result.accepted = result.drafted > 0 ? static_cast<int>((r.stride + r.at) % (static_cast<size_t>(result.drafted) + 1)) : 0;
+    for (int i = 0; i <= result.accepted; ++i, ++r.at) result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
+    result.overlaps.assign(static_cast<size_t>(std::min(result.accepted + 1, result.drafted)), 0.5);
+  }
+
+  void wait_for_gate() {
+    std::unique_lock lock(mutex_);
+    opened_.wait(lock, [this] { return gate_open_; });
+  }
+  void set_gate(bool open) {
+    const std::lock_guard lock(mutex_);
+    gate_open_ = open;
+    opened_.notify_all();
+  }
+  template <class T>
+  T locked(const T& value) const {
+    const std::lock_guard lock(mutex_);
+    return value;
+  }
+
+  mutable std::mutex mutex_;
+  std::condition_variable opened_;
+  bool gate_open_ = true, throw_in_step_ = false;
+  std::map<SequenceKey, Running> running_;
+  SequenceKey next_ = 0;
+  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0;
+};
+
+}  // namespace specdec::deploy

@@ -1,0 +1,114 @@
+#include "deploy/serve/metrics.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <set>
+#include <sstream>
+
+namespace specdec::deploy {
+namespace {
+
+// Parses the text exposition format strictly: HELP, TYPE and samples of declared families only.
+std::map<std::string, double> parse(const std::string& text) {
+  std::map<std::string, double> samples;
+  std::map<std::string, std::string> types;
+  const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+)"), type(R"(# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram))");
+  const std::regex sample(R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+|NaN|\+Inf))");
+  std::istringstream lines(text);
+  std::string line;
+  std::smatch m;
+  while (std::getline(lines, line)) {
+    if (std::regex_match(line, m, help)) continue;
+    if (std::regex_match(line, m, type)) {
+      EXPECT_TRUE(types.emplace(m[1], m[2]).second) << "declared twice: " << line;
+      continue;
+    }
+    if (!std::regex_match(line, m, sample)) {
+      ADD_FAILURE() << "malformed: " << line;
+      continue;
+    }
+    std::string family = m[1];
+    for (const char* suffix : {"_bucket", "_sum", "_count"})
+      if (family.ends_with(suffix) && types.count(family.substr(0, family.size() - std::string(suffix).size()))) family.resize(family.size() - std::string(suffix).size());
+    EXPECT_TRUE(types.count(family)) << "undeclared: " << line;
+    EXPECT_TRUE(samples.emplace(std::string(m[1]) + std::string(m[2]), std::stod(m[4])).second) << "twice: " << line;
+  }
+  EXPECT_TRUE(text.ends_with('\n'));
+  return samples;
+}
+
+StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
+  StepResult r;
+  r.drafted = drafted;
+  r.accepted = accepted;
+  r.overlaps = std::move(overlaps);
+  r.emitted.assign(static_cast<size_t>(accepted) + 1, 7);
+  return r;
+}
+
+TEST(Metrics, CountsWhatTheContractDefines) {
+  Metrics m;
+  m.set_info("draft-fp", "target-fp", "");
+  m.step(step(3, 1, {0.5, 0.25}));      // reached 0 and 1, accepted 0
+  m.step(step(2, 2, {0.75, 1.0}));      // reached and accepted both
+  m.step(step(1, 0, {0.125}));
+  m.step(step(0, 0, {}));               // K = 0
+  m.batch(4, 1.5, {0.5, 0.25, 1.0, 0.125, 2});
+  m.batch(2, 2.0, {1.5, 0.75, 2.0, 0.25, 2});
+  m.started(11);
+  m.first_token(0.3);
+  m.finished({FinishReason::kLength, 5, {}, {}}, 1.5);
+  m.replied("/v1/completions", 200);
+  m.record_lost();
+  auto s = parse(m.text(3, 2, 9));
+  const std::string d = "specdec:spec_decode_";
+  EXPECT_EQ(s[d + "num_drafts_total"], 3);
+  EXPECT_EQ(s[d + "num_plain_steps_total"], 1);
+  EXPECT_EQ(s[d + "num_draft_tokens_total"], 6);
+  EXPECT_EQ(s[d + "num_accepted_tokens_total"], 3);
+  const auto at = [&](const std::string& name, int i) { return s.at(d + name + "_per_pos_total{position=\"" + std::to_string(i) + "\"}"); };
+  EXPECT_EQ(at("num_draft_tokens", 0), 3);
+  EXPECT_EQ(at("num_draft_tokens", 1), 2);
+  EXPECT_EQ(at("num_draft_tokens", 2), 1);
+  EXPECT_EQ(at("num_reached_tokens", 0), 3);
+  EXPECT_EQ(at("num_reached_tokens", 1), 2);
+  EXPECT_FALSE(s.count(d + "num_reached_tokens_per_pos_total{position=\"2\"}")) << "never reached";
+  EXPECT_EQ(at("num_accepted_tokens", 0), 2);
+  EXPECT_EQ(at("num_accepted_tokens", 1), 1);
+  EXPECT_EQ(at("num_accepted_tokens", 2), 0);
+  EXPECT_EQ(at("overlap_sum", 0), 1.375);
+  EXPECT_EQ(at("overlap_sum", 1), 1.25);
+  EXPECT_EQ(s[d + "k"], 2.0);
+  EXPECT_EQ(s[d + "k_tokens_count"], 4);
+  EXPECT_EQ(s["specdec:generation_tokens_total"], 2 + 3 + 1 + 1);
+  EXPECT_EQ(s["specdec:stage_seconds_total{stage=\"draft\"}"], 0.75);
+  EXPECT_EQ(s["specdec:stage_seconds_total{stage=\"verify\"}"], 2.0);
+  EXPECT_EQ(s["specdec:draft_failures_total"], 2);
+  EXPECT_EQ(s["specdec:steps_total"], 2);
+  EXPECT_EQ(s["specdec:batch_size_sum"], 6);
+  EXPECT_EQ(s["specdec:num_requests_waiting"], 3);
+  EXPECT_EQ(s["specdec:num_requests_running"], 2);
+  EXPECT_EQ(s["specdec:connections"], 9);
+  EXPECT_EQ(s["specdec:prompt_tokens_total"], 11);
+  EXPECT_EQ(s["specdec:answers_finished_total{reason=\"length\"}"], 1);
+  EXPECT_EQ(s["specdec:requests_total{route=\"/v1/completions\",status=\"200\"}"], 1);
+  EXPECT_EQ(s["specdec:records_lost_total"], 1);
+  EXPECT_EQ(s["specdec:info{draft=\"draft-fp\",package=\"\",target=\"target-fp\"}"], 1);
+}
+
+TEST(Metrics, PositionsAreFoldedSoThatSeriesStayFew) {
+  Metrics m;
+  const int k = static_cast<int>(Metrics::kPositions) + 20;
+  m.step(step(k, k, std::vector<double>(static_cast<size_t>(k), 1.0)));
+  const auto s = parse(m.text(0, 0, 0));
+  const std::string last = "{position=\"" + std::to_string(Metrics::kPositions - 1) + "\"}";
+  EXPECT_EQ(s.at("specdec:spec_decode_num_reached_tokens_per_pos_total" + last), 21);
+  size_t positions = 0;
+  for (const auto& [name, value] : s) positions += name.starts_with("specdec:spec_decode_num_reached");
+  EXPECT_EQ(positions, Metrics::kPositions);
+}
+
+}  // namespace
+}  // namespace specdec::deploy

@@ -1,0 +1,231 @@
+#include "deploy/serve/protocol.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+namespace {
+
+const ServeLimits kLimits;
+
+std::string chat(const std::string& more = "") {
+  return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
+}
+std::string completion(const std::string& more = "") { return R"({"prompt":"hi")" + (more.empty() ? "" : "," + more) + "}"; }
+
+ApiRequest accept(Endpoint endpoint, const std::string& body) {
+  auto result = parse_request(endpoint, body, kLimits);
+  if (const auto* error = std::get_if<ApiError>(&result)) ADD_FAILURE() << error->param << ": " << error->message << "\n" << body.substr(0, 200);
+  return std::holds_alternative<ApiRequest>(result) ? std::get<ApiRequest>(result) : ApiRequest{};
+}
+
+ApiError refuse(Endpoint endpoint, const std::string& body) {
+  auto result = parse_request(endpoint, body, kLimits);
+  if (std::holds_alternative<ApiRequest>(result)) ADD_FAILURE() << "accepted: " << body.substr(0, 200);
+  return std::holds_alternative<ApiError>(result) ? std::get<ApiError>(result) : ApiError{};
+}
+
+struct Bad {
+  Endpoint endpoint;
+  std::string body, param;
+};
+
+TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
+  const auto C = Endpoint::kChat, T = Endpoint::kCompletions;
+  std::vector<Bad> cases = {
+      {C, R"({})", "messages"},
+      {C, R"({"messages":null})", "messages"},
+      {C, R"({"messages":[]})", "messages"},
+      {C, R"({"messages":"hi"})", "messages"},
+      {C, R"({"messages":["hi"]})", "messages[0]"},
+      {C, R"({"messages":[{"content":"hi"}]})", "messages[0].role"},
+      {C, R"({"messages":[{"role":"robot","content":"hi"}]})", "messages[0].role"},
+      {C, R"({"messages":[{"role":7,"content":"hi"}]})", "messages[0].role"},
+      {C, R"({"messages":[{"role":"user","content":"a"},{"role":"user"}]})", "messages[1].content"},
+      {C, R"({"messages":[{"role":"user","content":7}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":{"type":"text","text":"x"}}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":[{"type":"file","text":"x"}]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":["x"]}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":"a\u0000b"}]})", "messages[0].content"},
+      {C, R"({"messages":[{"role":"assistant","content":"x","tool_calls":[{}]}]})", "messages[0].tool_calls"},
+      {C, R"({"messages":[{"role":"assistant","content":"x","function_call":{}}]})", "messages[0].function_call"},
+      {C, chat(R"("tools":[{"type":"function"}])"), "tools"},
+      {C, chat(R"("tool_choice":"required")"), "tool_choice"},
+      {C, chat(R"("functions":[{}])"), "functions"},
+      {C, chat(R"("response_format":{"type":"json_object"})"), "response_format"},
+      {C, chat(R"("modalities":["text","audio"])"), "modalities"},
+      {C, chat(R"("audio":{})"), "audio"},
+      {C, chat(R"("logprobs":true)"), "logprobs"},
+      {C, chat(R"("top_logprobs":5)"), "top_logprobs"},
+      {C, chat(R"("chat_template":"{{ 7*7 }}")"), "chat_template"},
+      {C, chat(R"("chat_template_kwargs":{"tokenize":true})"), "chat_template_kwargs"},
+      {T, R"({})", "prompt"},
+      {T, R"({"prompt":7})", "prompt"},
+      {T, R"({"prompt":{}})", "prompt"},
+      {T, R"({"prompt":[]})", "prompt"},
+      {T, R"({"prompt":["a",7]})", "prompt"},
+      {T, R"({"prompt":[1,"a"]})", "prompt"},
+      {T, R"({"prompt":[1,-1]})", "prompt"},
+      {T, R"({"prompt":[1.0]})", "prompt"},
+      {T, R"({"prompt":[2147483648]})", "prompt"},
+      {T, R"({"prompt":[[1],[]]})", "prompt"},
+      {T, R"({"prompt":[[1],"a"]})", "prompt"},
+      {T, R"({"prompt":[true]})", "prompt"},
+      {T, R"({"prompt":"a\u0000"})", "prompt"},
+      {T, completion(R"("echo":true)"), "echo"},
+      {T, completion(R"("suffix":"x")"), "suffix"},
+      {T, completion(R"("logprobs":0)"), "logprobs"},
+      {T, completion(R"("best_of":2)"), "best_of"},
+  };
+  const std::vector<std::pair<std::string, std::vector<std::string>>> both = {
+      {"model", {"7", "[]", R"("a\u0000")"}},
+      {"temperature", {"-0.1", "2.1", "\"1\"", "true", "[]", "{}"}},
+      {"top_p", {"0", "-1", "1.01", "\"1\""}},
+      {"min_p", {"-0.1", "1", "\"0\""}},
+      {"top_k", {"-2", "1.0", "\"5\"", "2147483648", "true"}},
+      {"seed", {"1.5", "\"1\"", "9223372036854775808", "-9223372036854775809", "true"}},
+      {"max_tokens", {"0", "-1", "1.0", "\"5\"", "2147483648", "1e3", "99999999999999999999"}},
+      {"max_completion_tokens", {"0", "null,\"max_completion_tokens\":0"}},
+      {"n", {"0", "9", "-1", "1.0", "\"2\"", "true", "18446744073709551615"}},
+      {"stop", {"7", "\"\"", "[\"\"]", "[7]", "{}", "[null]", "\"\\u0000\""}},
+      {"stream", {"1", "\"true\""}},
+      {"stream_options", {"{\"include_usage\":true}", "7"}},
+      {"presence_penalty", {"0.1", "\"0\"", "true"}},
+      {"frequency_penalty", {"-1"}},
+      {"repetition_penalty", {"1.1"}},
+      {"logit_bias", {"{\"5\":1}", "[]", "7"}},
+      {"return_token_ids", {"1"}},
+      {"include_metrics", {"\"yes\""}},
+      {"ignore_eos", {"0"}},
+      {"user", {"7"}},
+      {"metadata", {"\"x\"", "[]"}},
+      {"guided_json", {"{\"type\":\"object\"}"}},
+      {"structured_outputs", {"{\"json\":{}}"}},
+  };
+  for (const auto& [param, values] : both)
+    for (const std::string& value : values) {
+      if (value.find("\"max_completion_tokens\":0") != std::string::npos) continue;
+      cases.push_back({C, chat("\"" + param + "\":" + value), param});
+      cases.push_back({T, completion("\"" + param + "\":" + value), param});
+    }
+  for (const Bad& bad : cases) {
+    const ApiError error = refuse(bad.endpoint, bad.body);
+    EXPECT_EQ(error.status, 400) << bad.body;
+    EXPECT_EQ(error.type, "invalid_request_error") << bad.body;
+    EXPECT_EQ(error.param, bad.param) << bad.body;
+  }
+  EXPECT_EQ(refuse(C, chat(R"("stream":true,"stream_options":{"include_usage":1})")).param, "stream_options.include_usage");
+  EXPECT_EQ(refuse(C, chat(R"("max_tokens":5,"max_completion_tokens":6)")).param, "max_completion_tokens");
+}
+
+TEST(Protocol, WhatIsNotOneBoundedJsonObjectIsA400) {
+  for (const std::string body : {"", " ", "null", "[]", "7", "{", R"({"prompt":"a"}x)", R"({"prompt":"a","prompt":"b"})", "{\"prompt\":\"\xff\"}",
+                                 R"({"prompt":"\ud800"})", R"({"prompt":NaN})", R"({"temperature":1e999,"prompt":"a"})", R"({'prompt':'a'})"}) {
+    const ApiError error = refuse(Endpoint::kCompletions, body);
+    EXPECT_EQ(error.status, 400) << body;
+    EXPECT_EQ(error.code, "invalid_json") << body;
+  }
+  EXPECT_EQ(refuse(Endpoint::kCompletions, std::string("{\"prompt\":\"a\"}\0x", 16)).code, "invalid_json");
+}
+
+std::string repeat(const std::string& item, size_t n, const char* separator = ",") {
+  std::string s;
+  for (size_t i = 0; i < n; ++i) s += (i ? separator : "") + item;
+  return s;
+}
+
+TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
+  const auto C = Endpoint::kChat, T = Endpoint::kCompletions;
+  const auto status = [](Endpoint endpoint, const std::string& body) {
+    const auto result = parse_request(endpoint, body, kLimits);
+    return std::holds_alternative<ApiRequest>(result) ? 200 : std::get<ApiError>(result).status;
+  };
+  // JSON depth: the object itself is one level.
+  const auto nested = [](int levels) { return completion("\"x\":" + std::string(levels, '[') + std::string(levels, ']')); };
+  EXPECT_EQ(status(T, nested(62)), 200);
+  EXPECT_EQ(status(T, nested(63)), 200);
+  EXPECT_EQ(status(T, nested(64)), 400);
+  EXPECT_EQ(status(T, nested(1000000)), 400);
+  for (const auto& [delta, want] : {std::pair{-1, 200}, {0, 200}, {1, 400}}) {
+    const auto n = [delta = delta](size_t limit) { return limit + static_cast<size_t>(delta); };
+    EXPECT_EQ(status(T, completion("\"x\":[" + repeat("0", n(kLimits.array_items)) + "]")), want);
+    EXPECT_EQ(status(C, R"({"messages":[)" + repeat(R"({"role":"user","content":"x"})", n(kLimits.messages)) + "]}"), want);
+    EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("\"x\"", n(kLimits.prompts)) + "]}"), want);
+    EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("[1]", n(kLimits.prompts)) + "]}"), want);
+    EXPECT_EQ(status(T, completion("\"stop\":[" + repeat("\"s\"", n(kLimits.stop_strings)) + "]")), want);
+    EXPECT_EQ(status(T, completion("\"stop\":\"" + std::string(n(kLimits.stop_bytes), 's') + "\"")), want);
+    EXPECT_EQ(status(T, completion("\"n\":" + std::to_string(n(static_cast<size_t>(kLimits.n))))), want);
+    const std::string padding(n(kLimits.body_bytes) - completion("\"x\":\"\"").size(), 'a');
+    EXPECT_EQ(status(T, completion("\"x\":\"" + padding + "\"")), want == 200 ? 200 : 413);
+  }
+  EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 16) + "]}"), 200);
+  EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 17) + "]}"), 400);
+  // Items are counted as such, not commas inside strings.
+  EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")), 200);
+}
+
+TEST(Protocol, ReadsAFullChatRequest) {
+  const ApiRequest r = accept(Endpoint::kChat, R"({"model":"m","messages":[{"role":"system","content":"be brief"},
+    {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"x"}],"temperature":0.5,"top_p":0.9,"top_k":40,
+    "min_p":0.05,"max_completion_tokens":7,"seed":-3,"n":2,"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true},
+    "return_token_ids":true,"include_metrics":true,"ignore_eos":true,"metadata":{"domain":"code","conversation_id":"c-1","more":"x"},
+    "user":"u","unknown":{"a":[1,2]},"tools":[],"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,"logprobs":false,
+    "response_format":{"type":"text"},"service_tier":"auto"})");
+  EXPECT_EQ(r.model, "m");
+  ASSERT_EQ(r.messages.size(), 2u);
+  EXPECT_EQ(r.messages[1].role, "user");
+  EXPECT_EQ(r.messages[1].content, "ab");
+  EXPECT_EQ(r.sampling.temperature, 0.5);
+  EXPECT_EQ(r.sampling.top_p, 0.9);
+  EXPECT_EQ(r.sampling.top_k, 40);
+  EXPECT_EQ(r.sampling.min_p, 0.05);
+  EXPECT_EQ(r.max_tokens, 7);
+  EXPECT_EQ(r.max_tokens_param, "max_completion_tokens");
+  EXPECT_EQ(r.seed, -3);
+  EXPECT_EQ(r.n, 2);
+  EXPECT_EQ(r.stop, (std::vector<std::string>{"x", "y"}));
+  EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.include_metrics && r.ignore_eos);
+  EXPECT_EQ(r.domain, "code");
+  EXPECT_EQ(r.conversation, "c-1");
+}
+
+TEST(Protocol, NullAndAbsentAreTheDefaults) {
+  const ApiRequest r = accept(Endpoint::kCompletions, completion(R"("temperature":null,"max_tokens":null,"stop":null,"n":null,"seed":null,"top_k":-1,
+    "stream":null,"logprobs":null,"echo":null,"best_of":1,"metadata":null,"stream_options":null,"model":null)"));
+  EXPECT_EQ(r.sampling.temperature, 1);
+  EXPECT_EQ(r.sampling.top_k, 0);
+  EXPECT_FALSE(r.max_tokens || r.seed || r.stream);
+  EXPECT_EQ(r.n, 1);
+  EXPECT_EQ(r.prompts, std::vector<std::string>{"hi"});
+}
+
+TEST(Protocol, PromptsComeInFourForms) {
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":""})").prompts, std::vector<std::string>{""});
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":["a","b"]})").prompts, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[1,2]})").prompt_ids, (std::vector<std::vector<int32_t>>{{1, 2}}));
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[[1],[2,3]]})").prompt_ids, (std::vector<std::vector<int32_t>>{{1}, {2, 3}}));
+}
+
+TEST(Protocol, ADomainThatDoesNotFitIsDropped) {
+  const auto domain = [](const std::string& metadata) { return accept(Endpoint::kChat, chat("\"metadata\":" + metadata)).domain; };
+  EXPECT_EQ(domain(R"({"domain":"code-2_x.y"})"), "code-2_x.y");
+  EXPECT_EQ(domain("{\"domain\":\"" + std::string(kLimits.domain_bytes, 'd') + "\"}"), std::string(kLimits.domain_bytes, 'd'));
+  EXPECT_EQ(domain("{\"domain\":\"" + std::string(kLimits.domain_bytes + 1, 'd') + "\"}"), "");
+  for (const char* unfit : {R"({"domain":7})", R"({"domain":"a b"})", R"({"domain":"a\"b"})", R"({"domain":"é"})", R"({"domain":["x"]})", "{}"})
+    EXPECT_EQ(domain(unfit), "") << unfit;
+}
+
+// A refusal quotes nothing of what was sent.
+TEST(Protocol, RefusalsDoNotEchoInput) {
+  for (const std::string& body : {chat(R"("temperature":"<script>/home/x 0xdeadbeef")"), chat(R"("stop":{"<script>":1})"), std::string("{\"<script>")}) {
+    const ApiError error = refuse(Endpoint::kChat, body);
+    EXPECT_EQ(error_body(error, "req-1").find("script"), std::string::npos) << body;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::deploy

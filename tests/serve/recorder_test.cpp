@@ -1,0 +1,180 @@
+#include "deploy/serve/recorder.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/schema/acceptance_record.h"
+#include "base/schema/traffic_record.h"
+#include "tests/serve/fixture.h"
+
+namespace specdec::deploy {
+namespace {
+
+using testing::expect_error;
+using testing::get;
+using testing::put;
+
+class FakeClock final : public Clock {
+ public:
+  double seconds() const override { return now; }
+  int64_t unix_seconds() const override { return 1700000000 + static_cast<int64_t>(now); }
+  double now = 0;
+};
+
+std::vector<std::string> names(const fs::path& directory) {
+  std::vector<std::string> out;
+  for (const auto& entry : fs::directory_iterator(directory))
+    if (entry.is_regular_file() && entry.path().filename() != ".lock") out.push_back(entry.path().filename().string());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+std::vector<std::string> lines(const fs::path& file) {
+  std::vector<std::string> out;
+  std::istringstream in(get(file));
+  for (std::string line; std::getline(in, line);) out.push_back(line);
+  return out;
+}
+
+FinishedAnswer answer(bool chat) {
+  auto request = std::make_shared<GenerationRequest>();
+  request->id = "req-1";
+  request->prompts = {{1, 2}};
+  request->n = 2;
+  request->domain = "code";
+  request->time = 1700000123;
+  request->sampling.temperature = 0.5;
+  request->sampling.top_k = 40;
+  if (chat)
+    request->messages = {{"system", "s"}, {"user", "u \"quoted\" \n"}};
+  else
+    request->texts = {"the prompt"};
+  FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}};
+  a.result.counts.add_step(2, 1, {0.5, 0.25});
+  a.result.counts.emitted = 4;
+  return a;
+}
+
+TEST(RotatingLog, PublishesBySizeByAgeAndAtTheEnd) {
+  const Scratch dir;
+  FakeClock clock;
+  {
+    RotatingLog log(dir.root(), "t", {20, 60}, clock);
+    log.append("first line");
+    ASSERT_EQ(names(dir.root()).size(), 1u);
+    EXPECT_TRUE(names(dir.root())[0].ends_with(".jsonl.partial"));
+    log.append("second line");
+    EXPECT_TRUE(names(dir.root())[0].ends_with(".jsonl")) << "23 bytes are over the limit of 20";
+    log.append("third");
+    clock.now = 59;
+    log.rotate_if_old();
+    EXPECT_TRUE(names(dir.root())[1].ends_with(".partial"));
+    clock.now = 60;
+    log.rotate_if_old();
+    EXPECT_TRUE(names(dir.root())[1].ends_with(".jsonl"));
+    log.append("fourth");
+  }
+  const auto all = names(dir.root());
+  ASSERT_EQ(all.size(), 3u);
+  for (const std::string& name : all) EXPECT_TRUE(name.starts_with("t-2023") && name.ends_with(".jsonl")) << name;
+  EXPECT_EQ(get(dir / all[0]), "first line\nsecond line\n");
+  EXPECT_EQ(get(dir / all[2]), "fourth\n");
+}
+
+TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
+  const Scratch dir;
+  put(dir / "t-old.jsonl.partial", "a line\n");
+  put(dir / "unrelated.partial", "x");
+  FakeClock clock;
+  RotatingLog log(dir.root(), "t", {}, clock);
+  EXPECT_EQ(get(dir / "t-old.jsonl"), "a line\n");
+  EXPECT_TRUE(fs::exists(dir / "unrelated.partial"));
+  expect_error(ErrorKind::kNetwork, {"lock"}, [&] { RotatingLog second(dir.root(), "t", {}, clock); });
+}
+
+TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
+  const Scratch dir;
+  FakeClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.record_dir = dir / "traffic";
+  options.acceptance_log = dir / "acceptance.jsonl";
+  options.target = std::string(64, 'a');
+  options.draft = std::string(64, 'b');
+  {
+    Recorder recorder(options, metrics, clock);
+    recorder.record(answer(true));
+    recorder.record(answer(false));
+    recorder.stop();
+    recorder.record(answer(false));  // after the end: ignored
+  }
+  const auto files = names(dir / "traffic");
+  ASSERT_EQ(files.size(), 1u);
+  const auto traffic = lines(dir / "traffic" / files[0]);
+  ASSERT_EQ(traffic.size(), 2u);
+  const TrafficRecord chat = traffic_record_from_json(Json::parse(traffic[0]), "chat");
+  EXPECT_EQ(chat.id, "req-1-1");
+  EXPECT_EQ(chat.conversation, "req-1");
+  ASSERT_EQ(chat.messages.size(), 3u);
+  EXPECT_EQ(chat.messages[1].content, "u \"quoted\" \n");
+  EXPECT_EQ(chat.messages[2].role, "assistant");
+  EXPECT_EQ(chat.messages[2].content, "the answer");
+  EXPECT_EQ(chat.writer, options.target);
+  EXPECT_EQ(chat.domain, "code");
+  EXPECT_EQ(chat.time, 1700000123);
+  ASSERT_TRUE(chat.sampling);
+  EXPECT_EQ(chat.sampling->temperature, 0.5);
+  EXPECT_EQ(chat.sampling->top_k, 40);
+  const TrafficRecord raw = traffic_record_from_json(Json::parse(traffic[1]), "raw");
+  EXPECT_EQ(raw.prompt, "the prompt");
+  EXPECT_EQ(raw.response, "the answer");
+  const auto rotated = names(dir / "traffic" / "acceptance");
+  ASSERT_EQ(rotated.size(), 1u);
+  EXPECT_EQ(get(dir / "traffic" / "acceptance" / rotated[0]), get(dir / "acceptance.jsonl"));
+  const auto acceptance = lines(dir / "acceptance.jsonl");
+  ASSERT_EQ(acceptance.size(), 2u);
+  const AcceptanceRecord record = acceptance_record_from_line(acceptance[0], "acceptance");
+  EXPECT_EQ(record.segment, "code");
+  EXPECT_EQ(record.target, std::string(12, 'a'));
+  EXPECT_EQ(record.draft, std::string(12, 'b'));
+  EXPECT_EQ(record.counts.accepted, 1);
+  EXPECT_EQ(record.counts.emitted, 4);
+  EXPECT_EQ(acceptance[0].find("answer"), std::string::npos) << "no text";
+}
+
+TEST(Recorder, AcceptanceAloneHoldsNoText) {
+  const Scratch dir;
+  FakeClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.acceptance_log = dir / "acceptance.jsonl";
+  Recorder recorder(options, metrics, clock);
+  recorder.record(answer(true));
+  recorder.stop();
+  EXPECT_EQ(lines(dir / "acceptance.jsonl").size(), 1u);
+  EXPECT_EQ(names(dir.root()).size(), 1u);
+}
+
+TEST(Recorder, ADiskThatFailsLosesRecordsAndNothingElse) {
+  const Scratch dir;
+  FakeClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.record_dir = dir / "traffic";
+  Recorder recorder(options, metrics, clock);
+  fs::remove_all(dir / "traffic");
+  put(dir / "traffic", "a file where the directory was");
+  recorder.record(answer(true));
+  recorder.record(answer(true));
+  recorder.stop();
+  EXPECT_NE(metrics.text(0, 0, 0).find("specdec:records_lost_total 2"), std::string::npos) << metrics.text(0, 0, 0);
+  expect_error(ErrorKind::kIo, {"--acceptance-log"}, [&] {
+    RecorderOptions bad;
+    bad.acceptance_log = (dir / "absent" / "log").string();
+    Recorder r(bad, metrics, clock);
+  });
+}
+
+}  // namespace
+}  // namespace specdec::deploy

@@ -1,0 +1,97 @@
+#include "deploy/serve/reply.h"
+
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+
+namespace specdec::deploy {
+namespace {
+
+ReplyFrame frame(Endpoint endpoint) {
+  ReplyFrame f;
+  f.endpoint = endpoint;
+  f.id = "x-1";
+  f.model = "m";
+  f.system_fingerprint = "fp_0123";
+  f.created = 1700000000;
+  f.prompt_tokens = 5;
+  return f;
+}
+
+Answer answer(const std::string& text, FinishReason reason = FinishReason::kStop) {
+  Answer a;
+  a.text = text;
+  a.token_ids = {1, 2};
+  a.result = ChoiceResult{reason, 2, {}, {}};
+  a.result->counts.add_step(3, 1, {0.5, 0.5});
+  a.result->counts.add_step(3, 3, {0.5, 0.5, 0.5});
+  a.result->accepted_histogram = {0, 1, 0, 1};
+  return a;
+}
+
+Json data(const std::string& event) {
+  EXPECT_TRUE(event.starts_with("data: ") && event.ends_with("\n\n")) << event;
+  return Json::parse(event.substr(6));
+}
+
+TEST(Reply, AWholeChatCompletion) {
+  ReplyFrame f = frame(Endpoint::kChat);
+  EXPECT_EQ(Json::parse(full_reply(f, {answer("hi", FinishReason::kLength)})), Json::parse(R"({"id":"x-1","object":"chat.completion","created":1700000000,
+    "model":"m","system_fingerprint":"fp_0123","choices":[{"index":0,"logprobs":null,"finish_reason":"length",
+    "message":{"role":"assistant","content":"hi","refusal":null}}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}})"));
+  f.return_token_ids = f.include_metrics = true;
+  const Json body = Json::parse(full_reply(f, {answer("hi")}));
+  EXPECT_EQ(body["choices"][0]["token_ids"], Json::parse("[1,2]"));
+  // vLLM's names.
+  EXPECT_EQ(body["metrics"], Json::parse(R"({"speculative_decoding":{"mean_acceptance_length":3.0,"draft_acceptance_rate":0.6666666666666666,
+    "acceptance_histogram":[0,1,0,1],"num_spec_steps":2,"num_accepted_draft_tokens":4,"num_draft_tokens":6,"num_spec_tokens":3}})"));
+}
+
+TEST(Reply, SeveralCompletionsShareUsageAndHaveNoMetrics) {
+  ReplyFrame f = frame(Endpoint::kCompletions);
+  f.include_metrics = true;
+  const Json body = Json::parse(full_reply(f, {answer("a"), answer("b")}));
+  EXPECT_EQ(body["object"], "text_completion");
+  EXPECT_EQ(body["choices"][1]["text"], "b");
+  EXPECT_EQ(body["choices"][1]["index"], 1);
+  EXPECT_EQ(body["usage"]["completion_tokens"], 4);
+  EXPECT_TRUE(body["metrics"]["speculative_decoding"].is_null());
+}
+
+TEST(Reply, StreamEvents) {
+  ReplyFrame f = frame(Endpoint::kChat);
+  EXPECT_EQ(data(first_event(f, 0))["choices"][0]["delta"], Json::parse(R"({"role":"assistant","content":""})"));
+  const Json delta = data(delta_event(f, 1, "hi", {7}));
+  EXPECT_EQ(delta["object"], "chat.completion.chunk");
+  EXPECT_EQ(delta["choices"][0], Json::parse(R"({"index":1,"logprobs":null,"finish_reason":null,"delta":{"content":"hi"}})"));
+  EXPECT_FALSE(delta.contains("usage"));
+  EXPECT_EQ(delta_event(f, 0, "", {7}), "");
+  EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop))["choices"][0], Json::parse(R"({"index":0,"logprobs":null,"finish_reason":"stop","delta":{}})"));
+  EXPECT_EQ(usage_event(f, {answer("x")}), "");
+  f.include_usage = true;
+  f.return_token_ids = true;
+  EXPECT_TRUE(data(delta_event(f, 0, "", {7}))["usage"].is_null());
+  EXPECT_EQ(data(delta_event(f, 0, "", {7}))["choices"][0]["token_ids"], Json::parse("[7]"));
+  const Json usage = data(usage_event(f, {answer("x")}));
+  EXPECT_TRUE(usage["choices"].empty());
+  EXPECT_EQ(usage["usage"]["total_tokens"], 7);
+  EXPECT_FALSE(usage.contains("metrics"));
+  const ReplyFrame c = frame(Endpoint::kCompletions);
+  EXPECT_EQ(first_event(c, 0), "");
+  EXPECT_EQ(data(delta_event(c, 0, "t", {}))["choices"][0]["text"], "t");
+  EXPECT_EQ(done_event(), "data: [DONE]\n\n");
+}
+
+TEST(Reply, TextThatIsNotUtf8IsReplacedNotThrown) {
+  EXPECT_EQ(Json::parse(full_reply(frame(Endpoint::kCompletions), {answer("a\xff")}))["choices"][0]["text"], "a\xEF\xBF\xBD");
+}
+
+TEST(ErrorBody, HasTheFourFieldsAndTheRequestId) {
+  const Json body = Json::parse(error_body(invalid_parameter("top_p", "a number"), "req-9"));
+  const Json expected = {{"message", "Invalid 'top_p': expected a number. (request req-9)"}, {"type", "invalid_request_error"}, {"param", "top_p"}, {"code", "invalid_value"}};
+  EXPECT_EQ(body, (Json{{"error", expected}}));
+  EXPECT_TRUE(Json::parse(error_body(queue_full(), ""))["error"]["param"].is_null());
+}
+
+}  // namespace
+}  // namespace specdec::deploy

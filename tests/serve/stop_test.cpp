@@ -1,0 +1,83 @@
+#include "deploy/serve/stop.h"
+
+#include <gtest/gtest.h>
+
+#include "base/philox.h"
+
+namespace specdec::deploy {
+namespace {
+
+// What a reader may see: the text before the stop string that is complete first (the longest of several at one byte).
+std::pair<std::string, bool> expected(const std::string& text, const std::vector<std::string>& stops) {
+  for (size_t end = 1; end <= text.size(); ++end) {
+    size_t longest = 0;
+    for (const std::string& s : stops)
+      if (s.size() <= end && text.compare(end - s.size(), s.size(), s) == 0) longest = std::max(longest, s.size());
+    if (longest > 0) return {text.substr(0, end - longest), true};
+  }
+  return {text, false};
+}
+
+TEST(StopMatcher, HoldsBackOnlyWhatMayBecomeAStopString) {
+  StopMatcher m({"END"});
+  EXPECT_EQ(m.push("abcE"), "abc");
+  EXPECT_EQ(m.push("N"), "");
+  EXPECT_EQ(m.push("x"), "ENx");
+  EXPECT_FALSE(m.matched());
+  EXPECT_EQ(m.push("yEN"), "y");
+  EXPECT_EQ(m.finish(), "EN");
+}
+
+TEST(StopMatcher, NothingFollowsAMatch) {
+  StopMatcher m({"\n\n", "stop"});
+  EXPECT_EQ(m.push("one\n"), "one");
+  EXPECT_EQ(m.push("\ntwo"), "");
+  EXPECT_TRUE(m.matched());
+  EXPECT_EQ(m.push("three"), "");
+  EXPECT_EQ(m.finish(), "");
+}
+
+TEST(StopMatcher, OverlappingBordersAreNotMissed) {
+  StopMatcher m({"aab"});
+  EXPECT_EQ(m.push("aaab"), "a");
+  EXPECT_TRUE(m.matched());
+  StopMatcher n({"abab", "bb"});
+  EXPECT_EQ(n.push("ababab"), "");
+  EXPECT_TRUE(n.matched());
+}
+
+TEST(StopMatcher, WithoutStopStringsTextPasses) {
+  StopMatcher m({});
+  EXPECT_EQ(m.push("anything"), "anything");
+  EXPECT_EQ(m.finish(), "");
+}
+
+// Any text, any stop strings, cut anywhere: the same as the definition, and nothing shown is ever taken back.
+TEST(StopMatcher, AgreesWithTheDefinitionHoweverTheTextIsCut) {
+  PhiloxStream random(7, 0);
+  for (int round = 0; round < 3000; ++round) {
+    std::string text;
+    for (uint64_t i = random.below(30); i > 0; --i) text.push_back("ab\n"[random.below(3)]);
+    std::vector<std::string> stops;
+    for (uint64_t i = random.below(4); i > 0; --i) {
+      std::string s;
+      for (uint64_t j = 1 + random.below(5); j > 0; --j) s.push_back("ab\n"[random.below(3)]);
+      stops.push_back(s);
+    }
+    const auto [want, matched] = expected(text, stops);
+    StopMatcher m(stops);
+    std::string shown;
+    for (size_t at = 0; at < text.size();) {
+      const size_t n = 1 + random.below(5);
+      shown += m.push(text.substr(at, n));
+      ASSERT_TRUE(want.starts_with(shown)) << round;
+      at += n;
+    }
+    shown += m.finish();
+    ASSERT_EQ(shown, want) << round;
+    ASSERT_EQ(m.matched(), matched) << round;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::deploy
