@@ -76,7 +76,7 @@ export CUDAToolkit_ROOT="\$CUDA_HOME" CUDA_TOOLKIT_ROOT_DIR="\$CUDA_HOME"
 export Torch_DIR="\${Torch_DIR:-$site/torch/share/cmake/Torch}"
 export SPECDEC_NCCL_ROOT="\${SPECDEC_NCCL_ROOT:-$site/nvidia/nccl}"
 export CARGO_TARGET_DIR="\${CARGO_TARGET_DIR:-$cache/cargo}"
-export CCACHE_DIR="\${CCACHE_DIR:-$cache/ccache}" CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1
+export CCACHE_DIR="\${CCACHE_DIR:-$cache/ccache}" CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_NOHASHDIR=1 CCACHE_BASEDIR="$root"
 EOF
 }
 
