@@ -14,6 +14,9 @@ namespace specdec::distill {
 namespace {
 
 constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048;
+// Targets at least this many times deeper than the draft: layers are added one by one instead of removed, which costs
+// keep × total passes of shallow models instead of total² / 2 of deep ones.
+constexpr int64_t kDeep = 4;
 
 // Rows spread over the training set, about kProbeTokens of them: held-out rows are not touched by any choice of this stage.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train) {
@@ -65,27 +68,47 @@ std::vector<int64_t> choose_layers(const model::Decoder& target, int64_t keep, c
   if (keep < 1 || keep > total)
     throw Error(ErrorKind::kUsage,
                 "--draft prune:" + std::to_string(keep) + ": the target has " + std::to_string(total) + " layers");
-  std::vector<int64_t> kept(static_cast<size_t>(total));
-  std::iota(kept.begin(), kept.end(), int64_t{0});
   search = {{"trials", Json::array()}};
   double reached = 1;
-  while (static_cast<int64_t>(kept.size()) > keep) {
+  // The best of `candidates`, each measured; ties go to the last.
+  const auto best_of = [&](const std::vector<std::vector<int64_t>>& candidates) {
     size_t best = 0;
-    double best_acceptance = -1;
-    // With one layer to keep the ends have no privilege in the last round.
-    const bool ends_stay = kept.size() > 2;
-    for (size_t i = ends_stay ? 1 : 0; i < kept.size() - (ends_stay ? 1 : 0); ++i) {
-      std::vector<int64_t> without = kept;
-      without.erase(without.begin() + static_cast<ptrdiff_t>(i));
-      const double acceptance = evaluate(keep_layers(target, without), &target, probe, temperature, kProbeBatchTokens).acceptance;
-      search["trials"].push_back({{"of", kept}, {"removed", kept[i]}, {"acceptance", acceptance}});
-      if (acceptance >= best_acceptance) {
+    reached = -1;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      const double acceptance = evaluate(keep_layers(target, candidates[i]), &target, probe, temperature, kProbeBatchTokens).acceptance;
+      search["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
+      if (acceptance >= reached) {
         best = i;
-        best_acceptance = acceptance;
+        reached = acceptance;
       }
     }
-    kept.erase(kept.begin() + static_cast<ptrdiff_t>(best));
-    reached = best_acceptance;
+    return candidates[best];
+  };
+  std::vector<int64_t> kept;
+  std::vector<std::vector<int64_t>> candidates;
+  if (keep * kDeep <= total) {
+    while (static_cast<int64_t>(kept.size()) < keep) {
+      candidates.clear();
+      for (int64_t layer = total - 1; layer >= 0; --layer) {
+        if (std::find(kept.begin(), kept.end(), layer) != kept.end()) continue;
+        candidates.push_back(kept);
+        candidates.back().insert(std::upper_bound(candidates.back().begin(), candidates.back().end(), layer), layer);
+      }
+      kept = best_of(candidates);
+    }
+  } else {
+    kept.resize(static_cast<size_t>(total));
+    std::iota(kept.begin(), kept.end(), int64_t{0});
+    while (static_cast<int64_t>(kept.size()) > keep) {
+      candidates.clear();
+      // With one layer to keep the ends have no privilege in the last round.
+      const size_t ends = kept.size() > 2 ? 1 : 0;
+      for (size_t i = ends; i < kept.size() - ends; ++i) {
+        candidates.push_back(kept);
+        candidates.back().erase(candidates.back().begin() + static_cast<ptrdiff_t>(i));
+      }
+      kept = best_of(candidates);
+    }
   }
   search["kept"] = kept;
   search["acceptance"] = reached;

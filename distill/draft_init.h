@@ -21,14 +21,15 @@ DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
 
 struct DraftInit {
   model::Decoder decoder;
-  Json search;  // prune: {"kept": [..], "acceptance", "trials": [{"removed", "acceptance"}, ..]}; else null
+  Json search;  // prune: {"kept": [..], "acceptance", "trials": [{"layers": [..], "acceptance"}, ..]}; else null
 };
 
 // A copy of the target with only `layers` (ascending), renumbered.
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 
-// Which `keep` layers stay: from the whole target, again and again the layer goes whose removal costs least acceptance, measured
-// teacher-forced on `probe`. First and last layer stay while keep >= 2; of equals the later layer goes.
+// Which `keep` layers stay, by acceptance measured teacher-forced on `probe`. From the whole target, again and again the layer
+// goes whose removal costs least (first and last stay while keep >= 2; of equals the later goes); of targets at least four times
+// as deep as the draft, again and again the layer is taken that adds most (of equals the earlier).
 // `search` gets the record. Throws Error(kUsage) unless 1 <= keep <= layers.
 std::vector<int64_t> choose_layers(const model::Decoder& target, int64_t keep, const std::vector<TokenRow>& probe,
                                    double temperature, Json& search);
