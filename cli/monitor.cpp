@@ -36,13 +36,14 @@ int run_check(const Global& global, const monitor::CheckOptions& options) {
 }
 
 // Looks again and again until a signal; a source that does not answer is a log line, not the end.
-int run_watch(const Global& global, const monitor::CheckOptions& options, double interval) {
+int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   int code = 0;
   std::string told;
   while (!stop_requested()) {
     try {
       const monitor::CheckResult result = monitor::check(options, SystemClock());
       code = result.exit_code;
+      options.acknowledge = false;
       if (result.verdict != told || global.verbosity > 0) print_result(global, result);
       told = result.verdict;
     } catch (const Error& e) {
@@ -57,7 +58,7 @@ int run_watch(const Global& global, const monitor::CheckOptions& options, double
 }
 
 int print_history(const Global& global, const std::string& file, int64_t newest) {
-  const monitor::State state(file);
+  const monitor::State state(file, monitor::State::Open::kExisting);
   const auto history = state.history(newest);
   if (global.json) {
     Json entries = Json::array();
@@ -91,8 +92,9 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
          "Wanted time between false alarms: 30d, 8w, 6m, 1y")
       ->default_str("1y");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));
-  sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (SPECDEC_VERDICT, SPECDEC_REASON, SPECDEC_PACKAGE, SPECDEC_TARGET)");
+  sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (SPECDEC_VERDICT, SPECDEC_REASON, SPECDEC_PACKAGE, SPECDEC_TARGET, SPECDEC_SEGMENT, SPECDEC_REPORT)");
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
+  sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");
 }
 
@@ -129,7 +131,7 @@ void add_monitor(Cli& cli) {
   for (const char* name : {"status", "report"}) {
     const bool all = std::string(name) == "report";
     CLI::App* history = sub->add_subcommand(name, all ? "The whole history of verdicts and triggers" : "The verdict now and the newest changes");
-    history->add_option("--state", *state, "The monitor's memory")->required()->check(CLI::ExistingFile);
+    history->add_option("--state", *state, "The monitor's memory")->required();
     history->footer(std::string("Example:\n  specdec monitor ") + name + " --state monitor.db");
     history->callback([&cli, state, all] { cli.selected = [&cli, state, all] { return print_history(cli.global, *state, all ? INT64_MAX : 20); }; });
   }

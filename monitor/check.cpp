@@ -25,35 +25,45 @@ constexpr int64_t kEnoughForSpeed = 200;
 struct Look {
   Json evidence = Json::object();
   ReadFigures read;
-  int64_t watched = 0, unwatched = 0, other_pair = 0;
+  int64_t watched = 0, unwatched = 0, other_draft = 0, other_target = 0;
   std::vector<std::string> chart_alarms, chart_notes;
   int64_t chart_buckets = 0;
 };
 
 void read_source_files(const CheckOptions& options, const ResolvedPackage& package, State& state, Detector& detector, Look& look) {
-  const std::string draft = package.manifest.draft.id.substr(0, 12);
+  const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
   for (const std::string& source : options.sources) {
     if (is_url(source)) continue;
     for (const fs::path& file : record_files(source)) {
-      FilePosition position = state.position(fs::absolute(file).string());
-      const ReadFigures figures = read_records(file, position, [&](const AcceptanceRecord& r) {
+      const std::string identity = file_identity(file);
+      FilePosition position = state.position(identity);
+      const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
         if (!r.draft.empty() && r.draft != draft) {
-          ++look.other_pair;   // records of an earlier or later draft say nothing about this one
+          ++look.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
+        } else if (!r.target.empty() && r.target != target) {
+          ++look.other_target;
         } else if (detector.add(r.segment, r.counts, r.time)) {
           ++look.watched;
         } else {
           ++look.unwatched;
         }
       });
-      state.set_position(fs::absolute(file).string(), position);
+      state.set_position(identity, position);
       look.read.records += figures.records;
       look.read.broken_lines += figures.broken_lines;
       if (look.read.first_problem.empty()) look.read.first_problem = figures.first_problem;
     }
   }
+  if (look.other_target > 0)
+    look.chart_notes.push_back(std::to_string(look.other_target) + " new records of this draft were made beside another target");
 }
 
-void scrape_urls(const CheckOptions& options, const ValidationReport& report, State& state, Look& look) {
+// A page that names its models must be about this package's. Engines of others do not say.
+bool is_of(const Counters& page, const PackageManifest& manifest) {
+  return (page.draft.empty() || manifest.draft.id.starts_with(page.draft)) && (page.target.empty() || manifest.target.id.starts_with(page.target));
+}
+
+void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Look& look) {
   for (const std::string& url : options.sources) {
     if (!is_url(url)) continue;
     const Counters now = parse_exposition(fetch(url), url);
@@ -61,12 +71,17 @@ void scrape_urls(const CheckOptions& options, const ValidationReport& report, St
       look.chart_notes.push_back(url + " has no speculation series (absent is not zero): is speculation on?");
       continue;
     }
-    const std::optional<Counters> before = state.counters(url);
+    if (!is_of(now, package.manifest)) {
+      look.chart_notes.push_back(url + " serves another pair than the package's: its counters are not judged");
+      continue;
+    }
+    const std::string name = state.value("epoch") + " " + url;   // what was counted beside another package is no base
+    const std::optional<Counters> before = state.counters(name);
     CounterChart chart(report.rollout, report.alpha);
-    const std::string key = "chart " + url;
+    const std::string key = "chart " + name;
     if (const std::string old = state.value(key); !old.empty()) chart.restore(parse_json(old, "chart"), "chart");
-    if (before) chart.add(difference(now, *before));
-    state.set_counters(url, now);
+    // A bucket that is too small to be judged grows: the difference to the same scrape is taken again next time.
+    if (!before || chart.add(difference(now, *before))) state.set_counters(name, now);
     state.set_value(key, chart.state().dump());
     look.chart_buckets = std::max(look.chart_buckets, chart.buckets());
     if (!chart.alarm().empty()) look.chart_alarms.push_back(url + ": " + chart.alarm());
@@ -76,8 +91,9 @@ void scrape_urls(const CheckOptions& options, const ValidationReport& report, St
 
 // Best S(K, 1) over the measured costs with tau from the overlaps seen now; 0 when costs are not known.
 double best_speedup_now(const ValidationReport& report, const Detector& detector) {
-  if (!report.has_speed || report.draft_cost <= 0 || detector.pooled().n < kEnoughForSpeed) return 0;
-  const double change = detector.within_part() + detector.mix_part();
+  if (!report.has_speed || report.draft_cost <= 0 || detector.pooled().total.n < kEnoughForSpeed) return 0;
+  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
+  const double change = detector.within_part(since_change) + detector.mix_part(since_change);
   double best = 0, reach = 1, tau = 1;
   for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {
     reach *= std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0);
@@ -93,14 +109,20 @@ double best_speedup_now(const ValidationReport& report, const Detector& detector
 }
 
 Json strata_json(const Detector& detector) {
+  const auto mean = [](double sum, int64_t n) { return n ? Json(sum / static_cast<double>(n)) : Json(nullptr); };
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    Json row = {{"name", name.empty() ? "all" : name}, {"requests", s.n}, {"baseline", b.mean}, {"standard_error", b.standard_error}};
-    row["acceptance"] = s.n ? Json(s.sum_x / static_cast<double>(s.n)) : Json(nullptr);
-    row["bound"] = s.n ? Json(s.sum_b / static_cast<double>(s.n)) : Json(nullptr);
-    row["log10_e"] = s.n ? s.log_evidence() / std::log(10.0) : 0.0;
-    strata.push_back(row);
+    if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;   // no request fell outside the known domains
+    const Sums since = s.since_change();
+    strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
+                      {"requests", s.total.n},
+                      {"baseline", b.mean},
+                      {"tolerance", detector.tolerance_of(name)},
+                      {"acceptance", mean(s.total.x, s.total.n)},
+                      {"expected", mean(s.total.expected, s.total.n)},
+                      {"since_change", {{"requests", since.n}, {"acceptance", mean(since.x, since.n)}}},
+                      {"log10_e", s.total.n ? s.log_evidence() / std::log(10.0) : 0.0}});
   }
   return strata;
 }
@@ -111,11 +133,13 @@ struct Judged {
 
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look) {
   const double log_e = detector.log_evidence();
-  char text[200];
-  if (log_e >= alarm_level(options.requests_per_day, options.false_alarm_every_days)) {
-    const std::string guilty = detector.guilty_stratum();
-    std::snprintf(text, sizeof text, "acceptance has dropped%s%s: within strata %+.3f, mix %+.3f against the baseline (e-value 1e%.1f)",
-                  guilty.empty() ? "" : ", most in ", guilty.c_str(), detector.within_part(), detector.mix_part(), log_e / std::log(10.0));
+  const Peak& peak = detector.peak();
+  char text[300];
+  if (peak.log_evidence >= alarm_level(options.requests_per_day, options.false_alarm_every_days)) {
+    const Sums& since = peak.since_change;
+    std::snprintf(text, sizeof text, "acceptance has dropped%s%s: %.3f in %lld requests since the change, %.3f expected (e-value 1e%.1f)",
+                  peak.stratum.empty() ? "" : ", most in ", peak.stratum.c_str(), since.x / static_cast<double>(std::max<int64_t>(since.n, 1)),
+                  static_cast<long long>(since.n), since.expected / static_cast<double>(std::max<int64_t>(since.n, 1)), peak.log_evidence / std::log(10.0));
     return {"drift", text};
   }
   if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front()};
@@ -128,11 +152,21 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {"warn", text};
   }
   if (!look.chart_notes.empty()) return {"warn", look.chart_notes.front()};
-  if (detector.pooled().n < kEnoughRequests && look.chart_buckets < CounterChart::kPhaseOne)
-    return {"inconclusive", "too little data: " + std::to_string(detector.pooled().n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed"};
+  if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets < CounterChart::kPhaseOne)
+    return {"inconclusive", "too little data: " + std::to_string(detector.pooled().total.n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed"};
   std::snprintf(text, sizeof text, "%lld requests watched, acceptance %+.3f within strata and %+.3f by mix against the baseline",
-                static_cast<long long>(detector.pooled().n), detector.within_part(), detector.mix_part());
+                static_cast<long long>(detector.pooled().total.n), detector.within_part(false), detector.mix_part(false));
   return {"healthy", text};
+}
+
+// Another package or an acknowledged alarm: detectors, charts and what the trigger remembers begin again; positions in files stay.
+void start_anew(State& state, const std::string& package, const std::string& why, const Clock& clock) {
+  state.append({0, clock.unix_seconds(), why, package, {{"reason", state.value("package").empty() ? "first check" : "after " + state.value("verdict")}, {"before", state.value("package")}}});
+  state.set_value("package", package);
+  state.set_value("detector", "");
+  state.set_value("verdict", "");
+  const std::string epoch = state.value("epoch");
+  state.set_value("epoch", std::to_string(epoch.empty() ? 1 : std::stoll(epoch) + 1));
 }
 
 // The verdict on the target comes before everything else: a changed target does not wait for drift.
@@ -146,22 +180,28 @@ std::string stale_reason(const CheckOptions& options, const ResolvedPackage& pac
 }
 
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Look& look) {
-  Json e = {{"requests", detector.pooled().n},
+  const Peak& peak = detector.peak();
+  const double level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
+  const bool drift = peak.log_evidence >= level;
+  Json e = {{"requests", detector.pooled().total.n},
             {"new_records", look.read.records},
             {"watched", look.watched},
-            {"without_baseline_or_too_short", look.unwatched},
-            {"of_another_draft", look.other_pair},
+            {"too_short", look.unwatched},
+            {"of_another_draft", look.other_draft},
+            {"of_another_target", look.other_target},
             {"broken_lines", look.read.broken_lines},
-            {"log10_e", detector.pooled().n ? detector.log_evidence() / std::log(10.0) : 0.0},
-            {"log10_alarm", alarm_level(options.requests_per_day, options.false_alarm_every_days) / std::log(10.0)},
-            {"mix_part", detector.mix_part()},
-            {"within_part", detector.within_part()},
+            {"log10_e", detector.pooled().total.n ? detector.log_evidence() / std::log(10.0) : 0.0},
+            {"log10_e_peak", detector.pooled().total.n ? peak.log_evidence / std::log(10.0) : 0.0},
+            {"log10_alarm", level / std::log(10.0)},
+            {"mix_part", detector.mix_part(drift)},
+            {"within_part", detector.within_part(drift)},
             {"strata", strata_json(detector)},
             {"counter_alarms", look.chart_alarms},
             {"notes", look.chart_notes}};
   if (!look.read.first_problem.empty()) e["first_broken_line"] = look.read.first_problem;
-  if (detector.pooled().lowest_n > 0)
-    e["change_point"] = {{"after_requests", detector.pooled().lowest_n}, {"time", format_utc(detector.pooled().lowest_time)}};
+  // The best guess: the start whose single-start product is the largest.
+  if (drift)
+    e["change_point"] = {{"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};
   return e;
 }
 
@@ -192,12 +232,8 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
 
   State state(options.state);
   state.begin();
-  if (state.value("package") != package->digest) {
-    state.append({0, clock.unix_seconds(), "new_package", package->digest, {{"before", state.value("package")}}});
-    state.set_value("package", package->digest);
-    state.set_value("detector", "");
-    for (const std::string& source : options.sources) state.set_value("chart " + source, "");
-  }
+  const bool is_new = state.value("package") != package->digest;
+  if (is_new || options.acknowledge) start_anew(state, package->digest, is_new ? "new_package" : "acknowledged", clock);
   Detector detector = with_context(where, [&] { return Detector(baselines(report), options.wander_sd); });
   if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
 
@@ -206,7 +242,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   Judged judged{"stale_target", stale};
   if (stale.empty()) {
     read_source_files(options, *package, state, detector, look);
-    scrape_urls(options, report, state, look);
+    scrape_urls(options, *package, report, state, look);
     judged = judge(options, detector, report, look);
   }
   CheckResult result;
@@ -225,12 +261,16 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   state.set_value("verdict", judged.verdict);
   state.commit();
 
+  result.json["seconds"] = clock.seconds() - started;
+  const fs::path report_file = options.state.string() + ".report.json";
+  write_file_atomic(report_file, result.json.dump() + "\n");
+
   const bool alarm = judged.verdict == "drift" || judged.verdict == "stale_target" || judged.verdict == "not_worth_it";
   if (alarm && !options.on_drift.empty()) {
-    const std::string alarm_key = package->digest + " " + judged.verdict + (stale.empty() ? "" : " " + stale);
-    result.json["trigger"] = run_trigger(state, options, alarm_key, result, clock);
+    const std::string alarm_key = package->digest + " " + state.value("epoch") + " " + judged.verdict + (stale.empty() ? "" : " " + stale);
+    const std::string segment = judged.verdict == "drift" ? detector.peak().stratum : "";
+    result.json["trigger"] = run_trigger(state, options, {alarm_key, segment, report_file}, result, clock);
   }
-  result.json["seconds"] = clock.seconds() - started;
   return result;
 }
 

@@ -23,6 +23,7 @@ struct CheckOptions {
   std::string fail_on = "drift";          // warn | drift | stale: the mildest verdict that fails
   double wander_sd = 0;                   // slow wander of the baseline's bucket means, where it is known
   bool exit_zero = false;
+  bool acknowledge = false;               // start the detectors anew: an alarm that was looked into
 };
 
 struct CheckResult {
@@ -32,7 +33,8 @@ struct CheckResult {
 };
 
 // Throws Error(kUsage): options; Error(kData | kModel): package, records or metrics page; Error(kNetwork): a URL that does not
-// answer, a locked state; Error(kIo): the state's file. State changes are committed before the trigger runs.
+// answer, a locked state; Error(kIo): the state's file. State changes are committed before the trigger runs. The result is also written
+// beside the state, as <state>.report.json. An alarm stays until another package or `acknowledge`.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
 // healthy, warn 0 · drift 3 · inconclusive 4 · stale_target 5 · not_worth_it 6, as --fail-on says.

@@ -17,13 +17,13 @@ CounterChart::CounterChart(const RolloutFigures& baseline, const Estimate& alpha
   }
 }
 
-void CounterChart::add(const Counters& bucket) {
-  alarm_.clear();
+bool CounterChart::add(const Counters& bucket) {
   note_.clear();
-  if (overlap_.empty()) return;
+  if (overlap_.empty()) return true;
   if (bucket.drafted == 0) {
-    if (bucket.generated > 0) note_ = "tokens are generated but none drafted: speculation is off";
-    return;
+    if (bucket.generated == 0) return false;
+    note_ = "tokens are generated but none drafted: speculation is off";
+    return true;
   }
   // Our own server exports overlap by position; other engines the accepted counts, whose conditional rates need reached positions:
   // where they are missing, reached_i is accepted_{i−1} and the number of drafts (sound while K does not change in between).
@@ -39,15 +39,16 @@ void CounterChart::add(const Counters& bucket) {
     sum += kept[i];
     expected += reached[i] * baseline[std::min(i, baseline.size() - 1)];
   }
-  if (tested < kMinTested) return;
+  if (tested < kMinTested) return false;
   const double residual = (expected - sum) / tested;
   char text[160];
   if (sum / tested < 0.05 && expected / tested > 0.2) {
     std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected", 100 * sum / tested, 100 * expected / tested);
     alarm_ = text;
-    return;
+    return true;
   }
-  if (n_ >= kPhaseOne) {
+  ++n_;
+  if (n_ > kPhaseOne) {
     // The spread is that of the first kPhaseOne buckets: a drop must not widen its own limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = std::max(0.0, cusum_ + (residual - tolerance_) / sd - kReference);
@@ -56,16 +57,14 @@ void CounterChart::add(const Counters& bucket) {
       alarm_ = text;
     }
   } else {
-    ++n_;
     const double delta = residual - mean_;
     mean_ += delta / static_cast<double>(n_);
     m2_ += delta * (residual - mean_);
-    return;
   }
-  ++n_;
+  return true;
 }
 
-Json CounterChart::state() const { return {{"schema", "specdec.chart/1"}, {"n", n_}, {"mean", mean_}, {"m2", m2_}, {"cusum", cusum_}}; }
+Json CounterChart::state() const { return {{"schema", "specdec.chart/1"}, {"n", n_}, {"mean", mean_}, {"m2", m2_}, {"cusum", cusum_}, {"alarm", alarm_}}; }
 
 void CounterChart::restore(const Json& state, const std::string& where) {
   require_schema(state, "chart", 1, where);
@@ -73,6 +72,7 @@ void CounterChart::restore(const Json& state, const std::string& where) {
   mean_ = json_double(state, "mean", -1, 1, where, ErrorKind::kData);
   m2_ = json_double(state, "m2", 0, 1e18, where, ErrorKind::kData);
   cusum_ = json_double(state, "cusum", 0, 1e18, where, ErrorKind::kData);
+  alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
 }
 
 }  // namespace specdec::monitor

@@ -1,6 +1,5 @@
 // Where only counters are to be had (a server's /metrics): one bucket a scrape, a risk-adjusted CUSUM on the buckets' residuals with
-// their own spread; capped bets would make the e-detector slow on
-// bucket means.
+// their own spread; capped bets would make the e-detector slow on bucket means.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +20,10 @@ class CounterChart {
 
   CounterChart(const RolloutFigures& baseline, const Estimate& alpha);
 
-  void add(const Counters& bucket);
-  std::string alarm() const { return alarm_; }  // "" or one line
-  std::string note() const { return note_; }    // speculation went silent, …
+  // Returns false if the bucket is too small to be judged: it should grow until the next scrape.
+  bool add(const Counters& bucket);
+  std::string alarm() const { return alarm_; }  // "" or one line; kept until the chart is made anew
+  std::string note() const { return note_; }    // of the last bucket: speculation went silent, …
   int64_t buckets() const { return n_; }
 
   Json state() const;

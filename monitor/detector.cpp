@@ -19,10 +19,11 @@ double log_sum_exp(double a, double b) {
   return b == kMinusInfinity ? a : a + std::log1p(std::exp(b - a));
 }
 
-StratumBaseline baseline_of(const Estimate& alpha, const AcceptanceCounts& counts, double share) {
+StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
+  const AcceptanceCounts& counts = rollout.counts;
   StratumBaseline b;
-  b.mean = alpha.value;
-  b.standard_error = (alpha.ci.high - alpha.ci.low) / (2 * 1.645);  // the report's interval is the two-sided 90 % one
+  b.mean = rollout.alpha.value;
+  b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);  // the report's interval is the two-sided 90 % one
   b.share = share;
   // A position that few steps reached has a mean of its own noise: it takes the one before.
   for (size_t i = 0; i < counts.reached_at.size(); ++i) {
@@ -46,23 +47,61 @@ double unhex(const Json& object, const char* key, const std::string& where) {
   return value;
 }
 
+constexpr int64_t kMaxCount = int64_t{1} << 53;
+
+Json to_json(const Sums& s) { return {{"n", s.n}, {"x", hex(s.x)}, {"expected", hex(s.expected)}, {"mean", hex(s.mean)}}; }
+
+const Json& member(const Json& o, const char* key, const std::string& where) {
+  if (!o.is_object() || !o.contains(key) || !o[key].is_object()) throw Error(ErrorKind::kData, where + ": " + key + ": expected an object");
+  return o[key];
+}
+
+Sums sums_from_json(const Json& parent, const char* key, const std::string& where) {
+  const Json& o = member(parent, key, where);
+  const std::string at = where + ": " + key;
+  return {json_int(o, "n", 0, kMaxCount, at, ErrorKind::kData), unhex(o, "x", at), unhex(o, "expected", at), unhex(o, "mean", at)};
+}
+
 Json to_json(const ShiryaevRoberts& s) {
   return {{"m0", hex(s.log_m[0])}, {"m1", hex(s.log_m[1])}, {"m2", hex(s.log_m[2])}, {"log_sum", hex(s.log_sum)}, {"lowest", hex(s.lowest)},
-          {"n", s.n},              {"lowest_n", s.lowest_n}, {"lowest_time", s.lowest_time}, {"sum_x", hex(s.sum_x)}, {"sum_b", hex(s.sum_b)}};
+          {"total", to_json(s.total)}, {"at_change", to_json(s.at_change)}, {"change_time", s.change_time}};
 }
 
 ShiryaevRoberts from_json(const Json& o, const std::string& where) {
-  constexpr int64_t kMax = int64_t{1} << 53;
   ShiryaevRoberts s;
   s.log_m = {unhex(o, "m0", where), unhex(o, "m1", where), unhex(o, "m2", where)};
   s.log_sum = unhex(o, "log_sum", where);
   s.lowest = unhex(o, "lowest", where);
-  s.n = json_int(o, "n", 0, kMax, where, ErrorKind::kData);
-  s.lowest_n = json_int(o, "lowest_n", 0, kMax, where, ErrorKind::kData);
-  s.lowest_time = json_int(o, "lowest_time", -kMax, kMax, where, ErrorKind::kData);
-  s.sum_x = unhex(o, "sum_x", where);
-  s.sum_b = unhex(o, "sum_b", where);
+  s.total = sums_from_json(o, "total", where);
+  s.at_change = sums_from_json(o, "at_change", where);
+  s.change_time = json_int(o, "change_time", -kMaxCount, kMaxCount, where, ErrorKind::kData);
   return s;
+}
+
+Json to_json(const Peak& p) {
+  return {{"log_evidence", hex(p.log_evidence)}, {"requests", p.requests}, {"time", p.time}, {"stratum", p.stratum},
+          {"since_change", to_json(p.since_change)}, {"change_time", p.change_time}, {"change_requests", p.change_requests}};
+}
+
+Peak peak_from_json(const Json& o, const std::string& where) {
+  Peak p;
+  p.log_evidence = unhex(o, "log_evidence", where);
+  p.requests = json_int(o, "requests", 0, kMaxCount, where, ErrorKind::kData);
+  p.time = json_int(o, "time", -kMaxCount, kMaxCount, where, ErrorKind::kData);
+  p.stratum = json_string(o, "stratum", where, ErrorKind::kData);
+  p.since_change = sums_from_json(o, "since_change", where);
+  p.change_time = json_int(o, "change_time", -kMaxCount, kMaxCount, where, ErrorKind::kData);
+  p.change_requests = json_int(o, "change_requests", 0, kMaxCount, where, ErrorKind::kData);
+  return p;
+}
+
+Sums minus(const Sums& a, const Sums& b) { return {a.n - b.n, a.x - b.x, a.expected - b.expected, a.mean - b.mean}; }
+
+void add_to(Sums& s, const Observation& o, double baseline_mean) {
+  ++s.n;
+  s.x += o.x;
+  s.expected += o.expected;
+  s.mean += baseline_mean;
 }
 
 }  // namespace
@@ -73,8 +112,8 @@ std::map<std::string, StratumBaseline> baselines(const ValidationReport& report)
   for (const SegmentFigure& s : report.segments) requests += s.alpha.n;
   for (const SegmentFigure& s : report.segments)
     if (!s.rollout.counts.reached_at.empty())
-      result[s.name] = baseline_of(s.alpha, s.rollout.counts, requests ? static_cast<double>(s.alpha.n) / static_cast<double>(requests) : 0.0);
-  if (result.empty() && !report.rollout.counts.reached_at.empty()) result[""] = baseline_of(report.alpha, report.rollout.counts, 1.0);
+      result[s.name] = baseline_of(s.rollout, requests ? static_cast<double>(s.alpha.n) / static_cast<double>(requests) : 0.0);
+  if (!report.rollout.counts.reached_at.empty()) result.try_emplace("", baseline_of(report.rollout, result.empty() ? 1.0 : 0.0));
   if (result.empty())
     throw Error(ErrorKind::kData, "the package's validation report has no roll-out, so there is no acceptance to compare with: validate it with "
                                   "--parts acceptance,rollout,speed,lossless and package it again");
@@ -95,27 +134,28 @@ Observation observe(const AcceptanceCounts& counts, const StratumBaseline& basel
   }
   if (o.reached == 0) return o;
   o.x = std::clamp(overlap / static_cast<double>(o.reached), 0.0, 1.0);
-  o.b = std::clamp(expected / static_cast<double>(o.reached) - tolerance, 0.0, 0.999);
+  o.expected = expected / static_cast<double>(o.reached);
+  o.b = std::clamp(o.expected - tolerance, 0.0, 0.999);
   return o;
 }
 
 ShiryaevRoberts::ShiryaevRoberts() { log_m.fill(kMinusInfinity); }
 
-void ShiryaevRoberts::add(const Observation& o, int64_t time) {
+void ShiryaevRoberts::add(const Observation& o, double baseline_mean, int64_t time) {
   for (size_t j = 0; j < kBets.size(); ++j) {
     const double log_l = std::log1p(kBets[j] / (1 - o.b) * (o.b - o.x));
     log_m[j] = log_sum_exp(log_m[j], 0.0) + log_l;
     if (j == 1) log_sum += log_l;
   }
-  ++n;
+  add_to(total, o, baseline_mean);
   if (log_sum < lowest) {
     lowest = log_sum;
-    lowest_n = n;
-    lowest_time = time;
+    at_change = total;
+    change_time = time;
   }
-  sum_x += o.x;
-  sum_b += o.b;
 }
+
+Sums ShiryaevRoberts::since_change() const { return minus(total, at_change); }
 
 double ShiryaevRoberts::log_evidence() const {
   double total = kMinusInfinity;
@@ -133,10 +173,18 @@ bool Detector::add(const std::string& stratum, const AcceptanceCounts& counts, i
   if (found == baselines_.end()) return false;
   const Observation o = observe(counts, found->second, tolerance(found->second, wander_sd_));
   if (o.reached < kMinReached) return false;
-  strata_[found->first].add(o, time);
-  pooled_.add(o, time);
+  strata_[found->first].add(o, found->second.mean, time);
+  pooled_.add(o, found->second.mean, time);
+  if (const double now = log_evidence(); now > peak_.log_evidence) {
+    const std::string guilty = guilty_stratum();
+    const ShiryaevRoberts& stream = guilty.empty() ? pooled_ : strata_.at(guilty);
+    peak_ = {now, pooled_.total.n, time, guilty, stream.since_change(), stream.change_time, pooled_.total.n - stream.since_change().n};
+    if (!guilty.empty()) peak_.change_requests = stream.at_change.n;
+  }
   return true;
 }
+
+double Detector::tolerance_of(const std::string& stratum) const { return tolerance(baselines_.at(stratum), wander_sd_); }
 
 double Detector::log_evidence() const {
   double total = pooled_.log_evidence() + std::log(0.5);
@@ -157,41 +205,34 @@ std::string Detector::guilty_stratum() const {
   return guilty;
 }
 
-double Detector::mix_part() const {
-  double part = 0;
-  if (pooled_.n > 0)
-    for (const auto& [name, s] : strata_) {
-      const StratumBaseline& b = baselines_.at(name);
-      part += (static_cast<double>(s.n) / static_cast<double>(pooled_.n) - b.share) * b.mean;
-    }
-  return part;
+double Detector::mix_part(bool since_change) const {
+  const Sums s = since_change ? pooled_.since_change() : pooled_.total;
+  if (s.n == 0) return 0;
+  double usual = 0, shares = 0;
+  for (const auto& [name, b] : baselines_) {
+    usual += b.share * b.mean;
+    shares += b.share;
+  }
+  return shares > 0 ? s.mean / static_cast<double>(s.n) - usual / shares : 0.0;
 }
 
-// The bound already follows the positions and holds the tolerance, which is taken out again here.
-double Detector::within_part() const {
-  double part = 0;
-  if (pooled_.n > 0)
-    for (const auto& [name, s] : strata_) {
-      if (s.n == 0) continue;
-      const double n = static_cast<double>(s.n);
-      part += n / static_cast<double>(pooled_.n) * (s.sum_x / n - (s.sum_b / n + tolerance(baselines_.at(name), wander_sd_)));
-    }
-  return part;
+double Detector::within_part(bool since_change) const {
+  const Sums s = since_change ? pooled_.since_change() : pooled_.total;
+  return s.n > 0 ? (s.x - s.expected) / static_cast<double>(s.n) : 0.0;
 }
 
 Json Detector::state() const {
   Json strata = Json::object();
   for (const auto& [name, s] : strata_) strata[name] = to_json(s);
-  return {{"schema", "specdec.detector/1"}, {"pooled", to_json(pooled_)}, {"strata", strata}};
+  return {{"schema", "specdec.detector/1"}, {"pooled", to_json(pooled_)}, {"strata", strata}, {"peak", to_json(peak_)}};
 }
 
 void Detector::restore(const Json& state, const std::string& where) {
   require_schema(state, "detector", 1, where);
-  if (!state.contains("pooled") || !state["pooled"].is_object() || !state.contains("strata") || !state["strata"].is_object())
-    throw Error(ErrorKind::kData, where + ": pooled and strata: expected objects");
-  pooled_ = from_json(state["pooled"], where + ": pooled");
-  for (const auto& [name, value] : state["strata"].items())
+  pooled_ = from_json(member(state, "pooled", where), where + ": pooled");
+  for (const auto& [name, value] : member(state, "strata", where).items())
     if (strata_.count(name)) strata_[name] = from_json(value, where + ": " + name);
+  peak_ = peak_from_json(member(state, "peak", where), where + ": peak");
 }
 
 }  // namespace specdec::monitor

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/sha256.h"
 
 namespace specdec::monitor {
 
@@ -123,11 +124,21 @@ std::vector<fs::path> record_files(const fs::path& source) {
   return files;
 }
 
-ReadFigures read_records(const fs::path& file, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take) {
-  const InputFile input(file, ErrorKind::kData);
+std::string file_identity(const fs::path& file) {
   struct stat status {};
-  if (::stat(file.c_str(), &status) != 0) throw Error(ErrorKind::kIo, file.string() + ": cannot be read");
-  if (position.inode != status.st_ino || position.offset > input.size()) position = {status.st_ino, 0};
+  if (::stat(file.c_str(), &status) != 0) throw Error(ErrorKind::kData, file.string() + ": no such file, expected acceptance records");
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+}
+
+ReadFigures read_records(const fs::path& file, const std::string& identity, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take) {
+  const InputFile input(file, ErrorKind::kData);
+  if (file_identity(file) != identity) throw Error(ErrorKind::kNetwork, file.string() + ": was rotated while it was opened: try again");
+  const auto head = [&](uint64_t offset) {
+    std::string bytes(static_cast<size_t>(std::min<uint64_t>(256, offset)), '\0');
+    input.read(0, std::as_writable_bytes(std::span(bytes)));
+    return sha256_hex(bytes);
+  };
+  if (position.offset > input.size() || (position.offset > 0 && head(position.offset) != position.head)) position = {};
   ReadFigures figures;
   int64_t line_number = 0;
   bool skipping = false;   // inside a line that is too long
@@ -169,6 +180,7 @@ ReadFigures read_records(const fs::path& file, FilePosition& position, const std
       buffer.clear();
     }
   }
+  if (position.offset > 0) position.head = head(position.offset);
   return figures;
 }
 

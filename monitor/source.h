@@ -12,11 +12,14 @@
 
 namespace specdec::monitor {
 
-// How far a record file has been read. Files are told apart by inode, so that rotation by rename is followed.
+// How far a record file has been read. Files are told apart by device and inode, so that a renamed one is read on and not again, and by
+// the digest of their first bytes, so that a new file in the place of an old one is read from the start.
 struct FilePosition {
-  uint64_t inode = 0;
   uint64_t offset = 0;
+  std::string head;   // SHA-256 of the first min(256, offset) bytes, "" while offset is 0
 };
+// "device:inode". Throws Error(kData) if there is no such file.
+std::string file_identity(const std::filesystem::path& file);
 
 struct ReadFigures {
   int64_t records = 0, broken_lines = 0;
@@ -28,9 +31,9 @@ struct ReadFigures {
 std::vector<std::filesystem::path> record_files(const std::filesystem::path& source);
 
 // Gives every whole new line's record to `take` and moves `position` past it. A last line without its newline is a write in
-// progress and is left for next time; other broken lines are counted. A file shorter than the position was replaced: it is read
-// from the start. Lines over 64 KiB are broken.
-ReadFigures read_records(const std::filesystem::path& file, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take);
+// progress and is left for next time; other broken lines are counted. A file shorter than the position, or of another head, was
+// replaced: it is read from the start. Lines over 64 KiB are broken. Throws Error(kNetwork) if `file` is not `identity` any more.
+ReadFigures read_records(const std::filesystem::path& file, const std::string& identity, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take);
 
 // Counters of one scrape, summed over label sets (engines, replicas). Names without the "specdec:" or "vllm:" prefix.
 struct Counters {

@@ -18,7 +18,7 @@ constexpr int kVersion = 1;
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
-    "CREATE TABLE source (name TEXT PRIMARY KEY, inode INTEGER NOT NULL, position INTEGER NOT NULL) STRICT;"
+    "CREATE TABLE source (file TEXT PRIMARY KEY, head TEXT NOT NULL, position INTEGER NOT NULL) STRICT;"
     "CREATE TABLE scrape (url TEXT PRIMARY KEY, counters TEXT NOT NULL) STRICT;"
     "CREATE TABLE history (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, verdict TEXT NOT NULL, package TEXT NOT NULL,"
     " evidence TEXT NOT NULL) STRICT;"
@@ -51,7 +51,7 @@ struct State::Connection {
   std::string file;
   SQLite::Database db;
 
-  explicit Connection(const fs::path& path) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, 5000) {}
+  Connection(const fs::path& path, int patience_ms) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
 };
 
 namespace {
@@ -67,14 +67,16 @@ auto guarded(const std::string& file, F&& f) {
 
 }  // namespace
 
-State::State(const fs::path& file) {
+State::State(const fs::path& file, Open open, int patience_ms) {
   std::error_code ec;
   const fs::file_status status = fs::status(file, ec);
   if (fs::exists(status) && !fs::is_regular_file(status)) throw Error(ErrorKind::kData, file.string() + ": not a regular file, expected the monitor's state");
+  if (open == Open::kExisting && (!fs::exists(status) || fs::file_size(file, ec) == 0))
+    throw Error(ErrorKind::kData, file.string() + ": no monitor state there (see specdec monitor check --state)");
   if (file.has_parent_path() && !fs::is_directory(file.parent_path(), ec))
     throw Error(ErrorKind::kIo, file.string() + ": its directory does not exist");
   guarded(file.string(), [&] {
-    connection_ = std::make_unique<Connection>(file);
+    connection_ = std::make_unique<Connection>(file, patience_ms);
     SQLite::Database& db = connection_->db;
     db.exec("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;");
     const int id = db.execAndGet("PRAGMA application_id").getInt();
@@ -124,21 +126,21 @@ void State::set_value(const std::string& key, const std::string& value) {
   });
 }
 
-FilePosition State::position(const std::string& file) const {
+FilePosition State::position(const std::string& identity) const {
   return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "SELECT inode, position FROM source WHERE name = ?");
-    query.bind(1, file);
+    SQLite::Statement query(connection_->db, "SELECT head, position FROM source WHERE file = ?");
+    query.bind(1, identity);
     if (!query.executeStep()) return FilePosition{};
-    return FilePosition{static_cast<uint64_t>(query.getColumn(0).getInt64()), static_cast<uint64_t>(query.getColumn(1).getInt64())};
+    return FilePosition{static_cast<uint64_t>(query.getColumn(1).getInt64()), query.getColumn(0).getString()};
   });
 }
 
-void State::set_position(const std::string& file, const FilePosition& position) {
+void State::set_position(const std::string& identity, const FilePosition& position) {
   guarded(connection_->file, [&] {
     SQLite::Statement query(connection_->db,
-                            "INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(name) DO UPDATE SET inode = excluded.inode, position = excluded.position");
-    query.bind(1, file);
-    query.bind(2, static_cast<int64_t>(position.inode));
+                            "INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(file) DO UPDATE SET head = excluded.head, position = excluded.position");
+    query.bind(1, identity);
+    query.bind(2, position.head);
     query.bind(3, static_cast<int64_t>(position.offset));
     query.exec();
   });

@@ -22,9 +22,10 @@ struct HistoryEntry {
 
 class State {
  public:
-  // Opens or creates. Throws Error(kData) for a file that is no state of ours, damaged, or of a newer version; Error(kNetwork)
+  enum class Open { kOrCreate, kExisting };
+  // Throws Error(kData) for a file that is no state of ours, damaged, of a newer version, or missing (kExisting); Error(kNetwork)
   // (exit 75) if another monitor holds it; Error(kIo) if it cannot be created.
-  explicit State(const std::filesystem::path& file);
+  explicit State(const std::filesystem::path& file, Open open = Open::kOrCreate, int patience_ms = 5000);
   ~State();
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -37,8 +38,8 @@ class State {
   std::string value(const std::string& key) const;              // "" if unset
   void set_value(const std::string& key, const std::string& value);
 
-  FilePosition position(const std::string& file) const;
-  void set_position(const std::string& file, const FilePosition& position);
+  FilePosition position(const std::string& identity) const;   // of file_identity(); the start if unknown
+  void set_position(const std::string& identity, const FilePosition& position);
   std::optional<Counters> counters(const std::string& url) const;
   void set_counters(const std::string& url, const Counters& counters);
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/error.h"
@@ -23,6 +24,7 @@ int run_shell(const std::string& command, const std::vector<std::pair<std::strin
   if (pid < 0) throw Error(ErrorKind::kInternal, std::string("--on-drift: cannot start a process: ") + std::strerror(errno));
   if (pid == 0) {
     ::dup2(2, 1);  // our stdout is the result's
+    ::signal(SIGPIPE, SIG_DFL);
     ::execle("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr), envp.data());
     ::_exit(127);
   }
@@ -34,18 +36,20 @@ int run_shell(const std::string& command, const std::vector<std::pair<std::strin
 
 }  // namespace
 
-Json run_trigger(State& state, const CheckOptions& options, const std::string& alarm_key, const CheckResult& result, const Clock& clock) {
-  const std::string key = "trigger " + alarm_key;
+Json run_trigger(State& state, const CheckOptions& options, const Alarm& alarm, const CheckResult& result, const Clock& clock) {
+  const std::string key = "trigger " + alarm.key;
   if (state.value(key) == "0") return {{"ran", false}, {"before", true}};
   state.set_value(key, "started");
   const int code = run_shell(options.on_drift, {{"SPECDEC_VERDICT", result.verdict},
                                                 {"SPECDEC_REASON", result.reason},
                                                 {"SPECDEC_PACKAGE", options.package},
-                                                {"SPECDEC_TARGET", options.target}});
+                                                {"SPECDEC_TARGET", options.target},
+                                                {"SPECDEC_SEGMENT", alarm.segment},
+                                                {"SPECDEC_REPORT", std::filesystem::absolute(alarm.report).string()}});
   state.begin();
   state.set_value(key, std::to_string(code));
   state.append({0, clock.unix_seconds(), "trigger", result.json["inputs"]["package"].get<std::string>(),
-                {{"command", options.on_drift}, {"exit_code", code}, {"verdict", result.verdict}}});
+                {{"command", options.on_drift}, {"exit_code", code}, {"verdict", result.verdict}, {"reason", "--on-drift: exit " + std::to_string(code)}}});
   state.commit();
   return {{"ran", true}, {"exit_code", code}};
 }

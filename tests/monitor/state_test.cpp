@@ -1,0 +1,120 @@
+#include "monitor/state.h"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <gtest/gtest.h>
+
+#include "tests/base/scratch.h"
+
+namespace specdec::monitor {
+namespace {
+
+using testing::expect_error;
+using testing::get;
+using testing::put;
+using testing::Scratch;
+
+TEST(State, RemembersAcrossProcesses) {
+  Scratch dir;
+  const fs::path file = dir / "a state.db";
+  {
+    State state(file);
+    EXPECT_EQ(state.value("detector"), "");
+    state.begin();
+    state.set_value("detector", "x\0y");
+    state.set_value("detector", "two");
+    state.set_position("1:2", {77, "abc"});
+    Counters c;
+    c.any = true;
+    c.drafts = 4;
+    c.accepted_at = {1, 2};
+    state.set_counters("u", c);
+    state.append({0, 5, "healthy", "p", {{"reason", "a"}}});
+    state.append({0, 6, "drift", "p", {{"reason", "b"}}});
+    state.commit();
+  }
+  State state(file, State::Open::kExisting);
+  EXPECT_EQ(state.value("detector"), "two");
+  EXPECT_EQ(state.position("1:2").offset, 77u);
+  EXPECT_EQ(state.position("1:2").head, "abc");
+  EXPECT_EQ(state.position("9:9").offset, 0u);
+  EXPECT_EQ(state.counters("u")->accepted_at, (std::vector<double>{1, 2}));
+  EXPECT_FALSE(state.counters("v"));
+  const auto all = state.history(INT64_MAX), newest = state.history(1);
+  ASSERT_EQ(all.size(), 2u);
+  EXPECT_EQ(all[0].verdict, "healthy");
+  EXPECT_EQ(all[1].evidence["reason"], "b");
+  ASSERT_EQ(newest.size(), 1u);
+  EXPECT_EQ(newest[0].verdict, "drift");
+}
+
+TEST(State, NothingOfAnUncommittedLookStays) {
+  Scratch dir;
+  {
+    State state(dir / "s.db");
+    state.begin();
+    state.set_value("k", "v");
+    state.append({0, 1, "drift", "p", Json::object()});
+  }
+  State state(dir / "s.db");
+  EXPECT_EQ(state.value("k"), "");
+  EXPECT_TRUE(state.history(10).empty());
+}
+
+TEST(State, IsDurableAndAppendOnly) {
+  Scratch dir;
+  { State(dir / "s.db").append({0, 1, "healthy", "p", Json::object()}); }
+  SQLite::Database db((dir / "s.db").string(), SQLite::OPEN_READWRITE);
+  EXPECT_THROW(db.exec("DELETE FROM history"), SQLite::Exception);
+  EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
+  EXPECT_EQ(db.execAndGet("PRAGMA journal_mode").getString(), "delete");
+  EXPECT_EQ(db.execAndGet("PRAGMA application_id").getInt(), 0x53504443);
+  EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 1);
+}
+
+TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
+  Scratch dir;
+  State mine(dir / "s.db");
+  mine.begin();
+  // Another process, as another monitor would be, and without the patience of 5 s.
+  const int code = testing::in_child(nullptr, "", [&] {
+    State other(dir / "s.db", State::Open::kExisting, 0);
+    other.begin();
+  });
+  EXPECT_EQ(code, 75);
+  mine.commit();
+}
+
+TEST(State, OtherFilesAreRefusedAndLeftAlone) {
+  Scratch dir;
+  put(dir / "text.db", std::string(5000, 'x'));
+  expect_error(ErrorKind::kData, {"text.db", "not a monitor state"}, [&] { State(dir / "text.db"); });
+  EXPECT_EQ(get(dir / "text.db"), std::string(5000, 'x'));
+  SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE t (x)");
+  expect_error(ErrorKind::kData, {"other.db", "another program"}, [&] { State(dir / "other.db"); });
+  { State newer(dir / "newer.db"); }
+  SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 2");
+  expect_error(ErrorKind::kData, {"newer.db", "version 2"}, [&] { State(dir / "newer.db"); });
+  expect_error(ErrorKind::kData, {"not a regular file"}, [&] { State(dir.root()); });
+  expect_error(ErrorKind::kIo, {"nowhere"}, [&] { State(dir / "nowhere/s.db"); });
+  for (const bool empty : {false, true}) {
+    if (empty) put(dir / "absent.db", "");
+    expect_error(ErrorKind::kData, {"absent.db", "no monitor state"}, [&] { State(dir / "absent.db", State::Open::kExisting); });
+  }
+}
+
+TEST(State, DamageIsAnError) {
+  Scratch dir;
+  {
+    State state(dir / "s.db");
+    state.begin();
+    for (int i = 0; i < 300; ++i) state.append({0, i, "healthy", "p", {{"reason", std::string(100, 'r')}}});
+    state.commit();
+  }
+  std::string bytes = get(dir / "s.db");
+  for (size_t i = 5000; i < bytes.size(); i += 3) bytes[i] = static_cast<char>(i);
+  put(dir / "s.db", bytes);
+  expect_error(ErrorKind::kData, {"s.db", "damaged"}, [&] { State(dir / "s.db"); });
+}
+
+}  // namespace
+}  // namespace specdec::monitor
