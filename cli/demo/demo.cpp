@@ -31,7 +31,7 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
   return text;
 }
 
-// One layer of width 128 learns fast: more and smaller steps than the defaults for real drafts.
+// One layer of width 128 learns fast: more and smaller steps than the defaults for real drafts, and too little work for two threads.
 const std::string kLearningRate = "0.004", kBatchTokens = "2048";
 
 std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
@@ -107,7 +107,7 @@ class Demo {
 
   std::vector<std::string> distill_flags() const {
     return {"--time-limit", format("%.0fs", options_.distill_seconds), "--lr", kLearningRate, "--batch-tokens", kBatchTokens, "--dtype", "fp32",
-            "--seed", std::to_string(options_.seed)};
+            "--threads", "1", "--seed", std::to_string(options_.seed)};
   }
 
   // ---- the story ---------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Demo {
     const std::string toml = "[loop]\ntarget = \"" + updated_.string() + "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
                              "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
                              format("%.0fs", options_.distill_seconds) + "\"\nlr = " + kLearningRate + "\nbatch-tokens = " + kBatchTokens +
-                             "\ndtype = \"fp32\"\n[validate]\ndtype = \"fp32\"\nmax-requests = 96\n";
+                             "\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nmax-requests = 96\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"});
     const fs::path report_file = fs::path(loop.at("stages").at("validate").at("output").get<std::string>());
