@@ -77,7 +77,7 @@ void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, co
     }
     const std::string name = state.value("epoch") + " " + url;   // what was counted beside another package is no base
     const std::optional<Counters> before = state.counters(name);
-    CounterChart chart(report.rollout, report.alpha);
+    CounterChart chart(report.rollout);
     const std::string key = "chart " + name;
     if (const std::string old = state.value(key); !old.empty()) chart.restore(parse_json(old, "chart"), "chart");
     // A bucket that is too small to be judged grows: the difference to the same scrape is taken again next time.
@@ -154,6 +154,7 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
   if (!look.chart_notes.empty()) return {"warn", look.chart_notes.front()};
   if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets < CounterChart::kPhaseOne)
     return {"inconclusive", "too little data: " + std::to_string(detector.pooled().total.n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed"};
+  if (detector.pooled().total.n == 0) return {"healthy", std::to_string(look.chart_buckets) + " scrapes of counters judged, no drop"};
   std::snprintf(text, sizeof text, "%lld requests watched, acceptance %+.3f within strata and %+.3f by mix against the baseline",
                 static_cast<long long>(detector.pooled().total.n), detector.within_part(false), detector.mix_part(false));
   return {"healthy", text};

@@ -8,8 +8,8 @@
 
 namespace specdec::monitor {
 
-CounterChart::CounterChart(const RolloutFigures& baseline, const Estimate& alpha)
-    : tolerance_(std::max(0.01, (alpha.ci.high - alpha.ci.low) / 1.645)) {
+CounterChart::CounterChart(const RolloutFigures& baseline)
+    : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)) {  // two standard errors of the 90 % interval
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {
     if (i > 0 && baseline.counts.reached_at[i] < 30) break;
     overlap_.push_back(baseline.counts.overlap(i));

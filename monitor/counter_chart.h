@@ -18,7 +18,7 @@ class CounterChart {
   static constexpr double kMinTested = 50;     // positions reached in a bucket; smaller ones wait for more
   static constexpr double kReference = 0.5, kLimit = 9.65;   // CUSUM k and h in sd: one false alarm in 1e5 buckets (Siegmund)
 
-  CounterChart(const RolloutFigures& baseline, const Estimate& alpha);
+  explicit CounterChart(const RolloutFigures& baseline);
 
   // Returns false if the bucket is too small to be judged: it should grow until the next scrape.
   bool add(const Counters& bucket);

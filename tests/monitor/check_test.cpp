@@ -1,0 +1,372 @@
+#include "monitor/check.h"
+
+#include <gtest/gtest.h>
+
+#include "base/schema/package_manifest.h"
+#include "base/sha256.h"
+#include "monitor/counter_chart.h"
+#include "tests/base/sample_report.h"
+#include "tests/base/scratch.h"
+#include "tests/monitor/loopback.h"
+#include "tests/monitor/traffic.h"
+
+namespace specdec::monitor {
+namespace {
+
+using testing::expect_error;
+using testing::get;
+using testing::put;
+using testing::Scratch;
+
+class StillClock final : public Clock {
+ public:
+  double seconds() const override { return 0; }
+  int64_t unix_seconds() const override { return 1795262400; }
+};
+
+// A package whose gate saw overlap .80 in "chat" and .60 in "code", in equal parts, K = 1.
+class Monitored : public ::testing::Test {
+ protected:
+  Monitored() : dir(true) {
+    make_package("p", 0);
+    options.package = dir / "p";
+    options.state = dir / "s.db";
+    options.sources = {dir / "log.jsonl"};
+  }
+
+  void make_package(const std::string& name, int bump) {
+    const fs::path root = dir / name;
+    testing::write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});
+    testing::write_tiny_model(root / "draft", {.bump = bump, .vocab = 64, .hidden = 8});
+    PackageManifest m;
+    m.target = fingerprint_model(root / "target");
+    m.draft = fingerprint_model(root / "draft");
+    ValidationReport report = testing::sample_report(m.target, m.draft);
+    report.segments.clear();
+    report.rollout = rollout(0.70);
+    report.segments.push_back({"chat", {0.8, {0.79, 0.81}, 50}, rollout(0.80), 1.0});
+    report.segments.push_back({"code", {0.6, {0.59, 0.61}, 50}, rollout(0.60), 1.0});
+    m.report = to_json(report);
+    m.draft_kind = "prune:1";
+    m.tokenizer_digest = m.target.tokenizer;
+    m.provenance = Json::object();
+    m.created = "2026-11-21T12:00:00Z";
+    m.tool_version = "0.1.0";
+    for (const auto& e : fs::recursive_directory_iterator(root))
+      if (e.is_regular_file()) m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
+    std::sort(m.files.begin(), m.files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+    put(root / "manifest.json", canonical_json(to_json(m)));
+    draft_id = m.draft.id;
+    target_id = m.target.id;
+  }
+
+  static RolloutFigures rollout(double overlap) {
+    RolloutFigures r;
+    r.k = 1;
+    r.verify = "token";
+    r.alpha = {overlap, {overlap - 0.005, overlap + 0.005}, 1000};
+    for (int i = 0; i < 1000; ++i) r.counts.add_step(1, i % 10 < overlap * 10 ? 1 : 0, {overlap});
+    return r;
+  }
+
+  // `n` requests, chat and code in turn, of the given means.
+  void write_requests(int n, double chat, double code, const std::string& draft = "own", const std::string& target = "own") {
+    std::ofstream out(dir / "log.jsonl", std::ios::app);
+    for (int i = 0; i < n; ++i) {
+      AcceptanceRecord r;
+      r.time = 1795000000 + written++;
+      r.segment = i % 2 ? "code" : "chat";
+      r.draft = draft == "own" ? draft_id.substr(0, 12) : draft;
+      r.target = target == "own" ? target_id.substr(0, 12) : target;
+      r.counts = traffic.request(i % 2 ? code : chat);
+      r.counts.drafted = r.counts.steps;
+      r.counts.accepted_at = {r.counts.steps / 2};
+      r.counts.accepted = r.counts.steps / 2;
+      out << to_line(r) << "\n";
+    }
+  }
+
+  CheckResult look() { return check(options, StillClock()); }
+  std::vector<std::string> verdicts() {
+    std::vector<std::string> all;
+    for (const HistoryEntry& e : State(options.state).history(INT64_MAX)) all.push_back(e.verdict);
+    return all;
+  }
+
+  Scratch dir;
+  CheckOptions options;
+  std::string draft_id, target_id;
+  Traffic traffic{77};
+  int64_t written = 0;
+};
+
+TEST_F(Monitored, HealthyTraffic) {
+  write_requests(1000, 0.80, 0.60);
+  const CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_EQ(r.json["schema"], "specdec.monitor/1");
+  EXPECT_EQ(r.json["started"], "2026-11-21T12:00:00Z");
+  EXPECT_EQ(r.json["inputs"]["draft"], draft_id);
+  const Json& e = r.json["evidence"];
+  EXPECT_EQ(e["requests"], 1000);
+  EXPECT_NEAR(e["within_part"].get<double>(), 0, 0.01);
+  ASSERT_EQ(e["strata"].size(), 2u) << "no request fell outside: " << e["strata"];
+  EXPECT_EQ(e["strata"][0]["name"], "chat");
+  EXPECT_NEAR(e["strata"][0]["acceptance"].get<double>(), 0.80, 0.02);
+  EXPECT_EQ(read_json(options.state.string() + ".report.json")["verdict"], "healthy");
+  EXPECT_EQ(look().json["evidence"]["new_records"], 0) << "each record is counted once";
+  EXPECT_EQ(verdicts(), (std::vector<std::string>{"new_package", "healthy"}));
+}
+
+TEST_F(Monitored, TooLittleDataIsInconclusive) {
+  write_requests(49, 0.80, 0.60);
+  EXPECT_EQ(look().verdict, "inconclusive");
+  EXPECT_EQ(look().exit_code, 4);
+  options.exit_zero = true;
+  EXPECT_EQ(look().exit_code, 0);
+  options.exit_zero = false;
+  write_requests(1, 0.80, 0.60);
+  EXPECT_EQ(look().verdict, "healthy");
+}
+
+TEST_F(Monitored, DriftIsFoundNamedKeptAndEndsWithAnotherPackage) {
+  write_requests(1000, 0.80, 0.60);
+  look();
+  write_requests(600, 0.80, 0.48);
+  const CheckResult r = look();
+  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_EQ(r.exit_code, 3);
+  EXPECT_NE(r.reason.find("most in code"), std::string::npos) << r.reason;
+  const Json& e = r.json["evidence"];
+  EXPECT_EQ(e["change_point"]["stratum"], "code");
+  EXPECT_NEAR(e["change_point"]["after_requests"].get<double>(), 500, 60) << "of the stratum's own requests";
+  EXPECT_GE(e["log10_e_peak"].get<double>(), e["log10_alarm"].get<double>());
+  EXPECT_NEAR(e["strata"][1]["since_change"]["acceptance"].get<double>(), 0.48, 0.03);
+  write_requests(2000, 0.95, 0.90);
+  EXPECT_EQ(look().verdict, "drift") << "better requests do not take an alarm back";
+  make_package("p2", 3);
+  options.package = dir / "p2";
+  write_requests(200, 0.80, 0.60);
+  EXPECT_EQ(look().verdict, "healthy") << "the detector begins again with the new package";
+  EXPECT_EQ(verdicts(), (std::vector<std::string>{"new_package", "healthy", "drift", "new_package", "healthy"}));
+}
+
+TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
+  CheckOptions once = options;
+  once.state = dir / "once.db";
+  for (int i = 0; i < 12; ++i) {
+    write_requests(50, 0.80, i < 6 ? 0.60 : 0.50);
+    look();
+  }
+  const CheckResult small = look(), large = check(once, StillClock());
+  EXPECT_EQ(small.verdict, large.verdict);
+  EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
+}
+
+TEST_F(Monitored, AcknowledgingStartsAnew) {
+  write_requests(600, 0.70, 0.50);
+  EXPECT_EQ(look().verdict, "drift");
+  options.acknowledge = true;
+  EXPECT_EQ(look().verdict, "inconclusive");
+  options.acknowledge = false;
+  write_requests(600, 0.70, 0.50);
+  EXPECT_EQ(look().verdict, "drift");
+}
+
+TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
+  write_requests(600, 0.70, 0.50);
+  testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  options.target = dir / "updated";
+  const CheckResult r = look();
+  EXPECT_EQ(r.verdict, "stale_target");
+  EXPECT_EQ(r.exit_code, 5);
+  EXPECT_NE(r.reason.find("weights differ"), std::string::npos) << r.reason;
+  EXPECT_EQ(r.json["evidence"]["new_records"], 0);
+  options.target = dir / "p/target";
+  EXPECT_EQ(look().verdict, "drift") << "the records were left for this look";
+}
+
+TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
+  write_requests(100, 0.80, 0.60);
+  write_requests(600, 0.10, 0.10, "0123456789ab");
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.json["evidence"]["of_another_draft"], 600);
+  write_requests(600, 0.10, 0.10, "own", "0123456789ab");
+  r = look();
+  EXPECT_EQ(r.verdict, "warn") << "this draft beside another target is worth a word";
+  EXPECT_EQ(r.json["evidence"]["of_another_target"], 600);
+  EXPECT_EQ(r.exit_code, 0);
+  options.fail_on = "warn";
+  EXPECT_EQ(look().verdict, "healthy");
+}
+
+TEST_F(Monitored, BrokenLinesAreReported) {
+  write_requests(100, 0.80, 0.60);
+  std::ofstream(dir / "log.jsonl", std::ios::app) << "{broken\n";
+  const CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy");
+  EXPECT_EQ(r.json["evidence"]["broken_lines"], 1);
+  EXPECT_NE(r.json["evidence"]["first_broken_line"].get<std::string>().find("line 101"), std::string::npos);
+}
+
+TEST_F(Monitored, TheCommandRunsOnceAnAlarm) {
+  write_requests(100, 0.80, 0.60);
+  const std::string out = dir / "out";
+  options.on_drift = "echo \"$SPECDEC_VERDICT,$SPECDEC_SEGMENT,$SPECDEC_PACKAGE\" >> " + out + "; test -s \"$SPECDEC_REPORT\" && test -e " + (dir / "works").string();
+  EXPECT_FALSE(look().json.contains("trigger"));
+  write_requests(600, 0.80, 0.45);
+  EXPECT_EQ(look().json["trigger"], (Json{{"ran", true}, {"exit_code", 1}})) << "works does not exist yet";
+  put(dir / "works", "");
+  EXPECT_EQ(look().json["trigger"], (Json{{"ran", true}, {"exit_code", 0}})) << "a failed command is tried again";
+  EXPECT_EQ(look().json["trigger"], (Json{{"ran", false}, {"before", true}}));
+  const std::string line = "drift,code," + options.package + "\n";
+  EXPECT_EQ(get(out), line + line);
+  EXPECT_EQ(verdicts(), (std::vector<std::string>{"new_package", "healthy", "drift", "trigger", "trigger"}));
+  options.acknowledge = true;
+  look();
+  options.acknowledge = false;
+  write_requests(600, 0.80, 0.45);
+  EXPECT_EQ(look().json["trigger"]["ran"], true) << "another alarm";
+}
+
+TEST_F(Monitored, WrongArgumentsAndFiles) {
+  const auto with = [&](const std::function<void(CheckOptions&)>& change) {
+    return [this, change] {
+      CheckOptions o = options;
+      change(o);
+      check(o, StillClock());
+    };
+  };
+  expect_error(ErrorKind::kData, {"no package"}, with([&](auto& o) { o.package = dir / "nothing"; }));
+  expect_error(ErrorKind::kData, {"no such file"}, with([&](auto& o) { o.sources = {dir / "nothing.jsonl"}; }));
+  expect_error(ErrorKind::kUsage, {"--fail-on"}, with([](auto& o) { o.fail_on = "x"; }));
+  expect_error(ErrorKind::kUsage, {"--target"}, with([](auto& o) { o.target = "http://x/v1"; }));
+  expect_error(ErrorKind::kModel, {"nothing"}, with([&](auto& o) { o.target = dir / "nothing"; }));
+  State held(dir / "held.db");
+  EXPECT_TRUE(State(dir / "held.db").history(9).empty()) << "a failed look leaves no trace";
+}
+
+TEST(AlarmLevel, FollowsTheVolume) {
+  EXPECT_DOUBLE_EQ(alarm_level(0, 365), std::log(1e6));
+  EXPECT_DOUBLE_EQ(alarm_level(50000, 365), std::log(50000.0 * 365));
+  EXPECT_EQ(monitor_exit_code("warn", "drift"), 0);
+  EXPECT_EQ(monitor_exit_code("warn", "warn"), 3);
+  EXPECT_EQ(monitor_exit_code("drift", "drift"), 3);
+  EXPECT_EQ(monitor_exit_code("drift", "stale"), 0);
+  EXPECT_EQ(monitor_exit_code("stale_target", "stale"), 5);
+  EXPECT_EQ(monitor_exit_code("not_worth_it", "drift"), 6);
+}
+
+// --- /metrics ---
+
+class Scraped : public Monitored {
+ protected:
+  Scraped() { options.sources = {server.url()}; }
+
+  // One more scrape after `steps` steps with K = 1 at that overlap.
+  CheckResult scrape(double steps, double overlap, const std::string& info = "") {
+    drafts += steps;
+    sum += steps * overlap;
+    generated += steps * (1 + overlap);
+    server.page(page(info));
+    return look();
+  }
+  std::string page(const std::string& info) const {
+    const auto line = [](const std::string& name, double value) { return "specdec:" + name + " " + std::to_string(value) + "\n"; };
+    return line("spec_decode_num_drafts_total", drafts) + line("spec_decode_num_draft_tokens_total", drafts) +
+           line("spec_decode_num_accepted_tokens_total", sum) + line("spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", sum) +
+           line("spec_decode_num_reached_tokens_per_pos_total{position=\"0\"}", drafts) +
+           line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) + line("generation_tokens_total", generated) + info;
+  }
+  double noisy(double mean) { return mean + 0.01 * traffic.normal(); }
+
+  Loopback server;
+  double drafts = 0, sum = 0, generated = 0;
+};
+
+TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
+  scrape(1000, 0.7);   // the base of the differences
+  for (int i = 0; i < 40; ++i) {
+    const CheckResult r = scrape(1000, noisy(0.70));
+    EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? "inconclusive" : "healthy") << i << ": " << r.reason;
+  }
+  int scrapes = 0;
+  CheckResult r;
+  do r = scrape(1000, noisy(0.64));
+  while (r.verdict == "healthy" && ++scrapes < 30);
+  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_LT(scrapes, 8);
+  EXPECT_NE(r.reason.find(server.url()), std::string::npos) << r.reason;
+  EXPECT_EQ(scrape(1000, 0.75).verdict, "drift") << "an alarm is kept";
+}
+
+TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
+  scrape(1000, 0.7);
+  const CheckResult r = scrape(1000, 0.01);
+  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
+}
+
+TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
+  for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
+  drafts = sum = generated = 0;
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, "healthy");
+}
+
+TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
+  scrape(1000, 0.7);
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);   // 10 steps a scrape: 5 scrapes make a bucket
+  EXPECT_EQ(look().verdict, "drift");
+}
+
+TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
+  server.page("specdec:generation_tokens_total 5\n");
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("absent is not zero"), std::string::npos) << r.reason;
+  scrape(1000, 0.7);
+  generated += 5000;
+  r = scrape(0, 0);
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("none drafted"), std::string::npos) << r.reason;
+}
+
+TEST_F(Scraped, AnotherPairsCountersAreNotJudged) {
+  scrape(1000, 0.7);
+  const CheckResult r = scrape(1000, 0.01, "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n");
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("another pair"), std::string::npos) << r.reason;
+  EXPECT_EQ(scrape(1000, 0.01, "specdec:info{draft=\"" + draft_id + "\",target=\"" + target_id + "\"} 1\n").verdict, "drift");
+}
+
+TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
+  for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
+  const std::string before = get(options.state);
+  server.page("specdec:spec_decode_num_drafts_total x\n");
+  expect_error(ErrorKind::kData, {server.url(), "line 1"}, [&] { look(); });
+  server.page("", "503 Service Unavailable");
+  expect_error(ErrorKind::kNetwork, {"503"}, [&] { look(); });
+  EXPECT_EQ(get(options.state), before);
+}
+
+// vLLM gives accepted counts only: conditional acceptance against the baseline's.
+TEST_F(Scraped, VllmCounters) {
+  double drafts_now = 0, accepted = 0;
+  const auto vllm = [&](double overlap) {
+    drafts_now += 1000;
+    accepted += 1000 * overlap;
+    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
+                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
+    return look().verdict;
+  };
+  for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
+  EXPECT_EQ(vllm(0.70), "healthy");
+  std::string verdict;
+  for (int i = 0; i < 12; ++i) verdict = vllm(0.62);
+  EXPECT_EQ(verdict, "drift");
+}
+
+}  // namespace
+}  // namespace specdec::monitor
