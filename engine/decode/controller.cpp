@@ -110,15 +110,16 @@ bool CostModel::wants_plain(int batch) const {
 KController::KController(const ControllerOptions& options, const CostModel* costs)
     : options_(options),
       costs_(costs),
-      weight_(std::max(options.max_k, 1), options.prior_weight),
-      sum_(std::max(options.max_k, 1), options.prior_weight * options.prior_overlap) {}
+      weight_(std::max(options.max_k, 1), 0.0),
+      sum_(std::max(options.max_k, 1), 0.0),
+      prior_weight_(std::max(options.prior_weight, 1e-6)) {}
 
 double KController::draft_cost(int batch) const { return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost; }
 double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, k) : 1.0; }
 
 double KController::pooled() const {
-  const double weight = std::accumulate(weight_.begin(), weight_.end(), 0.0);
-  return weight > 1e-9 ? std::accumulate(sum_.begin(), sum_.end(), 0.0) / weight : options_.prior_overlap;
+  return (std::accumulate(sum_.begin(), sum_.end(), 0.0) + prior_weight_ * options_.prior_overlap) /
+         (std::accumulate(weight_.begin(), weight_.end(), 0.0) + prior_weight_);
 }
 
 double KController::expected_overlap(int position) const {
@@ -192,6 +193,7 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
     weight_[i] *= keep;
     sum_[i] *= keep;
   }
+  prior_weight_ = std::max(prior_weight_ * options_.decay, 1e-6);
   double seen = 0;
   for (size_t i = 0; i < reached; ++i) {
     weight_[i] += 1;

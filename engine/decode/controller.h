@@ -19,7 +19,7 @@ struct ControllerOptions {
   int probe_interval = 64;    // plain steps between probes while K = 0
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
-  double prior_weight = 2.0;      // in observations a position
+  double prior_weight = 4.0;      // in observations
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 
@@ -72,7 +72,8 @@ class KController {
 
   ControllerOptions options_;
   const CostModel* costs_;
-  std::vector<double> weight_, sum_;               // [max_k]
+  std::vector<double> weight_, sum_;               // [max_k] observations, decayed
+  double prior_weight_;                            // decays with them
   std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance by confidence
   double rate_ = 1;                                // tokens per plain-step time, predicted at the last choose_k
   int plain_since_probe_ = 0, plain_asked_ = 0, batch_ = 1;

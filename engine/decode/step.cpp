@@ -88,11 +88,11 @@ void Stepper::drop_draft(Sequence& s, const char* reason) {
   s.draft_id = -1;
 }
 
-// Every token fed needs a place in the cache: the target is fed the last token and K drafted ones, the draft all but the last
-// drafted one.
+// Every token fed needs a place in the cache. The target's is ensured by `remaining`, which start() cut to it; the draft is fed
+// all but the last drafted token.
 int Stepper::limit_k(const Sequence& s, int k) const {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
-  const int64_t room = std::min({s.remaining - 1, target_.max_length() - n, draft_->max_length() - n + 1});
+  const int64_t room = std::min(s.remaining - 1, draft_->max_length() - n + 1);
   return static_cast<int>(std::clamp<int64_t>(k, 0, std::max<int64_t>(room, 0)));
 }
 

@@ -153,6 +153,24 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
   EXPECT_GE(speculating, 95);
 }
 
+TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
+  for (const double before : {0.4, 0.02}) {  // against a long history of a draft that was worth it, and of one that never was
+    World w;
+    w.overlap = before;
+    KController controller({}, &w.costs);
+    w.run(controller, 200);
+    EXPECT_EQ(w.counts.steps > 150, before > 0.1);
+    w.draft = 0.6;  // no longer worth it at 0.4, but at 0.95
+    for (int i = 0; i < 40; ++i) w.costs.record_draft(1, w.draft);
+    w.run(controller, 200);
+    w.overlap = 0.95;
+    int waited = 0;
+    while (w.step(controller) == 0) ASSERT_LE(++waited, 70);
+    for (int i = 0; i < 10; ++i) EXPECT_GT(w.step(controller), 0) << i << " steps after the probe, overlap " << before << " before";
+    EXPECT_GT(controller.expected_overlap(0), 0.8);
+  }
+}
+
 TEST(Controller, FollowsChangingCosts) {
   World w;
   KController controller({}, &w.costs);

@@ -82,6 +82,16 @@ TEST(Sampler, MatchesTheDefinition) {
     }
 }
 
+TEST(Sampler, ExponentialsAreExactToAFewUlp) {
+  // Two tokens, the second x below the first: probs[1] / probs[0] = e^x.
+  for (int i = 0; i < 20000; ++i) {
+    const float x = -86.f * static_cast<float>(i) / 20000.f;
+    const auto probs = run({0, x, -200.f}, {});
+    ASSERT_NEAR(probs[1] / probs[0] / std::exp(static_cast<double>(x)), 1, 5e-7) << x;
+    ASSERT_EQ(probs[2], 0.f);
+  }
+}
+
 TEST(Sampler, MayOverwriteItsInput) {
   std::vector<float> logits = {0.5f, 2.f, -1.f, 1.f}, in_place = logits;
   const SamplingOptions o{.temperature = 0.8, .top_k = 3, .top_p = 0.95};

@@ -1,0 +1,128 @@
+#include "deploy/generate/generate_command.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/generate/real_models.h"
+
+namespace specdec::deploy {
+namespace {
+
+struct GenerateCommand : RealModels {
+  GenerateOptions options() const {
+    GenerateOptions o;
+    o.target = target.string();
+    o.draft = draft.string();
+    o.has_prompt = true;
+    o.prompt = "Once upon a time";
+    o.max_tokens = 40;
+    o.device.device = "cpu";
+    o.sampling.temperature = 0;
+    return o;
+  }
+  GenerateOutput run(const GenerateOptions& o) {
+    GenerateHooks hooks;
+    hooks.on_note = [&](const std::string& line) { notes.push_back(line); };
+    hooks.on_text = [&](const std::string& text) { streamed += text; };
+    notes.clear();
+    streamed.clear();
+    return run_generate_command(o, hooks, clock);
+  }
+  SystemClock clock;
+  std::vector<std::string> notes;
+  std::string streamed;
+};
+
+TEST_F(GenerateCommand, StreamsTheTextThatTheIdsDecodeTo) {
+  GenerateOptions o = options();
+  const GenerateOutput speculative = run(o);
+  EXPECT_EQ(streamed, speculative.text);
+  EXPECT_EQ(text::Tokenizer(target).decode(speculative.result.tokens, true), speculative.text);
+  EXPECT_GT(speculative.result.counts.accepted, 0);
+  ASSERT_EQ(notes.size(), 2u);  // the memory plan, then one warning: the pair is not bound
+  EXPECT_EQ(notes[0].rfind("memory: ", 0), 0u);
+  EXPECT_EQ(notes[1].rfind("warning: ", 0), 0u);
+  o.draft.clear();
+  const GenerateOutput plain = run(o);
+  EXPECT_EQ(plain.text, speculative.text);
+  EXPECT_EQ(plain.result.counts.steps, 0);
+  EXPECT_EQ(notes.size(), 1u);
+}
+
+TEST_F(GenerateCommand, EmptyPromptIsBosAlone) {
+  GenerateOptions o = options();
+  o.prompt.clear();
+  const GenerateOutput output = run(o);
+  EXPECT_EQ(output.result.tokens.size(), 40u);
+  EXPECT_NE(output.text.find("Once upon a time"), std::string::npos) << output.text;
+  const LoadedPair pair = load_pair({.target = target.string(), .draft = "", .device = {}, .on_plan = {}});
+  EXPECT_EQ(encode_prompt(pair, ""), (std::vector<int32_t>{1}));
+  EXPECT_EQ(encode_prompt(pair, "Once").front(), 1);
+}
+
+TEST_F(GenerateCommand, JsonObject) {
+  GenerateOptions o = options();
+  o.speculation.k = 3;
+  const Json object = to_json(run(o), "2026-11-21T12:00:00Z");
+  EXPECT_EQ(object["schema"], "specdec.generate/1");
+  for (const char* key : {"text", "token_ids", "drafted", "accepted", "steps", "seconds", "finish_reason", "started", "tool_version", "verdict", "inputs"})
+    EXPECT_TRUE(object.contains(key)) << key;
+  EXPECT_EQ(object["token_ids"].size(), 40u);
+  EXPECT_EQ(object["emitted"], 40);
+  EXPECT_EQ(object["finish_reason"], "length");
+  EXPECT_EQ(object["inputs"]["target"]["id"], fingerprint_model(target).id);
+}
+
+TEST_F(GenerateCommand, MessagesNeedATemplateAndTheRightShape) {
+  GenerateOptions o = options();
+  o.has_prompt = false;
+  o.messages_file = (root / "chat.json").string();
+  write_file_atomic(o.messages_file, R"([{"role":"user","content":"Tell me a story"}])");
+  error_of(ErrorKind::kUsage, [&] { run(o); });  // this model has none
+  write_file_atomic(target / "chat_template.jinja", "{% for m in messages %}{{ m.content }}. {% endfor %}Once");
+  const GenerateOutput output = run(o);
+  EXPECT_EQ(output.result.tokens.size(), 40u);
+  for (const char* bad : {"{}", "[]", "[1]", R"([{"role":"user"}])", R"([{"role":"user","content":3}])", "["}) {
+    write_file_atomic(o.messages_file, bad);
+    error_of(ErrorKind::kData, [&] { run(o); });
+  }
+}
+
+TEST_F(GenerateCommand, StaleDraftGeneratesNothing) {
+  bind(fingerprint_model(draft));
+  GenerateOptions o = options();
+  const GenerateOutput refused = run(o);
+  EXPECT_TRUE(refused.stale);
+  EXPECT_TRUE(streamed.empty());
+  EXPECT_EQ(to_json(refused, "")["verdict"], "stale");
+  o.allow_stale = true;
+  EXPECT_FALSE(run(o).stale);
+  EXPECT_EQ(streamed.empty(), false);
+}
+
+TEST_F(GenerateCommand, ContradictingOptions) {
+  GenerateOptions o = options();
+  o.messages_file = "x.json";
+  error_of(ErrorKind::kUsage, [&] { run(o); });
+  o = options();
+  o.has_prompt = false;
+  error_of(ErrorKind::kUsage, [&] { run(o); });
+  o = options();
+  o.max_tokens = 0;
+  error_of(ErrorKind::kUsage, [&] { run(o); });
+  o = options();
+  o.draft.clear();
+  o.speculation.k = 4;
+  error_of(ErrorKind::kUsage, [&] { run(o); });
+  o = options();
+  o.sampling.top_p = 0;
+  error_of(ErrorKind::kUsage, [&] { run(o); });
+  o = options();
+  o.prompt = "\xff\xfe";
+  error_of(ErrorKind::kData, [&] { run(o); });
+  o = options();
+  for (int i = 0; i < 600; ++i) o.prompt += " word";
+  error_of(ErrorKind::kData, [&] { run(o); });
+}
+
+}  // namespace
+}  // namespace specdec::deploy

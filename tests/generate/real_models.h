@@ -1,0 +1,62 @@
+// A copy of the real pair in a temporary directory, with a home of its own for the Hugging Face cache.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/file.h"
+#include "base/schema/binding.h"
+
+namespace specdec::deploy {
+
+struct RealModels : testing::Test {
+  void SetUp() override {
+    const char* shared = std::getenv("SPECDEC_SHARED");
+    const fs::path models = fs::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models";
+    if (!fs::exists(models / "stories260K")) GTEST_SKIP() << models.string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";
+    std::string name = (fs::temp_directory_path() / "specdec_generate_XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root = name;
+    fs::copy(models / "stories260K", target, fs::copy_options::recursive);
+    fs::copy(models / "llama2xs-279K", draft, fs::copy_options::recursive);
+    for (const char* variable : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "XDG_CACHE_HOME"}) unsetenv(variable);
+    setenv("HF_HOME", (root / "hf").c_str(), 1);
+  }
+  void TearDown() override {
+    if (!root.empty()) fs::remove_all(root);
+  }
+  void bind(const Fingerprint& made_for) {
+    DraftBinding binding;
+    binding.target = made_for;
+    binding.kind = "model";
+    binding.training = Json::object();
+    write_file_atomic(draft / "specdec.json", to_json(binding).dump());
+  }
+
+  fs::path root;
+  // Two levels are enough: the paths are made when the fixture has its root.
+  struct Below {
+    const fs::path& root;
+    const char* name;
+    operator fs::path() const { return root / name; }
+    fs::path operator/(const char* file) const { return root / name / file; }
+    std::string string() const { return (root / name).string(); }
+  };
+  Below target{root, "target"}, draft{root, "draft"};
+};
+
+// The message of the Error that f throws; its kind must be `kind`.
+template <class F>
+std::string error_of(ErrorKind kind, F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    EXPECT_EQ(static_cast<int>(e.kind()), static_cast<int>(kind)) << e.what();
+    return e.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace specdec::deploy
