@@ -177,9 +177,9 @@ class Ingest {
     if (record.conversation.empty()) record.conversation = record.id;
     if (!options_.domain.empty()) record.domain = options_.domain;
 
-    std::variant<TokenRow, Rejected> tokenised = tokeniser_.tokenise(record);
+    std::variant<TokenisedRow, Rejected> tokenised = tokeniser_.tokenise(record);
     if (const auto* why = std::get_if<Rejected>(&tokenised)) return reject(source, raw, *why);
-    TokenRow& row = std::get<TokenRow>(tokenised);
+    TokenRow& row = std::get<TokenisedRow>(tokenised).row;
     const int64_t dropped = cut_row(row, options_.max_length);
     if (const auto why = check_learnable(row)) return reject(source, raw, *why);
     if (!holdout && selected_++ < options_.skip) {
@@ -187,6 +187,7 @@ class Ingest {
       return;
     }
     accept(row, record.time, dropped, holdout);
+    result_.unlearnt_turns += std::get<TokenisedRow>(tokenised).unlearnt_turns;
     for (const auto& [name, n] : redactions) result_.index.redactions[name] += n;
   }
 

@@ -14,6 +14,7 @@ struct IngestResult {
   std::string split_rule;      // time | hash | first
   int64_t read_rows = 0;       // records found in the files; = accepted + rejected + duplicates + skipped
   int64_t skipped_rows = 0;    // acceptable rows left out by --skip; rows after --limit are not read
+  int64_t unlearnt_turns = 0;  // earlier answers of accepted chats that the template rewrites (data/tokenise.h)
 };
 
 // Order of the steps for one record: parse, --min-chars, redact, deduplicate, tokenise, cut, --skip, --limit. Rejected rows go to

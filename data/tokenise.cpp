@@ -10,14 +10,21 @@ size_t common_prefix(const std::vector<int32_t>& a, const std::vector<int32_t>& 
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-// End of what the model wrote in the turn that ends at `end`: the answer and its end-of-turn marker, not the line break that
-// templates add for the next turn.
-size_t end_of_turn(const std::string& rendered, size_t begin, size_t end, const std::string& content) {
-  size_t last = end;
-  while (last > begin && std::string_view(" \t\r\n").find(rendered[last - 1]) != std::string_view::npos) --last;
-  // White space at the end of the answer itself belongs to it.
-  const size_t at = rendered.rfind(content, end);
-  return at != std::string::npos && at >= begin && at + content.size() <= end ? std::max(last, at + content.size()) : last;
+size_t common_prefix(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+constexpr std::string_view kBlank = " \t\r\n";
+bool is_blank(std::string_view s) { return s.find_first_not_of(kBlank) == std::string_view::npos; }
+
+// Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the end of
+// `rendered` if the template changed it.
+size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
+  const size_t first = content.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return begin;
+  const std::string_view trimmed = content.substr(first, content.find_last_not_of(kBlank) - first + 1);
+  const size_t at = rendered.find(trimmed, begin);
+  return at == std::string_view::npos ? rendered.size() : at + trimmed.size();
 }
 
 }  // namespace
@@ -40,11 +47,23 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, TokenRow& row) const {
+// The turn of messages.back() ends where its rendering and one that goes on after it part: templates may close a conversation
+// with EOS, but the model ended its turn before that. White space that the template put there is not the model's either.
+size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
+  size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
+  size_t floor = from;
+  if (!turn.content.empty() && is_blank(turn.content.substr(turn.content.size() - 1)))
+    floor = std::max(floor, common_prefix(tokenizer_.encode(turn.before + turn.content, false), tokens));
+  while (end > floor && is_blank(tokenizer_.decode({tokens[end - 1]}, false))) --end;
+  return end;
+}
+
+std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, TokenisedRow& out) const {
   if (!template_)
     throw Error(ErrorKind::kData,
                 "the target has no chat template, so chat rows cannot be tokenised: give prompt + completion or text rows, or add a "
                 "chat_template to the target's tokenizer_config.json");
+  TokenRow& row = out.row;
   const std::string full = template_->render(messages, false);
   row.tokens = tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
@@ -54,23 +73,41 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
       prefix.push_back(messages[i]);
       continue;
     }
-    const std::string where = "messages[" + std::to_string(i) + "]";
+    const bool last = i + 1 == messages.size();
     const std::string before = template_->render(prefix, true);
     prefix.push_back(messages[i]);
-    const std::string after = i + 1 == messages.size() ? full : template_->render(prefix, false);
-    if (!after.starts_with(before) || !full.starts_with(after)) return Rejected{"template_not_prefix_stable", where};
-    const size_t end = end_of_turn(full, before.size(), after.size(), messages[i].content);
+    const Turn turn{before, messages[i].content, last ? render_longer(prefix) : template_->render(prefix, false)};
+    const bool as_served = full.starts_with(before) && (last || common_prefix(turn.other, full) >= end_of_answer(turn.other, before.size(), turn.content));
+    if (!as_served && last) return Rejected{"template_not_prefix_stable", "messages[" + std::to_string(i) + "]"};
+    if (!as_served) {
+      ++out.unlearnt_turns;
+      continue;
+    }
     const size_t from = common_prefix(tokenizer_.encode(before, false), row.tokens);
-    const size_t to = end == full.size() ? row.tokens.size() : common_prefix(tokenizer_.encode(full.substr(0, end), false), row.tokens);
-    if (from < to) std::fill(row.loss_mask.begin() + from, row.loss_mask.begin() + to, 1);
+    // A template that renders the last turn in a way of its own: all of it is the answer.
+    const bool parts_after_answer = !last || common_prefix(turn.other, full) >= end_of_answer(full, before.size(), turn.content);
+    const size_t to = parts_after_answer ? end_of_turn(turn, row.tokens, from) : row.tokens.size();
+    if (from < to) std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from), row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
     row.prompt_tokens = static_cast<int64_t>(from);
   }
   if (!row.loss_mask.empty()) row.loss_mask[0] = 0;  // nothing predicts the first token
   return {};
 }
 
-std::variant<TokenRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& record) const {
-  TokenRow row;
+// The conversation going on; as it is where the template refuses that.
+std::string RowTokeniser::render_longer(std::vector<ChatMessage> messages) const {
+  std::vector<ChatMessage> longer = messages;
+  longer.push_back({"user", "?"});
+  try {
+    return template_->render(longer, false);
+  } catch (const Error&) {
+    return template_->render(messages, false);
+  }
+}
+
+std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& record) const {
+  TokenisedRow out;
+  TokenRow& row = out.row;
   row.id = record.id;
   row.conversation = record.conversation;
   row.domain = record.domain;
@@ -79,7 +116,7 @@ std::variant<TokenRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& rec
   if (!record.messages.empty()) {
     std::optional<Rejected> why;
     try {
-      why = tokenise_chat(record.messages, row);
+      why = tokenise_chat(record.messages, out);
     } catch (const Error& e) {
       // raise_exception's text and limits are the row's fault and may quote it; a missing template is everybody's.
       if (e.kind() != ErrorKind::kData || !template_) throw;
@@ -94,7 +131,7 @@ std::variant<TokenRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& rec
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
-  return row;
+  return out;
 }
 
 int64_t cut_row(TokenRow& row, int64_t max_length) {

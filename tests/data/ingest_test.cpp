@@ -211,7 +211,9 @@ TEST_F(IngestTest, SplitLeaksNoConversation) {
     EXPECT_EQ(holdout.size(), 4u);
     EXPECT_EQ(train.size(), 36u);
     for (const std::string& c : holdout) EXPECT_EQ(train.count(c), 0u) << c;
-    if (times) EXPECT_EQ(holdout, (std::set<std::string>{"c36", "c37", "c38", "c39"}));
+    if (times) {
+      EXPECT_EQ(holdout, (std::set<std::string>{"c36", "c37", "c38", "c39"}));
+    }
     EXPECT_EQ(rows("holdout").size(), 12u);
   }
 }

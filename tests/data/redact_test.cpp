@@ -43,9 +43,8 @@ struct Source {
     const std::string check_input = body + "131400";  // DE as 13 14, then 00
     int rest = 0;
     for (const char c : check_input) rest = (rest * 10 + (c - '0')) % 97;
-    char check[3];
-    std::snprintf(check, sizeof check, "%02d", 98 - rest);
-    std::string iban = "DE" + std::string(check) + body;
+    const int check = 98 - rest;
+    std::string iban = "DE" + std::to_string(check / 10) + std::to_string(check % 10) + body;
     if (of("ab") == 'a') return iban;
     std::string grouped;
     for (size_t i = 0; i < iban.size(); ++i) grouped += (i && i % 4 == 0 ? " " : "") + std::string(1, iban[i]);

@@ -33,7 +33,7 @@ TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
   ToyServer server([&](const ToyRequest& r) -> ToyReply {
     EXPECT_EQ(r.path, "/v1/models");
     switch (++calls) {
-      case 1: return {.drop = true};
+      case 1: return {0, "", "", true};
       case 2: return {429, "", "Retry-After: 7\r\n"};
       case 3: return {503, "", "Retry-After: 100000\r\n"};
       case 4: return {500, "", ""};

@@ -21,7 +21,7 @@ class Tokenise : public testing::Test {
       ADD_FAILURE() << why->reason;
       return {};
     }
-    return std::get<TokenRow>(result);
+    return std::get<TokenisedRow>(result).row;
   }
   static std::string reason(const RowTokeniser& t, const TrafficRecord& record) {
     auto result = t.tokenise(record);
@@ -46,17 +46,35 @@ TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a\n"}}))), "a\n");
 }
 
-TEST_F(Tokenise, TemplateThatRewritesHistoryIsRefused) {
-  // Drops all answers but the last, as reasoning templates do with earlier thoughts.
+TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
+  // Leaves the thought of the last answer only, as reasoning templates do.
   const std::string forgetful =
-      "{% for m in messages %}{% if m['role'] != 'assistant' or loop.last %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endif %}{% endfor %}"
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' and loop.last %}{{ '(hm)' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
   const RowTokeniser t = with(forgetful);
-  EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}})), "template_not_prefix_stable");
-  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a"}}))), "a<|im_end|>");
+  const auto two = t.tokenise(chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}}));
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(two));
+  EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>\n");
   // A generation prompt that the answer does not begin with.
   const RowTokeniser think = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:<think>' }}{% endif %}");
   EXPECT_EQ(reason(think, chat({{"user", "u"}, {"assistant", "a"}})), "template_not_prefix_stable");
+}
+
+TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
+  // Phi-3's form: EOS at the end unless an answer is asked for. "<|" is shared by EOS and by what goes on.
+  const RowTokeniser t = with(
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b b"}}))), "a<|im_end|>|b b<|im_end|>");
+}
+
+TEST_F(Tokenise, Phi3ManyTurns) {
+  const fs::path shared = shared_directory();
+  if (shared.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";
+  const RowTokeniser t(shared / "data/tokenizers/ort-ext/phi-3-mini");
+  const TokenRow r = row(t, chat({{"user", "Hi"}, {"assistant", "Hello there."}, {"user", "Go on"}, {"assistant", " Done.\n"}}));
+  EXPECT_EQ(learnt_text(t.tokenizer(), r), "▁Hello▁there.<|end|>|▁Done.<0x0A><|end|>");
 }
 
 TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
