@@ -1,0 +1,182 @@
+// The runner over decode::Stepper with models that are tables: who fails, who goes on, and that nobody notices the neighbours.
+#include "deploy/serve/engine/stepper_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::deploy {
+namespace {
+
+constexpr int64_t kTokens = 12, kLength = 200;
+constexpr int32_t kPoison = 11;  // never drawn; a prompt that holds it makes a model fail when told to
+
+using decode::toy::Model;
+
+// Mostly the same for target and draft: `noise` is how much of its own a model adds.
+Model table(double noise = 0) {
+  return Model(
+      kTokens,
+      [noise](std::span<const int32_t> context, std::span<float> logits) {
+        const auto shared = decode::toy::random_logits(1), own = decode::toy::random_logits(2);
+        std::vector<float> more(logits.size());
+        shared(context, logits);
+        own(context, more);
+        for (size_t i = 0; i < logits.size(); ++i) logits[i] += static_cast<float>(noise) * more[i];
+        logits[kPoison] = -50;
+      },
+      kLength);
+}
+
+// Every pass that asks for logits of a sequence with the poisoned token throws.
+void fail_on_poison(Model& model) {
+  model.before_pass = [&model](std::span<const decode::Extension> extensions) {
+    for (const decode::Extension& e : extensions) {
+      const auto& cache = model.cache(e.sequence);
+      if (e.num_logits > 0 && std::count(cache.begin(), cache.end(), kPoison) + std::count(e.tokens.begin(), e.tokens.end(), kPoison) > 0)
+        throw Error(ErrorKind::kDevice, "poisoned");
+    }
+  };
+}
+
+struct Bench {
+  explicit Bench(int k = 3) : runner(target, &draft, {{k, 8, VerifyRule::kToken}, 0.7}, clock) {}
+
+  SequenceKey start(std::vector<int32_t> prompt, uint64_t seed, int64_t max_tokens = 30) {
+    SequenceSpec spec;
+    spec.prompt = prompt;
+    spec.max_tokens = max_tokens;
+    spec.seed = seed;
+    left[runner.start(spec)] = max_tokens;
+    return left.rbegin()->first;
+  }
+  // Steps until every sequence has its tokens or failed.
+  void run() {
+    while (!left.empty()) {
+      std::vector<SequenceKey> batch;
+      for (const auto& [key, tokens] : left) batch.push_back(key);
+      std::vector<StepResult> results(batch.size());
+      runner.step(batch, results);
+      for (size_t i = 0; i < batch.size(); ++i) {
+        std::vector<int32_t>& out = answers[batch[i]];
+        out.insert(out.end(), results[i].emitted.begin(), results[i].emitted.end());
+        left[batch[i]] -= static_cast<int64_t>(results[i].emitted.size());
+        accepted += results[i].accepted;
+        drafted += results[i].drafted;
+        if (results[i].failed) failed.insert(batch[i]);
+        if (!results[i].failed && left[batch[i]] > 0) continue;
+        runner.finish(batch[i]);
+        left.erase(batch[i]);
+      }
+    }
+  }
+
+  SystemClock clock;
+  Model target = table(), draft = table(0.5);
+  StepperRunner runner;
+  std::map<SequenceKey, int64_t> left;
+  std::map<SequenceKey, std::vector<int32_t>> answers;
+  std::set<SequenceKey> failed;
+  int64_t accepted = 0, drafted = 0;
+};
+
+TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
+  Bench together;
+  for (int32_t i = 0; i < 7; ++i) together.start({1, i, 2}, static_cast<uint64_t>(i), 10 + 3 * i);
+  together.run();
+  EXPECT_GT(together.accepted, 0);
+  EXPECT_LT(together.accepted, together.drafted);
+  for (int32_t i = 0; i < 7; ++i) {
+    Bench alone;
+    alone.start({1, i, 2}, static_cast<uint64_t>(i), 10 + 3 * i);
+    alone.run();
+    EXPECT_EQ(together.answers[i], alone.answers[0]);
+    EXPECT_EQ(alone.answers[0].size(), static_cast<size_t>(10 + 3 * i));
+  }
+  EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
+}
+
+TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
+  Bench b;
+  fail_on_poison(b.target);
+  b.start({1, 2}, 1);
+  const SequenceKey bad = b.start({1, kPoison, 2}, 2);
+  b.start({1, 3}, 3);
+  b.run();
+  EXPECT_EQ(b.failed, std::set<SequenceKey>{bad});
+  EXPECT_TRUE(b.answers[bad].empty());
+  for (const SequenceKey good : {SequenceKey{0}, SequenceKey{2}}) EXPECT_EQ(b.answers[good].size(), 30u);
+  EXPECT_EQ(b.target.open_sequences() + b.draft.open_sequences(), 0u);
+}
+
+TEST(StepperRunner, ADraftThatFailsCostsOnlyTheSpeculation) {
+  Bench b;
+  fail_on_poison(b.draft);
+  b.start({1, 2}, 1);
+  b.start({1, kPoison, 2}, 2);
+  b.run();
+  EXPECT_TRUE(b.failed.empty());
+  EXPECT_EQ(b.answers[1].size(), 30u);
+  EXPECT_EQ(b.runner.stage_seconds().draft_failures, 1);
+  EXPECT_GT(b.accepted, 0) << "the other one still speculates";
+}
+
+TEST(StepperRunner, AFailedStartLeavesNothingBehind) {
+  Bench b;
+  SequenceSpec spec;
+  spec.max_tokens = 5;
+  EXPECT_THROW(b.runner.start(spec), Error) << "no prompt";
+  const std::vector<int32_t> foreign = {1, 12};
+  spec.prompt = foreign;
+  EXPECT_THROW(b.runner.start(spec), Error) << "outside the vocabulary";
+  EXPECT_EQ(b.target.open_sequences(), 0u);
+  b.start({1}, 1);
+  b.run();
+  EXPECT_EQ(b.answers.begin()->second.size(), 30u);
+}
+
+TEST(StepperRunner, WithoutADraftOrWithKZeroItDecodesPlainly) {
+  Bench plain(0);
+  plain.start({1, 2}, 5);
+  plain.run();
+  EXPECT_EQ(plain.drafted, 0);
+  EXPECT_EQ(plain.draft.passes, 0);
+  SystemClock clock;
+  Model target = table();
+  StepperRunner bare(target, nullptr, {{-1, 8, VerifyRule::kToken}, 0.7}, clock);
+  const std::vector<int32_t> prompt = {1, 2};
+  SequenceSpec spec;
+  spec.prompt = prompt;
+  spec.max_tokens = 30;
+  spec.seed = 5;
+  const SequenceKey key = bare.start(spec);
+  std::vector<int32_t> answer;
+  while (answer.size() < 30) {
+    StepResult result;
+    bare.step({&key, 1}, {&result, 1});
+    ASSERT_EQ(result.emitted.size(), 1u);
+    answer.push_back(result.emitted[0]);
+  }
+  EXPECT_EQ(answer, plain.answers[0]);
+}
+
+TEST(StepperRunner, TimeIsCountedByStage) {
+  Bench b;
+  b.start({1, 2, 3, 4}, 1);
+  b.run();
+  const StageSeconds s = b.runner.stage_seconds();
+  EXPECT_GT(s.prompt, 0);
+  EXPECT_GT(s.draft, 0);
+  EXPECT_GT(s.verify, 0);
+  EXPECT_GE(s.sample, 0);
+}
+
+}  // namespace
+}  // namespace specdec::deploy
