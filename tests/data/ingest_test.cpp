@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/sha256.h"
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {
@@ -320,6 +320,7 @@ TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
     waitpid(child, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 42) << at;
     EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
+    EXPECT_EQ(rows().size(), 12u);  // and the shards still belong to it
   }
 }
 

@@ -1,7 +1,7 @@
 #include "data/redact.h"
 
 #include "base/philox.h"
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/safetensors.h"
 #include "data/answer_log.h"
 #include "data/openai_client.h"
-#include "toy.h"
-#include "toy_server.h"
+#include "tests/data/toy.h"
+#include "tests/data/toy_server.h"
 
 namespace specdec::data {
 namespace {

@@ -1,6 +1,6 @@
 #include "data/row_parser.h"
 
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {

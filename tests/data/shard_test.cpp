@@ -5,7 +5,7 @@
 #include "base/sha256.h"
 #include "data/shard_writer.h"
 #include "data/stats.h"
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {

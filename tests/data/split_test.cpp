@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {

@@ -1,6 +1,6 @@
 // The 200 TinyStories texts on which the reference acceptance figures were computed, made by two commands.
 #include "data/stats.h"
-#include "toy.h"
+#include "tests/data/toy.h"
 
 namespace specdec::data {
 namespace {
