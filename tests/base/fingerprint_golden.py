@@ -39,7 +39,7 @@ for number, (name, shape) in enumerate(shapes):
     size = 4
     for d in shape:
         size *= d
-    data = bytes((i * 7 + i // 251 + number) & 255 for i in range(size))
+    data = bytes(0x3c if i % 4 == 3 else (i * 7 + i // 251 + number) & 255 for i in range(size))
     weights.update(name.encode() + b"\0")
     if size <= 16384:
         weights.update(data)

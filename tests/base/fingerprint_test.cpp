@@ -34,8 +34,8 @@ TEST_F(FingerprintTest, GoldenDigests) {
   EXPECT_EQ(f.config, "b17b4e798db519d93e24e20ccc84f6f92396612d87de5e31b8cb8720e92fd12b");
   EXPECT_EQ(f.tokenizer, "ab085907151575d49ef8dd0437f1ab1405bd0783332b93ed08a0214e412b7810");
   EXPECT_EQ(f.header, "0520458f32ad75865e247947e4b299f83163b6b9a4e891ef9d3bafe3e8dccf97");
-  EXPECT_EQ(f.weights, "4fe0ff729b1f05b2c07503ebfa7badf97ada9307322193a93aa9ad91c6d63cc4");
-  EXPECT_EQ(f.id, "b0362b2efa62a9f111ffd080870e75e9b0050d6e09f1de171d6b017ff33fb7a2");
+  EXPECT_EQ(f.weights, "d5ab9056fd72551e0e3c51c8955b4d6774fed9161f8c4c4c080ff13ec5659fb5");
+  EXPECT_EQ(f.id, "145084163c4c48627e654adc1feab3ef1c1e3e3ef650b907887c65bad08ee04c");
 }
 
 TEST_F(FingerprintTest, ReshardingAndRewritingChangeNothing) {

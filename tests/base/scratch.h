@@ -99,13 +99,13 @@ inline int for_each_kill_point(const std::function<void()>& before, const std::f
 
 struct TinyModel {
   int layers = 1;
-  int bump = 0;  // added to every weight byte: another number is another model of the same shape
+  int bump = 0;  // added to the weights' bytes: another number is another model of the same shape
   int64_t vocab = 320, hidden = 32;
   std::string chat_template = "{{ messages }}";
   int shards = 1;
 };
 
-// A Hugging Face directory with every file that base looks at. Weights are bytes of a fixed pattern.
+// A Hugging Face directory with every file that base looks at. Weights are a fixed pattern of finite numbers.
 inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {}) {
   const Json config = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", m.vocab}, {"hidden_size", m.hidden},
                        {"num_hidden_layers", m.layers}, {"torch_dtype", "float32"}, {"transformers_version", "5.23.0"}};
@@ -123,7 +123,7 @@ inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {})
     size_t size = 4;
     for (int64_t d : shape) size *= static_cast<size_t>(d);
     auto& data = bytes.emplace_back(size);
-    for (size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i * 7 + i / 251 + number + static_cast<size_t>(m.bump));
+    for (size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3c : i * 7 + i / 251 + number + static_cast<size_t>(m.bump));
     const size_t shard = number++ % shards.size();
     shards[shard].push_back({name, "F32", shape, {}});
     weight_map[name] = "model-" + std::to_string(shard) + ".safetensors";

@@ -1,0 +1,250 @@
+// `specdec package` and its subcommands verify | lint | list | promote | rollback.
+#include "deploy/package/package.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/model_directory.h"
+#include "cli/command.h"
+#include "deploy/package/checks.h"
+#include "deploy/package/launch.h"
+#include "deploy/package/store.h"
+
+namespace specdec::cli {
+
+namespace {
+
+struct PackageFlags {
+  std::string target, draft, report, store, name, channel, why, package, engines;
+  bool allow_failed = false, reference_target = false;
+};
+
+// One object on stdout, with what every result carries.
+class Result {
+ public:
+  explicit Result(const char* action) : started_(clock_.seconds()) {
+    json_ = {{"schema", std::string("specdec.package_") + action + "/1"}, {"started", format_utc(clock_.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};
+  }
+  int64_t now() const { return clock_.unix_seconds(); }
+  Json& operator[](const char* key) { return json_[key]; }
+  void print() {
+    json_["seconds"] = clock_.seconds() - started_;
+    std::printf("%s\n", canonical_json(json_).c_str());
+  }
+
+ private:
+  SystemClock clock_;
+  double started_;
+  Json json_;
+};
+
+void require_flags(const std::vector<std::pair<const char*, const std::string*>>& flags) {
+  for (const auto& [name, value] : flags)
+    if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
+}
+
+std::vector<std::string> split_engines(const std::string& text) {
+  std::vector<std::string> engines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) engines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return engines;
+}
+
+// The reason of an exit code that is no error goes last on stderr, as errors do.
+int finish(const Global& global, Result& result, const deploy::PackageOutcome& outcome, const std::string& verdict, const std::string& text) {
+  result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
+  result["reason"] = outcome.reason;
+  if (global.json)
+    result.print();
+  else if (outcome.exit_code == 0)
+    std::printf("%s\n", text.c_str());
+  if (outcome.exit_code != 0) std::fprintf(stderr, "specdec: %s\n", outcome.reason.c_str());
+  return outcome.exit_code;
+}
+
+int run_create(const Global& global, const PackageFlags& flags) {
+  require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &flags.report}, {"--store", &flags.store}});
+  if (!flags.channel.empty()) require_channel_name(flags.channel);
+  Result result("create");
+  deploy::PackageOptions options;
+  const ResolvedModel draft = resolve_model(flags.draft);
+  options.target = resolve_model(flags.target).directory;
+  options.draft = draft.draft.empty() ? draft.directory : draft.draft;
+  options.report = flags.report;
+  options.store = flags.store;
+  options.name = flags.name;
+  options.engines = split_engines(flags.engines);
+  // A directory is referred to by its absolute path, a hub name by itself.
+  if (flags.reference_target) options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
+  options.parent_channel = flags.channel;
+  options.allow_failed = flags.allow_failed;
+  const deploy::PackageOutcome outcome = deploy::create_package(options, result.now(), make_progress(global));
+  for (const std::string& warning : outcome.warnings) log(LogLevel::kWarn, warning);
+  std::string verdict = "packaged", text;
+  if (outcome.exit_code == 0) {
+    text = std::string(outcome.is_new ? "packaged " : "unchanged ") + "sha256-" + outcome.digest + "\n  " + outcome.path.string();
+    result["digest"] = outcome.digest;
+    result["path"] = outcome.path.string();
+    result["is_new"] = outcome.is_new;
+    if (!flags.channel.empty()) {
+      const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now());
+      result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
+      text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
+    }
+  } else {
+    verdict = json_string(read_json(flags.report), "verdict", flags.report, ErrorKind::kData);
+  }
+  result["warnings"] = outcome.warnings;
+  result["inputs"] = {{"target", flags.target}, {"draft", flags.draft}, {"report", flags.report}};
+  return finish(global, result, outcome, verdict, text);
+}
+
+int run_verify(const Global& global, const PackageFlags& flags) {
+  Result result("verify");
+  const deploy::PackageOutcome outcome = deploy::verify_package(flags.package);
+  result["digest"] = outcome.digest;
+  result["path"] = outcome.path.string();
+  result["inputs"] = {{"package", flags.package}};
+  return finish(global, result, outcome, "ok", "ok sha256-" + outcome.digest);
+}
+
+int run_lint(const Global& global, const PackageFlags& flags) {
+  Result result("lint");
+  fs::path target, draft;
+  if (!flags.package.empty()) {
+    const auto package = locate_package(flags.package);
+    if (!package) throw Error(ErrorKind::kData, flags.package + ": not a package (no manifest.json)");
+    target = package->target;
+    draft = package->draft;
+  } else {
+    require_flags({{"PACKAGE, or --target and --draft", &flags.target}, {"--draft", &flags.draft}});
+    target = resolve_model(flags.target).directory;
+    draft = resolve_model(flags.draft).directory;
+  }
+  bool fatal = false;
+  result["findings"] = Json::array();
+  for (const deploy::Finding& f : deploy::check_pair(target, draft)) {
+    fatal |= f.fatal;
+    result["findings"].push_back({{"level", f.fatal ? "error" : "warning"}, {"file", f.file}, {"text", f.text}});
+    if (!global.json) std::printf("%s: %s: %s\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str());
+  }
+  result["verdict"] = fatal ? "error" : "ok";
+  result["inputs"] = {{"target", target.string()}, {"draft", draft.string()}};
+  if (global.json) result.print();
+  else if (result["findings"].empty()) std::printf("nothing to complain about\n");
+  return fatal ? exit_code(ErrorKind::kModel) : 0;
+}
+
+int run_list(const Global& global, const PackageFlags& flags) {
+  Result result("list");
+  result["packages"] = Json::array();
+  for (const deploy::ListedPackage& p : deploy::list_packages(flags.store)) {
+    Json row = {{"digest", p.digest}, {"path", p.path.string()}, {"channels", p.channels}, {"problem", p.problem}};
+    std::string channels, text = p.problem;
+    for (const std::string& c : p.channels) channels += " " + c;
+    if (p.problem.empty()) {
+      const ValidationReport report = validation_report_from_json(p.manifest.report, p.path.string());
+      row["created"] = p.manifest.created;
+      row["verdict"] = report.verdict;
+      row["kind"] = p.manifest.draft_kind;
+      row["alpha"] = report.alpha.value;
+      row["speedup"] = report.has_speed ? Json(report.speedup.value) : Json();
+      row["target"] = p.manifest.target.id;
+      row["parent"] = p.manifest.parent;
+      char figures[96];
+      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", report.verdict.c_str(), report.alpha.value,
+                    report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
+      text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
+    }
+    result["packages"].push_back(row);
+    if (!global.json) std::printf("sha256-%s  %s%s%s\n", p.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←", channels.c_str());
+  }
+  result["verdict"] = "ok";
+  result["inputs"] = {{"store", flags.store}};
+  if (global.json) result.print();
+  return 0;
+}
+
+int run_move(const Global& global, const PackageFlags& flags, bool back) {
+  Result result(back ? "rollback" : "promote");
+  const deploy::ChannelChange change = back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now())
+                                            : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now());
+  result["verdict"] = change.changed ? "changed" : "unchanged";
+  result["channel"] = change.channel;
+  result["from"] = change.from;
+  result["to"] = change.to;
+  result["inputs"] = {{"store", flags.store}};
+  if (global.json)
+    result.print();
+  else
+    std::printf("%s: %s -> sha256-%s\n", change.channel.c_str(), change.from.empty() ? "(new)" : ("sha256-" + change.from.substr(0, 12)).c_str(),
+                change.to.substr(0, 12).c_str());
+  return 0;
+}
+
+void add_store_flag(CLI::App& app, PackageFlags& flags) { app.add_option("--store", flags.store, "Directory of packages/ and refs/")->required(); }
+void add_channel_flags(CLI::App& app, PackageFlags& flags) {
+  app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")->required();
+  app.add_option("--why", flags.why, "Reason, kept in the channel's log");
+}
+
+}  // namespace
+
+void add_package(Cli& cli) {
+  auto flags = std::make_shared<PackageFlags>();
+  CLI::App* app = cli.app.add_subcommand("package", "Publishes a validated pair as one immutable directory; keeps the channels of a store");
+  app->require_subcommand(0, 1);
+  app->add_option("--target", flags->target, "MODEL that answers")->group("Create");
+  app->add_option("--draft", flags->draft, "MODEL that drafts")->group("Create");
+  app->add_option("--report", flags->report, "report.json of specdec validate for this pair")->group("Create");
+  app->add_option("--store", flags->store, "Directory of packages/ and refs/, made where missing")->group("Create");
+  app->add_option("--name", flags->name, "Served model name; default: the target directory's name")->group("Create");
+  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve; default: all")->group("Create");
+  app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
+  app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
+  app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
+  app->footer(
+      "Examples:\n"
+      "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
+      "  specdec package verify store:production\n"
+      "  specdec package lint --target T --draft run/draft\n"
+      "  specdec package promote sha256-1a2b3c4d --store store --channel production --why 'canary was fine'\n"
+      "  specdec package rollback --store store --channel production\n"
+      "Exit codes: 3, 4, 6 the report's verdict; 5 the report or draft belongs to another target; 7 damaged or bad input.");
+
+  CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
+  verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
+  CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse: vocabularies, tokenizers, NaN, config keys");
+  lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
+  lint->add_option("--target", flags->target, "MODEL");
+  lint->add_option("--draft", flags->draft, "MODEL");
+  CLI::App* list = app->add_subcommand("list", "Packages of a store and the channels that name them");
+  add_store_flag(*list, *flags);
+  CLI::App* promote = app->add_subcommand("promote", "Points a channel at a package, after verifying it");
+  promote->add_option("package", flags->package, "Digest (8 digits are enough after sha256-) or PACKAGE")->required();
+  add_store_flag(*promote, *flags);
+  add_channel_flags(*promote, *flags);
+  CLI::App* rollback = app->add_subcommand("rollback", "Points a channel back at the package before the current one");
+  add_store_flag(*rollback, *flags);
+  add_channel_flags(*rollback, *flags);
+
+  const auto select = [&cli, flags](int (*run)(const Global&, const PackageFlags&)) {
+    cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
+  };
+  verify->callback([select] { select(run_verify); });
+  lint->callback([select] { select(run_lint); });
+  list->callback([select] { select(run_list); });
+  promote->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, false); }); });
+  rollback->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, true); }); });
+  app->callback([app, select] {
+    if (app->get_subcommands().empty()) select(run_create);
+  });
+}
+
+}  // namespace specdec::cli

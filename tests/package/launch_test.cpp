@@ -1,0 +1,163 @@
+#include "deploy/package/launch.h"
+
+#include "tests/package/pair.h"
+
+namespace specdec::deploy {
+namespace {
+
+using specdec::testing::get;
+using specdec::testing::put;
+
+LaunchPlan plan() {
+  LaunchPlan p;
+  p.name = "org/Chat-7B";
+  p.target_id = std::string(64, 'a');
+  p.draft_id = std::string(64, 'b');
+  p.dtype = "bf16";
+  p.verify = "token";
+  p.schedule = {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}};
+  return p;
+}
+std::map<std::string, std::string> files(const LaunchPlan& p) { return launch_files(p, known_engines()); }
+
+// Runs a launch script with a stand-in for the engine on PATH and returns the arguments it was called with.
+std::vector<std::string> arguments_of(const std::string& script_name, const std::string& script, const std::string& program, const testing::Scratch& dir) {
+  const fs::path package = dir / "a \"package\" \\ here";
+  put(package / "engines" / script_name, script);
+  put(dir / "bin" / program, "#!/bin/sh\nfor a in \"$@\"; do printf '%s\\n' \"$a\"; done > \"$OUT\"\n");
+  fs::permissions(dir / "bin" / program, fs::perms::owner_all);
+  // The path has quotes: it reaches the shell through the environment.
+  const std::string command = "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
+  ::setenv("SCRIPT", (package / "engines" / script_name).c_str(), 1);
+  EXPECT_EQ(std::system(command.c_str()), 0) << script;
+  std::istringstream lines(get(dir / "out"));
+  std::vector<std::string> arguments;
+  for (std::string line; std::getline(lines, line);) arguments.push_back(line);
+  return arguments;
+}
+std::string after(const std::vector<std::string>& arguments, const std::string& flag) {
+  const auto at = std::find(arguments.begin(), arguments.end(), flag);
+  return at == arguments.end() || at + 1 == arguments.end() ? "" : *(at + 1);
+}
+
+TEST(Launch, VllmGetsTheScheduleAsJson) {
+  const testing::Scratch dir;
+  const auto arguments = arguments_of("vllm.sh", files(plan())["vllm.sh"], "vllm", dir);
+  const std::string package = (dir / "a \"package\" \\ here").string();
+  ASSERT_GE(arguments.size(), 2u);
+  EXPECT_EQ(arguments[0], "serve");
+  EXPECT_EQ(arguments[1], package + "/target");
+  EXPECT_EQ(after(arguments, "--served-model-name"), "org/Chat-7B");
+  EXPECT_EQ(after(arguments, "--dtype"), "bfloat16");
+  EXPECT_EQ(after(arguments, "--port"), "1234");
+  EXPECT_EQ(Json::parse(after(arguments, "--speculative-config")),
+            (Json{{"method", "draft_model"}, {"model", package + "/draft"}, {"num_speculative_tokens", 5}, {"draft_sample_method", "probabilistic"},
+                  {"rejection_sample_method", "standard"}, {"num_speculative_tokens_per_batch_size", {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}}}));
+}
+
+TEST(Launch, VllmFollowsWhatWasValidated) {
+  const testing::Scratch dir;
+  LaunchPlan p = plan();
+  p.verify = "block";
+  p.greedy = true;
+  p.schedule = {{1, 64, 4}};
+  p.target_reference = "/models/it's";
+  const auto arguments = arguments_of("vllm.sh", files(p)["vllm.sh"], "vllm", dir);
+  EXPECT_EQ(arguments[1], "/models/it's");
+  const Json config = Json::parse(after(arguments, "--speculative-config"));
+  EXPECT_EQ(config["rejection_sample_method"], "block");
+  EXPECT_EQ(config["draft_sample_method"], "greedy");
+  EXPECT_EQ(config["num_speculative_tokens"], 4);
+  EXPECT_FALSE(config.contains("num_speculative_tokens_per_batch_size"));
+}
+
+TEST(Launch, SglangStepsDraftTokensAndSchedule) {
+  const testing::Scratch dir;
+  auto made = files(plan());
+  const auto arguments = arguments_of("sglang.sh", made["sglang.sh"], "python", dir);
+  const std::string package = (dir / "a \"package\" \\ here").string();
+  EXPECT_EQ(arguments[1], "sglang.launch_server");
+  EXPECT_EQ(after(arguments, "--model-path"), package + "/target");
+  EXPECT_EQ(after(arguments, "--speculative-algorithm"), "STANDALONE");
+  EXPECT_EQ(after(arguments, "--speculative-draft-model-path"), package + "/draft");
+  EXPECT_EQ(after(arguments, "--speculative-num-steps"), "5");
+  EXPECT_EQ(after(arguments, "--speculative-num-draft-tokens"), "6");
+  EXPECT_EQ(after(arguments, "--speculative-eagle-topk"), "1");
+  EXPECT_EQ(after(arguments, "--speculative-adaptive-config"), package + "/engines/sglang-schedule.json");
+  const Json schedule = Json::parse(made["sglang-schedule.json"]);
+  EXPECT_EQ(schedule["1"]["candidate_steps"], Json::array({5}));
+  EXPECT_EQ(schedule["5"]["candidate_steps"], Json::array({3}));
+  EXPECT_EQ(schedule["17"]["candidate_steps"], Json::array({0}));
+}
+
+TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
+  const testing::Scratch dir;
+  put(dir / "llama/convert_hf_to_gguf.py", "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(sys.argv[1])");
+  ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
+  ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
+  const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
+  const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
+  EXPECT_EQ(after(arguments, "-m"), gguf + "/target.gguf");
+  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft.gguf");
+  EXPECT_EQ(after(arguments, "--spec-type"), "draft-simple");
+  EXPECT_EQ(after(arguments, "--spec-draft-n-max"), "5");
+  EXPECT_EQ(get(gguf + "/draft.gguf"), (dir / "a \"package\" \\ here/draft").string());
+}
+
+TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
+  const std::string yaml = files(plan())["tensorrt-llm.yaml"];
+  for (const char* line : {"\ndtype: bfloat16\n", "\ndisable_overlap_scheduler: true\n", "  decoding_type: DraftTarget\n", "  speculative_model: draft\n",
+                           "  max_draft_len: 5\n", "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
+    EXPECT_NE(yaml.find(line), std::string::npos) << line << " not in\n" << yaml;
+  EXPECT_EQ(yaml.find("    64:"), std::string::npos) << "no speculation beyond the last key";
+  LaunchPlan rising = plan();
+  rising.schedule = {{1, 1, 2}, {2, 8, 4}};
+  EXPECT_EQ(files(rising)["tensorrt-llm.yaml"].find("draft_len_schedule"), std::string::npos) << "the first entry must be the longest";
+}
+
+TEST(Launch, KserveCarriesTheSameConfig) {
+  const std::string yaml = files(plan())["kserve.yaml"];
+  EXPECT_NE(yaml.find("kind: LLMInferenceService"), std::string::npos);
+  EXPECT_NE(yaml.find("name: org-chat-7b\n"), std::string::npos);
+  const size_t begin = yaml.find("--speculative-config ''{") + 23, end = yaml.find("}''", begin) + 1;
+  const Json config = Json::parse(yaml.substr(begin, end - begin));
+  EXPECT_EQ(config["model"], "/mnt/package/draft");
+  EXPECT_EQ(config["num_speculative_tokens_per_batch_size"], (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
+}
+
+TEST(Launch, SpecdecSettings) {
+  const std::string toml = files(plan())["specdec.toml"];
+  for (const char* line : {"[serve]\n", "k = \"auto\"\n", "max-k = 5\n", "verify = \"token\"\n", "dtype = \"bf16\"\n", "batch 1-4: K 5, 5-16: K 3, 17-64: K 0"})
+    EXPECT_NE(toml.find(line), std::string::npos) << toml;
+}
+
+TEST(Launch, NoSpeculationWhereNoKPays) {
+  LaunchPlan p = plan();
+  p.schedule = {{1, 256, 0}};
+  for (const auto& [name, text] : files(p)) EXPECT_EQ(text.find("draft"), std::string::npos) << name << "\n" << text;
+}
+
+TEST(Launch, PlanOfAReport) {
+  ValidationReport report = testing::sample_report({}, {});
+  report.target.id = std::string(64, 'a');
+  const LaunchPlan p = launch_plan(report, "n", "");
+  EXPECT_EQ(p.schedule, report.schedule);
+  EXPECT_EQ(p.max_k(), 5);
+  EXPECT_EQ(p.verify, "block");
+  EXPECT_EQ(p.dtype, "fp32");
+  EXPECT_FALSE(p.greedy);
+  report.schedule.clear();
+  EXPECT_EQ(launch_plan(report, "n", "").max_k(), 4) << "the K of the measured speed-up";
+  report.best_k = 0;
+  EXPECT_EQ(launch_plan(report, "n", "").max_k(), 3) << "the K of the roll-outs";
+  report.schedule = {{2, 8, 1}};
+  EXPECT_EQ(launch_plan(report, "n", "").schedule[0][0], 1) << "batch 1 is always covered";
+}
+
+TEST(Launch, ChosenEnginesOnly) {
+  EXPECT_EQ(launch_files(plan(), {"specdec"}).size(), 1u);
+  testing::expect_error(ErrorKind::kUsage, {"'triton'", "tensorrt-llm"}, [] { launch_files(plan(), {"triton"}); });
+}
+
+}  // namespace
+}  // namespace specdec::deploy

@@ -1,0 +1,254 @@
+#include "deploy/package/package.h"
+
+#include "base/sha256.h"
+#include "deploy/package/store.h"
+#include "tests/package/pair.h"
+
+namespace specdec::deploy {
+namespace {
+
+using specdec::testing::contents;
+using specdec::testing::expect_error;
+using specdec::testing::get;
+using specdec::testing::Pair;
+using specdec::testing::put;
+
+TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
+  const Pair pair;
+  put(pair.dir / "target/README.md", "read me");
+  put(pair.dir / "target/LICENSE", "free");
+  put(pair.dir / "target/pytorch_model.bin", "pickle");
+  put(pair.dir / "target/modeling_x.py", "code");
+  put(pair.dir / "target/sub/x.json", "{}");
+  put(pair.dir / "target/.hidden.json", "{}");
+  const PackageOutcome done = pair.create();
+  ASSERT_EQ(done.exit_code, 0) << done.reason;
+  EXPECT_TRUE(done.is_new);
+  EXPECT_EQ(done.path, pair.dir / "store/packages" / ("sha256-" + done.digest));
+  EXPECT_EQ(done.digest, sha256_hex(get(done.path / "manifest.json")));
+  std::set<std::string> names;
+  for (const auto& [name, bytes] : contents(done.path)) names.insert(name);
+  EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "target/config.json", "target/generation_config.json", "target/model.safetensors",
+                                          "target/tokenizer.json", "target/tokenizer_config.json", "target/README.md", "target/LICENSE",
+                                          "draft/config.json", "draft/generation_config.json", "draft/model.safetensors", "draft/tokenizer.json",
+                                          "draft/tokenizer_config.json", "draft/specdec.json", "engines/specdec.toml", "engines/vllm.sh",
+                                          "engines/sglang.sh", "engines/sglang-schedule.json", "engines/tensorrt-llm.yaml", "engines/llama.cpp.sh",
+                                          "engines/kserve.yaml"}));
+  for (const auto& file : {"config.json", "model.safetensors"})
+    for (const std::string& model : {std::string("target/"), std::string("draft/")})
+      EXPECT_EQ(get(done.path / (model + file)), get(pair.dir / (model + file)));
+  const PackageManifest m = read_manifest(done.path);
+  EXPECT_EQ(m.target, fingerprint_model(pair.dir / "target"));
+  EXPECT_EQ(m.draft, fingerprint_model(pair.dir / "draft"));
+  EXPECT_EQ(m.draft_kind, "prune:1");
+  EXPECT_EQ(m.provenance["training"]["steps"], 5);
+  EXPECT_EQ(m.report, Json::parse(get(pair.dir / "report.json")));
+  EXPECT_EQ(m.created, "2026-11-21T12:00:00Z");
+  EXPECT_FALSE(m.allowed_failed);
+  EXPECT_EQ(check_binding(done.path / "target", done.path / "draft").state, BindingState::kBound);
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
+  EXPECT_TRUE(contents(pair.dir / "store/tmp").empty());
+  EXPECT_NE(fs::status(done.path / "engines/vllm.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
+}
+
+TEST(Package, TheDraftGetsTheTargetsTokenizer) {
+  Pair pair;
+  put(pair.dir / "draft/tokenizer_config.json", R"({"bos_token": "<x>"})");
+  put(pair.dir / "draft/chat_template.jinja", "other");
+  pair.write_report();
+  const PackageOutcome done = pair.create();
+  ASSERT_EQ(done.exit_code, 0) << done.reason;
+  EXPECT_EQ(get(done.path / "draft/tokenizer_config.json"), get(pair.dir / "target/tokenizer_config.json"));
+  EXPECT_FALSE(fs::exists(done.path / "draft/chat_template.jinja"));
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
+}
+
+TEST(Package, SameInputsGiveTheSamePackage) {
+  const Pair pair;
+  const PackageOutcome first = pair.create(), again = pair.create(1795262400 + 86400);
+  EXPECT_TRUE(first.is_new);
+  EXPECT_FALSE(again.is_new);
+  EXPECT_EQ(first.digest, again.digest);
+  EXPECT_EQ(std::distance(fs::directory_iterator(pair.dir / "store/packages"), fs::directory_iterator()), 1);
+  EXPECT_TRUE(contents(pair.dir / "store/tmp").empty());
+}
+
+TEST(Package, ADamagedTwinIsNotReused) {
+  const Pair pair;
+  const PackageOutcome first = pair.create();
+  put(first.path / "draft/config.json", "{}");
+  const PackageOutcome again = pair.create(1795262400 + 5);
+  EXPECT_TRUE(again.is_new);
+  EXPECT_NE(first.digest, again.digest);
+  EXPECT_EQ(verify_package(again.path.string()).exit_code, 0);
+}
+
+TEST(Package, ReportOfAnotherPairIsStale) {
+  const auto refuse = [](const std::string& reason, const std::function<void(Pair&, PackageOptions&)>& change) {
+    Pair pair;
+    PackageOptions options = pair.options();
+    change(pair, options);
+    const PackageOutcome outcome = create_package(options, 0, {});
+    EXPECT_EQ(outcome.exit_code, 5);
+    EXPECT_NE(outcome.reason.find(reason), std::string::npos) << outcome.reason;
+    EXPECT_FALSE(fs::exists(pair.dir / "store/packages")) << "nothing is written";
+  };
+  refuse("target (weights) differ", [](Pair& p, PackageOptions&) { testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8}); });
+  refuse("draft (weights) differ", [](Pair& p, PackageOptions&) { testing::write_tiny_model(p.dir / "draft", {.bump = 1, .vocab = 64, .hidden = 8}); });
+  refuse("roles swapped", [](Pair&, PackageOptions& o) { std::swap(o.target, o.draft); });
+  refuse("was made for target", [](Pair& p, PackageOptions&) {
+    testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+    p.write_report();  // validated, yet the draft was distilled for the target before
+  });
+}
+
+TEST(Package, VerdictsThatAreNoPass) {
+  const std::vector<std::pair<std::string, int>> verdicts = {{"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  for (const auto& [verdict, code] : verdicts) {
+    Pair pair;
+    pair.write_report(verdict);
+    const PackageOutcome refused = pair.create();
+    EXPECT_EQ(refused.exit_code, code);
+    EXPECT_NE(refused.reason.find(verdict), std::string::npos);
+    EXPECT_FALSE(fs::exists(pair.dir / "store"));
+    PackageOptions options = pair.options();
+    options.allow_failed = true;
+    const PackageOutcome allowed = create_package(options, 0, {});
+    ASSERT_EQ(allowed.exit_code, 0) << allowed.reason;
+    EXPECT_TRUE(read_manifest(allowed.path).allowed_failed);
+  }
+}
+
+TEST(Package, BadInputs) {
+  const auto refuse = [](ErrorKind kind, const std::string& reason, const std::function<void(Pair&, PackageOptions&)>& change) {
+    Pair pair;
+    PackageOptions options = pair.options();
+    change(pair, options);
+    expect_error(kind, {reason}, [&] { create_package(options, 0, {}); });
+    EXPECT_FALSE(fs::exists(pair.dir / "store/packages"));
+  };
+  refuse(ErrorKind::kData, "report.json", [](Pair& p, PackageOptions&) { put(p.dir / "report.json", "{"); });
+  refuse(ErrorKind::kData, "none.json", [](Pair& p, PackageOptions& o) { o.report = p.dir / "none.json"; });
+  refuse(ErrorKind::kModel, "model directory", [](Pair& p, PackageOptions& o) { o.draft = p.dir / "none"; });
+  refuse(ErrorKind::kUsage, "--engines: 'triton'", [](Pair&, PackageOptions& o) { o.engines = {"triton"}; });
+  refuse(ErrorKind::kUsage, "--name", [](Pair&, PackageOptions& o) { o.name = "a b"; });
+  refuse(ErrorKind::kModel, "byte for byte", [](Pair& p, PackageOptions&) {
+    put(p.dir / "draft/tokenizer.json", "{}");
+    p.write_report();
+  });
+}
+
+TEST(Package, TargetByReference) {
+  Pair pair;
+  PackageOptions options = pair.options();
+  options.reference = fs::canonical(pair.dir / "target").string();
+  const PackageOutcome done = create_package(options, 0, {});
+  ASSERT_EQ(done.exit_code, 0) << done.reason;
+  EXPECT_FALSE(fs::exists(done.path / "target"));
+  EXPECT_EQ(resolve_package(done.path.string(), true)->target, fs::canonical(pair.dir / "target"));
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 0);
+  testing::write_tiny_model(pair.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  EXPECT_EQ(verify_package(done.path.string()).exit_code, 5);
+}
+
+TEST(Package, VerifyTellsAnotherTargetFromDamage) {
+  Pair pair;
+  const PackageOutcome done = pair.create();
+  const fs::path broken = pair.dir / "broken";
+  const auto copy = [&] {
+    remove_tree(broken);
+    fs::copy(done.path, broken, fs::copy_options::recursive);
+  };
+  copy();
+  EXPECT_EQ(verify_package(broken.string()).exit_code, 0) << "a renamed copy is as good";
+  testing::write_tiny_model(broken / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  const PackageOutcome replaced = verify_package(broken.string());
+  EXPECT_EQ(replaced.exit_code, 5);
+  EXPECT_NE(replaced.reason.find("weights differ"), std::string::npos) << replaced.reason;
+  const auto damaged = [&](const std::string& reason, const std::function<void()>& damage) {
+    copy();
+    damage();
+    try {
+      verify_package(broken.string());
+      ADD_FAILURE() << "not noticed: " << reason;
+    } catch (const Error& e) {
+      EXPECT_EQ(exit_code(e.kind()), 7) << e.what();
+      EXPECT_NE(std::string(e.what()).find(reason), std::string::npos) << e.what();
+    }
+  };
+  damaged("draft/model.safetensors was changed", [&] {
+    std::string bytes = get(broken / "draft/model.safetensors");
+    bytes.back() ^= 1;
+    put(broken / "draft/model.safetensors", bytes);
+  });
+  damaged("truncated", [&] { fs::resize_file(broken / "target/model.safetensors", 900); });
+  damaged("engines/vllm.sh was changed", [&] {
+    std::string bytes = get(broken / "engines/vllm.sh");
+    bytes[30] ^= 1;
+    put(broken / "engines/vllm.sh", bytes);
+  });
+  damaged("extra is not in the manifest", [&] { put(broken / "extra", ""); });
+  damaged("is a link", [&] {
+    fs::remove(broken / "draft/config.json");
+    fs::create_symlink(done.path / "draft/config.json", broken / "draft/config.json");
+  });
+  damaged("manifest.json", [&] { put(broken / "manifest.json", "{}"); });
+  damaged("not a package", [&] { remove_tree(broken); });
+}
+
+// SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole packages
+// and a channel that names one of them, and running the same again ends well.
+TEST(Package, TheStoreIsValidAtEveryKillPoint) {
+  Pair pair(/*in_memory=*/true);
+  const fs::path store = pair.dir / "store";
+  const PackageOutcome old = pair.create();
+  promote(store, old.digest, "prod", "first", 0);
+  testing::write_tiny_model(pair.dir / "draft", {.bump = 3, .vocab = 64, .hidden = 8});
+  pair.bind();
+  pair.write_report();
+  const fs::path clean = pair.dir / "clean";
+  fs::copy(store, clean, fs::copy_options::recursive);
+  int olds = 0, news = 0;
+  const auto restore = [&] {
+    remove_tree(store);
+    fs::copy(clean, store, fs::copy_options::recursive);
+  };
+  const auto run = [&] { promote(store, pair.create(1795262500).digest, "prod", "second", 1795262500); };
+  const auto check = [&](int n) {
+    for (const auto& entry : fs::directory_iterator(store / "packages")) EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << n;
+    const std::string current = read_channel(store, "prod");
+    EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << n;
+    (current == old.digest ? olds : news)++;
+    EXPECT_NO_THROW(list_packages(store)) << n;
+    if (n % 8 != 0) return;
+    EXPECT_NO_THROW(run()) << "running it again after kill point " << n;
+    EXPECT_NE(read_channel(store, "prod"), old.digest);
+    EXPECT_EQ(rollback(store, "prod", "", 0).to, old.digest) << n;
+  };
+  const int points = testing::for_each_kill_point(restore, run, check);
+  EXPECT_GE(points, 50);
+  EXPECT_GT(olds, 45);
+  EXPECT_GE(news, 1);
+}
+
+TEST(Package, FullDiskLeavesTheStoreAsItWas) {
+  Pair pair(/*in_memory=*/true);
+  const PackageOutcome old = pair.create();
+  testing::write_tiny_model(pair.dir / "draft", {.bump = 3, .vocab = 64, .hidden = 8});
+  pair.bind();
+  pair.write_report();
+  const auto before = contents(pair.dir / "store");
+  for (int n = 1; n < 200; ++n) {
+    const int code = testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { pair.create(5); });
+    if (code == 0) {
+      EXPECT_GT(n, 15);
+      return;
+    }
+    EXPECT_EQ(code, 74) << n;
+    EXPECT_EQ(contents(pair.dir / "store"), before) << n;
+  }
+  ADD_FAILURE() << "never finished";
+}
+
+}  // namespace
+}  // namespace specdec::deploy
