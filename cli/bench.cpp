@@ -17,7 +17,8 @@ std::vector<int> parse_list(const char* flag, const std::vector<std::string>& wo
       continue;
     }
     if (word.empty() || word.size() > 4 || word.find_first_not_of("0123456789") != std::string::npos)
-      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected whole numbers" + (allow_auto ? " or auto" : "") + ", found '" + word + "'");
+      throw Error(ErrorKind::kUsage,
+                  std::string(flag) + ": expected whole numbers" + (allow_auto ? " or auto" : "") + ", found '" + word + "'");
     values.push_back(std::stoi(word));
   }
   return values;
@@ -27,18 +28,22 @@ std::vector<int> parse_list(const char* flag, const std::vector<std::string>& wo
 
 void add_bench(Cli& cli) {
   auto options = std::make_shared<deploy::BenchOptions>();
-  CLI::App* sub = cli.app.add_subcommand("bench", "Normal against speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
+  CLI::App* sub = cli.app.add_subcommand(
+      "bench", "Normal against speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")->required()->expected(1, 64);
   sub->add_option("--data", options->data, "Output of data ingest")->required();
   sub->add_option("--out", options->out, "Directory for bench.json and bench.html")->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option_function<std::vector<std::string>>(
-         "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); }, "Draft tokens a step: comma list of numbers and auto")
+         "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); },
+         "Draft tokens a step: comma list of numbers and auto")
       ->delimiter(',')
       ->default_str("2,4,6,auto");
   sub->add_option_function<std::vector<std::string>>(
-         "--batches", [options](const std::vector<std::string>& words) { options->batches = parse_list("--batches", words, false); }, "Sequences decoded together: comma list")
+         "--batches",
+         [options](const std::vector<std::string>& words) { options->batches = parse_list("--batches", words, false); },
+         "Sequences decoded together: comma list")
       ->delimiter(',')
       ->default_str("1,2,4");
   sub->add_option("--prompts", options->prompts, "Prompts, spread over the split")->capture_default_str();
@@ -47,7 +52,8 @@ void add_bench(Cli& cli) {
   add_sampling_flags(*sub, options->sampling);
   sub->add_option("--max-k", options->speculation.max_k, "Upper bound for auto")->capture_default_str()->group("Speculation");
   sub->add_option_function<std::string>(
-         "--verify", [options](const std::string& name) { options->speculation.verify = parse_verify_rule(name); }, "token | block")
+         "--verify", [options](const std::string& name) { options->speculation.verify = parse_verify_rule(name); },
+         "token | block")
       ->default_str("token")
       ->group("Speculation");
   add_device_flags(*sub, options->device);

@@ -7,23 +7,35 @@ namespace specdec::cli {
 
 void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
-  CLI::App* sub = cli.app.add_subcommand("validate", "The gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
+  CLI::App* sub =
+      cli.app.add_subcommand("validate", "The gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
   sub->add_option("--data", options->data, "Output of data ingest")->required();
   sub->add_option("--out", options->out, "Directory for report.json and report.html")->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
-  sub->add_option("--contexts", options->contexts, "target: text the target did not write is answered anew by it | data: the text as it is")->capture_default_str();
-  sub->add_option("--parts", options->parts, "Comma list; with fewer the verdict is inconclusive unless already decided")->capture_default_str();
+  sub->add_option("--contexts", options->contexts,
+                  "target: text the target did not write is answered anew by it | data: the text as it is")
+      ->capture_default_str();
+  sub->add_option("--parts", options->parts, "Comma list; with fewer the verdict is inconclusive unless already decided")
+      ->capture_default_str();
   sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request");
-  sub->add_option("--floor", options->floor, "Fails when acceptance is surely below; under 0.5 needs --force")->capture_default_str()->group("Gate");
+  sub->add_option("--floor", options->floor, "Fails when acceptance is surely below; under 0.5 needs --force")
+      ->capture_default_str()
+      ->group("Gate");
   sub->add_option("--goal", options->goal, "Reported only")->capture_default_str()->group("Gate");
   sub->add_flag("--force", options->force, "Allow a floor below 0.5")->group("Gate");
   sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")->group("Gate");
   sub->add_flag("--exit-zero", options->exit_zero, "Exit 0 whatever the verdict")->group("Gate");
-  sub->add_option("--max-requests", options->max_requests, "Requests of the split, spread evenly; 0 = all")->capture_default_str()->group("Effort");
-  sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens of an answer in roll-outs and new contexts")->capture_default_str()->group("Effort");
-  sub->add_option("--speed-prompts", options->speed_prompts, "Prompts of the measured speed-up")->capture_default_str()->group("Effort");
+  sub->add_option("--max-requests", options->max_requests, "Requests of the split, spread evenly; 0 = all")
+      ->capture_default_str()
+      ->group("Effort");
+  sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens of an answer in roll-outs and new contexts")
+      ->capture_default_str()
+      ->group("Effort");
+  sub->add_option("--speed-prompts", options->speed_prompts, "Prompts of the measured speed-up")
+      ->capture_default_str()
+      ->group("Effort");
   sub->add_option("--speed-tokens", options->speed_tokens, "Tokens of their answers")->capture_default_str()->group("Effort");
   add_sampling_flags(*sub, options->sampling);
   add_speculation_flags(*sub, options->speculation);

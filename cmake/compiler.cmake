@@ -1,10 +1,10 @@
 # Flags every target gets: warnings, hardening (research: reliability), sanitizers, ccache and mold where present.
 add_library(specdec_flags INTERFACE)
 target_compile_options(specdec_flags INTERFACE
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-fno-math-errno>
-  $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:${SPECDEC_SANITIZE}>>>:-fstack-protector-strong;-fstack-clash-protection;-fcf-protection>)
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-fno-math-errno>)
 target_compile_definitions(specdec_flags INTERFACE SPECDEC_VERSION="${SPECDEC_VERSION}" $<$<CONFIG:Debug>:_GLIBCXX_ASSERTIONS>)
 if(NOT SPECDEC_SANITIZE)
+  target_compile_options(specdec_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fstack-protector-strong;-fstack-clash-protection;-fcf-protection>)
   target_compile_options(specdec_flags INTERFACE $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Debug>>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>)
 endif()
 target_include_directories(specdec_flags INTERFACE ${CMAKE_SOURCE_DIR})

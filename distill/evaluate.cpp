@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -11,7 +12,6 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "distill/batcher.h"
-#include "distill/teacher.h"
 
 namespace specdec::distill {
 
@@ -51,10 +51,14 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-}  // namespace
+using TargetLogits = std::function<at::Tensor(const Batch&)>;  // [B·S, V]; empty: no target
 
-Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens) {
+at::Tensor flat_logits(const model::Decoder& decoder, const Batch& batch) {
+  return frozen_logits(decoder, batch.tokens).reshape({-1, decoder.config.vocab_size});
+}
+
+Evaluation evaluate_with(const model::Decoder& draft, const TargetLogits& target, const std::vector<TokenRow>& rows,
+                         double temperature, int64_t batch_tokens) {
   at::NoGradGuard guard;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Evaluation out;
@@ -64,8 +68,8 @@ Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, c
   for (const auto& group : group_rows(rows, order, batch_tokens)) {
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
-    const auto flat = [&](const model::Decoder& d) { return frozen_logits(d, batch.tokens).reshape({-1, d.config.vocab_size}); };
-    const PositionScores scores = score_positions(flat(draft), target ? flat(*target) : at::Tensor(), batch, temperature);
+    const PositionScores scores =
+        score_positions(flat_logits(draft, batch), target ? target(batch) : at::Tensor(), batch, temperature);
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
       RowScore& row = out.rows[group[static_cast<size_t>(position[i] / width)]];
@@ -91,6 +95,20 @@ Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, c
   out.greedy_agreement /= n;
   out.cross_entropy /= n;
   return out;
+}
+
+}  // namespace
+
+Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
+                    double temperature, int64_t batch_tokens) {
+  return evaluate_with(draft,
+                       target ? TargetLogits([&](const Batch& batch) { return flat_logits(*target, batch); }) : TargetLogits(),
+                       rows, temperature, batch_tokens);
+}
+
+Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
+                    int64_t batch_tokens) {
+  return evaluate_with(draft, [&](const Batch& batch) { return teacher.logits(batch); }, rows, temperature, batch_tokens);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

@@ -9,6 +9,7 @@
 
 #include "base/schema/shard_index.h"
 #include "base/statistics.h"
+#include "distill/teacher.h"
 #include "engine/model/weights.h"
 
 namespace specdec::distill {
@@ -30,6 +31,10 @@ struct Evaluation {
 // p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     double temperature, int64_t batch_tokens);
+
+// The same against the answers of a teacher made for these rows, which keeps them between calls.
+Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
+                    int64_t batch_tokens);
 
 // Held-out rows in two halves that share no conversation: one to choose the checkpoint with, one to judge the chosen by.
 // By hash of the conversation, alternating in hash order: the halves differ by at most one conversation.

@@ -193,13 +193,28 @@ std::string to_string(Loss loss) {
   throw Error(ErrorKind::kInternal, "losses: unknown loss");
 }
 
-LossResult loss_and_grad(const LossOptions& options, const LossInput& input) {
+namespace {
+
+void check(const LossOptions& options, const LossInput& input) {
   const bool ce = options.loss == Loss::kCrossEntropy;
   if (input.draft.dim() != 2 || input.rows.numel() == 0 || (!ce && !input.target.sizes().equals(input.draft.sizes())) ||
       (ce && input.labels.numel() != input.draft.size(0)))
     throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V], labels [T] and at least one row");
+}
+
+}  // namespace
+
+LossResult loss_and_grad(const LossOptions& options, const LossInput& input) {
+  if (!input.draft.is_cpu()) return loss_and_grad_aten(options, input);
+  check(options, input);
   at::NoGradGuard guard;
-  return input.draft.is_cpu() ? host_loss(options, input) : device_loss(options, input);
+  return host_loss(options, input);
+}
+
+LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input) {
+  check(options, input);
+  at::NoGradGuard guard;
+  return device_loss(options, input);
 }
 
 }  // namespace specdec::distill

@@ -37,5 +37,7 @@ struct LossResult {
 // Throws Error(kInternal) for R = 0 or shapes that do not fit. Draft logits may require grad; nothing is recorded:
 // the caller runs draft.backward(grad).
 LossResult loss_and_grad(const LossOptions& options, const LossInput& input);
+// The same with ATen operations on any device: what loss_and_grad runs off the CPU.
+LossResult loss_and_grad_aten(const LossOptions& options, const LossInput& input);
 
 }  // namespace specdec::distill

@@ -57,6 +57,10 @@ void enter_run_directory(const Setup& setup) {
                   out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
     return;
   }
+  for (const auto& entry : fs::directory_iterator(out))
+    if (entry.path().filename() != ".lock" && entry.path().extension() != ".partial")
+      throw Error(ErrorKind::kUsage, "--out " + out.string() + ": holds " + entry.path().filename().string() +
+                                         " and no run.json: this is no distillation run, choose another directory");
   write_file_atomic(out / "run.json", now.dump(2) + "\n");
 }
 
@@ -140,11 +144,13 @@ void fill_defaults(Setup& s, const model::DecoderConfig& draft) {
   if (o.max_steps == 0 && o.epochs == 0 && o.time_limit_seconds == 0) o.epochs = 3;
   if (o.max_steps == 0 && o.epochs > 0 && !s.train.rows.empty()) {
     const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-    const double whole = std::floor(o.epochs);
+    // Epochs differ by a batch or so; the mean of the first few stands for all.
+    const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
     double batches = 0;
-    for (int64_t e = 0; e < static_cast<int64_t>(whole); ++e) batches += static_cast<double>(batcher.batches_in_epoch(e));
-    batches += (o.epochs - whole) * static_cast<double>(batcher.batches_in_epoch(static_cast<int64_t>(whole)));
-    o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate))));
+    for (int64_t e = 0; e < looked_at; ++e)
+      batches += static_cast<double>(batcher.batches_in_epoch(e)) / static_cast<double>(looked_at);
+    batches *= o.epochs;
+    o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
   }
 }
 
@@ -231,18 +237,21 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
     outcome.before = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
     options.extra = {{"before", to_json(outcome.before)}, {"search", init.search}};
   }
-  std::unique_ptr<Teacher> teacher;
-  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, s.options.teacher_cache_mib << 20);
+  std::unique_ptr<Teacher> teacher, judge;
+  const int64_t cache = s.options.teacher_cache_mib << 20;
+  if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, cache);
+  if (s.target) judge = std::make_unique<Teacher>(s.target, s.held_out.selection, cache);
   {
-    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), s.target.get()}, draft, clock, progress);
+    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get()}, draft, clock, progress);
     if (checkpoint) trainer.resume(*checkpoint);
     outcome.training = trainer.run();
   }
   teacher.reset();
+  judge.reset();
   outcome.kept_step = restore_best(outcome.training.measured, store, draft);
   outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
   outcome.by_acceptance = s.target != nullptr;
-  outcome.judgement = judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
+  outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
   outcome.selection_conversations = s.held_out.selection_conversations;
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());

@@ -8,19 +8,22 @@
 namespace specdec::distill {
 
 double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seconds) {
-  double progress = 0, warm = 1;  // of the run; of the warm-up
-  const double at = static_cast<double>(step);
+  double progress = 0, warm = 1;  // of the decay; of the warm-up
+  const double at = static_cast<double>(step), total = static_cast<double>(o.total_steps), limit = o.time_limit_seconds;
   if (o.total_steps > 0) {
-    const double total = static_cast<double>(o.total_steps);
-    const double warmup_steps = std::max(1.0, std::ceil(o.warmup_ratio * total));
-    warm = (at + 1) / warmup_steps;
-    progress = total > warmup_steps ? (at - warmup_steps) / (total - warmup_steps) : 1;
-  } else if (o.time_limit_seconds > 0) {
-    const double warmup_seconds = o.warmup_ratio * o.time_limit_seconds;
-    warm = std::min((at + 1) / static_cast<double>(kMinWarmupSteps), warmup_seconds > 0 ? elapsed_seconds / warmup_seconds : 1.0);
-    // The first step would have rate 0 by time; a first small one costs nothing.
-    warm = std::max(warm, 1.0 / static_cast<double>(kMinWarmupSteps) / 10);
-    progress = (elapsed_seconds - warmup_seconds) / std::max(1e-9, o.time_limit_seconds - warmup_seconds);
+    const double warmup = std::max(1.0, std::ceil(o.warmup_ratio * total));
+    warm = (at + 1) / warmup;
+    progress = total > warmup ? (at - warmup) / (total - warmup) : 1;
+  }
+  if (limit > 0) {
+    const double warmup = o.warmup_ratio * limit;
+    progress = std::max(progress, limit > warmup ? (elapsed_seconds - warmup) / (limit - warmup) : 1);
+    if (o.total_steps == 0) {
+      // At least a tenth of a step's share: the very first update would have rate 0 by the clock.
+      const double first = 0.1 / static_cast<double>(kMinWarmupSteps);
+      warm =
+          std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps), warmup > 0 ? elapsed_seconds / warmup : 1.0));
+    }
   }
   progress = std::clamp(progress, 0.0, 1.0);
   const double cosine = o.min_ratio + (1 - o.min_ratio) * 0.5 * (1 + std::cos(std::numbers::pi * progress));

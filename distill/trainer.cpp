@@ -177,7 +177,10 @@ bool Trainer::measure() {
   measured_step_ = step_;
   Measured m{step_, static_cast<double>(step_), last_loss_};  // without held-out rows the last one is as good as any
   if (!data_.selection->empty()) {
-    const Evaluation e = evaluate(draft_, data_.judge, *data_.selection, options_.loss.temperature, options_.batch_tokens);
+    const std::vector<TokenRow>& rows = *data_.selection;
+    const double t = options_.loss.temperature;
+    const Evaluation e = data_.judge ? evaluate(draft_, *data_.judge, rows, t, options_.batch_tokens)
+                                     : evaluate(draft_, nullptr, rows, t, options_.batch_tokens);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
     if (data_.judge) values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});

@@ -51,7 +51,7 @@ struct TrainerData {
   const std::vector<TokenRow>* train = nullptr;
   const std::vector<TokenRow>* selection = nullptr;  // held-out rows the checkpoint is chosen by; may be empty
   Teacher* teacher = nullptr;                        // null for ce
-  const model::Decoder* judge = nullptr;             // target that acceptance is measured against; null: cross entropy
+  Teacher* judge = nullptr;                          // of the selection rows; null: they are scored by cross entropy
 };
 
 struct TrainingSummary {

@@ -19,7 +19,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
-constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16;
+constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {
   if (!ok) throw Error(ErrorKind::kUsage, text);
@@ -30,10 +30,13 @@ void check_options(const BenchOptions& o) {
   validate(o.speculation);
   validate(o.device);
   require(!o.drafts.empty(), "--draft: give at least one");
-  require(o.split == "holdout" || o.split == "train" || o.split == "all", "--split: expected holdout, train or all, found '" + o.split + "'");
+  require(o.split == "holdout" || o.split == "train" || o.split == "all",
+          "--split: expected holdout, train or all, found '" + o.split + "'");
   require(!o.ks.empty() && !o.batches.empty(), "--ks and --batches need at least one value");
-  for (const int k : o.ks) require(k == -1 || (k >= 1 && k <= 32), "--ks: expected integers in [1, 32] or auto, found " + std::to_string(k));
-  for (const int b : o.batches) require(b >= 1 && b <= 1024, "--batches: expected integers in [1, 1024], found " + std::to_string(b));
+  for (const int k : o.ks)
+    require(k == -1 || (k >= 1 && k <= 32), "--ks: expected integers in [1, 32] or auto, found " + std::to_string(k));
+  for (const int b : o.batches)
+    require(b >= 1 && b <= 1024, "--batches: expected integers in [1, 1024], found " + std::to_string(b));
   require(o.prompts >= 1 && o.tokens >= 2, "--prompts: at least 1, --tokens: at least 2");
 }
 
@@ -45,23 +48,28 @@ struct Contender {
   decode::CostModel costs;
   std::unique_ptr<decode::Stepper> stepper;
   double sampled_p_value = 1;
-  std::map<int, GreedyComparison> quality;   // by K
+  std::map<int, GreedyComparison> quality;  // by K
 };
 
 struct Configuration {
-  Contender* contender = nullptr;            // null: normal
+  Contender* contender = nullptr;  // null: normal
   int k = 0;
 };
 
 class Run {
  public:
-  Run(const BenchOptions& options, const Clock& clock, const ProgressFn& progress) : options_(options), clock_(clock), progress_(progress) {}
+  Run(const BenchOptions& options, const Clock& clock, const ProgressFn& progress)
+      : options_(options), clock_(clock), progress_(progress) {}
 
   BenchResult run() {
     const double begun = clock_.seconds();
     result_.started = format_utc(clock_.unix_seconds());
-    result_.inputs = {{"target", {{"path", options_.target}}}, {"drafts", Json::array()}, {"data", {{"path", options_.data}}}, {"split", options_.split},
-                      {"temperature", options_.sampling.temperature}, {"verify", to_string(options_.speculation.verify)}};
+    result_.inputs = {{"target", {{"path", options_.target}}},
+                      {"drafts", Json::array()},
+                      {"data", {{"path", options_.data}}},
+                      {"split", options_.split},
+                      {"temperature", options_.sampling.temperature},
+                      {"verify", to_string(options_.speculation.verify)}};
     if (load()) {
       result_.rounds = kRounds;
       for (const int batch : options_.batches) measure_batch(batch);
@@ -125,7 +133,8 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!decoder) {
       const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = std::make_shared<const model::Decoder>(model::load_decoder(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config)));
+      decoder = std::make_shared<const model::Decoder>(
+          model::load_decoder(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config)));
     }
     auto c = std::make_unique<Contender>();
     c->name = name;
@@ -139,10 +148,13 @@ class Run {
   void read_rows(const fs::path& target) {
     const data::ShardReader reader(options_.data);
     if (reader.index().tokenizer_digest != tokenizer_digest(target))
-      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer than " + target.string() + "'s: run specdec data ingest for this target");
+      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer than " + target.string() +
+                                        "'s: run specdec data ingest for this target");
     result_.inputs["data"]["digest"] = reader.digest();
     const auto rows = reader.rows(options_.split);
-    if (rows.empty()) throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
+    if (rows.empty())
+      throw Error(ErrorKind::kData,
+                  options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
     for (const size_t i : choose_prompts(rows, options_.prompts)) {
       rows_.push_back(rows[i]);
       longest_ = std::max<int64_t>(longest_, static_cast<int64_t>(prompt_of(rows[i]).size()));
@@ -154,7 +166,8 @@ class Run {
     int64_t room = target_->max_length();
     for (const auto& c : contenders_) room = std::min(room, c->model->max_length());
     room -= options_.tokens + 1;
-    if (room < 1) throw Error(ErrorKind::kData, "--tokens " + std::to_string(options_.tokens) + " do not fit the models' context");
+    if (room < 1)
+      throw Error(ErrorKind::kData, "--tokens " + std::to_string(options_.tokens) + " do not fit the models' context");
     int64_t cut = 0;
     for (TokenRow& row : rows_) {
       row.tokens = prompt_of(row);
@@ -169,7 +182,8 @@ class Run {
     result_.answer_tokens = options_.tokens;
   }
 
-  GroupFigures run_one(const Configuration& configuration, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
+  GroupFigures run_one(const Configuration& configuration, std::span<const std::vector<int32_t>> prompts, int64_t tokens,
+                       uint64_t seed) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
     GroupOptions group;
     group.speculation = options_.speculation;
@@ -191,7 +205,8 @@ class Run {
     for (size_t g = 0; g < groups; ++g)
       for (size_t i = 0; i < size; ++i) group_prompts[g].push_back(prompts_[(g * size + i) % n]);
 
-    for (const auto& configuration : configurations) run_one(configuration, group_prompts[0], std::min(kWarmTokens, options_.tokens), options_.device.seed);
+    for (const auto& configuration : configurations)
+      run_one(configuration, group_prompts[0], std::min(kWarmTokens, options_.tokens), options_.device.seed);
     std::vector<GroupFigures> figures(configurations.size());
     std::vector<std::vector<double>> seconds(configurations.size(), std::vector<double>(groups));
     double done = 0;
@@ -202,9 +217,12 @@ class Run {
           const GroupFigures one = run_one(configurations[c], group_prompts[g], options_.tokens, options_.device.seed + g * size);
           seconds[c][g] += one.seconds;
           figures[c].add(one);
-          if (progress_) progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups * configurations.size()), "runs", ""});
+          if (progress_)
+            progress_({"bench: batch " + std::to_string(batch), ++done,
+                       static_cast<double>(kRounds * groups * configurations.size()), "runs", ""});
         }
-    for (size_t c = 0; c < configurations.size(); ++c) add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]));
+    for (size_t c = 0; c < configurations.size(); ++c)
+      add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]));
   }
 
   void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain) {
@@ -224,7 +242,8 @@ class Run {
     row.speedup = gain;
     const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
     const model::MemoryPlan plan =
-        model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr, draft ? draft->weights.embed.scalar_type() : pair_.dtype, batch,
+        model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,
+                           draft ? draft->weights.embed.scalar_type() : pair_.dtype, batch,
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes;
     result_.rows.push_back(row);
@@ -250,12 +269,14 @@ class Run {
     for (const auto& c : contenders_) {
       for (const int k : options_.ks) {
         greedy.k = k;
-        c->quality[k] = compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_), unit_roundoff(dtype()));
+        c->quality[k] = compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_),
+                                        unit_roundoff(dtype()));
       }
       SampledOptions sampled;
       sampled.sampling = options_.sampling;
       sampled.verify = options_.speculation.verify;
       sampled.seed = options_.device.seed;
+      sampled.runs = kSampledRuns;
       c->sampled_p_value = sampled_test(*target_, *c->model, contexts, sampled, clock_, progress_).p_value;
     }
     for (BenchRow& row : result_.rows)

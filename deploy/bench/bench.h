@@ -17,30 +17,30 @@
 namespace specdec::deploy {
 
 struct BenchRow {
-  std::string draft;                 // as given; empty for a normal row
-  int k = 0;                         // -1 = auto
+  std::string draft;  // as given; empty for a normal row
+  int k = 0;          // -1 = auto
   int batch = 1;
   int64_t tokens = 0;
-  double seconds = 0;                // of decoding: from the first step on
-  double ttft_ms = 0;                // mean
+  double seconds = 0;                            // of decoding: from the first step on
+  double ttft_ms = 0;                            // mean
   double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
   AcceptanceCounts counts;
-  Estimate speedup;                  // against the normal row of the batch size; interval over groups, n = groups; n < 4: none
+  Estimate speedup;  // against the normal row of the batch size; interval over groups, n = groups; n < 4: none
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
-  int64_t memory_bytes = 0;          // weights and caches
+  int64_t memory_bytes = 0;  // weights and caches
   bool normal() const { return draft.empty(); }
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
 };
 struct BenchResult {
-  std::string verdict;               // faster | not_worth_it | inconclusive | not_lossless | stale
+  std::string verdict;  // faster | not_worth_it | inconclusive | not_lossless | stale
   std::string reason;
   std::string started;
   double seconds = 0;
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  std::vector<size_t> ranking;       // rows: the best of each draft at the smallest batch size, fastest first
+  std::vector<size_t> ranking;  // rows: the best of each draft at the smallest batch size, fastest first
   std::vector<std::string> notes;
 };
 
@@ -53,7 +53,7 @@ BenchResult run_bench(const BenchOptions& options, const Clock& clock, const Pro
 void judge_bench(BenchResult& result);
 int bench_exit_code(const BenchResult& result);  // stale 5, not_lossless 3, else 0: an experiment that ran is done
 
-Json to_json(const BenchResult& result);         // schema "specdec.bench/1"
+Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
 std::string bench_text(const BenchResult& result);
 // DIR/bench.json and DIR/bench.html, each replaced atomically.

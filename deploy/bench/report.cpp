@@ -14,7 +14,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kLeastGroups = 4;    // fewer units give no interval
+constexpr int64_t kLeastGroups = 4;  // fewer units give no interval
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
@@ -33,27 +33,53 @@ std::string gain(const BenchRow& row) {
 }
 
 Json row_json(const BenchRow& r) {
-  Json out = {{"draft", r.normal() ? Json(nullptr) : Json(r.draft)}, {"mode", r.normal() ? "normal" : "speculative"},
-              {"k", r.k < 0 ? Json("auto") : Json(r.k)}, {"batch", r.batch}, {"tokens", r.tokens}, {"seconds", r.seconds},
-              {"tokens_per_second", r.tokens_per_second()}, {"ttft_ms", r.ttft_ms}, {"itl_ms", {{"p50", r.itl_p50}, {"p95", r.itl_p95}, {"p99", r.itl_p99}}},
-              {"drafted", r.counts.drafted}, {"accepted", r.counts.accepted}, {"rejected", r.counts.drafted - r.counts.accepted},
-              {"length", r.counts.length()}, {"speedup", r.speedup.value}, {"memory_bytes", r.memory_bytes}};
+  Json out = {{"draft", r.normal() ? Json(nullptr) : Json(r.draft)},
+              {"mode", r.normal() ? "normal" : "speculative"},
+              {"k", r.k < 0 ? Json("auto") : Json(r.k)},
+              {"batch", r.batch},
+              {"tokens", r.tokens},
+              {"seconds", r.seconds},
+              {"tokens_per_second", r.tokens_per_second()},
+              {"ttft_ms", r.ttft_ms},
+              {"itl_ms", {{"p50", r.itl_p50}, {"p95", r.itl_p95}, {"p99", r.itl_p99}}},
+              {"drafted", r.counts.drafted},
+              {"accepted", r.counts.accepted},
+              {"rejected", r.counts.drafted - r.counts.accepted},
+              {"length", r.counts.length()},
+              {"speedup", r.speedup.value},
+              {"memory_bytes", r.memory_bytes}};
   out["ci"] = has_interval(r) ? Json({r.speedup.ci.low, r.speedup.ci.high}) : Json(nullptr);
   // No task with a right answer is run here.
   out["quality"] = r.normal() ? Json(nullptr)
-                              : Json({{"greedy_identical", r.greedy_identical}, {"greedy_prompts", r.greedy_prompts}, {"near_ties", r.near_ties},
-                                      {"differences", r.differences}, {"sampled_p_value", r.sampled_p_value}, {"task_score", nullptr}});
+                              : Json({{"greedy_identical", r.greedy_identical},
+                                      {"greedy_prompts", r.greedy_prompts},
+                                      {"near_ties", r.near_ties},
+                                      {"differences", r.differences},
+                                      {"sampled_p_value", r.sampled_p_value},
+                                      {"task_score", nullptr}});
   return out;
 }
 
 std::vector<std::string> cells(const BenchRow& r) {
-  const std::string quality = r.normal() ? "–" : format("%lld / %lld", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts));
-  return {label(r), std::to_string(r.batch), format("%.0f", r.tokens_per_second()), r.normal() ? "1.00" : gain(r), format("%.1f", r.ttft_ms),
-          format("%.2f", r.itl_p50), format("%.2f", r.itl_p95), format("%.2f", r.itl_p99), r.normal() ? "–" : std::to_string(r.counts.accepted),
-          r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted), r.normal() ? "–" : format("%.2f", r.counts.length()), quality,
+  const std::string quality =
+      r.normal() ? "–"
+                 : format("%lld / %lld", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts));
+  return {label(r),
+          std::to_string(r.batch),
+          format("%.0f", r.tokens_per_second()),
+          r.normal() ? "1.00" : gain(r),
+          format("%.1f", r.ttft_ms),
+          format("%.2f", r.itl_p50),
+          format("%.2f", r.itl_p95),
+          format("%.2f", r.itl_p99),
+          r.normal() ? "–" : std::to_string(r.counts.accepted),
+          r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted),
+          r.normal() ? "–" : format("%.2f", r.counts.length()),
+          quality,
           format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20))};
 }
-const std::vector<std::string> kHead = {"", "batch", "tokens/s", "speed-up", "ttft ms", "itl p50 ms", "p95", "p99", "accepted", "rejected", "tokens/step", "same greedy text", "memory MiB"};
+const std::vector<std::string> kHead = {"",    "batch",    "tokens/s", "speed-up",    "ttft ms",          "itl p50 ms", "p95",
+                                        "p99", "accepted", "rejected", "tokens/step", "same greedy text", "memory MiB"};
 
 // Speed-up against K at each batch size, one chart a draft; `auto` stands right of the largest K.
 std::vector<Chart> charts(const BenchResult& result) {
@@ -65,13 +91,25 @@ std::vector<Chart> charts(const BenchResult& result) {
     batches.insert(row.batch);
     if (row.normal()) continue;
     if (std::find(drafts.begin(), drafts.end(), row.draft) == drafts.end()) drafts.push_back(row.draft);
-    if (row.k < 0) automatic = true;
-    else ks.insert(row.k);
+    if (row.k < 0)
+      automatic = true;
+    else
+      ks.insert(row.k);
   }
   std::vector<int> order(ks.begin(), ks.end());
   if (automatic) order.push_back(-1);
   for (const std::string& draft : drafts) {
-    Chart chart{"Speed-up: " + draft, "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "plain decoding", {}, {}};
+    Chart chart{"Speed-up: " + draft,
+                "K, draft tokens a step",
+                "speed-up",
+                Chart::Kind::kLines,
+                {},
+                {},
+                {},
+                1.0,
+                "plain decoding",
+                {},
+                {}};
     for (const int k : order) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(name_of_k(k));
@@ -79,7 +117,8 @@ std::vector<Chart> charts(const BenchResult& result) {
     for (const int batch : batches) {
       Series line{"batch " + std::to_string(batch), {}, {}, {}, false};
       for (const int k : order) {
-        const auto it = std::find_if(result.rows.begin(), result.rows.end(), [&](const BenchRow& r) { return r.draft == draft && r.k == k && r.batch == batch; });
+        const auto it = std::find_if(result.rows.begin(), result.rows.end(),
+                                     [&](const BenchRow& r) { return r.draft == draft && r.k == k && r.batch == batch; });
         const bool there = it != result.rows.end(), interval = there && has_interval(*it);
         constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
         line.y.push_back(there ? it->speedup.value : kNone);
@@ -110,7 +149,8 @@ void judge_bench(BenchResult& result) {
   }
   result.ranking.clear();
   for (const auto& [draft, row] : best) result.ranking.push_back(row);
-  std::sort(result.ranking.begin(), result.ranking.end(), [&](size_t a, size_t b) { return result.rows[a].speedup.value > result.rows[b].speedup.value; });
+  std::sort(result.ranking.begin(), result.ranking.end(),
+            [&](size_t a, size_t b) { return result.rows[a].speedup.value > result.rows[b].speedup.value; });
   if (!lossless) {
     result.verdict = "not_lossless";
     result.reason = "output with a draft differs from the target's own: see quality";
@@ -122,24 +162,40 @@ void judge_bench(BenchResult& result) {
     return;
   }
   const BenchRow& first = result.rows[result.ranking.front()];
-  const double low = has_interval(first) ? first.speedup.ci.low : 0, high = has_interval(first) ? first.speedup.ci.high : first.speedup.value;
+  const double low = has_interval(first) ? first.speedup.ci.low : 0,
+               high = has_interval(first) ? first.speedup.ci.high : first.speedup.value;
   result.verdict = low > 1 ? "faster" : high <= 1 ? "not_worth_it" : "inconclusive";
   result.reason = "fastest at batch " + std::to_string(smallest) + ": " + label(first) + ", speed-up " + gain(first);
 }
 
-int bench_exit_code(const BenchResult& result) { return result.verdict == "stale" ? 5 : result.verdict == "not_lossless" ? 3 : 0; }
+int bench_exit_code(const BenchResult& result) {
+  return result.verdict == "stale" ? 5 : result.verdict == "not_lossless" ? 3 : 0;
+}
 
 Json to_json(const BenchResult& r) {
   Json rows = Json::array(), ranking = Json::array();
   for (const BenchRow& row : r.rows) rows.push_back(row_json(row));
   for (const size_t i : r.ranking) {
     const BenchRow& row = r.rows[i];
-    ranking.push_back({{"draft", row.draft}, {"k", row.k < 0 ? Json("auto") : Json(row.k)}, {"batch", row.batch}, {"speedup", row.speedup.value},
+    ranking.push_back({{"draft", row.draft},
+                       {"k", row.k < 0 ? Json("auto") : Json(row.k)},
+                       {"batch", row.batch},
+                       {"speedup", row.speedup.value},
                        {"draft_efficiency", row.counts.draft_efficiency()}});
   }
-  return {{"schema", "specdec.bench/1"}, {"verdict", r.verdict}, {"reason", r.reason}, {"started", r.started}, {"seconds", r.seconds},
-          {"tool_version", SPECDEC_VERSION}, {"inputs", r.inputs}, {"prompts", r.prompts}, {"answer_tokens", r.answer_tokens}, {"rounds", r.rounds},
-          {"rows", rows}, {"ranking", ranking}, {"notes", r.notes}};
+  return {{"schema", "specdec.bench/1"},
+          {"verdict", r.verdict},
+          {"reason", r.reason},
+          {"started", r.started},
+          {"seconds", r.seconds},
+          {"tool_version", SPECDEC_VERSION},
+          {"inputs", r.inputs},
+          {"prompts", r.prompts},
+          {"answer_tokens", r.answer_tokens},
+          {"rounds", r.rounds},
+          {"rows", rows},
+          {"ranking", ranking},
+          {"notes", r.notes}};
 }
 
 Page bench_page(const BenchResult& r) {
@@ -153,20 +209,26 @@ Page bench_page(const BenchResult& r) {
   page.data = to_json(r);
   for (const size_t i : r.ranking) {
     const BenchRow& row = r.rows[i];
-    page.tiles.push_back({row.draft, gain(row) + " ×", "K " + name_of_k(row.k) + format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
+    page.tiles.push_back({row.draft, gain(row) + " ×",
+                          "K " + name_of_k(row.k) + format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
   }
-  Section speed{"Speed",
-                format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, runs of all configurations interleaved. Times run from the first step to the last "
-                       "token; ttft includes the prompt. itl is the time between two deliveries to a sequence, each of one or more tokens.",
-                       static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens), static_cast<long long>(r.rounds)),
-                charts(r), {}};
+  Section speed{
+      "Speed",
+      format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, runs of all configurations interleaved. Times run "
+             "from the first step to the last "
+             "token; ttft includes the prompt. itl is the time between two deliveries to a sequence, each of one or more tokens.",
+             static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens), static_cast<long long>(r.rounds)),
+      charts(r),
+      {}};
   Table table{"Runs", kHead, {}};
   for (const BenchRow& row : r.rows) table.rows.push_back(cells(row));
   speed.tables.push_back(table);
   if (!r.rows.empty()) page.sections.push_back(speed);
   Section inputs{"Inputs", "", {}, {}};
   Table what{"", {"what", "value"}, {}};
-  for (const auto& [key, value] : r.inputs.items()) what.rows.push_back({key, value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace)});
+  for (const auto& [key, value] : r.inputs.items())
+    what.rows.push_back(
+        {key, value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace)});
   what.rows.push_back({"started", r.started});
   for (const std::string& note : r.notes) what.rows.push_back({"note", note});
   inputs.tables.push_back(what);
@@ -181,16 +243,18 @@ std::string bench_text(const BenchResult& r) {
   size_t width = 6;
   for (const BenchRow& row : r.rows) width = std::max(width, label(row).size());
   width = std::min<size_t>(width, 60);
-  const std::string head = format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", static_cast<int>(width), "", "batch", "tokens/s", "speed-up", "ttft ms", "itl p50",
-                                  "accepted", "rejected", "tok/step", "same greedy text");
+  const std::string head =
+      format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", static_cast<int>(width), "", "batch", "tokens/s", "speed-up",
+             "ttft ms", "itl p50", "accepted", "rejected", "tok/step", "same greedy text");
   if (!r.rows.empty()) out += head;
   for (const BenchRow& row : r.rows) {
     const auto c = cells(row);
     std::string name = c[0];
     if (name.size() > width) name = "…" + name.substr(name.size() - width + 1);
     const int pad = static_cast<int>(width) + (name.rfind("…", 0) == 0 ? 2 : 0);
-    out += format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", pad, name.c_str(), c[1].c_str(), c[2].c_str(), c[3].c_str(), c[4].c_str(), c[5].c_str(),
-                  row.normal() ? "-" : c[8].c_str(), row.normal() ? "-" : c[9].c_str(), row.normal() ? "-" : c[10].c_str(), row.normal() ? "-" : c[11].c_str());
+    out += format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", pad, name.c_str(), c[1].c_str(), c[2].c_str(), c[3].c_str(),
+                  c[4].c_str(), c[5].c_str(), row.normal() ? "-" : c[8].c_str(), row.normal() ? "-" : c[9].c_str(),
+                  row.normal() ? "-" : c[10].c_str(), row.normal() ? "-" : c[11].c_str());
   }
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
   return out;

@@ -11,8 +11,9 @@ struct Lane {
   decode::SeededRandomness randomness;
   decode::KController controller;
   decode::Sequence sequence;
-  double delivered = 0;              // time of the last delivery, 0 before the first
-  Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
+  double delivered = 0;  // time of the last delivery, 0 before the first
+  Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs)
+      : randomness(seed), controller(options, costs) {}
 };
 
 }  // namespace
@@ -26,8 +27,8 @@ void GroupFigures::add(const GroupFigures& other) {
   counts.add(other.counts);
 }
 
-GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, decode::CostModel* costs,
-                       const Clock& clock) {
+GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
+                       decode::CostModel* costs, const Clock& clock) {
   decode::ControllerOptions controller;
   controller.fixed_k = options.speculation.k;
   controller.max_k = std::max({options.speculation.k, options.speculation.max_k, 1});
@@ -75,7 +76,8 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
   figures.prompt_seconds = started - begun;
   figures.seconds = now - started;
   for (auto& lane : lanes) {
-    figures.tokens += static_cast<int64_t>(lane->sequence.tokens.size() - prompts[static_cast<size_t>(&lane - lanes.data())].size());
+    figures.tokens +=
+        static_cast<int64_t>(lane->sequence.tokens.size() - prompts[static_cast<size_t>(&lane - lanes.data())].size());
     figures.counts.add(lane->sequence.counts);
   }
   return figures;

@@ -17,11 +17,11 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kLogitBudget = 32 << 20;   // floats of one model's logits in a pass
+constexpr int64_t kLogitBudget = 32 << 20;  // floats of one model's logits in a pass
 constexpr int64_t kMaxPassTokens = 4096;
 
 struct Measured {
-  at::Tensor alpha, agreement, entropy;      // [N] fp32 on the host
+  at::Tensor alpha, agreement, entropy;  // [N] fp32 on the host
 };
 
 // p, q: fp32 logits [N, V] of the same positions.
@@ -81,11 +81,12 @@ class Scorer {
     while (length > 1 && !row.loss_mask[static_cast<size_t>(length - 1)]) --length;
     for (int64_t t = 0; t < length; ++t)
       if (row.tokens[t] < 0 || row.tokens[t] >= target_.config.vocab_size)
-        throw Error(ErrorKind::kData, "row " + row.id + ": token " + std::to_string(row.tokens[t]) + " is outside the target's vocabulary of " +
-                                          std::to_string(target_.config.vocab_size));
+        throw Error(ErrorKind::kData, "row " + row.id + ": token " + std::to_string(row.tokens[t]) +
+                                          " is outside the target's vocabulary of " + std::to_string(target_.config.vocab_size));
     if (length < 2) return;
     const at::Tensor &te = target_.weights.embed, &de = draft_.weights.embed;
-    jobs_.push_back({&row, &score, length, {target_.config, te.device(), te.scalar_type()}, {draft_.config, de.device(), de.scalar_type()}});
+    jobs_.push_back(
+        {&row, &score, length, {target_.config, te.device(), te.scalar_type()}, {draft_.config, de.device(), de.scalar_type()}});
     jobs_.back().target.reserve(length);
     jobs_.back().draft.reserve(length);
   }
@@ -108,7 +109,7 @@ class Scorer {
  private:
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts, draft_parts;
-    std::vector<int64_t> rows;              // of the logits that are wanted
+    std::vector<int64_t> rows;  // of the logits that are wanted
     std::vector<Job*> owners;
     int64_t logits = 0;
     for (Job& job : jobs_) {
@@ -142,10 +143,12 @@ class Scorer {
   }
 
   static void add_up(const Measured& m, const std::vector<Job*>& owners) {
-    const float *alpha = m.alpha.data_ptr<float>(), *agreement = m.agreement.data_ptr<float>(), *entropy = m.entropy.data_ptr<float>();
+    const float *alpha = m.alpha.data_ptr<float>(), *agreement = m.agreement.data_ptr<float>(),
+                *entropy = m.entropy.data_ptr<float>();
     for (size_t i = 0; i < owners.size(); ++i) {
       if (!std::isfinite(alpha[i]) || !std::isfinite(entropy[i]))
-        throw Error(ErrorKind::kModel, "row " + owners[i]->row->id + ": the logits of a model are not finite: its weights or its arithmetic are broken");
+        throw Error(ErrorKind::kModel, "row " + owners[i]->row->id +
+                                           ": the logits of a model are not finite: its weights or its arithmetic are broken");
       RowScore& s = *owners[i]->score;
       s.alpha += std::min(1.0f, alpha[i]);
       s.agreement += agreement[i];
@@ -161,7 +164,8 @@ class Scorer {
 };
 
 // Mean over requests, interval over conversations.
-Estimate over_conversations(std::span<const TokenRow> rows, std::span<const RowScore> scores, const std::vector<size_t>& members) {
+Estimate over_conversations(std::span<const TokenRow> rows, std::span<const RowScore> scores,
+                            const std::vector<size_t>& members) {
   std::vector<double> values;
   std::vector<size_t> keep;
   for (const size_t i : members)
@@ -181,7 +185,8 @@ Estimate over_conversations(std::span<const TokenRow> rows, std::span<const RowS
 std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft, std::span<const TokenRow> rows,
                                  const SamplingOptions& sampling, const ProgressFn& progress) {
   if (target.config.vocab_size != draft.config.vocab_size)
-    throw Error(ErrorKind::kModel, "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) + " and " + std::to_string(draft.config.vocab_size));
+    throw Error(ErrorKind::kModel, "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) +
+                                       " and " + std::to_string(draft.config.vocab_size));
   const c10::InferenceMode guard;
   std::vector<RowScore> scores(rows.size());
   Scorer scorer(target, draft, sampling);

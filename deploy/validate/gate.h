@@ -8,12 +8,12 @@
 namespace specdec::deploy {
 
 struct GateRules {
-  double floor = 0.60, goal = 0.70;   // of alpha; the goal is only reported
-  std::string stale;                  // why the draft is stale, empty if it is not (or that was allowed)
+  double floor = 0.60, goal = 0.70;  // of alpha; the goal is only reported
+  std::string stale;                 // why the draft is stale, empty if it is not (or that was allowed)
 };
 struct GateVerdict {
-  std::string verdict;                // pass | fail | not_lossless | not_worth_it | inconclusive | stale
-  std::string reason;                 // one line
+  std::string verdict;  // pass | fail | not_lossless | not_worth_it | inconclusive | stale
+  std::string reason;   // one line
 };
 
 // Sampled test: smaller p-values mean that the output is not distributed as the target's.

@@ -77,14 +77,15 @@ class AnswerScorer {
 
 // What the runs of one context add up to.
 struct Tally {
-  std::vector<int64_t> first;          // [V] first tokens
-  std::vector<double> probabilities;   // [V] of the first token
+  std::vector<int64_t> first;         // [V] first tokens
+  std::vector<double> probabilities;  // [V] of the first token
   std::vector<int64_t> bins = std::vector<int64_t>(kBins);
 };
 
 class ContextTest {
  public:
-  ContextTest(decode::CausalModel& target, decode::CausalModel& draft, std::span<const int32_t> context, const SampledOptions& options, uint64_t number)
+  ContextTest(decode::CausalModel& target, decode::CausalModel& draft, std::span<const int32_t> context,
+              const SampledOptions& options, uint64_t number)
       : stepper_(target, &draft, nullptr, nullptr, options.verify_fn),
         context_(context.begin(), context.end()),
         options_(options),
@@ -199,8 +200,8 @@ GreedyComparison compare_answers(decode::CausalModel& target, std::span<const To
   return result;
 }
 
-GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows, RolloutOptions options,
-                                double unit, const ProgressFn& progress) {
+GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows,
+                                RolloutOptions options, double unit, const ProgressFn& progress) {
   options.sampling = SamplingOptions{};
   options.sampling.temperature = 0;
   options.stage = "lossless: with the draft";
@@ -262,7 +263,8 @@ SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft
   const int64_t share = contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(target, draft, contexts[c], options, c);
-    // The time limit is split evenly, so that a slow model still tests every context; it looks at the clock only, never at the draws.
+    // The time limit is split evenly, so that a slow model still tests every context; it looks at the clock only, never at the
+    // draws.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");
@@ -270,7 +272,9 @@ SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft
       context.run_batch(options.seed + 1 + static_cast<uint64_t>(test.runs), count);
       done += count;
       test.runs += count;
-      if (progress) progress({"lossless: sampled", static_cast<double>(test.runs), static_cast<double>(share) * static_cast<double>(contexts.size()), "runs", ""});
+      if (progress)
+        progress({"lossless: sampled", static_cast<double>(test.runs),
+                  static_cast<double>(share) * static_cast<double>(contexts.size()), "runs", ""});
     }
     const ChiSquare one = pearson(context.tally().first, context.tally().probabilities);
     first = {first.statistic + one.statistic, first.df + one.df};

@@ -26,28 +26,28 @@ struct GreedyComparison {
 };
 // Plain and speculative roll-outs at temperature 0, same prompts. Where they part, the target's own logits decide: a near-tie
 // between the two tokens, or a difference.
-GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows, RolloutOptions options,
-                                double unit_roundoff, const ProgressFn& progress = {});
+GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows,
+                                RolloutOptions options, double unit_roundoff, const ProgressFn& progress = {});
 // The judgement alone, of answers that exist already.
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows, std::span<const Rollout> plain,
                                  std::span<const Rollout> speculative, double unit_roundoff);
 
 struct SampledOptions {
-  SamplingOptions sampling;          // temperature 0 is replaced by 1: a greedy draft has no distribution to test
+  SamplingOptions sampling;  // temperature 0 is replaced by 1: a greedy draft has no distribution to test
   VerifyRule verify = VerifyRule::kToken;
   int k = 3;
-  int64_t tokens = 5;                // of every run
-  int64_t runs = 1600;               // over all contexts
+  int64_t tokens = 5;   // of every run
+  int64_t runs = 1600;  // over all contexts
   int batch = 8;
-  double seconds = 30;               // no new run after that, but at least one batch a context
+  double seconds = 30;  // no new run after that, but at least one batch a context
   uint64_t seed = 0;
   decode::Stepper::VerifyFn verify_fn = &decode::verify;
 };
 struct SampledTest {
   int64_t runs = 0;
-  double first_token_p = 1;          // chi-square of the first token by id, summed over contexts
-  double sequence_p = 1;             // chi-square of all tokens' probability transforms
-  double p_value = 1;                // 2 × the smaller, at most 1
+  double first_token_p = 1;  // chi-square of the first token by id, summed over contexts
+  double sequence_p = 1;     // chi-square of all tokens' probability transforms
+  double p_value = 1;        // 2 × the smaller, at most 1
 };
 // Every run answers one of `contexts` (each non-empty) with its own seed. Two tests against the target's own probabilities:
 // first tokens by id (cells that expect fewer than 5 merged), and every token's randomised probability transform

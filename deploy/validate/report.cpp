@@ -20,7 +20,9 @@ std::string format(const char* pattern, Args... args) {
 }
 std::string number(double x, int digits = 3) { return format("%.*f", digits, x); }
 std::string count(int64_t n) { return std::to_string(n); }
-std::string interval(const Estimate& e, int digits = 3) { return "[" + number(e.ci.low, digits) + ", " + number(e.ci.high, digits) + "]"; }
+std::string interval(const Estimate& e, int digits = 3) {
+  return "[" + number(e.ci.low, digits) + ", " + number(e.ci.high, digits) + "]";
+}
 std::string readable(std::string verdict) {
   std::replace(verdict.begin(), verdict.end(), '_', ' ');
   return verdict;
@@ -41,23 +43,46 @@ double length_at(const AcceptanceCounts& c, size_t k) {
 
 Section acceptance_section(const ValidationReport& r) {
   Section s{"Acceptance",
-            "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. Intervals are 90 % and count "
-            "conversations, not tokens.",
-            {}, {}};
+            "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. Intervals are 90 % and "
+            "count conversations, not tokens.",
+            {},
+            {}};
   constexpr int kBins = 25;
-  Chart histogram{"Requests by acceptance", "acceptance of the request", "requests", Chart::Kind::kBars, {}, {}, {{"requests", {}, {}, {}, false}}, {}, "", 0.0, {}};
+  Chart histogram{"Requests by acceptance",
+                  "acceptance of the request",
+                  "requests",
+                  Chart::Kind::kBars,
+                  {},
+                  {},
+                  {{"requests", {}, {}, {}, false}},
+                  {},
+                  "",
+                  0.0,
+                  {}};
   histogram.series[0].y.assign(kBins, 0);
   for (int i = 0; i < kBins; ++i) histogram.x.push_back((i + 0.5) / kBins);
-  for (const double a : r.request_alphas) ++histogram.series[0].y[static_cast<size_t>(std::clamp(static_cast<int>(a * kBins), 0, kBins - 1))];
+  for (const double a : r.request_alphas)
+    ++histogram.series[0].y[static_cast<size_t>(std::clamp(static_cast<int>(a * kBins), 0, kBins - 1))];
   if (!r.request_alphas.empty()) s.charts.push_back(histogram);
   if (!r.segments.empty()) {
-    Chart chart{"Acceptance by segment", "", "acceptance", Chart::Kind::kBars, {}, {}, {{"acceptance", {}, {}, {}, false}}, r.floor, "floor " + number(r.floor, 2), 0.0, 1.0};
+    Chart chart{"Acceptance by segment",
+                "",
+                "acceptance",
+                Chart::Kind::kBars,
+                {},
+                {},
+                {{"acceptance", {}, {}, {}, false}},
+                r.floor,
+                "floor " + number(r.floor, 2),
+                0.0,
+                1.0};
     Table table{"", {"segment", "acceptance", "interval", "requests", "entropy, nats a token", "accepted length"}, {}};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
       push(chart.series[0], segment.alpha);
-      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha), count(segment.alpha.n), number(segment.entropy, 2),
+      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha), count(segment.alpha.n),
+                            number(segment.entropy, 2),
                             segment.rollout.counts.steps ? number(segment.rollout.counts.length(), 2) : "–"});
     }
     s.charts.push_back(chart);
@@ -69,19 +94,41 @@ Section acceptance_section(const ValidationReport& r) {
 Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   const AcceptanceCounts& c = r.rollout.counts;
   Section s{"Roll-outs",
-            format("The server's own step at K = %d, %s verification: %lld steps while the target answers the same prompts. Overlap is what the "
+            format("The server's own step at K = %d, %s verification: %lld steps while the target answers the same prompts. "
+                   "Overlap is what the "
                    "server exports and the monitor compares with.",
                    r.rollout.k, r.rollout.verify.c_str(), static_cast<long long>(c.steps)),
-            {}, {}};
-  Chart positions{"Acceptance by position", "draft position", "", Chart::Kind::kLines, {}, {},
-                  {{"overlap", {}, {}, {}, false}, {"conditional (accepted / reached)", {}, {}, {}, true}, {"marginal (accepted / drafted)", {}, {}, {}, false}},
-                  {}, "", 0.0, 1.0};
-  Chart lengths{"Tokens a step against K", "K, draft tokens a step", "accepted length", Chart::Kind::kLines, {}, {},
-                {{"from measured overlap", {}, {}, {}, false}, {"measured", {}, {}, {}, false}}, {}, "", 1.0, {}};
+            {},
+            {}};
+  Chart positions{"Acceptance by position",
+                  "draft position",
+                  "",
+                  Chart::Kind::kLines,
+                  {},
+                  {},
+                  {{"overlap", {}, {}, {}, false},
+                   {"conditional (accepted / reached)", {}, {}, {}, true},
+                   {"marginal (accepted / drafted)", {}, {}, {}, false}},
+                  {},
+                  "",
+                  0.0,
+                  1.0};
+  Chart lengths{"Tokens a step against K",
+                "K, draft tokens a step",
+                "accepted length",
+                Chart::Kind::kLines,
+                {},
+                {},
+                {{"from measured overlap", {}, {}, {}, false}, {"measured", {}, {}, {}, false}},
+                {},
+                "",
+                1.0,
+                {}};
   Table table{"", {"position", "reached", "accepted", "overlap", "interval", "conditional", "marginal"}, {}};
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     if (c.reached_at[i] == 0) break;
-    const Estimate overlap = i < d.overlap_at.size() ? d.overlap_at[i] : Estimate{c.overlap(i), {c.overlap(i), c.overlap(i)}, c.reached_at[i]};
+    const Estimate overlap =
+        i < d.overlap_at.size() ? d.overlap_at[i] : Estimate{c.overlap(i), {c.overlap(i), c.overlap(i)}, c.reached_at[i]};
     positions.x.push_back(static_cast<double>(i + 1));
     push(positions.series[0], overlap);
     positions.series[1].y.push_back(c.conditional(i));
@@ -89,8 +136,8 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
     lengths.x.push_back(static_cast<double>(i + 1));
     lengths.series[0].y.push_back(length_at(c, i + 1));
     lengths.series[1].y.push_back(static_cast<int>(i + 1) == r.rollout.k ? c.length() : kNone);
-    table.rows.push_back({count(static_cast<int64_t>(i + 1)), count(c.reached_at[i]), count(c.accepted_at[i]), number(overlap.value), interval(overlap),
-                          number(c.conditional(i)), number(c.marginal(i))});
+    table.rows.push_back({count(static_cast<int64_t>(i + 1)), count(c.reached_at[i]), count(c.accepted_at[i]),
+                          number(overlap.value), interval(overlap), number(c.conditional(i)), number(c.marginal(i))});
   }
   s.charts = {positions, lengths};
   s.tables.push_back(table);
@@ -99,11 +146,14 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
 
 Section speed_section(const ValidationReport& r) {
   Section s{"Speed",
-            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, runs interleaved, ratio of summed times. Predicted: tau / (K·c + v) "
+            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, runs interleaved, ratio of summed "
+                   "times. Predicted: tau / (K·c + v) "
                    "from measured costs, sampling and host time included.",
                    r.best_k),
-            {}, {}};
-  Chart chart{"Speed-up against K", "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "break-even", {}, {}};
+            {},
+            {}};
+  Chart chart{
+      "Speed-up against K", "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "break-even", {}, {}};
   std::set<int> ks;
   std::map<int, std::map<int, double>> by_batch;
   for (const auto& row : r.table) {
@@ -142,10 +192,18 @@ Section speed_section(const ValidationReport& r) {
 Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
   Section s{"Inputs", "", {}, {}};
   Table table{"", {"what", "value"}, {}};
-  table.rows = {{"target", r.target_path}, {"target id", r.target.id}, {"draft", r.draft_path}, {"draft id", r.draft.id}, {"data", r.data_path},
-                {"data digest", r.data_digest}, {"split, contexts", r.split + ", " + r.contexts}, {"device, dtype", r.device + ", " + r.dtype},
-                {"temperature", number(r.temperature, 2)}, {"floor, goal", number(r.floor, 2) + ", " + number(r.goal, 2)},
-                {"started", r.started + ", took " + number(r.seconds, 1) + " s"}, {"specdec", r.tool_version}};
+  table.rows = {{"target", r.target_path},
+                {"target id", r.target.id},
+                {"draft", r.draft_path},
+                {"draft id", r.draft.id},
+                {"data", r.data_path},
+                {"data digest", r.data_digest},
+                {"split, contexts", r.split + ", " + r.contexts},
+                {"device, dtype", r.device + ", " + r.dtype},
+                {"temperature", number(r.temperature, 2)},
+                {"floor, goal", number(r.floor, 2) + ", " + number(r.goal, 2)},
+                {"started", r.started + ", took " + number(r.seconds, 1) + " s"},
+                {"specdec", r.tool_version}};
   s.tables.push_back(table);
   if (!d.notes.empty()) {
     Table notes{"Notes", {"", ""}, {}};
@@ -156,15 +214,17 @@ Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
 }
 
 std::string lossless_summary(const ValidationReport& r) {
-  return format("%lld of %lld identical, %lld near-ties, %lld differences", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts),
-                static_cast<long long>(r.near_ties), static_cast<long long>(r.differences));
+  return format("%lld of %lld identical, %lld near-ties, %lld differences", static_cast<long long>(r.greedy_identical),
+                static_cast<long long>(r.greedy_prompts), static_cast<long long>(r.near_ties),
+                static_cast<long long>(r.differences));
 }
 
 std::string schedule_summary(const ValidationReport& r) {
   std::string text;
   for (const auto& row : r.schedule) {
     if (!text.empty()) text += ", ";
-    text += "batch " + std::to_string(row[0]) + (row[0] == row[1] ? "" : "–" + std::to_string(row[1])) + ": " + (row[2] ? "K " + std::to_string(row[2]) : "plain");
+    text += "batch " + std::to_string(row[0]) + (row[0] == row[1] ? "" : "–" + std::to_string(row[1])) + ": " +
+            (row[2] ? "K " + std::to_string(row[2]) : "plain");
   }
   return text;
 }
@@ -183,12 +243,19 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
     page.tiles.push_back({"Greedy agreement", number(r.greedy_agreement), count(r.tokens) + " tokens"});
   }
   if (r.rollout.counts.steps > 0)
-    page.tiles.push_back({"Tokens a step", number(r.rollout.counts.length(), 2), format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
-  if (r.has_speed) page.tiles.push_back({"Speed-up, batch 1", number(r.speedup.value, 2) + " ×", interval(r.speedup, 2) + format(", predicted %.2f", r.predicted_speedup)});
-  if (r.has_lossless) page.tiles.push_back({"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts), format("%lld near-ties, %lld differences",
-                                            static_cast<long long>(r.near_ties), static_cast<long long>(r.differences))});
+    page.tiles.push_back({"Tokens a step", number(r.rollout.counts.length(), 2),
+                          format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
+  if (r.has_speed)
+    page.tiles.push_back({"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
+                          interval(r.speedup, 2) + format(", predicted %.2f", r.predicted_speedup)});
+  if (r.has_lossless)
+    page.tiles.push_back(
+        {"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
+         format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties), static_cast<long long>(r.differences))});
   if (r.has_lossless) page.tiles.push_back({"Sampled test", format("p = %.2g", r.sampled_p_value), "limit 1e-4"});
-  if (r.baseline) page.tiles.push_back({"Against the baseline", format("%+.3f", r.baseline->difference.value), interval(r.baseline->difference) + ", " + count(r.baseline->difference.n) + " pairs"});
+  if (r.baseline)
+    page.tiles.push_back({"Against the baseline", format("%+.3f", r.baseline->difference.value),
+                          interval(r.baseline->difference) + ", " + count(r.baseline->difference.n) + " pairs"});
   if (r.alpha.n > 0) page.sections.push_back(acceptance_section(r));
   if (r.rollout.counts.steps > 0) page.sections.push_back(rollout_section(r, d));
   if (r.has_speed) page.sections.push_back(speed_section(r));
@@ -200,27 +267,36 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   std::string out = readable(r.verdict) + ": " + r.reason + "\n\n";
   const auto line = [&](const char* name, const std::string& text) { out += format("  %-18s ", name) + text + "\n"; };
   if (r.alpha.n > 0) {
-    line("acceptance", number(r.alpha.value) + " " + interval(r.alpha) + format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
-                                                                               static_cast<long long>(r.tokens), r.floor, r.goal));
+    line("acceptance", number(r.alpha.value) + " " + interval(r.alpha) +
+                           format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
+                                  static_cast<long long>(r.tokens), r.floor, r.goal));
     line("greedy agreement", number(r.greedy_agreement));
-    for (const SegmentFigure& s : r.segments) line(("  " + s.name).substr(0, 18).c_str(), number(s.alpha.value) + " " + interval(s.alpha) + "  " + count(s.alpha.n) + " requests");
+    for (const SegmentFigure& s : r.segments)
+      line(("  " + s.name).substr(0, 18).c_str(),
+           number(s.alpha.value) + " " + interval(s.alpha) + "  " + count(s.alpha.n) + " requests");
   }
   if (r.rollout.counts.steps > 0) {
     std::string overlaps;
-    for (size_t i = 0; i < r.rollout.counts.reached_at.size() && r.rollout.counts.reached_at[i] > 0; ++i) overlaps += " " + number(r.rollout.counts.overlap(i), 2);
-    line("tokens a step", format("%.2f at K = %d, draft efficiency %.2f", r.rollout.counts.length(), r.rollout.k, r.rollout.counts.draft_efficiency()));
+    for (size_t i = 0; i < r.rollout.counts.reached_at.size() && r.rollout.counts.reached_at[i] > 0; ++i)
+      overlaps += " " + number(r.rollout.counts.overlap(i), 2);
+    line("tokens a step", format("%.2f at K = %d, draft efficiency %.2f", r.rollout.counts.length(), r.rollout.k,
+                                 r.rollout.counts.draft_efficiency()));
     line("overlap", overlaps.substr(std::min<size_t>(1, overlaps.size())));
   }
   if (r.has_speed) {
-    line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) + format("  at batch 1, K = %d; predicted %.2f", r.best_k, r.predicted_speedup));
-    line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost, r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
+    line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) +
+                         format("  at batch 1, K = %d; predicted %.2f", r.best_k, r.predicted_speedup));
+    line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost,
+                         r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
     if (!r.schedule.empty()) line("schedule", schedule_summary(r));
   }
   if (r.has_lossless) {
     line("greedy text", lossless_summary(r));
     line("sampled test", format("p = %.2g (fails at or below 1e-4)", r.sampled_p_value));
   }
-  if (r.baseline) line("against baseline", format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " + count(r.baseline->difference.n) + " paired requests");
+  if (r.baseline)
+    line("against baseline", format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
+                                 count(r.baseline->difference.n) + " paired requests");
   for (const std::string& note : d.notes) line("note", note);
   line("took", number(r.seconds, 1) + " s");
   return out;

@@ -11,8 +11,8 @@ namespace specdec::deploy {
 
 // What the page shows beside the report itself.
 struct ReportDetails {
-  std::vector<Estimate> overlap_at;        // of the roll-outs, with intervals by conversation
-  std::vector<std::string> notes;          // warnings and what was left out, one line each
+  std::vector<Estimate> overlap_at;  // of the roll-outs, with intervals by conversation
+  std::vector<std::string> notes;    // warnings and what was left out, one line each
 };
 
 Page report_page(const ValidationReport& report, const ReportDetails& details);

@@ -3,10 +3,10 @@
 
 namespace specdec::deploy::assets {
 
-extern const char kUplotJs[];        // uPlot 1.6.32, MIT (npm: uplot)
+extern const char kUplotJs[];  // uPlot 1.6.32, MIT (npm: uplot)
 extern const char kUplotCss[];
 extern const char kUplotLicense[];
-extern const char kReportJs[];       // ours: draws the charts of a page
+extern const char kReportJs[];  // ours: draws the charts of a page
 extern const char kReportCss[];
 
 }  // namespace specdec::deploy::assets

@@ -21,7 +21,8 @@ std::string csp_hash(const std::string& content) {
   static const char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const std::string hex = sha256_hex(content);
   std::vector<unsigned> bytes;
-  for (size_t i = 0; i < hex.size(); i += 2) bytes.push_back(static_cast<unsigned>(hex_digit(hex[i]) * 16 + hex_digit(hex[i + 1])));
+  for (size_t i = 0; i < hex.size(); i += 2)
+    bytes.push_back(static_cast<unsigned>(hex_digit(hex[i]) * 16 + hex_digit(hex[i + 1])));
   std::string out = "'sha256-";
   for (size_t i = 0; i < bytes.size(); i += 3) {
     const size_t left = std::min<size_t>(3, bytes.size() - i);
@@ -51,9 +52,14 @@ bool has_points(const Chart& chart) {
 Json chart_json(const Chart& chart) {
   Json series = Json::array();
   for (const Series& s : chart.series)
-    series.push_back({{"name", s.name}, {"y", numbers(s.y)}, {"low", numbers(s.low)}, {"high", numbers(s.high)}, {"dashed", s.dashed}});
-  Json out = {{"kind", chart.kind == Chart::Kind::kBars ? "bars" : "lines"}, {"xLabel", chart.x_label}, {"yLabel", chart.y_label},
-              {"x", numbers(chart.x)}, {"xNames", chart.x_names}, {"series", series}};
+    series.push_back(
+        {{"name", s.name}, {"y", numbers(s.y)}, {"low", numbers(s.low)}, {"high", numbers(s.high)}, {"dashed", s.dashed}});
+  Json out = {{"kind", chart.kind == Chart::Kind::kBars ? "bars" : "lines"},
+              {"xLabel", chart.x_label},
+              {"yLabel", chart.y_label},
+              {"x", numbers(chart.x)},
+              {"xNames", chart.x_names},
+              {"series", series}};
   if (chart.rule) out["rule"] = {{"y", *chart.rule}, {"name", chart.rule_name}};
   if (chart.y_min) out["yMin"] = *chart.y_min;
   if (chart.y_max) out["yMax"] = *chart.y_max;
@@ -81,7 +87,8 @@ std::string section_html(const Section& section, Json& charts) {
   std::string figures;
   for (const Chart& chart : section.charts) {
     if (!has_points(chart)) continue;
-    figures += "<figure><figcaption>" + escape_html(chart.title) + "</figcaption><div class=\"chart\" data-chart=\"" + std::to_string(charts.size()) + "\"></div></figure>";
+    figures += "<figure><figcaption>" + escape_html(chart.title) + "</figcaption><div class=\"chart\" data-chart=\"" +
+               std::to_string(charts.size()) + "\"></div></figure>";
     charts.push_back(chart_json(chart));
   }
   if (!figures.empty()) out += "<div class=\"charts\">" + figures + "</div>";
@@ -96,12 +103,23 @@ std::string escape_html(const std::string& text) {
   std::string out;
   for (const char c : valid_utf8(text)) {
     switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '"': out += "&quot;"; break;
-      case '\'': out += "&#39;"; break;
-      default: out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+      case '&':
+        out += "&amp;";
+        break;
+      case '<':
+        out += "&lt;";
+        break;
+      case '>':
+        out += "&gt;";
+        break;
+      case '"':
+        out += "&quot;";
+        break;
+      case '\'':
+        out += "&#39;";
+        break;
+      default:
+        out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
     }
   }
   return out;
@@ -125,18 +143,24 @@ std::string render_html(const Page& page) {
   for (const Section& section : page.sections) body += section_html(section, charts);
   std::string tiles;
   for (const Tile& t : page.tiles)
-    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) + "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
+    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) + "</dd><dd class=\"note\">" +
+             escape_html(t.note) + "</dd></div>";
   const std::string verdict_class = page.verdict_class == "good" || page.verdict_class == "bad" ? page.verdict_class : "open";
   std::string out =
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-      "base-uri 'none'; form-action 'none'; style-src " + csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " + csp_hash(scripts[1]) +
-      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\n<title>" +
-      escape_html(page.title) + "</title>\n<style>" + styles[0] + "</style>\n<style>" + styles[1] + "</style>\n</head><body><main>\n<header><h1>" +
-      escape_html(page.title) + "</h1><p class=\"verdict " + verdict_class + "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" "
+      "content=\"default-src 'none'; "
+      "base-uri 'none'; form-action 'none'; style-src " +
+      csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " + csp_hash(scripts[1]) +
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light "
+      "dark\">\n<title>" +
+      escape_html(page.title) + "</title>\n<style>" + styles[0] + "</style>\n<style>" + styles[1] +
+      "</style>\n</head><body><main>\n<header><h1>" + escape_html(page.title) + "</h1><p class=\"verdict " + verdict_class +
+      "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
       "</p></header>\n<dl class=\"tiles\">" + tiles + "</dl>\n" + body + "</main>\n";
   out += "<script type=\"application/json\" id=\"charts\">" + script_json(charts) + "</script>\n";
   out += "<script type=\"application/json\" id=\"result\">" + script_json(page.data) + "</script>\n";
-  out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] + "</script>\n<script>" + scripts[1] + "</script>\n</body></html>\n";
+  out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] + "</script>\n<script>" +
+         scripts[1] + "</script>\n</body></html>\n";
   return out;
 }
 

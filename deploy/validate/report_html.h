@@ -20,17 +20,17 @@ struct Chart {
   enum class Kind { kLines, kBars };
   std::string title, x_label, y_label;
   Kind kind = Kind::kLines;
-  std::vector<double> x;                 // ascending
-  std::vector<std::string> x_names;      // shown instead of numbers where not empty
+  std::vector<double> x;             // ascending
+  std::vector<std::string> x_names;  // shown instead of numbers where not empty
   std::vector<Series> series;
-  std::optional<double> rule;            // a horizontal line, labelled
+  std::optional<double> rule;  // a horizontal line, labelled
   std::string rule_name;
   std::optional<double> y_min, y_max;
 };
 struct Table {
   std::string title;
   std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;   // first column left-aligned, others right
+  std::vector<std::vector<std::string>> rows;  // first column left-aligned, others right
 };
 struct Tile {
   std::string name, value, note;
@@ -44,7 +44,7 @@ struct Page {
   std::string title, verdict, verdict_class, reason;  // verdict_class: good | bad | open
   std::vector<Tile> tiles;
   std::vector<Section> sections;
-  Json data;                             // the machine-readable result, embedded whole
+  Json data;  // the machine-readable result, embedded whole
 };
 
 // Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.

@@ -12,7 +12,9 @@ namespace specdec::deploy {
 
 namespace {
 
-std::string unit_of(const TokenRow& row) { return row.conversation.empty() ? "request " + row.id : "conversation " + row.conversation; }
+std::string unit_of(const TokenRow& row) {
+  return row.conversation.empty() ? "request " + row.id : "conversation " + row.conversation;
+}
 
 // Groups positions of `members` by conversation, in order of first appearance.
 std::vector<std::vector<size_t>> by_conversation(std::span<const TokenRow> rows, std::span<const size_t> members) {
@@ -32,7 +34,8 @@ struct Running {
   decode::SeededRandomness randomness;
   decode::KController controller;
   decode::Sequence sequence;
-  Running(size_t row, uint64_t seed, const decode::ControllerOptions& options) : row(row), randomness(seed), controller(options, nullptr) {}
+  Running(size_t row, uint64_t seed, const decode::ControllerOptions& options)
+      : row(row), randomness(seed), controller(options, nullptr) {}
 };
 
 class Roller {
@@ -53,7 +56,8 @@ class Roller {
     const int64_t prompt = std::max<int64_t>(row.prompt_tokens, 1);
     if (row.tokens.empty() || prompt >= target_.max_length()) return false;
     auto r = std::make_unique<Running>(index, row_seed(options_.seed, row.id), controller_);
-    r->sequence.tokens.assign(row.tokens.begin(), row.tokens.begin() + std::min<int64_t>(prompt, static_cast<int64_t>(row.tokens.size())));
+    r->sequence.tokens.assign(row.tokens.begin(),
+                              row.tokens.begin() + std::min<int64_t>(prompt, static_cast<int64_t>(row.tokens.size())));
     r->sequence.sampling = options_.sampling;
     r->sequence.verify = options_.verify;
     r->sequence.randomness = &r->randomness;
@@ -100,10 +104,12 @@ class Roller {
 
 }  // namespace
 
-uint64_t row_seed(uint64_t seed, const std::string& id) { return std::stoull(sha256_hex(std::to_string(seed) + ":" + id).substr(0, 16), nullptr, 16); }
+uint64_t row_seed(uint64_t seed, const std::string& id) {
+  return std::stoull(sha256_hex(std::to_string(seed) + ":" + id).substr(0, 16), nullptr, 16);
+}
 
-std::vector<Rollout> roll_out(decode::CausalModel& target, decode::CausalModel* draft, std::span<const TokenRow> rows, const RolloutOptions& options,
-                              const ProgressFn& progress) {
+std::vector<Rollout> roll_out(decode::CausalModel& target, decode::CausalModel* draft, std::span<const TokenRow> rows,
+                              const RolloutOptions& options, const ProgressFn& progress) {
   std::vector<Rollout> out(rows.size());
   Roller roller(target, draft, options);
   size_t next = 0, done = 0;
@@ -129,7 +135,8 @@ TokenRow answered_row(const TokenRow& row, const Rollout& rollout) {
   return answered;
 }
 
-std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members, std::span<const double> values) {
+std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
+                                       std::span<const double> values) {
   std::vector<double> means;
   for (const auto& group : by_conversation(rows, members)) {
     double sum = 0;
@@ -184,14 +191,16 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
     if (sums.empty()) break;
     double reached = 0;
     for (const auto& sum : sums) reached += sum.second;
-    Estimate e = bootstrap(sums.size(), [&](std::span<const size_t> units) {
+    const auto ratio = [&](std::span<const size_t> units) {
       double above = 0, below = 0;
       for (const size_t u : units) {
         above += sums[u].first;
         below += sums[u].second;
       }
       return above / below;
-    });
+    };
+    // Fewer resamples where there are very many conversations: their interval is narrow anyway.
+    Estimate e = bootstrap(sums.size(), ratio, 0.10, static_cast<int>(std::clamp<size_t>(4'000'000 / sums.size(), 200, 2000)));
     e.n = static_cast<int64_t>(reached);
     out.push_back(e);
   }

@@ -47,8 +47,8 @@ struct Lane {
 // Sequences of one batch size; every timed step sets its own K.
 class Bench {
  public:
-  Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch, int repetition, const CostOptions& options,
-        const Clock& clock)
+  Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch, int repetition,
+        const CostOptions& options, const Clock& clock)
       : target_(target), clock_(clock), stepper_(target, &draft) {
     // Warm-up step and max_k + 1 timed ones emit at most K + 1 tokens each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
@@ -71,7 +71,7 @@ class Bench {
 
   struct Times {
     double drafting = 0, rest = 0;
-    bool full = true;   // every sequence drafted K tokens
+    bool full = true;  // every sequence drafted K tokens
   };
   Times step(int k) {
     for (auto& lane : lanes_) {
@@ -99,12 +99,12 @@ class Bench {
 };
 
 struct Samples {
-  std::map<int, std::vector<double>> rest;   // K → seconds
-  std::vector<double> drafting;              // seconds a drafted token
+  std::map<int, std::vector<double>> rest;  // K → seconds
+  std::vector<double> drafting;             // seconds a drafted token
 };
 
-Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch, const CostOptions& options,
-                     const Clock& clock) {
+Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch,
+                     const CostOptions& options, const Clock& clock) {
   Samples samples;
   const double begun = clock.seconds();
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
@@ -162,7 +162,8 @@ double predicted_length(const AcceptanceCounts& counts, int k) {
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts) {
   std::vector<ValidationReport::TableRow> table;
   for (const auto& [batch, row] : costs.verify_cost)
-    for (const auto& [k, v] : row) table.push_back({batch, k, predicted_speedup(predicted_length(counts, k), k, costs.draft_cost.at(batch), v)});
+    for (const auto& [k, v] : row)
+      table.push_back({batch, k, predicted_speedup(predicted_length(counts, k), k, costs.draft_cost.at(batch), v)});
   return table;
 }
 
@@ -190,8 +191,9 @@ int best_k(const std::vector<ValidationReport::TableRow>& table) {
   return best == table.end() ? 1 : best->k;
 }
 
-SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
-                            const SpeedupOptions& options, const Clock& clock, const ProgressFn& progress) {
+SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
+                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,
+                            const ProgressFn& progress) {
   SpeedupRuns runs;
   runs.normal.resize(prompts.size());
   runs.speculative.resize(prompts.size());
@@ -208,12 +210,14 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
     request.seed = options.seed + i;
     return decode::generate(with_draft ? speculative : plain, request, with_draft ? &costs : nullptr, clock).seconds;
   };
-  for (const bool with_draft : {false, true}) run(0, with_draft, std::min<int64_t>(options.tokens, 16));  // warm caches and buffers
+  for (const bool with_draft : {false, true})
+    run(0, with_draft, std::min<int64_t>(options.tokens, 16));  // warm caches and buffers
   double done = 0;
   for (int round = 0; round < options.rounds; ++round)
     for (size_t i = 0; i < prompts.size(); ++i) {
       const bool draft_first = (static_cast<size_t>(round) + i) % 2;
-      for (const bool with_draft : {draft_first, !draft_first}) (with_draft ? runs.speculative : runs.normal)[i] += run(i, with_draft, options.tokens);
+      for (const bool with_draft : {draft_first, !draft_first})
+        (with_draft ? runs.speculative : runs.normal)[i] += run(i, with_draft, options.tokens);
       if (progress) progress({"speed", ++done, static_cast<double>(prompts.size()) * options.rounds, "runs", ""});
     }
   return runs;

@@ -18,9 +18,9 @@ namespace specdec::deploy {
 
 // Seconds of whole steps of the server's own Stepper, sampling and host time included.
 struct CostTable {
-  std::map<int, double> plain_seconds;                 // batch → one step without a draft
-  std::map<int, double> draft_cost;                    // batch → c: time to draft one token / plain step
-  std::map<int, std::map<int, double>> verify_cost;    // batch → K → v: everything of a step but drafting / plain step
+  std::map<int, double> plain_seconds;               // batch → one step without a draft
+  std::map<int, double> draft_cost;                  // batch → c: time to draft one token / plain step
+  std::map<int, std::map<int, double>> verify_cost;  // batch → K → v: everything of a step but drafting / plain step
 };
 
 struct CostOptions {
@@ -29,8 +29,8 @@ struct CostOptions {
   SamplingOptions sampling;
   VerifyRule verify = VerifyRule::kToken;
   uint64_t seed = 0;
-  int repetitions = 15;              // of every K, interleaved; medians are taken
-  double seconds_per_batch = 20;     // fewer repetitions (at least 3) where they take longer
+  int repetitions = 15;           // of every K, interleaved; medians are taken
+  double seconds_per_batch = 20;  // fewer repetitions (at least 3) where they take longer
 };
 // `prompts` are used in turn and cut so that max_k + 1 tokens a repetition fit. A batch size or K for which no step drafted
 // its full K is left out. Throws Error(kData) without prompts or room.
@@ -51,16 +51,18 @@ int best_k(const std::vector<ValidationReport::TableRow>& table);
 struct SpeedupOptions {
   SpeculationOptions speculation;
   SamplingOptions sampling;
-  int64_t tokens = 64;               // of every answer; EOS is ignored
-  int rounds = 3;                    // normal and speculative runs of a prompt take turns
+  int64_t tokens = 64;  // of every answer; EOS is ignored
+  int rounds = 3;       // normal and speculative runs of a prompt take turns
   uint64_t seed = 0;
 };
 struct SpeedupRuns {
-  std::vector<double> normal, speculative;   // seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included
+  std::vector<double> normal,
+      speculative;  // seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included
 };
 // Batch 1. Prompts are cut so that the answer fits.
-SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
-                            const SpeedupOptions& options, const Clock& clock, const ProgressFn& progress = {});
+SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
+                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,
+                            const ProgressFn& progress = {});
 // Ratio of summed times, interval by bootstrap over prompts. Throws Error(kInternal) for no runs.
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative);
 

@@ -20,7 +20,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kBatch = 8;                   // sequences in a roll-out step
+constexpr int kBatch = 8;  // sequences in a roll-out step
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
 const std::vector<int> kBatches = {1, 2, 4};
 
@@ -30,11 +30,13 @@ struct Parts {
 
 Parts parse_parts(const std::string& text) {
   Parts parts;
-  const std::pair<const char*, bool*> known[] = {{"acceptance", &parts.acceptance}, {"rollout", &parts.rollout}, {"speed", &parts.speed}, {"lossless", &parts.lossless}};
+  const std::pair<const char*, bool*> known[] = {
+      {"acceptance", &parts.acceptance}, {"rollout", &parts.rollout}, {"speed", &parts.speed}, {"lossless", &parts.lossless}};
   std::istringstream in(text);
   for (std::string name; std::getline(in, name, ',');) {
     const auto it = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return name == k.first; });
-    if (it == std::end(known)) throw Error(ErrorKind::kUsage, "--parts: expected acceptance, rollout, speed or lossless, found '" + name + "'");
+    if (it == std::end(known))
+      throw Error(ErrorKind::kUsage, "--parts: expected acceptance, rollout, speed or lossless, found '" + name + "'");
     *it->second = true;
   }
   if (text.empty()) throw Error(ErrorKind::kUsage, "--parts is empty: expected acceptance, rollout, speed, lossless");
@@ -50,19 +52,22 @@ void check_options(const ValidateOptions& o) {
   validate(o.speculation);
   validate(o.device);
   check_rules({o.floor, o.goal, ""}, o.force);
-  require(o.split == "holdout" || o.split == "train" || o.split == "all", "--split: expected holdout, train or all, found '" + o.split + "'");
+  require(o.split == "holdout" || o.split == "train" || o.split == "all",
+          "--split: expected holdout, train or all, found '" + o.split + "'");
   require(o.contexts == "target" || o.contexts == "data", "--contexts: expected target or data, found '" + o.contexts + "'");
   require(o.speculation.k != 0, "--k 0: a draft that drafts nothing cannot be validated; give --k 1 or more, or auto");
   require(o.speculation.k > 0 || o.speculation.max_k > 0, "--max-k 0: a draft that drafts nothing cannot be validated");
   require(o.max_requests >= 0, "--max-requests: expected an integer >= 0, found " + std::to_string(o.max_requests));
-  require(o.rollout_tokens >= 1 && o.speed_tokens >= 1 && o.speed_prompts >= 1, "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
+  require(o.rollout_tokens >= 1 && o.speed_tokens >= 1 && o.speed_prompts >= 1,
+          "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
 }
 
 // At most `limit` rows spread evenly over the split, so that time and domains stay represented; 0 = all.
 std::vector<TokenRow> spread(std::vector<TokenRow> rows, int64_t limit) {
   if (limit == 0 || static_cast<int64_t>(rows.size()) <= limit) return rows;
   std::vector<TokenRow> chosen;
-  for (int64_t i = 0; i < limit; ++i) chosen.push_back(std::move(rows[static_cast<size_t>(i) * rows.size() / static_cast<size_t>(limit)]));
+  for (int64_t i = 0; i < limit; ++i)
+    chosen.push_back(std::move(rows[static_cast<size_t>(i) * rows.size() / static_cast<size_t>(limit)]));
   return chosen;
 }
 
@@ -154,11 +159,14 @@ class Run {
     out_.report.data_digest = reader.digest();
     const std::string tokenizer = tokenizer_digest(target);
     if (index.tokenizer_digest != tokenizer)
-      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer (" + index.tokenizer_digest.substr(0, 12) + ", " + target.string() +
-                                        " has " + tokenizer.substr(0, 12) + "): run specdec data ingest for this target");
+      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer (" +
+                                        index.tokenizer_digest.substr(0, 12) + ", " + target.string() + " has " +
+                                        tokenizer.substr(0, 12) + "): run specdec data ingest for this target");
     written_by_target_ = index.written_by == "target" && index.target_id == fingerprint_model(target).id;
     rows_ = spread(reader.rows(options_.split), options_.max_requests);
-    if (rows_.empty()) throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
+    if (rows_.empty())
+      throw Error(ErrorKind::kData,
+                  options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
   }
 
   void measure() {
@@ -171,8 +179,10 @@ class Run {
     if (!options_.baseline.empty()) {
       const ValidationReport before = validation_report_from_json(read_json(options_.baseline), options_.baseline);
       const Estimate difference = paired_difference(r, before);
-      if (difference.n == 0) note("baseline " + options_.baseline + " shares no request with this run: nothing compared");
-      else r.baseline = {difference};
+      if (difference.n == 0)
+        note("baseline " + options_.baseline + " shares no request with this run: nothing compared");
+      else
+        r.baseline = {difference};
     }
   }
 
@@ -198,10 +208,13 @@ class Run {
       all.push_back(i);
       if (!rows_[i].domain.empty()) domains[rows_[i].domain].push_back(i);
     }
-    if (silent) note(std::to_string(silent) + " of " + std::to_string(rows_.size()) + " prompts leave no room for an answer in the target's context and were left out");
+    if (silent)
+      note(std::to_string(silent) + " of " + std::to_string(rows_.size()) +
+           " prompts leave no room for an answer in the target's context and were left out");
     out_.report.rollout = rollout_figures(rows_, rollouts_, all, rollout_options());
     out_.details.overlap_at = overlap_by_position(rows_, rollouts_);
-    for (const auto& [name, members] : domains) segment_rollouts_[name] = rollout_figures(rows_, rollouts_, members, rollout_options());
+    for (const auto& [name, members] : domains)
+      segment_rollouts_[name] = rollout_figures(rows_, rollouts_, members, rollout_options());
   }
 
   void acceptance(bool answer_anew) {
@@ -210,7 +223,9 @@ class Run {
       for (size_t i = 0; i < rows.size(); ++i) rows[i] = answered_row(rows_[i], rollouts_[i]);
     const auto scores = score_rows(*pair_.target, *pair_.draft, rows, options_.sampling, progress_);
     summarise(rows, scores, out_.report);
-    if (out_.report.tokens == 0) throw Error(ErrorKind::kData, options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
+    if (out_.report.tokens == 0)
+      throw Error(ErrorKind::kData,
+                  options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
     for (SegmentFigure& s : out_.report.segments)
       if (const auto it = segment_rollouts_.find(s.name); it != segment_rollouts_.end()) s.rollout = it->second;
   }

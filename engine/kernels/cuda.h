@@ -28,7 +28,8 @@ inline constexpr int32_t kCudaLibraryVersion = 1;
 // Loads on first use. Throws Error(kDevice) with the reason: not built in, LibTorch without CUDA, library missing.
 const CudaLibrary& cuda_library();
 
-// Devices that can be used; 0 where cuda_library() would throw. Looks for a driver first, so it costs nothing without one.
-int cuda_device_count();
+// Devices that can be used. 0: `reason`, if given, says why (not built in, no driver, …). Looks for a driver first, so it
+// costs nothing without one. Call it before other ATen work: ATen asks once whether there is a CUDA half.
+int cuda_device_count(std::string* reason = nullptr);
 
 }  // namespace specdec::kernels

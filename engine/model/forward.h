@@ -21,7 +21,7 @@ using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidde
 // earlier positions); positions [B, S] int64 or undefined (0..S-1); segment [B, S] int64 or undefined: tokens attend only to
 // equal segments (packed rows). Returns logits [B, S, V] in the weights' dtype.
 struct TrainBatch {
-  at::Tensor tokens, positions, segment;
+  at::Tensor tokens = {}, positions = {}, segment = {};
 };
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 
@@ -30,10 +30,10 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 // positions: explicit, or empty for cache length + 0..T-1. A cache may appear once in a pass.
 struct SequencePart {
   KvCache* cache = nullptr;
-  std::span<const int32_t> tokens;
+  std::span<const int32_t> tokens = {};
   int64_t num_logits = 1;
-  at::Tensor tree_mask;
-  std::vector<int64_t> positions;
+  at::Tensor tree_mask = {};
+  std::vector<int64_t> positions = {};
 };
 // Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order. Caches are committed. Never with gradients.
 // fp32 and bf16 on a CPU run on engine/kernels/cpu: the logits of a row are the same bits whatever rows, parts and threads it

@@ -144,8 +144,9 @@ at::Device resolve_device(const std::string& flag) {
   const bool indexed = flag.starts_with("cuda:") && flag.size() > 5 && flag.size() < 9 && flag.find_first_not_of("0123456789", 5) == std::string::npos;
   if (indexed) index = std::stoi(flag.substr(5));
   if (flag != "cuda" && !indexed) throw Error(ErrorKind::kUsage, "--device: expected auto, cpu, cuda or cuda:<i>, found '" + flag + "'");
-  const int count = kernels::cuda_library().device_count();
-  if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: no NVIDIA driver or no GPU is visible; use --device cpu");
+  std::string reason;
+  const int count = kernels::cuda_device_count(&reason);
+  if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: " + reason + "; use --device cpu");
   if (index >= count) throw Error(ErrorKind::kDevice, "no CUDA device " + std::to_string(index) + ": this machine has " + std::to_string(count));
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }

@@ -96,7 +96,9 @@ TEST_P(Logits, TreePass) {
   const at::Tensor alone = pass(part(other, branch, 0, 20));
   EXPECT_LT(largest_difference(logits.index({at::tensor({0, 1, 4})}), c.logits[0].narrow(0, 20, 3)), c.tolerance());
   EXPECT_LT(largest_difference(logits.index({at::tensor({0, 2, 3})}), alone), c.tolerance());
-  if (!kernels::reference_forced()) EXPECT_TRUE(at::equal(logits.index({at::tensor({0, 2, 3})}), alone));
+  if (!kernels::reference_forced()) {
+    EXPECT_TRUE(at::equal(logits.index({at::tensor({0, 2, 3})}), alone));
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Logits,

@@ -5,10 +5,16 @@
 
 namespace specdec::kernels {
 
-const CudaLibrary& cuda_library() {
-  throw Error(ErrorKind::kDevice, "this build has no CUDA support (SPECDEC_CUDA=OFF): use --device cpu");
+namespace {
+constexpr const char* kReason = "this build has no CUDA support (SPECDEC_CUDA=OFF)";
 }
-int cuda_device_count() { return 0; }
+
+const CudaLibrary& cuda_library() { throw Error(ErrorKind::kDevice, kReason); }
+
+int cuda_device_count(std::string* reason) {
+  if (reason) *reason = kReason;
+  return 0;
+}
 
 namespace cuda {
 void rms_norm(const at::Tensor&, const at::Tensor&, double, const at::Tensor&) { cuda_library(); }

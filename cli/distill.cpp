@@ -1,0 +1,97 @@
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "distill/options.h"
+
+namespace specdec::cli {
+
+namespace {
+
+// "90", "90s", "15m", "1h30m", "2d": seconds.
+double parse_duration(const std::string& text) {
+  double total = 0;
+  const char* at = text.c_str();
+  bool good = !text.empty();
+  while (good && *at) {
+    char* end = nullptr;
+    const double value = std::strtod(at, &end);
+    good = end != at && value >= 0 && std::isfinite(value);
+    const char unit = *end;
+    const double scale = unit == 'd' ? 86400 : unit == 'h' ? 3600 : unit == 'm' ? 60 : 1;
+    if (unit != 0 && unit != 's' && scale == 1) good = false;
+    total += value * scale;
+    at = unit ? end + 1 : end;
+  }
+  if (!good || total <= 0)
+    throw Error(ErrorKind::kUsage, "--time-limit: expected a duration such as 90s, 15m or 1h30m, found '" + text + "'");
+  return total;
+}
+
+void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
+  const auto flag = [&](const char* name, auto& value, const char* help) {
+    sub.add_option(name, value, help)->capture_default_str()->group("Training");
+  };
+  flag("--loss", o.loss, "ce | kl | tv | lk_hybrid (KL that turns into total variation as acceptance grows)");
+  flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
+  flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
+  flag("--lr", o.learning_rate, "Peak learning rate, 0 = by draft kind and width");
+  flag("--min-lr-ratio", o.min_lr_ratio, "Last learning rate over the peak");
+  flag("--warmup-ratio", o.warmup_ratio, "Share of the run that warms up");
+  flag("--weight-decay", o.weight_decay, "Decoupled, of matrices");
+  flag("--clip", o.clip, "Largest gradient norm, 0 = off");
+  flag("--beta1", o.beta1, "AdamW");
+  flag("--beta2", o.beta2, "AdamW");
+  flag("--epsilon", o.epsilon, "AdamW");
+  flag("--batch-tokens", o.batch_tokens, "Tokens of a batch, padding included");
+  flag("--accumulate", o.accumulate, "Batches per update");
+  flag("--sequence-length", o.sequence_length, "Rows are cut to it; 0 = the longest, at most what the models take");
+  flag("--teacher-cache", o.teacher_cache_mib, "MiB: the target's answers stay in memory if all fit; 0 = never");
+}
+
+void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
+  const auto flag = [&](const char* name, auto& value, const char* help) {
+    return sub.add_option(name, value, help)->capture_default_str()->group("Limits and checkpoints");
+  };
+  flag("--max-steps", o.max_steps, "Updates, 0 = by epochs or time");
+  flag("--epochs", o.epochs, "Passes over the data, 0 = 3 unless another limit is given");
+  sub.add_option_function<std::string>(
+         "--time-limit", [&o](const std::string& text) { o.time_limit_seconds = parse_duration(text); },
+         "Training time, such as 90s, 15m, 1h30m; evaluations and checkpoints count")
+      ->group("Limits and checkpoints");
+  flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
+  flag("--evaluate-rows", o.evaluate_rows, "Held-out rows that choose the checkpoint");
+  flag("--checkpoint-every", o.checkpoint_every, "Updates between checkpoints, 0 = at measurements");
+  sub.add_flag("--resume", o.resume, "Go on with the run in --out, or start it where there is none")
+      ->group("Limits and checkpoints");
+}
+
+}  // namespace
+
+void add_distill(Cli& cli) {
+  auto options = std::make_shared<distill::DistillOptions>();
+  CLI::App* sub =
+      cli.app.add_subcommand("distill", "Train a draft from the target; ends with the best measured draft and a verdict");
+  sub->add_option("--target", options->target, "MODEL; with --loss ce a directory with config.json and the tokenizer is enough")
+      ->required();
+  sub->add_option("--data", options->data, "Directory written by data ingest")->required();
+  sub->add_option("--draft", options->draft, "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
+      ->required();
+  sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")->required();
+  add_training_flags(*sub, *options);
+  add_limit_flags(*sub, *options);
+  add_device_flags(*sub, options->device);
+  sub->footer(
+      "Examples:\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
+      "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
+      "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
+      "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out run\n"
+      "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint saved.\n"
+      "TensorBoard reads --out as it is.");
+  sub->callback([&cli, options] { select_engine(cli, cli.runners.distill, options); });
+}
+
+}  // namespace specdec::cli

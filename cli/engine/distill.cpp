@@ -1,0 +1,71 @@
+// Prints what distill/run made: a table, or the JSON object.
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "cli/engine/runners.h"
+#include "deploy/generate/model_argument.h"
+#include "distill/draft_init.h"
+#include "distill/run.h"
+
+namespace specdec::cli {
+
+namespace {
+
+double real(const Json& value) { return value.is_number() ? value.get<double>() : 0; }
+
+std::string table(const Json& r, const std::string& out) {
+  char line[256];
+  std::string text = "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
+  if (!r.contains("training")) return text;
+  const bool acceptance = r.contains("acceptance");
+  const Json& figures = r.at(acceptance ? "acceptance" : "cross_entropy");
+  for (const char* side : {"before", "after"}) {
+    const Json& f = figures.at(side);
+    std::snprintf(line, sizeof line, "%-12s %s %.4f [%.4f, %.4f]", side, acceptance ? "acceptance" : "cross entropy",
+                  real(f.at("value")), real(f.at("ci").at(0)), real(f.at("ci").at(1)));
+    text += line;
+    if (acceptance) {
+      std::snprintf(line, sizeof line, "   greedy agreement %.4f", real(f.at("greedy_agreement")));
+      text += line;
+    }
+    text += "\n";
+  }
+  const Json& t = r.at("training");
+  std::snprintf(line, sizeof line, "judged on    %lld requests of %lld conversations, %lld tokens\n",
+                static_cast<long long>(figures.at("requests").get<int64_t>()),
+                static_cast<long long>(figures.at("conversations").get<int64_t>()),
+                static_cast<long long>(figures.at("tokens").get<int64_t>()));
+  text += line;
+  std::snprintf(line, sizeof line, "trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
+                static_cast<long long>(t.at("steps").get<int64_t>()), static_cast<long long>(t.at("tokens").get<int64_t>()),
+                real(t.at("seconds")), real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
+  text += line;
+  return text + "draft        " + out + "/draft\n";
+}
+
+void put(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    throw Error(ErrorKind::kIo, "standard output: write failed");
+}
+
+}  // namespace
+
+int run_distill(const Global& global, const distill::DistillOptions& given) {
+  distill::DistillOptions options = given;
+  distill::validate(options);
+  const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
+  // A tokenizer directory without weights is a target for --loss ce; the Hugging Face cache and packages are looked up here.
+  if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
+    options.target = resolve_model(options.target).directory.string();
+  if (spec.kind == "model") {
+    const ResolvedModel model = resolve_model(spec.argument);
+    options.draft = "model:" + (model.draft.empty() ? model.directory : model.draft).string();
+  }
+  const SystemClock clock;
+  const distill::DistillResult result = distill::run(options, make_progress(global), clock);
+  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : table(result.json, options.out));
+  return result.exit_code;
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,108 @@
+// Element-wise and row kernels: fp32, bf16 or fp16 memory, fp32 arithmetic, rounded where the reference rounds.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::kernels::cuda {
+
+namespace {
+
+constexpr int kThreads = 256;
+
+__device__ float widen(float x) { return x; }
+__device__ float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+__device__ float widen(__half x) { return __half2float(x); }
+template <class T>
+__device__ T narrow(float x);
+template <>
+__device__ float narrow(float x) { return x; }
+template <>
+__device__ __nv_bfloat16 narrow(float x) { return __float2bfloat16(x); }
+template <>
+__device__ __half narrow(float x) { return __float2half(x); }
+
+// The sum over a block of kThreads, in every thread; one order whatever the grid.
+__device__ float block_sum(float x) {
+  __shared__ float warps[kThreads / 32];
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(0xffffffffu, x, offset);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = x;
+  __syncthreads();
+  float total = 0;
+  for (int i = 0; i < kThreads / 32; ++i) total += warps[i];
+  return total;
+}
+
+template <class T>
+__global__ void rms_norm_rows(const T* x, const T* weight, float eps, int64_t n, T* out) {
+  x += blockIdx.x * n;
+  out += blockIdx.x * n;
+  float squares = 0;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) squares += widen(x[i]) * widen(x[i]);
+  const float scale = rsqrtf(block_sum(squares) / static_cast<float>(n) + eps);
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+    const T normed = narrow<T>(widen(x[i]) * scale);
+    out[i] = narrow<T>(widen(normed) * widen(weight[i]));
+  }
+}
+
+template <class T>
+__global__ void silu_mul_elements(const T* gate, const T* up, int64_t n, T* out) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= n) return;
+  const float g = widen(gate[i]);
+  const T activated = narrow<T>(g / (1.0f + expf(-g)));
+  out[i] = narrow<T>(widen(activated) * widen(up[i]));
+}
+
+// One thread per pair (i, i + d/2) of a head.
+template <class T>
+__global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64_t pairs, int64_t heads, int64_t half, T* out) {
+  const int64_t p = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (p >= pairs) return;
+  const int64_t head = p / half, i = p % half, low = head * 2 * half + i, angle = head / heads * half + i;
+  const float a = widen(x[low]), b = widen(x[low + half]), c = widen(narrow<T>(cos[angle])), s = widen(narrow<T>(sin[angle]));
+  out[low] = narrow<T>(widen(narrow<T>(a * c)) - widen(narrow<T>(b * s)));
+  out[low + half] = narrow<T>(widen(narrow<T>(b * c)) + widen(narrow<T>(a * s)));
+}
+
+unsigned blocks(int64_t n) { return static_cast<unsigned>((n + kThreads - 1) / kThreads); }
+
+// f(T{}) for the element type of `dtype`; then the launch's own error.
+template <class F>
+int launch(CudaDtype dtype, const F& f) {
+  if (dtype == CudaDtype::kFloat) f(float{});
+  if (dtype == CudaDtype::kBFloat16) f(__nv_bfloat16{});
+  if (dtype == CudaDtype::kHalf) f(__half{});
+  return static_cast<int>(cudaGetLastError());
+}
+
+}  // namespace
+
+int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out, Stream stream) {
+  if (rows == 0) return 0;
+  return launch(dtype, [&](auto type) {
+    using T = decltype(type);
+    rms_norm_rows<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<const T*>(weight), eps, n, static_cast<T*>(out));
+  });
+}
+
+int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n, void* out, Stream stream) {
+  if (n == 0) return 0;
+  return launch(dtype, [&](auto type) {
+    using T = decltype(type);
+    silu_mul_elements<<<blocks(n), kThreads, 0, stream>>>(static_cast<const T*>(gate), static_cast<const T*>(up), n, static_cast<T*>(out));
+  });
+}
+
+int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t d, void* out, Stream stream) {
+  const int64_t pairs = rows * heads * (d / 2);
+  if (pairs == 0) return 0;
+  return launch(dtype, [&](auto type) {
+    using T = decltype(type);
+    rope_pairs<<<blocks(pairs), kThreads, 0, stream>>>(static_cast<const T*>(x), cos, sin, pairs, heads, d / 2, static_cast<T*>(out));
+  });
+}
+
+}  // namespace specdec::kernels::cuda

@@ -1,0 +1,62 @@
+// The table that libspecdec_cuda.so exports. Launches go to ATen's current stream; nothing throws across the border.
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include "engine/kernels/cuda/launch.h"
+
+namespace specdec::kernels {
+
+namespace {
+
+int32_t device_count() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code != cudaSuccess) cudaGetLastError();  // no driver or no device is an answer, not a state to keep
+  return code == cudaSuccess ? count : 0;
+}
+
+// Runs f(stream) with `device` current.
+template <class F>
+int32_t on_device(int32_t device, const F& f) {
+  try {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+    return f(c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
+  } catch (const std::exception&) {
+    return static_cast<int32_t>(cudaErrorInvalidDevice);
+  }
+}
+
+int32_t memory(int32_t device, int64_t* free_bytes, int64_t* total_bytes) {
+  return on_device(device, [&](cudaStream_t) {
+    size_t free = 0, total = 0;
+    const cudaError_t code = cudaMemGetInfo(&free, &total);
+    *free_bytes = static_cast<int64_t>(free);
+    *total_bytes = static_cast<int64_t>(total);
+    return static_cast<int32_t>(code);
+  });
+}
+
+const char* error_text(int32_t code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
+
+int32_t rms_norm(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, stream); });
+}
+
+int32_t silu_mul(CudaDtype dtype, int32_t device, const void* gate, const void* up, int64_t n, void* out) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_silu_mul(dtype, gate, up, n, out, stream); });
+}
+
+int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t d, void* out) {
+  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream); });
+}
+
+}  // namespace
+
+}  // namespace specdec::kernels
+
+extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
+  using namespace specdec::kernels;
+  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory, error_text, cuda::nccl_version, rms_norm, silu_mul, rope};
+  return &library;
+}

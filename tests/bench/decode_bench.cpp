@@ -1,0 +1,128 @@
+// Incremental decode passes of a random model: our CPU pass against the same pass by the reference ops, in one run.
+//   decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N] [--vocab N] [--context N]
+//                [--threads N] [--seconds S (of each figure)]
+// One JSON object on stdout: microseconds of a pass (the best of interleaved rounds: other processes only ever add time),
+// tokens/s of plain decode, ratios, and the read bandwidth that bounds one row.
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/json.h"
+#include "engine/kernels/cpu/cpu.h"
+#include "engine/kernels/ops.h"
+#include "engine/kernels/team.h"
+#include "engine/model/forward.h"
+#include "engine/model/memory_plan.h"
+
+namespace specdec {
+namespace {
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+int64_t flag(int argc, char** argv, const char* name, int64_t fallback) {
+  for (int i = 1; i + 1 < argc; ++i) {
+    if (std::strcmp(argv[i], name) == 0) return std::atoll(argv[i + 1]);
+  }
+  return fallback;
+}
+
+struct Setting {
+  int rows;
+  bool reference;
+  double best = 1e9;
+};
+
+// Gigabytes per second of reading as many bytes as the weights have, on `threads` threads.
+double read_bandwidth(int64_t bytes, int threads) {
+  const at::Tensor memory = at::ones({bytes / 4}, at::kFloat);
+  const float* data = memory.const_data_ptr<float>();
+  double best = 1e9;
+  for (int round = 0; round < 30; ++round) {
+    std::vector<float> sums(static_cast<size_t>(threads));
+    const double start = now();
+    kernels::run_team(threads, [&](const kernels::Member& member) {
+      const auto [begin, end] = member.part(bytes / 4, 256);
+      typedef float Vector __attribute__((vector_size(64), aligned(4)));
+      Vector total[8] = {};
+      for (int64_t i = begin; i + 128 <= end; i += 128) {
+        for (int j = 0; j < 8; ++j) total[j] += *reinterpret_cast<const Vector*>(data + i + 16 * j);
+      }
+      float sum = 0;
+      for (const Vector& t : total) sum += t[0] + t[15];
+      sums[static_cast<size_t>(member.id)] = sum;
+    });
+    best = std::min(best, now() - start);
+    if (sums[0] < 0) std::abort();  // keeps the loop
+  }
+  return static_cast<double>(bytes) / best / 1e9;
+}
+
+Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t context, double seconds) {
+  const model::Decoder decoder = model::random_decoder(config, 1, at::kCPU, dtype);
+  model::KvCache cache(config, at::kCPU, dtype);
+  std::vector<int32_t> ids(static_cast<size_t>(context + 16));
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 37 % static_cast<size_t>(config.vocab_size));
+  const auto pass = [&](int64_t from, int64_t count, int64_t logits) {
+    const model::SequencePart part{.cache = &cache, .tokens = std::span(ids).subspan(static_cast<size_t>(from), static_cast<size_t>(count)), .num_logits = logits};
+    model::forward(decoder, std::span(&part, 1));
+  };
+  pass(0, context, 0);
+  std::vector<Setting> settings;
+  for (const int rows : {1, 2, 4, 6, 8}) settings.push_back({rows, false}), settings.push_back({rows, true});
+  for (const double start = now(); now() - start < seconds * static_cast<double>(settings.size());) {
+    for (Setting& s : settings) {
+      kernels::force_reference(s.reference);
+      for (int i = 0; i < (s.reference ? 3 : 10); ++i) {
+        const double begin = now();
+        pass(context, s.rows, s.rows);
+        s.best = std::min(s.best, now() - begin);
+        cache.truncate(context);
+      }
+    }
+  }
+  kernels::force_reference(false);
+  Json rows = Json::array();
+  for (size_t i = 0; i < settings.size(); i += 2) {
+    const double ours = settings[i].best, reference = settings[i + 1].best;
+    rows.push_back({{"rows", settings[i].rows},
+                    {"microseconds", ours * 1e6},
+                    {"reference_microseconds", reference * 1e6},
+                    {"speedup", reference / ours},
+                    {"verify_cost", ours / settings[0].best},
+                    {"rows_per_second", settings[i].rows / ours}});
+  }
+  const int64_t bytes = model::num_parameters(config) * static_cast<int64_t>(c10::elementSize(dtype));
+  const double bandwidth = read_bandwidth(bytes, at::get_num_threads());
+  return {{"dtype", model::dtype_name(dtype)},        {"passes", rows},
+          {"decode_tokens_per_second", 1 / settings[0].best}, {"weight_bytes", bytes},
+          {"read_gigabytes_per_second", bandwidth},   {"read_limit_microseconds", static_cast<double>(bytes) / bandwidth / 1e3}};
+}
+
+}  // namespace
+}  // namespace specdec
+
+int main(int argc, char** argv) {
+  using namespace specdec;
+  const auto number = [&](const char* name, int64_t fallback) { return flag(argc, argv, name, fallback); };
+  at::set_num_threads(static_cast<int>(number("--threads", 1)));
+  model::DecoderConfig config;
+  config.model_type = "llama";
+  config.num_layers = number("--layers", 16);
+  config.hidden_size = number("--hidden", 160);
+  config.intermediate_size = number("--intermediate", 432);
+  config.num_heads = number("--heads", 5);
+  config.num_kv_heads = number("--kv-heads", config.num_heads);
+  config.head_dim = number("--head-dim", config.hidden_size / config.num_heads);
+  config.vocab_size = number("--vocab", 1024);
+  config.layers.resize(static_cast<size_t>(config.num_layers));
+  const int64_t context = number("--context", 200);
+  const double seconds = static_cast<double>(number("--seconds", 1));
+  Json out = {{"model", model::to_json(config)}, {"context", context}, {"threads", at::get_num_threads()}, {"instruction_set", kernels::cpu::kernels<float>().name}};
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) out["dtypes"].push_back(measure(config, dtype, context, seconds));
+  std::printf("%s\n", out.dump(2).c_str());
+  return 0;
+}

@@ -1,0 +1,169 @@
+#include "distill/evaluate.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "distill/draft_init.h"
+#include "distill/teacher.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+// The definition of the contract, row by row.
+TEST(Evaluate, IsTheTeacherForcedOverlap) {
+  const model::Decoder target = toy_decoder(3, 1), draft = toy_decoder(2, 2);
+  const auto rows = toy_rows(13, 4);
+  const Evaluation e = evaluate(draft, &target, rows, 0.8, 64);
+  double by_request = 0, by_token = 0, entropy = 0;
+  int64_t tokens = 0, agreed = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const at::Tensor ids = at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
+    const at::Tensor p = at::softmax(frozen_logits(target, ids)[0] / 0.8, -1),
+                     q = at::softmax(frozen_logits(draft, ids)[0] / 0.8, -1);
+    double sum = 0;
+    for (int64_t t = 1; t + 1 < static_cast<int64_t>(rows[i].tokens.size()); ++t) {  // tokens 2… are the answer
+      sum += at::minimum(p[t], q[t]).sum().item<double>();
+      agreed += p[t].argmax().item<int64_t>() == q[t].argmax().item<int64_t>();
+      entropy -= std::log(q[t][rows[i].tokens[static_cast<size_t>(t) + 1]].item<double>());
+      ++tokens;
+    }
+    by_token += sum;
+    by_request += sum / static_cast<double>(rows[i].tokens.size() - 2);
+    EXPECT_NEAR(e.rows[i].acceptance, sum / static_cast<double>(rows[i].tokens.size() - 2), 1e-5);
+  }
+  EXPECT_EQ(e.tokens, tokens);
+  EXPECT_NEAR(e.acceptance, by_request / 13, 1e-5);
+  EXPECT_NEAR(e.acceptance_tokens, by_token / static_cast<double>(tokens), 1e-5);
+  EXPECT_NEAR(e.greedy_agreement, static_cast<double>(agreed) / static_cast<double>(tokens), 1e-9);
+  EXPECT_NEAR(e.cross_entropy, entropy / static_cast<double>(tokens), 1e-4);
+  EXPECT_NEAR(evaluate(target, &target, rows, 1, 64).acceptance, 1, 1e-6);
+  Teacher teacher(std::make_shared<model::Decoder>(target), rows, 1 << 20);
+  EXPECT_NEAR(evaluate(draft, teacher, rows, 0.8, 64).acceptance, e.acceptance, 1e-3);
+  const Evaluation alone = evaluate(draft, nullptr, rows, 0.8, 64);
+  EXPECT_TRUE(std::isnan(alone.acceptance));
+  EXPECT_NEAR(alone.cross_entropy, e.cross_entropy, 1e-6);
+}
+
+TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
+  const auto target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
+  const auto rows = toy_rows(40, 4);
+  Teacher cached(target, rows, 1 << 20), direct(target, rows, 0);
+  ASSERT_TRUE(cached.cached());
+  ASSERT_FALSE(direct.cached());
+  for (const std::vector<size_t>& index : {std::vector<size_t>{3, 9, 1}, {9, 20}, {3}}) {
+    const Batch batch = make_batch(rows, index);
+    const at::Tensor a = at::softmax(cached.logits(batch).index_select(0, batch.rows), -1);
+    const at::Tensor b = at::softmax(direct.logits(batch).index_select(0, batch.rows), -1);
+    EXPECT_LT((a - b).abs().max().item<double>(), 1e-3);  // fp16 log-probabilities
+  }
+  // A row's bits do not depend on who asks first: what a resumed run relies on.
+  Teacher other(target, rows, 1 << 20);
+  const Batch one = make_batch(rows, {9});
+  EXPECT_TRUE(at::equal(other.logits(one), cached.logits(one)));
+}
+
+TEST(Evaluate, HalvesShareNoConversation) {
+  auto rows = toy_rows(60, 4);
+  for (size_t i = 0; i < 60; ++i) rows[i].conversation = "talk " + std::to_string(i / 3);
+  const HeldOut h = split_held_out(rows, 1000, 1000);
+  EXPECT_EQ(h.selection.size() + h.verdict.size(), 60u);
+  EXPECT_EQ(h.selection_conversations, 10);
+  EXPECT_EQ(h.verdict_conversations, 10);
+  std::set<std::string> choosing;
+  for (const TokenRow& r : h.selection) choosing.insert(r.conversation);
+  for (const TokenRow& r : h.verdict) EXPECT_EQ(choosing.count(r.conversation), 0u);
+  std::reverse(rows.begin(), rows.end());  // the split is by the conversation's name, not by its place
+  const HeldOut again = split_held_out(rows, 1000, 1000);
+  for (const TokenRow& r : again.selection) EXPECT_EQ(choosing.count(r.conversation), 1u);
+  const HeldOut few = split_held_out(rows, 7, 12);
+  EXPECT_LE(few.selection.size(), 7u);
+  EXPECT_LE(few.verdict.size(), 12u);
+  EXPECT_EQ(split_held_out({}, 5, 5).verdict_conversations, 0);
+}
+
+TEST(Evaluate, TheBestMeasuredCheckpointIsKeptNotTheLowestLoss) {
+  // Loss falls all the way, acceptance peaks at step 200.
+  const std::vector<Measured> run = {{0, 0.60, 3.0}, {100, 0.68, 2.0}, {200, 0.71, 1.5}, {300, 0.70, 1.2}, {400, 0.66, 1.0}};
+  EXPECT_EQ(rank_checkpoints(run), (std::vector<int64_t>{200, 300, 100, 400, 0}));
+  EXPECT_EQ(rank_checkpoints({{10, 0.5, 1}, {20, 0.5, 0.5}}).front(), 10) << "the earlier of equals";
+  EXPECT_EQ(rank_checkpoints({{10, 0.5, 1}, {20, std::nan(""), 0.5}}), (std::vector<int64_t>{10}));
+}
+
+Evaluation scores(const std::vector<double>& acceptance) {
+  Evaluation e;
+  for (const double a : acceptance) {
+    e.rows.push_back({a, a, 2 - a, 10});
+    e.acceptance += a / static_cast<double>(acceptance.size());
+    e.tokens += 10;
+  }
+  return e;
+}
+
+TEST(Evaluate, VerdictNeedsAGainBeyondItsInterval) {
+  const auto rows = toy_rows(20, 4);
+  std::vector<double> before(20), better(20), noisy(20);
+  for (size_t i = 0; i < 20; ++i) {
+    before[i] = 0.5 + 0.01 * static_cast<double>(i);
+    better[i] = before[i] + 0.03 + 0.001 * static_cast<double>(i % 3);
+    noisy[i] = before[i] + (i % 2 ? 0.06 : -0.055);
+  }
+  for (const bool by_acceptance : {true, false}) {  // the toy cross entropy falls as acceptance grows
+    const Judgement up = judge(rows, scores(before), scores(better), by_acceptance);
+    EXPECT_EQ(up.verdict, Verdict::kImproved);
+    EXPECT_NEAR(up.difference.value, 0.031, 5e-4);
+    EXPECT_GT(up.difference.ci.low, 0.03);
+    EXPECT_EQ(judge(rows, scores(before), scores(noisy), by_acceptance).verdict, Verdict::kNoSignificantGain);
+    EXPECT_EQ(judge(rows, scores(better), scores(before), by_acceptance).verdict, Verdict::kNoSignificantGain);
+    EXPECT_EQ(judge(rows, scores(before), scores(before), by_acceptance).verdict, Verdict::kNoSignificantGain);
+  }
+  EXPECT_NEAR(judge(rows, scores(before), scores(better), true).before.value, 0.595, 1e-9);
+}
+
+TEST(Evaluate, TheUnitIsTheConversation) {
+  auto rows = toy_rows(21, 4);
+  for (TokenRow& r : rows) r.conversation = r.conversation.size() % 2 ? "a" : "b";
+  const std::vector<double> before(21, 0.5), after(21, 0.7);
+  EXPECT_EQ(judge(rows, scores(before), scores(after), true).verdict, Verdict::kInconclusive) << "21 requests of 2 conversations";
+  EXPECT_EQ(judge({}, {}, {}, true).verdict, Verdict::kInconclusive);
+}
+
+TEST(DraftInit, KeepsTheLayersAsked) {
+  const model::Decoder target = toy_decoder(3, 1);
+  const model::Decoder kept = keep_layers(target, {0, 2});
+  EXPECT_EQ(kept.config.num_layers, 2);
+  EXPECT_TRUE(at::equal(kept.weights.layers[1].gate, target.weights.layers[2].gate));
+  EXPECT_FALSE(kept.weights.embed.is_same(target.weights.embed)) << "a draft must not share memory with its target";
+  EXPECT_TRUE(kept.weights.lm_head.is_same(kept.weights.embed)) << "tied stays tied";
+}
+
+TEST(DraftInit, RemovesTheLayerThatCostsLeast) {
+  model::Decoder target = toy_decoder(4, 1);
+  at::NoGradGuard guard;
+  target.weights.layers[2].o.zero_();  // this layer does nothing
+  target.weights.layers[2].down.zero_();
+  Json search;
+  EXPECT_EQ(choose_layers(target, 3, toy_rows(20, 4), 1, search), (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_NEAR(search["acceptance"].get<double>(), 1, 1e-5);
+  EXPECT_EQ(search["trials"].size(), 2u) << "first and last layer are no candidates";
+  const auto two = choose_layers(target, 2, toy_rows(20, 4), 1, search);
+  EXPECT_EQ(two, (std::vector<int64_t>{0, 3}));
+  EXPECT_EQ(choose_layers(target, 1, toy_rows(20, 4), 1, search).size(), 1u);
+  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"}, [&] { choose_layers(target, 5, toy_rows(4, 4), 1, search); });
+}
+
+TEST(DraftInit, SpecsAreChecked) {
+  EXPECT_EQ(parse_draft_spec("prune:12").layers, 12);
+  EXPECT_EQ(parse_draft_spec("model:a:b").argument, "a:b");
+  EXPECT_EQ(parse_draft_spec("config:x.json").kind, "config");
+  for (const char* bad :
+       {"", "prune", "prune:", "prune:0", "prune:-1", "prune:2x", "prune:99999999999999999999", "model:", "eagle9:1", "stories"})
+    expect_error(ErrorKind::kUsage, {"--draft", std::string("'") + bad + "'"}, [&] { parse_draft_spec(bad); });
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,131 @@
+#include "distill/losses.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using specdec::testing::expect_error;
+using specdec::testing::read_tensors;
+
+constexpr const char* kLosses[] = {"ce", "kl", "tv", "lk_hybrid"};
+
+double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
+
+LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
+  at::Tensor index = at::arange(0, rows, 2, at::kLong);
+  return {scale * at::randn({rows, vocab}), scale * at::randn({rows, vocab}), at::randint(vocab, {rows}, at::kLong), index, 1};
+}
+
+TEST(Losses, MatchPyTorch) {
+  const auto golden = read_tensors(fs::path(SPECDEC_SOURCE_DIR) / "tests/distill/golden/losses.safetensors");
+  for (const char* name : kLosses) {
+    for (const auto& [temperature, text] : {std::pair{1.0, "1.0"}, {0.7, "0.7"}}) {
+      const std::string key = std::string(name) + "." + text;
+      const LossOptions options{parse_loss(name), 3.0, temperature};
+      const LossInput input{golden.at("draft"), golden.at("target"), golden.at("labels"), golden.at("rows"), 1};
+      for (const LossResult& r : {loss_and_grad(options, input), loss_and_grad_aten(options, input)}) {
+        EXPECT_NEAR(r.loss, golden.at(key + ".loss").item<double>(), 1e-5) << key;
+        if (options.loss != Loss::kCrossEntropy)
+          EXPECT_NEAR(r.acceptance, golden.at(key + ".acceptance").item<double>(), 1e-6) << key;
+        EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 1e-6) << key;
+      }
+    }
+  }
+}
+
+TEST(Losses, GradientIsTheFiniteDifference) {
+  for (const char* name : {"ce", "kl", "tv"}) {
+    LossInput input = random_input(4, 11, 1.5);
+    const LossOptions options{parse_loss(name), 3.0, 0.8};
+    const at::Tensor grad = loss_and_grad(options, input).grad;
+    const double h = 2e-3;
+    for (int64_t r = 0; r < 4; ++r) {
+      for (int64_t v = 0; v < 11; ++v) {
+        const auto moved = [&](double by) {
+          LossInput at = input;
+          at.draft = input.draft.clone();
+          at.draft[r][v] += by;
+          return loss_and_grad(options, at).loss;
+        };
+        EXPECT_NEAR((moved(h) - moved(-h)) / (2 * h), grad[r][v].item<double>(), 2e-3) << name << " row " << r << " token " << v;
+      }
+    }
+  }
+}
+
+TEST(Losses, HostRowsAgreeWithAten) {
+  for (const int64_t vocab : {1, 2, 15, 16, 17, 512, 1003}) {
+    for (const char* name : kLosses) {
+      LossInput input = random_input(9, vocab);
+      input.weight = 0.25;
+      const LossOptions options{parse_loss(name), 2.0, 1.3};
+      const LossResult a = loss_and_grad(options, input), b = loss_and_grad_aten(options, input);
+      EXPECT_NEAR(a.loss, b.loss, 1e-5) << name << " " << vocab;
+      EXPECT_LT(largest_difference(a.grad, b.grad), 1e-7) << name << " " << vocab;
+      EXPECT_EQ(a.grad.select(0, 1).abs().sum().item<double>(), 0) << "a row that does not count";
+    }
+  }
+}
+
+TEST(Losses, HybridTurnsFromKlToTv) {
+  LossInput input = random_input(6, 50);
+  const LossOptions hybrid{Loss::kLkHybrid, 3.0, 1.0};
+  const LossResult r = loss_and_grad(hybrid, input);
+  EXPECT_NEAR(r.kl_weight, std::exp(-3 * r.acceptance), 1e-12);
+  const LossResult kl = loss_and_grad({Loss::kKl, 3, 1}, input), tv = loss_and_grad({Loss::kTv, 3, 1}, input);
+  EXPECT_NEAR(r.loss, r.kl_weight * kl.loss + (1 - r.kl_weight) * tv.loss, 1e-6);
+  EXPECT_LT(largest_difference(r.grad, r.kl_weight * kl.grad + (1 - r.kl_weight) * tv.grad), 1e-7);
+  input.target = input.draft.clone();
+  const LossResult same = loss_and_grad(hybrid, input);
+  EXPECT_NEAR(same.acceptance, 1, 1e-6);
+  EXPECT_NEAR(same.loss, 0, 1e-6);
+  EXPECT_LT(same.grad.abs().max().item<double>(), 1e-7);
+}
+
+TEST(Losses, LowPrecisionLogitsKeepTheirDtype) {
+  LossInput input = random_input(5, 40);
+  const LossResult full = loss_and_grad({}, input);
+  input.draft = input.draft.to(at::kBFloat16);
+  const LossResult half = loss_and_grad({}, input);
+  EXPECT_EQ(half.grad.scalar_type(), at::kBFloat16);
+  EXPECT_NEAR(half.loss, full.loss, 0.05);
+}
+
+TEST(Losses, NonFiniteLogitsMakeTheLossNaN) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  for (const char* name : kLosses) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), kInf}) {
+      LossInput input = random_input(3, 40);
+      input.draft[2][7] = bad;
+      EXPECT_TRUE(std::isnan(loss_and_grad({parse_loss(name), 3, 1}, input).loss)) << name;
+      EXPECT_TRUE(std::isnan(loss_and_grad_aten({parse_loss(name), 3, 1}, input).loss)) << name;
+    }
+  }
+  // A token that neither model can produce is no fault.
+  LossInput input = random_input(3, 40);
+  input.draft.select(1, 5).fill_(-kInf);
+  input.target.select(1, 5).fill_(-kInf);
+  const LossResult a = loss_and_grad({}, input), b = loss_and_grad_aten({}, input);
+  EXPECT_TRUE(std::isfinite(a.loss));
+  EXPECT_NEAR(a.loss, b.loss, 1e-5);
+  EXPECT_TRUE(at::isfinite(a.grad).all().item<bool>());
+}
+
+TEST(Losses, RefuseWhatDoesNotFit) {
+  LossInput input = random_input(4, 8);
+  input.rows = at::empty({0}, at::kLong);
+  expect_error(ErrorKind::kInternal, {"at least one row"}, [&] { loss_and_grad({}, input); });
+  input = random_input(4, 8);
+  input.target = at::randn({4, 9});
+  expect_error(ErrorKind::kInternal, {"[T, V]"}, [&] { loss_and_grad({}, input); });
+  expect_error(ErrorKind::kUsage, {"--loss", "'rkl'"}, [] { parse_loss("rkl"); });
+}
+
+}  // namespace
+}  // namespace specdec::distill

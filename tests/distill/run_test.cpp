@@ -1,0 +1,233 @@
+#include "distill/run.h"
+
+#include <gtest/gtest.h>
+
+#include "base/log.h"
+#include "base/schema/binding.h"
+#include "distill/evaluate.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+struct Fixture {
+  Scratch scratch;
+  SystemClock clock;
+  DistillOptions options;
+
+  explicit Fixture(size_t holdout = 40) {
+    fs::create_directories(scratch / "target");
+    model::save_decoder(toy_decoder(3, 1), scratch / "target");
+    toy_tokenizer(scratch / "target");
+    write_data(scratch / "data", scratch / "target", toy_rows(150, 5), toy_rows(holdout, 6));
+    options.target = (scratch / "target").string();
+    options.data = (scratch / "data").string();
+    options.out = (scratch / "run").string();
+    options.draft = "prune:2";
+    options.learning_rate = 5e-3;
+    options.batch_tokens = 200;
+    options.max_steps = 120;
+    options.device.device = "cpu";
+    options.device.threads = 1;
+  }
+  DistillResult run() { return distill::run(options, {}, clock); }
+};
+
+TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
+  Fixture f;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_EQ(r.json["schema"], "specdec.distill/1");
+  EXPECT_EQ(r.json["verdict"], "improved");
+  const Json& a = r.json["acceptance"];
+  EXPECT_GT(a["after"]["value"].get<double>(), a["before"]["value"].get<double>());
+  EXPECT_LE(a["after"]["ci"][0].get<double>(), a["after"]["value"].get<double>());
+  EXPECT_GT(a["difference"]["ci"][0].get<double>(), 0);
+  EXPECT_EQ(a["conversations"], 20);
+  EXPECT_EQ(r.json["training"]["selection"]["conversations"], 20);
+  EXPECT_EQ(r.json["training"]["steps"], 120);
+  EXPECT_EQ(r.json["training"]["layers"]["kept"].size(), 2u);
+  EXPECT_EQ(Json::parse(get(f.scratch / "run/result.json")), r.json);
+  // The draft is bound to its target and carries its tokenizer byte for byte.
+  EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kBound);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    EXPECT_EQ(get(f.scratch / "run/draft" / name), get(f.scratch / "target" / name));
+  const auto binding = read_binding(f.scratch / "run/draft");
+  EXPECT_EQ(binding->kind, "prune:2");
+  EXPECT_EQ(binding->loss, "lk_hybrid");
+  EXPECT_EQ(r.json["draft"]["id"], fingerprint_model(f.scratch / "run/draft").id);
+  EXPECT_EQ(model::load_decoder_config(f.scratch / "run/draft").num_layers, 2);
+  // The figures are those of the published weights on the judging half.
+  const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
+  const model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
+  const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
+  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance, a["after"]["value"].get<double>(), 1e-6);
+  // A change of the target makes the draft stale.
+  put(f.scratch / "target/generation_config.json", R"({"eos_token_id": 3})");
+  EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kStale);
+}
+
+TEST(Run, ADraftThatCannotGainIsToldSo) {
+  Fixture f;
+  f.options.draft = "model:" + f.options.target;
+  f.options.max_steps = 5;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.exit_code, 3);
+  EXPECT_EQ(r.json["verdict"], "no_significant_gain");
+  EXPECT_EQ(r.json["training"]["kept_step"], 0) << "the untouched draft is a candidate too";
+  EXPECT_NEAR(r.json["acceptance"]["after"]["value"].get<double>(), 1, 1e-6);
+}
+
+TEST(Run, TooFewConversationsAreInconclusive) {
+  Fixture f(15);
+  f.options.max_steps = 3;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.exit_code, 0 + (15 / 2 + 1 >= kMinVerdictConversations ? r.exit_code : 4));
+  Fixture g(13);
+  g.options.max_steps = 3;
+  const DistillResult few = g.run();
+  EXPECT_EQ(few.exit_code, 4);
+  EXPECT_EQ(few.json["verdict"], "inconclusive");
+  EXPECT_NE(few.json["reason"].get<std::string>().find("7 held-out conversations"), std::string::npos);
+  Fixture none;
+  write_data(none.scratch / "empty", none.scratch / "target", {}, toy_rows(3, 3));
+  none.options.data = (none.scratch / "empty").string();
+  const DistillResult nothing = none.run();
+  EXPECT_EQ(nothing.exit_code, 4);
+  EXPECT_NE(nothing.json["reason"].get<std::string>().find("too little data"), std::string::npos);
+}
+
+TEST(Run, ResumesAfterAKillToTheSameBits) {
+  Fixture f;
+  f.options.checkpoint_every = 10;
+  const DistillResult straight = f.run();
+  f.options.out = (f.scratch / "again").string();
+  const int code = in_child(nullptr, "", [&] {
+    distill::run(
+        f.options,
+        [](const Progress& p) {
+          if (p.done == 57) ::raise(SIGKILL);
+        },
+        f.clock);
+  });
+  EXPECT_EQ(code, 128 + SIGKILL);
+  expect_error(ErrorKind::kUsage, {"exists already", "--resume"}, [&] { f.run(); });
+  f.options.resume = true;
+  const DistillResult resumed = f.run();
+  EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
+  for (const char* key : {"verdict", "acceptance", "options", "inputs", "data"})
+    EXPECT_EQ(resumed.json[key], straight.json[key]) << key;
+  EXPECT_EQ(resumed.json["training"]["selection"], straight.json["training"]["selection"]);
+  // Again: the run is done and its result is given back.
+  EXPECT_EQ(f.run().json, resumed.json);
+  f.options.lk_eta = 4;
+  f.options.device.seed = 8;
+  expect_error(ErrorKind::kUsage, {"--resume", "options.lk_eta", "options.seed"}, [&] { f.run(); });
+}
+
+TEST(Run, LearnsFromTextAloneWithoutATarget) {
+  Fixture f;
+  fs::create_directories(f.scratch / "tokenizer");
+  toy_tokenizer(f.scratch / "tokenizer");
+  put(f.scratch / "tokenizer/config.json", model::to_json(toy_config(2)).dump());
+  f.options.target = (f.scratch / "tokenizer").string();
+  f.options.draft = "config:" + (f.scratch / "tokenizer/config.json").string();
+  f.options.loss = "ce";
+  // Text with something to learn: every row counts upwards.
+  auto count = toy_rows(150, 5), held_out = toy_rows(40, 6);
+  for (auto* rows : {&count, &held_out})
+    for (TokenRow& r : *rows)
+      for (size_t t = 1; t < r.tokens.size(); ++t) r.tokens[t] = (r.tokens[t - 1] + 1) % 24;
+  write_data(f.scratch / "counting", f.scratch / "tokenizer", count, held_out);
+  f.options.data = (f.scratch / "counting").string();
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.exit_code, 0);
+  EXPECT_FALSE(r.json.contains("acceptance"));
+  EXPECT_LT(r.json["cross_entropy"]["after"]["value"].get<double>(),
+            r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
+  EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
+  EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
+  // Its own continuation, as the overnight update of a target: the start is the target itself, so acceptance says nothing.
+  f.options.target = (f.scratch / "run/draft").string();
+  f.options.draft = "model:" + f.options.target;
+  f.options.out = (f.scratch / "more").string();
+  const DistillResult more = f.run();
+  EXPECT_EQ(more.json["verdict"], "improved");
+  EXPECT_FALSE(fs::exists(f.scratch / "more/draft/specdec.json"));
+}
+
+TEST(Run, RefusesWhatDoesNotBelongTogether) {
+  Fixture f;
+  fs::create_directories(f.scratch / "run");
+  put(f.scratch / "run/notes.txt", "mine");
+  expect_error(ErrorKind::kUsage, {"run", "exists already"}, [&] { f.run(); });
+  EXPECT_EQ(get(f.scratch / "run/notes.txt"), "mine");
+  f.options.out = (f.scratch / "run2").string();
+
+  put(f.scratch / "target/tokenizer.json", R"({"version": "1.0", "model": {"vocab": {"b": 0}}})");
+  expect_error(ErrorKind::kData, {"another tokenizer", "data ingest"}, [&] { f.run(); });
+  toy_tokenizer(f.scratch / "target");
+
+  f.options.draft = "prune:4";
+  expect_error(ErrorKind::kUsage, {"prune:4", "3 layers"}, [&] { f.run(); });
+  f.options.draft = "prune:2";
+
+  model::DecoderConfig wide = toy_config(2);
+  wide.vocab_size = 30;
+  put(f.scratch / "wide.json", model::to_json(wide).dump());
+  f.options.draft = "config:" + (f.scratch / "wide.json").string();
+  f.options.out = (f.scratch / "run3").string();
+  expect_error(ErrorKind::kModel, {"vocab_size 30", "24"}, [&] { f.run(); });
+  put(f.scratch / "wide.json", "{");
+  expect_error(ErrorKind::kConfig, {"wide.json"}, [&] { f.run(); });
+  f.options.draft = "config:" + (f.scratch / "missing.json").string();
+  expect_error(ErrorKind::kConfig, {"missing.json"}, [&] { f.run(); });
+  f.options.draft = "prune:2";
+  f.options.sequence_length = 49;
+  expect_error(ErrorKind::kUsage, {"--sequence-length 49", "48"}, [&] { f.run(); });
+  f.options.sequence_length = 0;
+  fs::remove(f.scratch / "target/model.safetensors");
+  expect_error(ErrorKind::kModel, {"target"}, [&] { f.run(); });
+}
+
+TEST(Run, FlagsHaveRanges) {
+  const auto refused = [](const std::string& flag, auto change) {
+    DistillOptions o;
+    o.target = o.data = o.out = "x";
+    o.draft = "prune:1";
+    validate(o);
+    change(o);
+    expect_error(ErrorKind::kUsage, {flag}, [&] { validate(o); });
+  };
+  refused("--target", [](auto& o) { o.target = ""; });
+  refused("--draft", [](auto& o) { o.draft = "prune"; });
+  refused("--loss", [](auto& o) { o.loss = "mse"; });
+  refused("--lr", [](auto& o) { o.learning_rate = -1; });
+  refused("--lr", [](auto& o) { o.learning_rate = std::nan(""); });
+  refused("--batch-tokens", [](auto& o) { o.batch_tokens = 1; });
+  refused("--accumulate", [](auto& o) { o.accumulate = 0; });
+  refused("--temperature", [](auto& o) { o.temperature = 0; });
+  refused("--epochs", [](auto& o) { o.epochs = -1; });
+  refused("--max-steps", [](auto& o) { o.max_steps = -5; });
+  refused("--beta2", [](auto& o) { o.beta2 = 1; });
+  refused("--evaluate-rows", [](auto& o) { o.evaluate_rows = 0; });
+  refused("--teacher-cache", [](auto& o) { o.teacher_cache_mib = -1; });
+}
+
+TEST(Run, RowsLongerThanTheModelsAreCutAndCounted) {
+  Fixture f;
+  auto rows = toy_rows(150, 5);
+  rows[3].tokens.assign(60, 7);
+  rows[3].loss_mask.assign(60, 1);
+  write_data(f.scratch / "data", f.scratch / "target", rows, toy_rows(40, 6));
+  f.options.max_steps = 2;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.json["data"]["cut_rows"], 1);
+  EXPECT_EQ(r.json["data"]["cut_tokens"], 12);
+  EXPECT_EQ(r.json["data"]["sequence_length"], 48);
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,43 @@
+#include "distill/schedule.h"
+
+#include <gtest/gtest.h>
+
+namespace specdec::distill {
+namespace {
+
+TEST(Schedule, WarmsUpAndDecaysOverTheSteps) {
+  const ScheduleOptions o{1e-3, 0.1, 0.1, 100, 0};
+  EXPECT_NEAR(learning_rate(o, 0, 0), 1e-4, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 4, 0), 5e-4, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 9, 0), 1e-3, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 10, 0), 1e-3, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 55, 0), 1e-3 * 0.55, 1e-9);  // half-way: the middle of 1 and 0.1
+  EXPECT_NEAR(learning_rate(o, 100, 0), 1e-4, 1e-12);
+  EXPECT_NEAR(learning_rate(o, 1000, 0), 1e-4, 1e-12);
+  for (int64_t s = 11; s < 100; ++s) EXPECT_LT(learning_rate(o, s, 0), learning_rate(o, s - 1, 0));
+}
+
+TEST(Schedule, FollowsTheClockWhereTimeIsTheLimit) {
+  const ScheduleOptions o{1e-3, 0.1, 0.1, 0, 200};
+  EXPECT_GT(learning_rate(o, 0, 0), 0);
+  EXPECT_LE(learning_rate(o, 0, 0), 1e-4);
+  EXPECT_NEAR(learning_rate(o, 500, 10), 5e-4, 1e-9);
+  EXPECT_LE(learning_rate(o, 2, 100), 3.1e-4) << "few steps are still warm-up, however slow they are";
+  EXPECT_NEAR(learning_rate(o, 500, 110), 1e-3 * 0.55, 1e-9);
+  EXPECT_NEAR(learning_rate(o, 500, 200), 1e-4, 1e-12);
+}
+
+TEST(Schedule, TheNearerOfTwoLimitsDecays) {
+  const ScheduleOptions o{1e-3, 0.1, 0.0, 1000, 100};
+  EXPECT_NEAR(learning_rate(o, 20, 100), 1e-4, 1e-9);
+  EXPECT_NEAR(learning_rate(o, 1000, 5), 1e-4, 1e-9);
+}
+
+TEST(Schedule, DefaultRateFallsWithWidth) {
+  EXPECT_GT(default_learning_rate("prune", 64), 1e-3);
+  EXPECT_NEAR(default_learning_rate("prune", 1024) * 16, default_learning_rate("prune", 64), 1e-12);
+  EXPECT_EQ(default_learning_rate("prune", 16), default_learning_rate("prune", 64));
+}
+
+}  // namespace
+}  // namespace specdec::distill

@@ -1,0 +1,231 @@
+#include "distill/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "distill/draft_init.h"
+#include "tests/distill/toy.h"
+
+namespace specdec::distill {
+namespace {
+
+using namespace specdec::testing;
+
+// A second passes with every look, so that limits in time are exact.
+class SteppingClock final : public Clock {
+ public:
+  double seconds() const override { return now_ += 1; }
+  int64_t unix_seconds() const override { return 1700000000; }
+
+ private:
+  mutable double now_ = 0;
+};
+
+struct Fixture {
+  std::shared_ptr<model::Decoder> target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
+  std::vector<TokenRow> train = toy_rows(120, 5), selection = toy_rows(10, 6);
+  TrainerOptions options;
+  SystemClock clock;
+
+  explicit Fixture(const fs::path& run, int64_t steps = 12) {
+    options.run_directory = run;
+    options.schedule = {5e-3, 0.05, 0.1, steps, 0};
+    options.batch_tokens = 100;
+    options.evaluate_every = 4;
+    options.checkpoint_every = 3;
+    options.seed = 9;
+    fs::create_directories(run);
+  }
+  // Trains to the end, from the newest whole checkpoint if there is one.
+  TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
+    Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
+    Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
+    if (const auto checkpoint = CheckpointStore(options.run_directory / "checkpoints").newest_good()) trainer.resume(*checkpoint);
+    return trainer.run();
+  }
+  model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
+};
+
+TEST(FaultPolicyTest, SkipsRollsBackThenStops) {
+  using Action = FaultPolicy::Action;
+  FaultPolicy p;
+  EXPECT_EQ(p.observe(true), Action::kStep);
+  EXPECT_EQ(p.observe(false), Action::kSkip);
+  EXPECT_EQ(p.observe(false), Action::kSkip);
+  EXPECT_EQ(p.observe(true), Action::kStep) << "three in a row, not three in all";
+  for (int round = 1; round <= 3; ++round) {
+    EXPECT_EQ(p.observe(false), Action::kSkip);
+    EXPECT_EQ(p.observe(false), Action::kSkip);
+    EXPECT_EQ(p.observe(false), Action::kRollBack);
+    EXPECT_EQ(p.rollbacks(), round);
+  }
+  p.observe(false);
+  p.observe(false);
+  EXPECT_EQ(p.observe(false), Action::kStop);
+  FaultPolicy later(3);
+  later.observe(false);
+  later.observe(false);
+  EXPECT_EQ(later.observe(false), Action::kStop) << "a resumed run keeps its count";
+}
+
+TEST(TrainerTest, RaisesAcceptanceAndWritesWhatItMeasured) {
+  const Scratch scratch;
+  Fixture f(scratch / "run", 150);
+  f.options.evaluate_every = 50;
+  model::Decoder draft = f.draft();
+  int calls = 0;
+  const TrainingSummary s = f.run(draft, nullptr, [&](const Progress& p) {
+    ++calls;
+    EXPECT_EQ(p.total, 150);
+    EXPECT_EQ(p.unit, "steps");
+  });
+  ASSERT_EQ(s.measured.size(), 4u);
+  EXPECT_GT(s.measured.back().score, s.measured.front().score + 0.02);
+  EXPECT_EQ(s.steps, 150);
+  EXPECT_EQ(calls, 150);
+  EXPECT_GT(s.tokens, 0);
+  EXPECT_EQ(s.skipped_steps, 0);
+  const std::string text = get(scratch / "run/metrics.jsonl");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 150 + 4);
+}
+
+TEST(TrainerTest, EveryLossLowersItself) {
+  for (const char* name : {"ce", "kl", "tv", "lk_hybrid"}) {
+    const Scratch scratch;
+    Fixture f(scratch / "run", 60);
+    f.options.loss.loss = parse_loss(name);
+    f.options.accumulate = 2;
+    f.options.checkpoint_every = 0;
+    f.options.evaluate_every = 60;
+    f.train = toy_rows(12, 5);  // few enough to learn by heart
+    f.selection = f.train;
+    model::Decoder draft = f.draft();
+    const bool ce = f.options.loss.loss == Loss::kCrossEntropy;
+    Teacher teacher(f.target, f.train, 0), judge(f.target, f.selection, 0);
+    Trainer trainer(f.options, {&f.train, &f.selection, ce ? nullptr : &teacher, ce ? nullptr : &judge}, draft, f.clock, {});
+    const TrainingSummary s = trainer.run();
+    EXPECT_GT(s.measured.back().score, s.measured.front().score) << name;
+  }
+}
+
+TEST(TrainerTest, StopsAtTheTimeLimit) {
+  const Scratch scratch;
+  Fixture f(scratch / "run");
+  f.options.schedule.total_steps = 0;
+  f.options.schedule.time_limit_seconds = 400;
+  f.options.evaluate_every = f.options.checkpoint_every = 0;
+  const SteppingClock clock;
+  model::Decoder draft = f.draft();
+  const TrainingSummary s = f.run(draft, &clock);
+  EXPECT_GE(s.seconds, 400);
+  EXPECT_LT(s.seconds, 450);
+  EXPECT_EQ(s.measured.front().step, 0);
+  EXPECT_EQ(s.measured.back().step, s.steps) << "the last one is always measured";
+  EXPECT_GE(s.measured.size(), 10u);
+  EXPECT_LE(s.measured.size(), 12u);
+}
+
+// 12 steps straight = a part, death by SIGKILL at any change of the file system, and the rest: bit for bit.
+TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
+  const Scratch scratch;
+  Fixture straight(scratch / "straight");
+  model::Decoder expected = straight.draft();
+  straight.run(expected);
+  Fixture f(scratch / "run");
+  int64_t late = 0;
+  const auto start_again = [&] {
+    fs::remove_all(scratch / "run");
+    fs::create_directories(scratch / "run");
+  };
+  const auto train = [&] {
+    model::Decoder draft = f.draft();
+    f.run(draft);
+  };
+  const int deaths = for_each_kill_point(start_again, train, [&](int) {
+    const auto found = CheckpointStore(scratch / "run/checkpoints").newest_good();
+    late += found && found->step > 0;
+    model::Decoder draft = f.draft();
+    const TrainingSummary s = f.run(draft);
+    EXPECT_EQ(s.steps, 12);
+    EXPECT_EQ(s.measured.size(), 4u);
+    EXPECT_TRUE(same_weights(draft, expected));
+  });
+  EXPECT_GT(deaths, 50);
+  EXPECT_GT(late, 20) << "most deaths leave a checkpoint to go on from";
+  const std::string text = get(scratch / "run/metrics.jsonl");
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 12 + 4) << "no line twice";
+}
+
+TEST(TrainerTest, AnotherSeedGivesOtherBits) {
+  const Scratch scratch;
+  Fixture a(scratch / "a"), b(scratch / "b");
+  b.options.seed = 10;
+  model::Decoder x = a.draft(), y = b.draft();
+  a.run(x);
+  b.run(y);
+  EXPECT_FALSE(same_weights(x, y));
+}
+
+TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
+  const Scratch scratch;
+  Fixture straight(scratch / "straight");
+  model::Decoder expected = straight.draft();
+  straight.run(expected);
+  Fixture f(scratch / "run");
+  // In a child: the request cannot be taken back.
+  const int code = in_child(nullptr, "", [&] {
+    model::Decoder draft = f.draft();
+    f.run(draft, nullptr, [](const Progress& p) {
+      if (p.done == 5) request_stop();
+    });
+  });
+  EXPECT_EQ(code, 75);
+  const auto found = CheckpointStore(scratch / "run/checkpoints").newest_good();
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->step, 5);
+  model::Decoder draft = f.draft();
+  f.run(draft);
+  EXPECT_TRUE(same_weights(draft, expected));
+}
+
+TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {
+  const Scratch scratch;
+  Fixture f(scratch / "run", 200);
+  f.options.schedule.peak = 1e30;
+  f.options.evaluate_every = 100;
+  f.options.checkpoint_every = 0;
+  model::Decoder draft = f.draft();
+  expect_error(ErrorKind::kInternal, {"diverged", "--lr"}, [&] { f.run(draft); });
+  const std::string text = get(scratch / "run/metrics.jsonl");
+  size_t rolled = 0;
+  for (size_t at = 0; (at = text.find("roll_back", at)) != std::string::npos; ++at) ++rolled;
+  EXPECT_EQ(rolled, 3u);
+}
+
+TEST(TrainerTest, RecoversWithAHalvedRate) {
+  // Saved weights that are not finite cannot be cured by rolling back; a rate that is too high once can.
+  const Scratch scratch;
+  Fixture f(scratch / "run", 30);
+  model::Decoder draft = f.draft();
+  Teacher teacher(f.target, f.train, 1 << 20), judge(f.target, f.selection, 1 << 20);
+  int64_t poisoned = 0;
+  Trainer trainer(f.options, {&f.train, &f.selection, &teacher, &judge}, draft, f.clock, [&](const Progress& p) {
+    if (p.done == 7 && poisoned++ == 0) {
+      at::NoGradGuard guard;
+      draft.weights.norm.fill_(std::numeric_limits<float>::infinity());  // what a fault of the hardware would do
+    }
+  });
+  const TrainingSummary s = trainer.run();
+  EXPECT_EQ(s.steps, 30);
+  EXPECT_EQ(s.rollbacks, 1);
+  EXPECT_EQ(s.skipped_steps, 2);
+  const Json state = CheckpointStore(scratch / "run/checkpoints").newest_good()->state;
+  EXPECT_EQ(state["rate_scale"], 0.5);
+  EXPECT_EQ(state["rollbacks"], 1);
+  draft.weights.visit(draft.config,
+                      [](const std::string& name, at::Tensor& t) { EXPECT_TRUE(at::isfinite(t).all().item<bool>()) << name; });
+}
+
+}  // namespace
+}  // namespace specdec::distill

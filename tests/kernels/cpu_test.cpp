@@ -1,0 +1,183 @@
+// The plain-memory kernels of every instruction set this machine has.
+#include "engine/kernels/cpu/cpu.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "base/philox.h"
+#include "engine/kernels/team.h"
+
+namespace specdec::kernels::cpu {
+namespace {
+
+std::vector<float> random(size_t n, uint64_t stream) {
+  std::vector<float> out(n);
+  for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(philox_uniform(3, stream, i) * 2 - 1);
+  return out;
+}
+template <class T>
+std::vector<T> narrowed(const Kernels<T>& kernels, const std::vector<float>& x) {
+  std::vector<T> out(x.size());
+  kernels.narrow(x.data(), static_cast<int64_t>(x.size()), out.data());
+  return out;
+}
+template <class T>
+std::vector<float> widened(const Kernels<T>& kernels, const std::vector<T>& x) {
+  std::vector<float> out(x.size());
+  kernels.widen(x.data(), static_cast<int64_t>(x.size()), out.data());
+  return out;
+}
+
+template <class T>
+class CpuKernels : public testing::Test {
+ protected:
+  CpuKernels() { count = available<T>(all); }
+  const Kernels<T>* all[3];
+  int count = 0;
+};
+using Types = testing::Types<float, Bf16>;
+TYPED_TEST_SUITE(CpuKernels, Types);
+
+TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t k : {1, 5, 8, 17, 44, 160}) {
+      const int64_t rows = 7, n = 13;
+      const auto x = random(static_cast<size_t>(rows * k), 1);
+      const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)), bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
+      const auto wide = widened(kernels, w), wide_bias = widened(kernels, bias);
+      std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
+      kernels.linear({x.data(), k, rows, w.data(), k, 2, n, bias.data(), out.data(), n, true});
+      for (int64_t r = 0; r < rows; ++r) {
+        for (int64_t c = 0; c < n; ++c) {
+          double sum = 0;
+          for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[r * k + i]) * wide[c * k + i];
+          EXPECT_NEAR(out[r * n + c], c < 2 ? 0.5 : 0.5 + sum + wide_bias[c], 1e-5) << kernels.name << " k " << k << " row " << r << " column " << c;
+        }
+      }
+    }
+  }
+}
+
+// What verification rests on: a row's result is the same bits whatever rows, columns or tile it is computed with.
+TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t k : {7, 44, 160, 4099}) {
+      const int64_t most = 40, n = 29;
+      const auto x = random(static_cast<size_t>(most * k), 4);
+      const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 5));
+      std::vector<float> all(static_cast<size_t>(most * n));
+      for (int64_t r = 0; r < most; ++r) kernels.linear({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false});
+      for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
+        std::vector<float> out(static_cast<size_t>(rows * n));
+        const int64_t cut = rows % 11;  // as two threads would share the columns
+        kernels.linear({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false});
+        kernels.linear({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false});
+        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
+      }
+    }
+  }
+}
+
+TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t d : {2, 8, 12, 32, 80}) {
+      const int64_t heads = 3, slots = 23;
+      const auto q = random(static_cast<size_t>(heads * d), 6);
+      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+      const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
+      const std::vector<int32_t> extra = {17, 20, 21};
+      std::vector<float> scores(static_cast<size_t>(heads * slots)), out(static_cast<size_t>(heads * d));
+      kernels.attention({q.data(), heads, d, k.data(), v.data(), 15, extra.data(), 3, 0.7f, scores.data(), out.data()});
+      for (int64_t h = 0; h < heads; ++h) {
+        std::vector<double> expected(static_cast<size_t>(d));
+        double total = 0;
+        for (int64_t s = 0; s < slots; ++s) {
+          if (s >= 15 && s != 17 && s != 20 && s != 21) continue;
+          double dot = 0;
+          for (int64_t i = 0; i < d; ++i) dot += static_cast<double>(q[h * d + i]) * wide_k[s * d + i];
+          total += std::exp(0.7 * dot);
+          for (int64_t i = 0; i < d; ++i) expected[i] += std::exp(0.7 * dot) * wide_v[s * d + i];
+        }
+        for (int64_t i = 0; i < d; ++i) EXPECT_NEAR(out[h * d + i], expected[i] / total, 1e-5) << kernels.name << " d " << d;
+      }
+    }
+  }
+}
+
+// Slots listed one by one give the bits of the same slots in a row: a tree's branch equals the branch alone.
+TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    const int64_t heads = 2, d = 24, slots = 40;
+    const auto q = random(static_cast<size_t>(heads * d), 9);
+    auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 10)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 11));
+    std::vector<float> scores(static_cast<size_t>(heads * slots)), listed(static_cast<size_t>(heads * d)), alone(listed.size());
+    const std::vector<int32_t> extra = {19, 23, 30, 38};
+    kernels.attention({q.data(), heads, d, k.data(), v.data(), 18, extra.data(), 4, 1.0f, scores.data(), listed.data()});
+    for (size_t i = 0; i < extra.size(); ++i) {
+      std::copy_n(k.begin() + extra[i] * d, d, k.begin() + (18 + static_cast<int64_t>(i)) * d);
+      std::copy_n(v.begin() + extra[i] * d, d, v.begin() + (18 + static_cast<int64_t>(i)) * d);
+    }
+    kernels.attention({q.data(), heads, d, k.data(), v.data(), 22, nullptr, 0, 1.0f, scores.data(), alone.data()});
+    EXPECT_EQ(std::memcmp(listed.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name;
+  }
+}
+
+TYPED_TEST(CpuKernels, ElementWise) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    const int64_t n = 37;
+    auto x = random(n, 12), y = random(n, 13);
+    for (int64_t i = 0; i < n; ++i) x[i] *= 100.0f * static_cast<float>(i) / n;  // both ends of exp
+    std::vector<float> out(n);
+    kernels.silu_mul(x.data(), y.data(), n, out.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double expected = x[i] / (1 + std::exp(-static_cast<double>(x[i]))) * y[i];
+      EXPECT_NEAR(out[i], expected, 1e-6 + 1e-6 * std::abs(expected)) << kernels.name << " " << x[i];
+    }
+    const auto weight = narrowed(kernels, y);
+    kernels.rms_norm(x.data(), weight.data(), 1e-5f, n, out.data());
+    double squares = 0;
+    for (const float value : x) squares += static_cast<double>(value) * value;
+    const auto wide = widened(kernels, weight);
+    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
+  }
+}
+
+TEST(Bf16, RoundsToNearestEven) {
+  const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};  // 1 + 1/256 and 1 + 3/256 are ties
+  const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
+  const Kernels<Bf16>* all[3];
+  for (int set = available<Bf16>(all) - 1; set >= 0; --set) {
+    Bf16 out[6];
+    all[set]->narrow(in, 6, out);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(out[i].bits, expected[i]) << all[set]->name << " " << in[i];
+  }
+}
+
+TEST(Team, EveryPartOnceAndBarriersHold) {
+  for (const int threads : {1, 2, 3, 5}) {
+    std::vector<int> first(1003), second(1003);
+    bool complete = true;
+    run_team(threads, [&](const Member& member) {
+      const auto [begin, end] = member.part(1003, 8);
+      for (int64_t i = begin; i < end; ++i) ++first[static_cast<size_t>(i)];
+      member.barrier();
+      for (int64_t i = member.id; i < 1003; i += member.size) second[static_cast<size_t>(i)] = first[static_cast<size_t>(1002 - i)];
+      member.barrier();
+      if (member.id == 0) {
+        for (const int value : second) complete &= value == 1;
+      }
+    });
+    EXPECT_TRUE(complete) << threads;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::kernels::cpu

@@ -1,0 +1,116 @@
+// Every variant of every op against the reference, over dtypes and awkward sizes.
+#include "engine/kernels/ops.h"
+
+#include <gtest/gtest.h>
+
+#include "engine/kernels/variants.h"
+
+namespace specdec::kernels {
+namespace {
+
+at::Tensor random(at::IntArrayRef shape, at::ScalarType dtype, uint64_t seed = 1) {
+  at::manual_seed(seed + 17 * static_cast<uint64_t>(shape.size()));
+  return at::randn(shape, at::kFloat).to(dtype);
+}
+double tolerance(at::ScalarType dtype) { return dtype == at::kFloat ? 1e-5 : 4e-2; }
+void expect_close(const at::Tensor& found, const at::Tensor& expected) {
+  ASSERT_EQ(found.sizes(), expected.sizes());
+  ASSERT_EQ(found.scalar_type(), expected.scalar_type());
+  const double scale = std::max(1.0, expected.abs().max().item<double>());
+  EXPECT_LT((found.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(), tolerance(expected.scalar_type()) * scale);
+}
+
+class Ops : public testing::TestWithParam<at::ScalarType> {
+ protected:
+  at::ScalarType dtype = GetParam();
+};
+
+TEST_P(Ops, RmsNorm) {
+  for (const int64_t n : {3, 8, 44, 160}) {
+    const at::Tensor x = random({5, n}, dtype), w = random({n}, dtype);
+    expect_close(rms_norm(x, w, 1e-5), ref::rms_norm(x, w, 1e-5, {}));
+  }
+}
+
+TEST_P(Ops, Linear) {
+  for (const int64_t k : {3, 8, 44, 160}) {
+    for (const int64_t rows : {1, 2, 3, 5, 8, 17}) {
+      const at::Tensor x = random({rows, k}, dtype), w = random({13, k}, dtype), b = random({13}, dtype);
+      expect_close(kernels::linear(x, w), ref::linear(x, w, {}, {}));
+      expect_close(kernels::linear(x, w, b), ref::linear(x, w, b, {}));
+    }
+  }
+}
+
+TEST_P(Ops, Rope) {
+  const at::Tensor angles = random({7, 6}, at::kFloat), x = random({2, 7, 3, 12}, dtype);
+  expect_close(rope(x, angles.cos(), angles.sin()), ref::rope(x, angles.cos(), angles.sin(), {}));
+}
+
+TEST_P(Ops, SiluMul) {
+  const at::Tensor gate = random({3, 45}, dtype) * 8, up = random({3, 45}, dtype, 2);
+  expect_close(silu_mul(gate, up), ref::silu_mul(gate, up, {}));
+}
+
+TEST_P(Ops, Attention) {
+  for (const int64_t d : {6, 8, 20, 32, 64}) {
+    for (const int64_t groups : {1, 2, 4}) {
+      const at::Tensor q = random({2, 3, 4, d}, dtype), k = random({2, groups, 21, d}, dtype), v = random({2, groups, 21, d}, dtype, 3);
+      expect_close(attention(q, k, v), ref::attention(q, k, v, {}, {}));
+      at::Tensor allowed = at::rand({2, 3, 21}) > 0.5;
+      allowed.select(2, 0).fill_(true);
+      expect_close(attention(q, k, v, allowed), ref::attention(q, k, v, allowed, {}));
+    }
+  }
+}
+
+TEST_P(Ops, WriteIntoGivenOutput) {
+  const at::Tensor x = random({4, 24}, dtype), w = random({24}, dtype), out = at::zeros({4, 24}, dtype);
+  const at::Tensor result = rms_norm(x, w, 1e-5, out);
+  EXPECT_TRUE(result.is_same(out));
+  expect_close(out, ref::rms_norm(x, w, 1e-5, {}));
+  const at::Tensor sum = at::zeros({4, 24}, dtype);
+  EXPECT_TRUE(add(x, x, sum).is_same(sum));
+  expect_close(sum, x + x);
+}
+
+INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
+                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+// fp32 by hand, so that the reference itself is held to something.
+TEST(Reference, MatchesTheFormulas) {
+  const at::Tensor x = random({2, 6}, at::kFloat), w = random({6}, at::kFloat), d = x.to(at::kDouble);
+  expect_close(ref::rms_norm(x, w, 0.1, {}), (d / (d.pow(2).mean(-1, true) + 0.1).sqrt() * w).to(at::kFloat));
+  expect_close(ref::silu_mul(x, x, {}), (d / (1 + (-d).exp()) * d).to(at::kFloat));
+  const at::Tensor angle = at::tensor({0.3, 1.1, 2.0}), turned = ref::rope(x.view({2, 1, 6}), angle.cos().expand({2, 3}), angle.sin().expand({2, 3}), {});
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(turned[1][0][i].item<double>(), (x[1][i] * angle[i].cos() - x[1][i + 3] * angle[i].sin()).item<double>(), 1e-5);
+    EXPECT_NEAR(turned[1][0][i + 3].item<double>(), (x[1][i + 3] * angle[i].cos() + x[1][i] * angle[i].sin()).item<double>(), 1e-5);
+  }
+  const at::Tensor q = random({1, 2, 2, 4}, at::kFloat), k = random({1, 1, 3, 4}, at::kFloat), v = random({1, 1, 3, 4}, at::kFloat, 5);
+  const at::Tensor out = ref::attention(q, k, v, {}, {});
+  for (int64_t s = 0; s < 2; ++s) {
+    for (int64_t h = 0; h < 2; ++h) {
+      const at::Tensor seen = k[0][0].narrow(0, 0, 2 + s), p = (seen.mv(q[0][s][h]) / 2).softmax(0);
+      EXPECT_LT((out[0][s][h] - p.matmul(v[0][0].narrow(0, 0, 2 + s))).abs().max().item<double>(), 1e-5);
+    }
+  }
+}
+
+TEST(Dispatch, GradientsFlowThroughTheReference) {
+  const at::Tensor x = random({2, 8}, at::kFloat).requires_grad_(), w = random({8}, at::kFloat);
+  rms_norm(x, w, 1e-5).sum().backward();
+  EXPECT_TRUE(x.grad().defined());
+}
+
+TEST(Dispatch, ReferenceCanBeForced) {
+  const at::Tensor x = random({3, 333}, at::kFloat), w = random({9, 333}, at::kFloat);
+  force_reference(true);
+  const at::Tensor forced = kernels::linear(x, w);
+  force_reference(false);
+  EXPECT_TRUE(at::equal(forced, at::linear(x, w)));
+  EXPECT_FALSE(reference_forced());
+}
+
+}  // namespace
+}  // namespace specdec::kernels

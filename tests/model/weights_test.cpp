@@ -1,0 +1,189 @@
+#include "engine/model/weights.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/file.h"
+#include "base/safetensors.h"
+#include "engine/model/memory_plan.h"
+#include "tests/base/scratch.h"
+
+namespace specdec::model {
+namespace {
+
+using specdec::testing::Scratch;
+
+DecoderConfig tiny(bool tied = false) {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.vocab_size = 40, c.hidden_size = 16, c.intermediate_size = 24, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 6;
+  c.layers.assign(2, {.qkv_bias = true, .out_bias = true, .mlp_bias = true});
+  c.tie_embeddings = tied;
+  return c;
+}
+
+struct Stored {  // a checkpoint in memory that tests bend
+  std::vector<std::string> names;
+  std::vector<at::Tensor> tensors;
+  explicit Stored(Decoder& decoder) {
+    decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
+      names.push_back(name);
+      tensors.push_back(tensor.clone());
+    });
+  }
+  at::Tensor& operator[](const std::string& name) {
+    const auto at = std::find(names.begin(), names.end(), name);
+    return tensors.at(static_cast<size_t>(at - names.begin()));
+  }
+  void add(const std::string& name, const at::Tensor& tensor) { names.push_back(name), tensors.push_back(tensor); }
+  void write(const fs::path& file, size_t begin = 0, size_t end = SIZE_MAX) const {
+    std::vector<TensorToWrite> out;
+    for (size_t i = begin; i < std::min(end, names.size()); ++i) {
+      const char* dtype = tensors[i].scalar_type() == at::kFloat ? "F32" : tensors[i].scalar_type() == at::kLong ? "I64" : "BF16";
+      out.push_back({names[i], dtype, tensors[i].sizes().vec(), {static_cast<const std::byte*>(tensors[i].const_data_ptr()), tensors[i].nbytes()}});
+    }
+    write_safetensors(file, out);
+  }
+};
+
+std::string load_error(const fs::path& directory) {
+  try {
+    load_decoder(directory, at::kCPU, at::kFloat);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kModel);
+    return e.what();
+  }
+  return "loaded";
+}
+
+void expect_equal(Decoder& a, Decoder& b) {
+  std::vector<at::Tensor> tensors;
+  a.weights.visit(a.config, [&](const std::string&, at::Tensor& tensor) { tensors.push_back(tensor); });
+  size_t i = 0;
+  b.weights.visit(b.config, [&](const std::string& name, at::Tensor& tensor) { EXPECT_TRUE(at::equal(tensor, tensors.at(i++))) << name; });
+  EXPECT_EQ(i, tensors.size());
+}
+
+TEST(Weights, SaveAndLoad) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    for (const bool tied : {false, true}) {
+      const Scratch scratch;
+      Decoder saved = random_decoder(tiny(tied), 5, at::kCPU, dtype);
+      save_decoder(saved, scratch.root());
+      Decoder loaded = load_decoder(scratch.root(), at::kCPU, resolve_dtype("auto", load_decoder_config(scratch.root())));
+      expect_equal(saved, loaded);
+      EXPECT_EQ(loaded.weights.lm_head.is_same(loaded.weights.embed), tied);
+      EXPECT_EQ(SafetensorsFile(scratch / "model.safetensors").tensors().contains("lm_head.weight"), !tied);
+      int64_t count = 0;
+      loaded.weights.visit(loaded.config, [&](const std::string&, at::Tensor& tensor) { count += tensor.numel(); });
+      EXPECT_EQ(count, num_parameters(loaded.config));
+    }
+  }
+}
+
+TEST(Weights, ShardedAndConverted) {
+  const Scratch scratch;
+  Decoder saved = random_decoder(tiny(), 6, at::kCPU, at::kFloat);
+  save_decoder(saved, scratch.root());
+  fs::remove(scratch / "model.safetensors");
+  const Stored stored(saved);
+  stored.write(scratch / "a.safetensors", 0, 7);
+  stored.write(scratch / "b.safetensors", 7);
+  Json map;
+  for (size_t i = 0; i < stored.names.size(); ++i) map[stored.names[i]] = i < 7 ? "a.safetensors" : "b.safetensors";
+  write_file_atomic(scratch / "model.safetensors.index.json", Json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
+  Decoder loaded = load_decoder(scratch.root(), at::kCPU, at::kFloat);
+  expect_equal(saved, loaded);
+  const Decoder narrow = load_decoder(scratch.root(), at::kCPU, at::kBFloat16);
+  EXPECT_TRUE(at::equal(narrow.weights.layers[1].down, saved.weights.layers[1].down.to(at::kBFloat16)));
+}
+
+TEST(Weights, WrongTensorsAreErrors) {
+  const Scratch scratch;
+  Decoder decoder = random_decoder(tiny(), 7, at::kCPU, at::kFloat);
+  save_decoder(decoder, scratch.root());
+  const auto error_of = [&](const std::function<void(Stored&)>& bend) {
+    Stored stored(decoder);
+    bend(stored);
+    stored.write(scratch / "model.safetensors");
+    return load_error(scratch.root());
+  };
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  EXPECT_EQ(error_of([](Stored&) {}), "loaded");
+  EXPECT_NE(error_of([&](Stored& s) { s.names[static_cast<size_t>(std::find(s.names.begin(), s.names.end(), up) - s.names.begin())] = "other"; }).find(up + " is missing"), std::string::npos);
+  EXPECT_NE(error_of([&](Stored& s) { s[up] = s[up].t().contiguous(); }).find("[16, 24], config.json asks for [24, 16]"), std::string::npos);
+  EXPECT_NE(error_of([&](Stored& s) { s.add("model.layers.2.mlp.up_proj.weight", at::zeros({24, 16})); }).find("model.layers.2.mlp.up_proj.weight"), std::string::npos);
+  EXPECT_NE(error_of([&](Stored& s) { s[up] = at::zeros({24, 16}, at::kLong); }).find("I64"), std::string::npos);
+  for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
+    EXPECT_NE(error_of([&](Stored& s) { s[up][3][4] = bad; }).find(up + " holds NaN or infinite"), std::string::npos);
+    EXPECT_NE(error_of([&](Stored& s) { s[up] = s[up].to(at::kBFloat16), s[up][3][4] = bad; }).find("NaN"), std::string::npos);
+  }
+  EXPECT_EQ(error_of([&](Stored& s) { s.add("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({3})); }), "loaded");
+}
+
+TEST(Weights, ValuesThatDoNotFitFp16AreErrors) {
+  const Scratch scratch;
+  Decoder decoder = random_decoder(tiny(), 8, at::kCPU, at::kFloat);
+  decoder.weights.norm[0] = 1e6f;
+  save_decoder(decoder, scratch.root());
+  EXPECT_NO_THROW(load_decoder(scratch.root(), at::kCPU, at::kBFloat16));
+  EXPECT_THROW(load_decoder(scratch.root(), at::kCPU, at::kHalf), Error);
+}
+
+TEST(Weights, RandomIsNormalAndReproducible) {
+  Decoder a = random_decoder(tiny(), 1, at::kCPU, at::kFloat), again = random_decoder(tiny(), 1, at::kCPU, at::kFloat);
+  expect_equal(a, again);
+  EXPECT_FALSE(at::equal(a.weights.embed, random_decoder(tiny(), 2, at::kCPU, at::kFloat).weights.embed));
+  EXPECT_FALSE(at::equal(a.weights.layers[0].gate, a.weights.layers[0].up));
+  DecoderConfig wide = tiny();
+  wide.vocab_size = 4000;
+  const at::Tensor x = random_decoder(wide, 1, at::kCPU, at::kFloat).weights.embed / 0.02;  // 64,000 draws
+  EXPECT_NEAR(x.mean().item<double>(), 0, 0.02);
+  EXPECT_NEAR(x.std().item<double>(), 1, 0.02);
+  EXPECT_NEAR(x.pow(4).mean().item<double>(), 3, 0.15);
+  EXPECT_TRUE(at::equal(a.weights.norm, at::ones({16})));
+}
+
+TEST(Device, Flags) {
+  EXPECT_EQ(resolve_device("cpu"), at::Device(at::kCPU));
+  for (const char* bad : {"gpu", "cuda:", "cuda:x", "cuda:1234", ""}) {
+    try {
+      resolve_device(bad);
+      FAIL() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kUsage) << bad;
+    }
+  }
+  try {
+    if (resolve_device("cuda").is_cuda()) GTEST_SKIP() << "this machine has a GPU";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kDevice);
+    EXPECT_NE(std::string(e.what()).find("--device cpu"), std::string::npos) << e.what();
+  }
+  EXPECT_EQ(resolve_device("auto"), at::Device(at::kCPU));
+  EXPECT_THROW(resolve_dtype("fp64", tiny()), Error);
+  EXPECT_EQ(resolve_dtype("fp16", tiny()), at::kHalf);
+}
+
+TEST(MemoryPlan, CountsAndRefuses) {
+  const DecoderConfig c = tiny();
+  MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
+  EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
+  EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
+  EXPECT_EQ(plan.cache_bytes, 3 * 100 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens × (k, v) × layers × G × D × bytes
+  EXPECT_GT(plan.available_bytes, 1 << 20);
+  EXPECT_NO_THROW(check_memory(plan));
+  plan.available_bytes = plan.total() - 1;
+  try {
+    check_memory(plan);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kDevice);
+    EXPECT_NE(std::string(e.what()).find("target"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace specdec::model

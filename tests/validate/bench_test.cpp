@@ -1,0 +1,155 @@
+#include "deploy/bench/bench.h"
+
+#include <gtest/gtest.h>
+
+#include "deploy/bench/run.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::toy::Model;
+using decode::toy::random_logits;
+
+class ManualClock final : public Clock {
+ public:
+  double seconds() const override { return now; }
+  int64_t unix_seconds() const override { return 0; }
+  double now = 5;
+};
+
+// The target is like the draft, so every step emits K + 1 tokens; a target pass takes a second.
+TEST(BenchRun, TimesAndLatencies) {
+  ManualClock clock;
+  Model target(5, random_logits(1)), draft(5, random_logits(1));
+  target.before_pass = [&](std::span<const decode::Extension>) { clock.now += 1; };
+  decode::Stepper speculative(target, &draft), plain(target, nullptr);
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};  // two prompt passes
+  GroupOptions o;
+  o.tokens = 12;
+  o.speculation.k = 3;
+  const GroupFigures fast = run_group(speculative, prompts, o, nullptr, clock);
+  EXPECT_EQ(fast.tokens, 24);
+  EXPECT_DOUBLE_EQ(fast.prompt_seconds, 2);
+  EXPECT_DOUBLE_EQ(fast.seconds, 3);  // 4 + 4 + 4
+  EXPECT_EQ(fast.ttft_ms, (std::vector<double>{3000, 3000}));
+  EXPECT_EQ(fast.itl_ms, (std::vector<double>{1000, 1000, 1000, 1000}));
+  EXPECT_EQ(fast.counts.accepted, fast.counts.drafted);
+  o.speculation.k = 0;
+  const GroupFigures slow = run_group(plain, prompts, o, nullptr, clock);
+  EXPECT_EQ(slow.tokens, 24);
+  EXPECT_DOUBLE_EQ(slow.seconds, 12);
+  EXPECT_EQ(slow.counts.drafted, 0);
+  EXPECT_EQ(target.open_sequences(), 0u);
+  EXPECT_EQ(draft.open_sequences(), 0u);
+}
+
+TEST(BenchRun, SequencesThatAreDoneLeaveTheBatch) {
+  ManualClock clock;
+  Model target(5, random_logits(1)), draft(5, random_logits(2));
+  size_t widest = 0, last = 0;
+  target.before_pass = [&](std::span<const decode::Extension> e) {
+    widest = std::max(widest, e.size());
+    last = e.size();
+  };
+  decode::Stepper stepper(target, &draft);
+  GroupOptions o;
+  o.tokens = 40;
+  o.speculation.k = 4;
+  const std::vector<std::vector<int32_t>> prompts = {{0}, {1}, {2}};
+  const GroupFigures f = run_group(stepper, prompts, o, nullptr, clock);
+  EXPECT_EQ(f.tokens, 120);
+  EXPECT_EQ(widest, 3u);
+  EXPECT_EQ(last, 1u);
+}
+
+BenchRow row(const std::string& draft, int k, int batch, Estimate gain) {
+  BenchRow r;
+  r.draft = draft;
+  r.k = k;
+  r.batch = batch;
+  r.tokens = 100;
+  r.seconds = 2 / gain.value;
+  r.speedup = gain;
+  r.counts.drafted = draft.empty() ? 0 : 80;
+  r.counts.accepted = draft.empty() ? 0 : 60;
+  r.greedy_prompts = r.greedy_identical = draft.empty() ? 0 : 8;
+  return r;
+}
+BenchResult result() {
+  BenchResult r;
+  r.rows = {row("", 0, 1, {1, {1, 1}, 8}),         row("A", 2, 1, {1.2, {1.1, 1.3}, 8}), row("A", 4, 1, {1.4, {1.3, 1.5}, 8}),
+            row("B", -1, 1, {1.6, {1.5, 1.7}, 8}), row("", 0, 4, {1, {1, 1}, 2}),        row("A", 2, 4, {2.5, {2.4, 2.6}, 2})};
+  judge_bench(r);
+  return r;
+}
+
+TEST(BenchResult, RanksDraftsBySpeedupAtTheSmallestBatch) {
+  const BenchResult r = result();
+  EXPECT_EQ(r.ranking, (std::vector<size_t>{3, 2}));
+  EXPECT_EQ(r.verdict, "faster");
+  EXPECT_EQ(bench_exit_code(r), 0);
+}
+
+TEST(BenchResult, Verdicts) {
+  BenchResult r = result();
+  r.rows = {row("", 0, 1, {1, {1, 1}, 8}), row("A", 2, 1, {0.7, {0.6, 0.8}, 8})};
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "not_worth_it");
+  EXPECT_EQ(bench_exit_code(r), 0);
+  r.rows[1].speedup = {1.05, {0.95, 1.15}, 8};
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "inconclusive");
+  r.rows[1].speedup = {1.5, {1.4, 1.6}, 2};  // two groups: no interval to judge by
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "inconclusive");
+  r.rows[1].speedup = {1.5, {1.4, 1.6}, 8};
+  r.rows[1].differences = 1;
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "not_lossless");
+  EXPECT_EQ(bench_exit_code(r), 3);
+  r.rows[1].differences = 0;
+  r.rows[1].sampled_p_value = 1e-5;
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "not_lossless");
+  r.verdict = "stale";
+  EXPECT_EQ(bench_exit_code(r), 5);
+}
+
+TEST(BenchResult, JsonOfTheContract) {
+  const Json j = to_json(result());
+  EXPECT_EQ(j["schema"], "specdec.bench/1");
+  ASSERT_EQ(j["rows"].size(), 6u);
+  const Json& normal = j["rows"][0];
+  EXPECT_EQ(normal["mode"], "normal");
+  EXPECT_TRUE(normal["draft"].is_null());
+  EXPECT_EQ(normal["speedup"], 1.0);
+  const Json& fast = j["rows"][3];
+  EXPECT_EQ(fast["mode"], "speculative");
+  EXPECT_EQ(fast["k"], "auto");
+  EXPECT_EQ(fast["drafted"], 80);
+  EXPECT_EQ(fast["accepted"], 60);
+  EXPECT_EQ(fast["rejected"], 20);
+  EXPECT_EQ(fast["ci"], Json({1.5, 1.7}));
+  EXPECT_EQ(fast["quality"]["greedy_identical"], 8);
+  for (const char* key : {"batch", "tokens", "seconds", "tokens_per_second", "ttft_ms", "itl_ms", "memory_bytes"})
+    EXPECT_TRUE(fast.contains(key)) << key;
+  for (const char* key : {"p50", "p95", "p99"}) EXPECT_TRUE(fast["itl_ms"].contains(key)) << key;
+  EXPECT_TRUE(j["rows"][5]["ci"].is_null());
+  EXPECT_EQ(j["ranking"][0]["draft"], "B");
+}
+
+TEST(BenchResult, TextAndPage) {
+  BenchResult r = result();
+  r.notes = {"<b>note</b>"};
+  const std::string text = bench_text(r);
+  EXPECT_EQ(text.rfind("faster: fastest at batch 1: B, K auto, speed-up 1.60", 0), 0u) << text;
+  EXPECT_NE(text.find("A, K 4"), std::string::npos);
+  const std::string html = render_html(bench_page(r));
+  EXPECT_NE(html.find("&lt;b&gt;note"), std::string::npos);
+  EXPECT_EQ(html.find("<b>note"), std::string::npos);
+  EXPECT_NE(html.find("Speed-up: A"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace specdec::deploy

@@ -1,0 +1,190 @@
+#include "deploy/validate/report_html.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "deploy/validate/report.h"
+#include "deploy/validate/report_assets.h"
+
+namespace specdec::deploy {
+namespace {
+
+const std::vector<std::string> kHostile = {
+    "<script>alert(1)</script>",
+    "</script><script>alert(2)</script>",
+    "</ScRiPt ><img src=x onerror=alert(3)>",
+    "\"><svg onload=alert(4)>",
+    "' onmouseover='alert(5)",
+    "<!--<script>",
+    "-->",
+    "]]>",
+    "&lt;script&gt;alert(6)&lt;/script&gt;",
+    "javascript:alert(7)",
+    "<style>*{display:none}</style>",
+    "</title><h1>x",
+    std::string("\xE2\x80\xA8"
+                "alert(8)\xE2\x80\xA9"),
+    std::string("\xff\xfe broken utf-8 <b>"),
+    std::string("nul\0<i>", 7),
+    "<a href=\"data:text/html,<script>alert(9)</script>\">",
+    "{{constructor.constructor('alert(10)')()}}",
+};
+
+// What an HTML parser sees between <script …> and </script> of the block with this id.
+std::string block(const std::string& html, const std::string& id) {
+  const std::string open = "<script type=\"application/json\" id=\"" + id + "\">";
+  const size_t start = html.find(open);
+  if (start == std::string::npos) return "";
+  return html.substr(start + open.size(), html.find("</script", start) - start - open.size());
+}
+size_t count(const std::string& text, const std::string& part) {
+  size_t n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+Page page_with(const std::string& text) {
+  Page page;
+  page.title = page.verdict = page.reason = text;
+  page.verdict_class = text;
+  page.tiles = {{text, text, text}};
+  Chart chart{text, text, text, Chart::Kind::kBars, {0, 1}, {text, text}, {{text, {1, 2}, {0.5, 1.5}, {1.5, 2.5}, false}}, 1.0,
+              text, {},   {}};
+  page.sections = {{text, text, {chart}, {{text, {text, text}, {{text, text}}}}}};
+  page.data = {{text == kHostile[13] ? "key" : text, text}, {"list", {text}}};
+  return page;
+}
+
+TEST(ReportHtml, EscapesText) {
+  EXPECT_EQ(escape_html("a<b>&\"'c"), "a&lt;b&gt;&amp;&quot;&#39;c");
+  EXPECT_EQ(escape_html("tab\tnul\x01"), "tab nul ");
+  EXPECT_EQ(escape_html("\xff"), "\xEF\xBF\xBD");
+}
+
+TEST(ReportHtml, ScriptJsonKeepsTheValue) {
+  for (const std::string& text : kHostile) {
+    if (text[0] == '\xff') continue;  // not a value that JSON can hold
+    const Json value = {{"k", text}};
+    const std::string out = script_json(value);
+    for (const char* bad : {"<", ">", "&", "\xE2\x80\xA8", "\xE2\x80\xA9"}) EXPECT_EQ(out.find(bad), std::string::npos) << out;
+    EXPECT_EQ(Json::parse(out), value);
+  }
+}
+
+TEST(ReportHtml, HostileTextNeverBecomesMarkup) {
+  const std::string calm = render_html(page_with("calm"));
+  for (const std::string& text : kHostile) {
+    const std::string html = render_html(page_with(text));
+    const std::string small = lower(html);
+    // The same elements as with harmless text: nothing opened, nothing closed.
+    for (const char* part : {"<script", "</script", "<style", "</style", "<!--", "-->", "<h1", "</title", "<"})
+      EXPECT_EQ(count(small, part), count(lower(calm), part)) << part << " from " << text;
+    for (const char* part : {"<img", "<svg", "<a ", "<b>", "<i>", "onerror=alert(3)>"})
+      EXPECT_EQ(count(small, part), count(lower(calm), part)) << part;
+    // Outside the JSON blocks, where quotes end nothing.
+    const size_t body_end = html.find("<script type=\"application/json\"");
+    EXPECT_EQ(html.substr(0, body_end).find("' onmouseover='"), std::string::npos);
+    EXPECT_NO_THROW(Json::parse(block(html, "charts"))) << text;
+    EXPECT_NO_THROW(Json::parse(block(html, "result"))) << text;
+  }
+}
+
+TEST(ReportHtml, LoadsNothingFromElsewhere) {
+  const std::string html = render_html(page_with("calm"));
+  for (const char* part : {"src=", "<link", "@import", "url(", "unsafe-inline", "unsafe-eval"})
+    EXPECT_EQ(html.find(part), std::string::npos) << part;
+  EXPECT_NE(html.find("default-src 'none'"), std::string::npos);
+  EXPECT_EQ(count(html, "'sha256-"), 4u);
+  // sha256 of the empty string is a known value: the hashes are base64 of 32 bytes.
+  const size_t at = html.find("'sha256-");
+  EXPECT_EQ(html.find("'", at + 1) - at, 8u + 44u);
+  EXPECT_NE(html.find(assets::kUplotLicense), std::string::npos);
+  EXPECT_NE(html.find("prefers-color-scheme: dark"), std::string::npos);
+  EXPECT_NE(html.find("@media print"), std::string::npos);
+}
+
+TEST(ReportHtml, ChartsCarryNumbersAndGaps) {
+  Page page = page_with("calm");
+  constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+  page.sections[0].charts = {
+      {"t", "x", "y", Chart::Kind::kLines, {1, 2}, {}, {{"s", {0.5, kNone}, {}, {}, true}}, {}, "", 0.0, 1.0},
+      {"empty", "x", "y", Chart::Kind::kLines, {1}, {}, {{"s", {kNone}, {}, {}, false}}, {}, "", {}, {}}};
+  const std::string html = render_html(page);
+  const Json charts = Json::parse(block(html, "charts"));
+  ASSERT_EQ(charts.size(), 1u);
+  EXPECT_EQ(charts[0]["series"][0]["y"], Json({0.5, nullptr}));
+  EXPECT_EQ(charts[0]["yMax"], 1.0);
+  EXPECT_EQ(html.find("empty"), std::string::npos);
+}
+
+ValidationReport full_report() {
+  ValidationReport r;
+  r.verdict = "pass";
+  r.reason = "<b>good</b>";
+  r.started = "2026-11-21T12:00:00Z";
+  for (Fingerprint* f : {&r.target, &r.draft}) f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
+  r.target_path = "/models/<target>";
+  r.draft_path = "/models/draft\"quoted\"";
+  r.alpha = {0.71, {0.68, 0.74}, 2};
+  r.alpha_tokens = 0.7;
+  r.greedy_agreement = 0.66;
+  r.tokens = 900;
+  r.request_ids = {"a", "b"};
+  r.request_alphas = {0.7, 0.72};
+  r.rollout.k = 2;
+  r.rollout.verify = "token";
+  r.rollout.counts.add_step(2, 2, {0.8, 0.7});
+  r.rollout.counts.add_step(2, 0, {0.6});
+  r.segments = {{"</script>", {0.7, {0.6, 0.8}, 1}, {}, 1.5}, {"code", {0.72, {0.62, 0.82}, 1}, {}, 1.0}};
+  r.has_speed = true;
+  r.table = {{1, 1, 1.2}, {1, 2, 1.3}, {4, 1, 1.0}, {4, 2, 0.9}};
+  r.schedule = {{1, 3, 2}, {4, 4, 0}};
+  r.speedup = {1.25, {1.2, 1.3}, 8};
+  r.best_k = 2;
+  r.has_lossless = true;
+  r.greedy_prompts = r.greedy_identical = 16;
+  return r;
+}
+
+TEST(Report, PageShowsEveryPart) {
+  const ValidationReport r = full_report();
+  const std::string html = render_html(report_page(r, {{{0.7, {0.65, 0.75}, 2}, {0.7, {0.5, 0.9}, 1}}, {"a note <i>"}}));
+  const Json charts = Json::parse(block(html, "charts"));
+  EXPECT_EQ(charts.size(), 5u);  // histogram, segments, positions, length, speed-up
+  EXPECT_EQ(charts[1]["xNames"], Json({"</script>", "code"}));
+  EXPECT_EQ(charts[2]["series"][0]["low"], Json({0.65, 0.5}));
+  EXPECT_NEAR(charts[3]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
+  EXPECT_EQ(charts[3]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
+  EXPECT_EQ(charts[4]["series"][2]["y"], Json({nullptr, 1.25}));
+  EXPECT_EQ(Json::parse(block(html, "result")), to_json(r));
+  EXPECT_NE(html.find("a note &lt;i&gt;"), std::string::npos);
+  EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
+}
+
+TEST(Report, TextSaysVerdictAndReasonFirst) {
+  const std::string text = report_text(full_report(), {});
+  EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
+  for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
+                           "1.25 [1.20, 1.30]", "batch 1–3: K 2, batch 4: plain", "16 of 16 identical"})
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+}
+
+TEST(Report, StaleReportHasVerdictAndInputsOnly) {
+  ValidationReport r;
+  r.verdict = "stale";
+  r.reason = "made for another target";
+  for (Fingerprint* f : {&r.target, &r.draft}) f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
+  const std::string html = render_html(report_page(r, {}));
+  EXPECT_EQ(Json::parse(block(html, "charts")).size(), 0u);
+  EXPECT_NE(html.find("verdict bad"), std::string::npos);
+  EXPECT_EQ(report_text(r, {}).rfind("stale: made for another target", 0), 0u);
+}
+
+}  // namespace
+}  // namespace specdec::deploy

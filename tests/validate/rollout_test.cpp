@@ -1,0 +1,174 @@
+#include "deploy/validate/rollout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::toy::Model;
+using decode::toy::random_logits;
+
+// Logits that depend on the last token only, so that a figure can be worked out by hand.
+Model::Logits table_logits(uint64_t seed, double spread) {
+  const Model::Logits random = random_logits(seed, spread);
+  return [random](std::span<const int32_t> context, std::span<float> logits) { random(context.last(1), logits); };
+}
+TokenRow row(const std::string& id, const std::string& conversation, std::vector<int32_t> prompt) {
+  TokenRow r;
+  r.id = id;
+  r.conversation = conversation;
+  r.tokens = std::move(prompt);
+  r.prompt_tokens = static_cast<int64_t>(r.tokens.size());
+  r.tokens.push_back(1);
+  r.loss_mask.assign(r.tokens.size(), 1);
+  return r;
+}
+std::vector<TokenRow> rows(int n) {
+  std::vector<TokenRow> out;
+  for (int i = 0; i < n; ++i) out.push_back(row("r" + std::to_string(i), "c" + std::to_string(i / 2), {i % 7, 3}));
+  return out;
+}
+
+TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
+  Model target(7, table_logits(1, 2)), draft(7, table_logits(2, 2));
+  RolloutOptions o;
+  o.k = 3;
+  o.max_tokens = 20;
+  const auto data = rows(12);
+  const auto out = roll_out(target, &draft, data, o);
+  for (const Rollout& r : out) {
+    EXPECT_EQ(r.tokens.size(), 20u);
+    EXPECT_EQ(r.counts.emitted, 20);
+    EXPECT_EQ(r.counts.accepted + r.counts.steps + r.counts.plain_steps, 20);  // K is cut near the end, so nothing is cut off
+  }
+  EXPECT_EQ(target.open_sequences(), 0u);
+  EXPECT_EQ(draft.open_sequences(), 0u);
+  const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  const RolloutFigures f = rollout_figures(data, out, all, o);
+  EXPECT_EQ(f.k, 3);
+  EXPECT_EQ(f.verify, "token");
+  EXPECT_EQ(f.alpha.n, 6);  // conversations
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_LE(f.counts.accepted_at[i], f.counts.reached_at[i]);
+    if (i > 0) {
+      EXPECT_LE(f.counts.reached_at[i], f.counts.accepted_at[i - 1]);
+    }
+  }
+}
+
+TEST(Rollout, AnswersDoNotDependOnTheNeighbours) {
+  const auto data = rows(10);
+  RolloutOptions o;
+  o.k = 3;
+  o.max_tokens = 15;
+  std::vector<std::vector<Rollout>> runs;
+  for (const int batch : {1, 4, 10}) {
+    Model target(7, random_logits(1)), draft(7, random_logits(2));
+    o.batch = batch;
+    runs.push_back(roll_out(target, &draft, data, o));
+  }
+  for (size_t i = 0; i < data.size(); ++i) {
+    EXPECT_EQ(runs[0][i].tokens, runs[1][i].tokens);
+    EXPECT_EQ(runs[0][i].tokens, runs[2][i].tokens);
+  }
+  o.seed = 5;
+  Model target(7, random_logits(1)), draft(7, random_logits(2));
+  EXPECT_NE(roll_out(target, &draft, data, o)[0].tokens, runs[0][0].tokens);
+}
+
+TEST(Rollout, ADraftLikeTheTargetIsAlwaysAccepted) {
+  Model target(5, random_logits(3)), draft(5, random_logits(3));
+  RolloutOptions o;
+  o.k = 4;
+  o.max_tokens = 25;
+  const auto data = rows(4);
+  const auto out = roll_out(target, &draft, data, o);
+  for (const Rollout& r : out) EXPECT_EQ(r.counts.accepted, r.counts.drafted);
+  const auto overlap = overlap_by_position(data, out);
+  ASSERT_EQ(overlap.size(), 4u);
+  for (const Estimate& e : overlap) EXPECT_NEAR(e.value, 1, 1e-6);
+}
+
+// Measured overlap against Σ min(p, q) worked out from the logits, over the distribution of contexts actually reached.
+TEST(Rollout, OverlapIsTheModelsOverlap) {
+  Model target(4, [](std::span<const int32_t>, std::span<float> l) {
+    for (size_t i = 0; i < 4; ++i) l[i] = std::log(std::array{0.4f, 0.3f, 0.2f, 0.1f}[i]);
+  });
+  Model draft(4, [](std::span<const int32_t>, std::span<float> l) {
+    for (size_t i = 0; i < 4; ++i) l[i] = std::log(std::array{0.1f, 0.2f, 0.3f, 0.4f}[i]);
+  });
+  RolloutOptions o;
+  o.k = 2;
+  o.max_tokens = 400;
+  const auto data = rows(8);
+  const auto out = roll_out(target, &draft, data, o);
+  const auto overlap = overlap_by_position(data, out);
+  for (const Estimate& e : overlap) EXPECT_NEAR(e.value, 0.6, 1e-6);
+  const std::vector<size_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  const RolloutFigures f = rollout_figures(data, out, all, o);
+  EXPECT_NEAR(f.alpha.value, 0.6, 1e-6);
+  EXPECT_NEAR(f.counts.conditional(0), 0.6, 0.05);  // ~1500 steps: sd 0.013
+}
+
+TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
+  // Token 2 is certain after token 1 and 1 after anything else.
+  const Model::Logits logits = [](std::span<const int32_t> x, std::span<float> l) {
+    std::fill(l.begin(), l.end(), -30.f);
+    l[x.back() == 1 ? 2 : 1] = 30.f;
+  };
+  Model target(4, logits), draft(4, logits);
+  RolloutOptions o;
+  o.k = 3;
+  o.eos_ids = {2};
+  const std::vector<TokenRow> data = {row("a", "", {0})};
+  const auto out = roll_out(target, &draft, data, o);
+  EXPECT_EQ(out[0].tokens, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(out[0].counts.accepted, 3);  // before the cut
+  EXPECT_EQ(out[0].counts.emitted, 2);
+}
+
+TEST(Rollout, PromptsWithoutRoomAreLeftOut) {
+  Model target(4, random_logits(1), 6), draft(4, random_logits(2), 6);
+  std::vector<TokenRow> data = {row("long", "", {0, 1, 2, 3, 0, 1}), row("short", "", {0})};
+  RolloutOptions o;
+  o.k = 2;
+  const auto out = roll_out(target, &draft, data, o);
+  EXPECT_TRUE(out[0].tokens.empty());
+  EXPECT_EQ(out[1].tokens.size(), 5u);
+}
+
+TEST(Rollout, AnswersReplaceTheOldOnes) {
+  TokenRow r = row("a", "c", {5, 6});
+  const TokenRow answered = answered_row(r, {{7, 8, 9}, {}});
+  EXPECT_EQ(answered.tokens, (std::vector<int32_t>{5, 6, 7, 8, 9}));
+  EXPECT_EQ(answered.loss_mask, (std::vector<uint8_t>{0, 0, 1, 1, 1}));
+  EXPECT_EQ(answered.prompt_tokens, 2);
+  EXPECT_EQ(answered.conversation, "c");
+}
+
+TEST(Rollout, BadTokensNameTheRow) {
+  Model target(4, random_logits(1)), draft(4, random_logits(2));
+  const std::vector<TokenRow> data = {row("the-row", "", {9})};
+  try {
+    roll_out(target, &draft, data, {});
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kData);
+    EXPECT_NE(std::string(e.what()).find("the-row"), std::string::npos);
+  }
+}
+
+TEST(Rollout, ConversationMeans) {
+  const std::vector<TokenRow> data = {row("a", "x", {0}), row("b", "", {0}), row("c", "x", {0}), row("x", "", {0})};
+  const std::vector<size_t> all = {0, 1, 2, 3};
+  const std::vector<double> values = {0.2, 0.5, 0.4, 0.9};
+  EXPECT_EQ(conversation_means(data, all, values), (std::vector<double>{(0.2 + 0.4) / 2, 0.5, 0.9}));
+}
+
+}  // namespace
+}  // namespace specdec::deploy

@@ -1,0 +1,172 @@
+#include "deploy/validate/speed.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::toy::Model;
+using decode::toy::random_logits;
+
+// Moves only when somebody does work: tests read no real time.
+class ManualClock final : public Clock {
+ public:
+  double seconds() const override { return now; }
+  int64_t unix_seconds() const override { return 0; }
+  mutable double now = 100;
+};
+
+// A toy model whose passes take `base + row · rows` seconds.
+class TimedModel final : public decode::CausalModel {
+ public:
+  TimedModel(Model& model, ManualClock& clock, double base, double row) : model_(model), clock_(clock), base_(base), row_(row) {}
+  int64_t vocab_size() const override { return model_.vocab_size(); }
+  int64_t max_length() const override { return model_.max_length(); }
+  decode::SequenceId open() override { return model_.open(); }
+  void close(decode::SequenceId s) override { model_.close(s); }
+  int64_t length(decode::SequenceId s) const override { return model_.length(s); }
+  void truncate(decode::SequenceId s, int64_t n) override { model_.truncate(s, n); }
+  void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
+    clock_.now += base_;
+    for (const auto& e : extensions) clock_.now += row_ * static_cast<double>(e.num_logits);
+    model_.extend(extensions, out);
+  }
+
+ private:
+  Model& model_;
+  ManualClock& clock_;
+  double base_, row_;
+};
+
+AcceptanceCounts counts_with(const std::vector<double>& overlaps) {
+  AcceptanceCounts c;
+  c.add_step(static_cast<int64_t>(overlaps.size()), static_cast<int64_t>(overlaps.size()), overlaps);
+  return c;
+}
+
+TEST(Speed, LengthFromOverlaps) {
+  const AcceptanceCounts c = counts_with({0.8, 0.5, 0.25});
+  EXPECT_DOUBLE_EQ(predicted_length(c, 0), 1);
+  EXPECT_DOUBLE_EQ(predicted_length(c, 1), 1.8);
+  EXPECT_DOUBLE_EQ(predicted_length(c, 2), 1.8 + 0.8 * 0.5);
+  EXPECT_DOUBLE_EQ(predicted_length(c, 3), 1.8 + 0.4 + 0.1);
+  EXPECT_DOUBLE_EQ(predicted_length(c, 4), 1.8 + 0.4 + 0.1 + 0.025);  // the last measured overlap goes on
+  EXPECT_DOUBLE_EQ(predicted_length({}, 4), 1);
+  EXPECT_NEAR(predicted_length(counts_with({0.8, 0.8, 0.8, 0.8, 0.8}), 5), 3.69, 0.005);  // the contract's example
+}
+
+TEST(Speed, TableAndScheduleFromRecordedCosts) {
+  CostTable costs;
+  costs.draft_cost = {{1, 0.1}, {2, 0.15}, {4, 0.2}, {8, 0.3}};
+  costs.verify_cost = {{1, {{1, 1.0}, {2, 1.1}, {3, 1.2}}},
+                       {2, {{1, 1.1}, {2, 1.3}, {3, 1.6}}},
+                       {4, {{1, 1.4}, {2, 1.9}, {3, 2.4}}},
+                       {8, {{1, 2.0}, {2, 3.0}, {3, 4.0}}}};
+  const AcceptanceCounts c = counts_with({0.7, 0.7, 0.7});
+  const auto table = speed_table(costs, c);
+  ASSERT_EQ(table.size(), 12u);
+  EXPECT_DOUBLE_EQ(table[0].speedup, 1.7 / (0.1 + 1.0));
+  EXPECT_DOUBLE_EQ(table[2].speedup, (1 + 0.7 + 0.49 + 0.343) / (0.3 + 1.2));
+  EXPECT_EQ(table[5].batch, 2);
+  EXPECT_EQ(table[5].k, 3);
+  // batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 2.533 / 1.5 = 1.689; 2: 1.36, 1.37, 1.24; 4: 1.0625, 0.95, …; 8: below 1
+  const std::vector<std::array<int, 3>> expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
+  EXPECT_EQ(speed_schedule(table), expected);
+  EXPECT_EQ(best_k(table), 3);
+}
+
+TEST(Speed, ScheduleJoinsNeighbours) {
+  const std::vector<ValidationReport::TableRow> table = {{1, 1, 1.1}, {1, 2, 1.5}, {2, 1, 1.2},
+                                                         {2, 2, 1.4}, {4, 1, 0.9}, {4, 2, 1.0}};
+  const std::vector<std::array<int, 3>> expected = {{1, 3, 2}, {4, 4, 0}};
+  EXPECT_EQ(speed_schedule(table), expected);
+  EXPECT_TRUE(speed_schedule({}).empty());
+  EXPECT_EQ(best_k({}), 1);
+  EXPECT_EQ(best_k({{1, 1, 0.8}, {1, 2, 0.7}, {2, 2, 3.0}}), 1);  // the least bad at batch 1
+}
+
+// The clock is moved by the models alone, so costs come out exactly.
+TEST(Speed, CostsOfTimedModels) {
+  ManualClock clock;
+  Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(2), 400);
+  TimedModel target(target_model, clock, 1.0, 0.25), draft(draft_model, clock, 0.1, 0.01);
+  CostOptions o;
+  o.batches = {1, 2};
+  o.max_k = 3;
+  o.repetitions = 4;
+  o.seconds_per_batch = 1e9;
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};
+  const CostTable costs = measure_costs(target, draft, prompts, o, clock);
+  EXPECT_NEAR(costs.plain_seconds.at(1), 1.25, 1e-9);
+  EXPECT_NEAR(costs.plain_seconds.at(2), 1.5, 1e-9);
+  EXPECT_NEAR(costs.draft_cost.at(1), 0.11 / 1.25, 1e-9);
+  EXPECT_NEAR(costs.draft_cost.at(2), 0.12 / 1.5, 1e-9);
+  for (int k = 1; k <= 3; ++k) {
+    EXPECT_NEAR(costs.verify_cost.at(1).at(k), (1 + 0.25 * (k + 1)) / 1.25, 1e-9);
+    EXPECT_NEAR(costs.verify_cost.at(2).at(k), (1 + 0.5 * (k + 1)) / 1.5, 1e-9);
+  }
+  EXPECT_EQ(target_model.open_sequences(), 0u);
+  EXPECT_EQ(draft_model.open_sequences(), 0u);
+}
+
+TEST(Speed, LongPromptsAreCutAndTinyContextsRefused) {
+  ManualClock clock;
+  Model target(5, random_logits(1), 40), draft(5, random_logits(2), 40);
+  CostOptions o;
+  o.max_k = 3;
+  o.repetitions = 2;
+  const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 1)};
+  EXPECT_EQ(measure_costs(target, draft, prompts, o, clock).verify_cost.size(), 0u);  // no time passes: nothing measured …
+  Model small(5, random_logits(1), 8);
+  EXPECT_THROW(measure_costs(small, draft, prompts, o, clock), Error);
+  EXPECT_THROW(measure_costs(target, draft, {}, o, clock), Error);
+}
+
+// tau / (K·c + v) with a draft that is the target: every token accepted, so the measured ratio is known exactly.
+TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
+  ManualClock clock;
+  Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
+  TimedModel target(target_model, clock, 1.0, 0.0), draft(draft_model, clock, 0.1, 0.0);
+  SpeedupOptions o;
+  o.speculation.k = 3;
+  o.tokens = 40;  // ten steps of four
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
+  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock);
+  ASSERT_EQ(runs.normal.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds
+    EXPECT_NEAR(runs.speculative[i], 3 * 10 * 1.3, 1e-9);
+  }
+  const Estimate s = speedup(runs.normal, runs.speculative);
+  EXPECT_NEAR(s.value, 4 / (3 * 0.1 + 1), 1e-9);
+  EXPECT_EQ(s.n, 3);
+}
+
+TEST(Speed, RatioOfSumsNotMeanOfRatios) {
+  const std::vector<double> normal = {10, 1}, speculative = {5, 2};
+  const Estimate s = speedup(normal, speculative);
+  EXPECT_NEAR(s.value, 11.0 / 7, 1e-12);
+  EXPECT_NEAR(s.ci.low, 0.5, 1e-9);
+  EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
+}
+
+TEST(Speed, PromptsSpreadOverConversations) {
+  std::vector<TokenRow> rows(10);
+  for (size_t i = 0; i < 10; ++i) {
+    rows[i].conversation = i < 6 ? "a" : "c" + std::to_string(i);
+    rows[i].tokens = {1, 2, 3};
+    rows[i].prompt_tokens = 2;
+  }
+  EXPECT_EQ(choose_prompts(rows, 3), (std::vector<size_t>{0, 6, 8}));  // of conversations a, c6 … c9
+  EXPECT_EQ(choose_prompts(rows, 7), (std::vector<size_t>{0, 1, 2, 6, 7, 8, 9}));
+  EXPECT_EQ(choose_prompts(rows, 99).size(), 10u);
+  EXPECT_EQ(prompt_of(rows[0]), (std::vector<int32_t>{1, 2}));
+  rows[0].prompt_tokens = 0;
+  EXPECT_EQ(prompt_of(rows[0]), (std::vector<int32_t>{1}));
+}
+
+}  // namespace
+}  // namespace specdec::deploy

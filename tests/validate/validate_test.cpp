@@ -1,0 +1,353 @@
+// The whole command on tiny models, and the figures of two real ones.
+#include "deploy/validate/validate.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdio>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/philox.h"
+#include "base/schema/binding.h"
+#include "data/ingest.h"
+#include "data/shard_writer.h"
+#include "deploy/bench/bench.h"
+#include "engine/model/weights.h"
+#include "tests/text/shared_data.h"
+
+namespace specdec::deploy {
+namespace {
+
+namespace fs = std::filesystem;
+const SystemClock kClock;
+
+// A random decoder over the demo's tokenizer; `noise` moves it away from the one with the same seed.
+void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
+  model::DecoderConfig c;
+  c.model_type = "llama";
+  c.vocab_size = 1536;
+  c.hidden_size = 16;
+  c.intermediate_size = 16;
+  c.num_layers = 1;
+  c.num_heads = 2;
+  c.num_kv_heads = 1;
+  c.head_dim = 8;
+  c.max_position = 192;
+  c.layers.resize(1);
+  c.eos_ids = {2};
+  c.bos_id = 1;
+  model::Decoder d = model::random_decoder(c, seed, at::kCPU, at::kFloat);
+  const model::Decoder other = model::random_decoder(c, seed + 77, at::kCPU, at::kFloat);
+  std::vector<at::Tensor> noises;
+  model::Decoder copy = other;
+  copy.weights.visit(c, [&](const std::string&, at::Tensor& t) { noises.push_back(t); });
+  size_t i = 0;
+  d.weights.visit(c, [&](const std::string&, at::Tensor& t) {
+    if (t.dim() == 2) {
+      t.mul_(20);
+      t.add_(noises[i], 20 * noise);
+    }
+    ++i;
+  });
+  fs::create_directories(directory);
+  model::save_decoder(d, directory);
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json"})
+    fs::copy_file(fs::path(SPECDEC_SOURCE_DIR) / "cli/demo/assets/target" / name, directory / name);
+}
+
+class Validate : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    write_model(target(), 1);
+    write_model(draft(), 1, 0.25);
+    write_data("unknown");
+  }
+  fs::path target() const { return folder_.path() / "target"; }
+  fs::path draft() const { return folder_.path() / "draft"; }
+  fs::path data() const { return folder_.path() / "data"; }
+
+  void write_data(const std::string& written_by) {
+    const Fingerprint f = fingerprint_model(target());
+    data::publish_shards(data(), [&](const fs::path& directory) {
+      data::ShardWriter writer(directory);
+      PhiloxStream random(5, 5);
+      for (int i = 0; i < 24; ++i) {
+        TokenRow row;
+        row.id = "r" + std::to_string(i);
+        row.conversation = "c" + std::to_string(i / 2);
+        row.domain = i % 3 ? "story" : "code";
+        row.prompt_tokens = 6;
+        for (int t = 0; t < 30; ++t) {
+          row.tokens.push_back(static_cast<int32_t>(4 + random.below(1500)));
+          row.loss_mask.push_back(t >= 6);
+        }
+        writer.add(i < 20 ? "holdout" : "train", row);
+      }
+      ShardIndex index;
+      index.tokenizer_digest = f.tokenizer;
+      index.target_id = f.id;
+      index.vocab_size = 1536;
+      index.written_by = written_by;
+      index.shards = writer.finish();
+      index.tool_version = "test";
+      return index;
+    });
+  }
+
+  ValidateOptions options() const {
+    ValidateOptions o;
+    o.target = target();
+    o.draft = draft();
+    o.data = data();
+    o.out = folder_.path() / "out";
+    o.rollout_tokens = 16;
+    o.speed_prompts = 3;
+    o.speed_tokens = 12;
+    o.speculation.max_k = 3;
+    o.device.device = "cpu";
+    return o;
+  }
+  Validation run(const std::string& parts) const {
+    ValidateOptions o = options();
+    o.parts = parts;
+    return run_validate(o, kClock);
+  }
+
+  test::TemporaryDirectory folder_;
+};
+
+TEST_F(Validate, EveryPartAndItsFiles) {
+  const ValidateOptions o = options();
+  const Validation v = run_validate(o, kClock);
+  const ValidationReport& r = v.report;
+  EXPECT_EQ(r.alpha.n, 20);
+  EXPECT_GT(r.alpha.value, 0.02);
+  EXPECT_LT(r.alpha.value, 0.99);
+  EXPECT_EQ(r.rollout.k, 3);
+  EXPECT_GT(r.rollout.counts.steps, 20);
+  // Contexts are the target's own answers here, so both kinds of acceptance measure the same thing.
+  EXPECT_NEAR(r.rollout.alpha.value, r.alpha.value, 0.1);
+  ASSERT_EQ(r.segments.size(), 2u);
+  EXPECT_EQ(r.segments[0].name, "code");
+  EXPECT_EQ(r.segments[0].rollout.counts.steps + r.segments[1].rollout.counts.steps, r.rollout.counts.steps);
+  EXPECT_GT(r.segments[0].entropy, 0);
+  EXPECT_EQ(r.differences, 0);
+  EXPECT_EQ(r.greedy_prompts, 20);
+  EXPECT_GT(r.sampled_p_value, 1e-4);
+  EXPECT_TRUE(r.has_speed && r.has_lossless);
+  EXPECT_EQ(r.table.size(), 9u);
+  EXPECT_GT(r.draft_cost, 0);
+  EXPECT_EQ(r.schedule.front()[0], 1);
+  EXPECT_EQ(r.schedule.back()[1], 4);
+  ASSERT_EQ(v.details.notes.size(), 1u);  // unbound: one warning, and the report names both models
+  EXPECT_NE(v.details.notes[0].find("not bound"), std::string::npos);
+  EXPECT_EQ(r.target, fingerprint_model(target()));
+  EXPECT_EQ(r.draft, fingerprint_model(draft()));
+
+  write_validation(v, o.out);
+  const fs::path file = fs::path(o.out) / "report.json";
+  const ValidationReport read = validation_report_from_json(read_json(file), file.string());
+  EXPECT_EQ(read.verdict, r.verdict);
+  EXPECT_NEAR(read.alpha.value, r.alpha.value, 1e-12);
+  EXPECT_NE(read_file(fs::path(o.out) / "report.html").find("Draft validation"), std::string::npos);
+}
+
+TEST_F(Validate, TheSameSeedGivesTheSameFigures) {
+  const auto a = run("acceptance,rollout").report, b = run("acceptance,rollout").report;
+  EXPECT_EQ(a.request_alphas, b.request_alphas);
+  EXPECT_EQ(a.rollout.counts.accepted_at, b.rollout.counts.accepted_at);
+}
+
+TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  const ValidationReport as_is = run_validate(o, kClock).report;
+  EXPECT_EQ(as_is.tokens, 20 * 24);
+  EXPECT_EQ(as_is.rollout.counts.steps, 0);
+  EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? "fail" : "inconclusive");
+  o.contexts = "target";
+  EXPECT_NE(run_validate(o, kClock).report.request_alphas, as_is.request_alphas);  // answered anew
+  write_data("target");
+  EXPECT_EQ(run_validate(o, kClock).report.request_alphas, as_is.request_alphas);  // this target wrote them
+}
+
+TEST_F(Validate, StaleComesFirst) {
+  write_model(folder_.path() / "other", 9);
+  DraftBinding binding;
+  binding.target = fingerprint_model(folder_.path() / "other");
+  binding.kind = "model";
+  binding.training = Json::object();
+  write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
+  ValidateOptions o = options();
+  o.data = folder_.path() / "nowhere";  // not even looked at
+  const Validation v = run_validate(o, kClock);
+  EXPECT_EQ(v.report.verdict, "stale");
+  EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
+  EXPECT_EQ(v.report.alpha.n, 0);
+  write_validation(v, o.out);
+  EXPECT_EQ(validation_report_from_json(read_json(fs::path(o.out) / "report.json"), "report").verdict, "stale");
+
+  o = options();
+  o.allow_stale = true;
+  o.parts = "acceptance";
+  EXPECT_NE(run_validate(o, kClock).report.verdict, "stale");
+
+  binding.target = fingerprint_model(target());
+  write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
+  o.allow_stale = false;
+  const Validation bound = run_validate(o, kClock);
+  EXPECT_GT(bound.report.alpha.n, 0);
+  EXPECT_TRUE(bound.details.notes.empty());
+}
+
+TEST_F(Validate, BaselineIsComparedByRequest) {
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  write_validation(run_validate(o, kClock), o.out);
+  write_model(folder_.path() / "better", 1, 0.05);
+  o.draft = folder_.path() / "better";
+  o.baseline = fs::path(o.out) / "report.json";
+  const ValidationReport r = run_validate(o, kClock).report;
+  ASSERT_TRUE(r.baseline.has_value());
+  EXPECT_EQ(r.baseline->difference.n, 20);
+  EXPECT_GT(r.baseline->difference.ci.low, 0);
+}
+
+TEST_F(Validate, MaxRequestsSpreadOverTheSplit) {
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  o.max_requests = 5;
+  EXPECT_EQ(run_validate(o, kClock).report.request_ids, (std::vector<std::string>{"r0", "r4", "r8", "r12", "r16"}));
+  o.max_requests = 0;
+  o.split = "all";
+  EXPECT_EQ(run_validate(o, kClock).report.alpha.n, 24);
+}
+
+ErrorKind kind_of(const ValidateOptions& o) {
+  try {
+    run_validate(o, kClock);
+  } catch (const Error& e) {
+    return e.kind();
+  }
+  return ErrorKind::kInternal;
+}
+
+TEST_F(Validate, BadInput) {
+  const auto usage = [&](const std::function<void(ValidateOptions&)>& change) {
+    ValidateOptions o = options();
+    o.data = folder_.path() / "nowhere";  // options are judged before anything is read
+    change(o);
+    EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
+  };
+  usage([](auto& o) { o.floor = 0.2; });
+  usage([](auto& o) { o.parts = "acceptance,luck"; });
+  usage([](auto& o) { o.parts = ""; });
+  usage([](auto& o) { o.split = "test"; });
+  usage([](auto& o) { o.contexts = "both"; });
+  usage([](auto& o) { o.speculation.k = 0; });
+  usage([](auto& o) { o.sampling.temperature = -1; });
+  usage([](auto& o) { o.max_requests = -1; });
+  ValidateOptions o = options();
+  o.data = folder_.path() / "nowhere";
+  EXPECT_EQ(kind_of(o), ErrorKind::kData);
+  o = options();
+  o.draft = folder_.path() / "nowhere";
+  EXPECT_EQ(kind_of(o), ErrorKind::kModel);
+  o = options();
+  o.draft = "";
+  EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
+  // Data of another tokenizer.
+  const fs::path file = data() / "index.json";
+  Json index = read_json(file);
+  index["tokenizer_digest"] = std::string(64, 'b');
+  write_file_atomic(file, index.dump());
+  EXPECT_EQ(kind_of(options()), ErrorKind::kData);
+}
+
+TEST_F(Validate, BenchOnTheSameData) {
+  write_model(folder_.path() / "better", 1, 0.05);
+  BenchOptions o;
+  o.target = target();
+  o.drafts = {draft(), folder_.path() / "better"};
+  o.data = data();
+  o.ks = {2, -1};
+  o.batches = {1, 2};
+  o.prompts = 4;
+  o.tokens = 12;
+  o.device.device = "cpu";
+  const BenchResult r = run_bench(o, kClock);
+  ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
+  EXPECT_EQ(r.ranking.size(), 2u);
+  for (const BenchRow& row : r.rows) {
+    EXPECT_EQ(row.tokens, 4 * 12 * r.rounds);  // every configuration makes the same number of tokens
+    EXPECT_GT(row.memory_bytes, 0);
+    if (row.normal()) continue;
+    EXPECT_EQ(row.greedy_prompts, 4);
+    EXPECT_EQ(row.differences, 0);
+    EXPECT_GT(row.sampled_p_value, 1e-4);
+    if (row.k == 2) {
+      EXPECT_GT(row.counts.drafted, 0);
+    }
+  }
+  EXPECT_GT(r.rows[3].counts.draft_efficiency(), 0);
+  write_bench(r, folder_.path() / "bench");
+  EXPECT_EQ(read_json(folder_.path() / "bench" / "bench.json")["rows"].size(), 10u);
+  EXPECT_TRUE(fs::exists(folder_.path() / "bench" / "bench.html"));
+
+  DraftBinding binding;
+  binding.target = fingerprint_model(folder_.path() / "better");
+  binding.kind = "model";
+  binding.training = Json::object();
+  write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
+  const BenchResult stale = run_bench(o, kClock);
+  EXPECT_EQ(stale.verdict, "stale");
+  EXPECT_TRUE(stale.rows.empty());
+  o.ks = {0};
+  EXPECT_THROW(run_bench(o, kClock), Error);
+}
+
+// Two real models, figures computed independently with transformers 5.23 (shared/data/README.md).
+TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
+  const fs::path shared = test::shared_data();
+  const fs::path target = shared / "models/stories260K", draft = shared / "models/llama2xs-279K",
+                 texts = shared / "tinystories-text/tinystories_sample_2MB.txt";
+  SKIP_WITHOUT(target);
+  SKIP_WITHOUT(draft);
+  SKIP_WITHOUT(texts);
+  const test::TemporaryDirectory folder;
+  data::IngestOptions ingest;
+  ingest.sources = {texts};
+  ingest.target = target;
+  ingest.out = folder.path() / "data";
+  ingest.min_chars = 101;
+  ingest.limit = 200;
+  ingest.holdout = 1;
+  ingest.max_length = 256;
+  ingest.redact = ingest.dedup = false;
+  data::ingest(ingest, {});
+  ValidateOptions o;
+  o.target = target;
+  o.draft = draft;
+  o.data = ingest.out;
+  o.contexts = "data";
+  o.parts = "acceptance";
+  o.max_requests = 0;
+  o.device.dtype = "fp32";
+  o.device.device = "cpu";
+  const ValidationReport r = run_validate(o, kClock).report;
+  std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,
+              r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens), r.seconds);
+  EXPECT_EQ(r.alpha.n, 200);
+  EXPECT_EQ(r.tokens, 50651);
+  EXPECT_NEAR(r.alpha.value, 0.638, 0.005);
+  EXPECT_NEAR(r.alpha_tokens, 0.638, 0.005);
+  EXPECT_NEAR(r.greedy_agreement, 0.609, 0.005);
+}
+
+}  // namespace
+}  // namespace specdec::deploy
