@@ -33,6 +33,8 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
 
 // One layer of width 128 learns fast: more and smaller steps than the defaults for real drafts, and too little work for two threads.
 const std::string kLearningRate = "0.004", kBatchTokens = "2048";
+// The shortest answers have about 40 tokens: past its end a text is no longer what either model knows.
+const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 
 std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.value, e.ci.low, e.ci.high); }
 
@@ -92,7 +94,8 @@ class Demo {
   ValidationReport validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
                             std::vector<std::string> more, int* code) {
     std::vector<std::string> arguments = {"validate", "--target", target, "--draft", draft, "--data", data, "--out", out_ / name,
-                                          "--max-requests", "96", "--dtype", "fp32", "--seed", std::to_string(options_.seed)};
+                                          "--max-requests", "96", "--speed-prompts", kSpeedPrompts, "--speed-tokens", kSpeedTokens, "--dtype", "fp32",
+                                          "--threads", "1", "--seed", std::to_string(options_.seed)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     run_json(arguments, {0, 3, 4, 5, 6}, code);
     const fs::path report = out_ / name / "report.json";
@@ -186,7 +189,7 @@ class Demo {
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production");
     begin("serve");
     {
-      BackgroundChild server(global_.program, {"serve", channel(), "--port", "0", "--dtype", "fp32", "--record", out_ / "recorded"}, out_ / "serve.log");
+      BackgroundChild server(global_.program, {"serve", channel(), "--port", "0", "--dtype", "fp32", "--threads", "1", "--record", out_ / "recorded"}, out_ / "serve.log");
       const std::string url = server.wait_for_line("listening on ", 60);
       const TrafficFigures sampled = send_traffic(url, options_.seed, options_.conversations, 64, DemoEdition::kFirst, 1.0);
       const int64_t same = compare_greedy(url);
@@ -246,7 +249,7 @@ class Demo {
     const std::string toml = "[loop]\ntarget = \"" + updated_.string() + "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
                              "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
                              format("%.0fs", options_.distill_seconds) + "\"\nlr = " + kLearningRate + "\nbatch-tokens = " + kBatchTokens +
-                             "\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nmax-requests = 96\n";
+                             "\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nthreads = 1\nmax-requests = 96\nspeed-prompts = " + kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"});
     const fs::path report_file = fs::path(loop.at("stages").at("validate").at("output").get<std::string>());
@@ -265,7 +268,7 @@ class Demo {
   void compare() {
     begin("bench");
     const fs::path draft = out_ / "run" / "draft", naive = out_ / "untrained";
-    const std::vector<std::string> common = {"--target", first_, "--data", out_ / "data", "--prompts", "12", "--tokens", "96", "--batches", "1", "--dtype", "fp32"};
+    const std::vector<std::string> common = {"--target", first_, "--data", out_ / "data", "--prompts", "12", "--tokens", kSpeedTokens, "--batches", "1", "--dtype", "fp32", "--threads", "1"};
     const auto bench = [&](const fs::path& of, const std::string& ks, const std::string& name) {
       std::vector<std::string> arguments = {"bench", "--draft", of, "--ks", ks, "--max-k", "5", "--out", out_ / name};
       arguments.insert(arguments.end(), common.begin(), common.end());
