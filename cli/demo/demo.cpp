@@ -1,5 +1,7 @@
 #include "cli/demo/demo.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
@@ -69,7 +71,8 @@ class Demo {
   void begin(const char* name) {
     name_ = name;
     started_ = clock_.seconds();
-    if (global_.verbosity >= 0) std::fprintf(stderr, "%2d %-12s …\r", ++line_, name);
+    ++line_;
+    if (global_.verbosity >= 0 && ::isatty(2)) std::fprintf(stderr, "%2d %-12s …\r", line_, name);
   }
   void say(const std::string& text) {
     const double seconds = clock_.seconds() - started_;
