@@ -173,8 +173,8 @@ decode::VerifyResult bonus_from_draft(VerifyRule rule, const decode::VerifyInput
 }
 
 TEST(Sampled, TheSameSeedGivesTheSameValue) {
-  EXPECT_EQ(run_sampled(&decode::verify, 7, {}, 200).p_value, run_sampled(&decode::verify, 7, {}, 200).p_value);
-  EXPECT_NE(run_sampled(&decode::verify, 7, {}, 200).p_value, run_sampled(&decode::verify, 8, {}, 200).p_value);
+  EXPECT_EQ(run_sampled(&decode::verify, 7, {}, 200).sequence_p, run_sampled(&decode::verify, 7, {}, 200).sequence_p);
+  EXPECT_NE(run_sampled(&decode::verify, 7, {}, 200).sequence_p, run_sampled(&decode::verify, 5007, {}, 200).sequence_p);
 }
 
 TEST(Sampled, WrongRulesFail) {

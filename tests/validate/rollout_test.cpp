@@ -30,7 +30,7 @@ TokenRow row(const std::string& id, const std::string& conversation, std::vector
 }
 std::vector<TokenRow> rows(int n) {
   std::vector<TokenRow> out;
-  for (int i = 0; i < n; ++i) out.push_back(row("r" + std::to_string(i), "c" + std::to_string(i / 2), {i % 7, 3}));
+  for (int i = 0; i < n; ++i) out.push_back(row("r" + std::to_string(i), "c" + std::to_string(i / 2), {i % 4, 3}));
   return out;
 }
 
