@@ -59,6 +59,19 @@ void declare_globals(CLI::App& app, Global& global) {
   app.failure_message(CLI::FailureMessage::simple);
 }
 
+// CLI11 says only that a command is missing; users want to read the word they mistyped.
+void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == "--config" || arguments[i] == "--log-format") {
+      ++i;
+    } else if (arguments[i].rfind('-', 0) != 0) {
+      for (const CLI::App* sub : app.get_subcommands({}))
+        if (sub->get_name() == arguments[i]) return;
+      throw Error(ErrorKind::kUsage, "unknown command '" + arguments[i] + "' (see specdec --help)");
+    }
+  }
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, const EngineRunners& runners) {
@@ -85,6 +98,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     add_demo(cli);
     add_doctor(cli);
     add_completion(cli);
+    refuse_unknown_command(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
     install_log(global);
