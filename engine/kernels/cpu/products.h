@@ -22,14 +22,20 @@ inline void finish(const LinearCall<T>& c, float s, int64_t m, int64_t n) {
   out = c.add ? s + out : s;
 }
 
-// N columns of M rows. One accumulator per output, so any tile shape gives the same sums.
+// N columns of M rows. One accumulator per output, so any tile shape gives the same sums. A narrow tile waits for few cache lines
+// at a time, so the first rows to pass over w ask for what comes next: `ahead` elements on; 0: w is in the cache already.
 template <int W, int N, int M, class T>
-inline void tile(const LinearCall<T>& c, int64_t m, int64_t n) {
+inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
+  constexpr int64_t kLine = 64 / sizeof(T);
   F<W> acc[N][M] = {};
   const float* x = c.x + m * c.ldx;
   const T* w = c.w + n * c.k;
   const int64_t whole = c.k - c.k % W, rest = c.k - whole;
   for (int64_t k = 0; k < whole; k += W) {
+    if (k % kLine == 0 && ahead != 0) {
+#pragma GCC unroll 16
+      for (int i = 0; i < N; ++i) __builtin_prefetch(w + i * c.k + k + ahead);
+    }
     if constexpr (N < M) {  // the smaller side is held in registers
       F<W> ws[N];
 #pragma GCC unroll 16
@@ -91,30 +97,31 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n) {
 }
 
 template <int W, int N, int M, class T>
-inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end) {
-  for (; n + N <= n_end; n += N) tile<W, N, M>(c, m, n);
-  for (; n < n_end; ++n) tile<W, 1, M>(c, m, n);
+inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end, int64_t ahead) {
+  for (; n + N <= n_end; n += N) tile<W, N, M>(c, m, n, ahead);
+  for (; n < n_end; ++n) tile<W, 1, M>(c, m, n, ahead);
 }
 
 // Twelve accumulators keep both multipliers busy (latency 4) and fit 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
   // Rows of x that stay in the second-level cache while all of w passes by.
+  const int64_t far = c.k * static_cast<int64_t>(sizeof(T)) <= 2048 ? 12 * c.k : 0;
   const int64_t fit = (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
   for (int64_t first = 0; first < c.rows; first += block) {
     const int64_t end = first + block < c.rows ? first + block : c.rows;
     for (int64_t n = c.n_begin; n < c.n_end; n += 12) {
       const int64_t n_end = n + 12 < c.n_end ? n + 12 : c.n_end;
       for (int64_t m = first; m < end;) {
-        const int64_t left = end - m;
+        const int64_t left = end - m, ahead = m == first ? far : 0;
         if (left == 1) {
-          columns<W, 12, 1>(c, m, n, n_end), m += 1;
+          columns<W, 12, 1>(c, m, n, n_end, ahead), m += 1;
         } else if (left == 2) {
-          columns<W, 6, 2>(c, m, n, n_end), m += 2;
+          columns<W, 6, 2>(c, m, n, n_end, ahead), m += 2;
         } else if (left == 3 || left == 5 || left == 6) {
-          columns<W, 4, 3>(c, m, n, n_end), m += 3;
+          columns<W, 4, 3>(c, m, n, n_end, ahead), m += 3;
         } else {
-          columns<W, 3, 4>(c, m, n, n_end), m += 4;
+          columns<W, 3, 4>(c, m, n, n_end, ahead), m += 4;
         }
       }
     }
