@@ -227,7 +227,10 @@ class Run {
 
   void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain) {
     BenchRow row;
-    row.draft = configuration.contender ? configuration.contender->name : "";
+    if (configuration.contender) {
+      row.draft = configuration.contender->name;
+      row.name = short_name(row.draft);
+    }
     row.k = configuration.k;
     row.batch = batch;
     row.tokens = f.tokens;
@@ -247,6 +250,13 @@ class Run {
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes;
     result_.rows.push_back(row);
+  }
+
+  std::string short_name(const std::string& draft) const {
+    const auto last = [](const std::string& path) { return (fs::path(path) / "").parent_path().filename().string(); };
+    const auto same = std::count_if(options_.drafts.begin(), options_.drafts.end(),
+                                    [&](const std::string& d) { return last(d) == last(draft); });
+    return same == 1 ? last(draft) : draft;
   }
 
   // Greedy text against plain decoding for every draft and K, and one sampled test a draft, whatever the temperature measured at.

@@ -18,6 +18,7 @@ namespace specdec::deploy {
 
 struct BenchRow {
   std::string draft;  // as given; empty for a normal row
+  std::string name;   // for people: the directory's name where no other draft has it
   int k = 0;          // -1 = auto
   int batch = 1;
   int64_t tokens = 0;

@@ -18,14 +18,14 @@ constexpr int64_t kLeastGroups = 4;  // fewer units give no interval
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
-  char text[256];
+  char text[512];
   std::snprintf(text, sizeof text, pattern, args...);
   return text;
 }
 std::string name_of_k(int k) { return k < 0 ? "auto" : std::to_string(k); }
 bool has_interval(const BenchRow& row) { return row.speedup.n >= kLeastGroups; }
 
-std::string label(const BenchRow& row) { return row.normal() ? "normal" : row.draft + ", K " + name_of_k(row.k); }
+std::string label(const BenchRow& row) { return row.normal() ? "normal" : row.name + ", K " + name_of_k(row.k); }
 std::string gain(const BenchRow& row) {
   std::string text = format("%.2f", row.speedup.value);
   if (has_interval(row)) text += format(" [%.2f, %.2f]", row.speedup.ci.low, row.speedup.ci.high);
@@ -85,12 +85,13 @@ const std::vector<std::string> kHead = {"",    "batch",    "tokens/s", "speed-up
 std::vector<Chart> charts(const BenchResult& result) {
   std::vector<Chart> out;
   std::vector<std::string> drafts;
+  std::map<std::string, std::string> names;
   std::set<int> ks, batches;
   bool automatic = false;
   for (const BenchRow& row : result.rows) {
     batches.insert(row.batch);
     if (row.normal()) continue;
-    if (std::find(drafts.begin(), drafts.end(), row.draft) == drafts.end()) drafts.push_back(row.draft);
+    if (names.emplace(row.draft, row.name).second) drafts.push_back(row.draft);
     if (row.k < 0)
       automatic = true;
     else
@@ -99,7 +100,7 @@ std::vector<Chart> charts(const BenchResult& result) {
   std::vector<int> order(ks.begin(), ks.end());
   if (automatic) order.push_back(-1);
   for (const std::string& draft : drafts) {
-    Chart chart{"Speed-up: " + draft,
+    Chart chart{"Speed-up: " + names[draft],
                 "K, draft tokens a step",
                 "speed-up",
                 Chart::Kind::kLines,
@@ -209,23 +210,24 @@ Page bench_page(const BenchResult& r) {
   page.data = to_json(r);
   for (const size_t i : r.ranking) {
     const BenchRow& row = r.rows[i];
-    page.tiles.push_back({row.draft, gain(row) + " ×",
-                          "K " + name_of_k(row.k) + format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
+    page.tiles.push_back(
+        {row.name, format("%.2f ×", row.speedup.value),
+         gain(row) + ", K " + name_of_k(row.k) + format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
   }
   Section speed{
       "Speed",
       format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, runs of all configurations interleaved. Times run "
-             "from the first step to the last "
-             "token; ttft includes the prompt. itl is the time between two deliveries to a sequence, each of one or more tokens.",
+             "from the first step to the last token; ttft includes the prompt. itl is the time between two deliveries to a "
+             "sequence, each of one or more tokens.",
              static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens), static_cast<long long>(r.rounds)),
       charts(r),
       {}};
-  Table table{"Runs", kHead, {}};
+  Table table{"Runs", kHead, {}, false};
   for (const BenchRow& row : r.rows) table.rows.push_back(cells(row));
   speed.tables.push_back(table);
   if (!r.rows.empty()) page.sections.push_back(speed);
   Section inputs{"Inputs", "", {}, {}};
-  Table what{"", {"what", "value"}, {}};
+  Table what{"", {"what", "value"}, {}, true};
   for (const auto& [key, value] : r.inputs.items())
     what.rows.push_back(
         {key, value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace)});

@@ -14,7 +14,7 @@ constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
-  char text[256];
+  char text[512];
   std::snprintf(text, sizeof text, pattern, args...);
   return text;
 }
@@ -42,11 +42,12 @@ double length_at(const AcceptanceCounts& c, size_t k) {
 }
 
 Section acceptance_section(const ValidationReport& r) {
-  Section s{"Acceptance",
-            "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. Intervals are 90 % and "
-            "count conversations, not tokens.",
-            {},
-            {}};
+  Section s{
+      "Acceptance",
+      "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. Intervals are 90 % and "
+      "count conversations, not tokens.",
+      {},
+      {}};
   constexpr int kBins = 25;
   Chart histogram{"Requests by acceptance",
                   "acceptance of the request",
@@ -76,7 +77,7 @@ Section acceptance_section(const ValidationReport& r) {
                 "floor " + number(r.floor, 2),
                 0.0,
                 1.0};
-    Table table{"", {"segment", "acceptance", "interval", "requests", "entropy, nats a token", "accepted length"}, {}};
+    Table table{"", {"segment", "acceptance", "interval", "requests", "entropy, nats a token", "accepted length"}, {}, false};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
@@ -124,7 +125,7 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
                 "",
                 1.0,
                 {}};
-  Table table{"", {"position", "reached", "accepted", "overlap", "interval", "conditional", "marginal"}, {}};
+  Table table{"", {"position", "reached", "accepted", "overlap", "interval", "conditional", "marginal"}, {}, false};
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     if (c.reached_at[i] == 0) break;
     const Estimate overlap =
@@ -160,7 +161,7 @@ Section speed_section(const ValidationReport& r) {
     ks.insert(row.k);
     by_batch[row.batch][row.k] = row.speedup;
   }
-  Table table{"Predicted speed-up", {"batch"}, {}};
+  Table table{"Predicted speed-up", {"batch"}, {}, false};
   for (const int k : ks) {
     chart.x.push_back(k);
     table.head.push_back("K = " + std::to_string(k));
@@ -181,7 +182,7 @@ Section speed_section(const ValidationReport& r) {
   if (r.speedup.n > 0) chart.series.push_back(measured);
   s.charts.push_back(chart);
   s.tables.push_back(table);
-  Table schedule{"Schedule: the K to serve with", {"batch", "K"}, {}};
+  Table schedule{"Schedule: the K to serve with", {"batch", "K"}, {}, false};
   for (const auto& row : r.schedule)
     schedule.rows.push_back({row[0] == row[1] ? std::to_string(row[0]) : std::to_string(row[0]) + "–" + std::to_string(row[1]),
                              row[2] ? std::to_string(row[2]) : "0 (plain)"});
@@ -191,7 +192,7 @@ Section speed_section(const ValidationReport& r) {
 
 Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
   Section s{"Inputs", "", {}, {}};
-  Table table{"", {"what", "value"}, {}};
+  Table table{"", {"what", "value"}, {}, true};
   table.rows = {{"target", r.target_path},
                 {"target id", r.target.id},
                 {"draft", r.draft_path},
@@ -206,7 +207,7 @@ Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
                 {"specdec", r.tool_version}};
   s.tables.push_back(table);
   if (!d.notes.empty()) {
-    Table notes{"Notes", {"", ""}, {}};
+    Table notes{"Notes", {"", ""}, {}, true};
     for (size_t i = 0; i < d.notes.size(); ++i) notes.rows.push_back({std::to_string(i + 1), d.notes[i]});
     s.tables.push_back(notes);
   }

@@ -67,7 +67,7 @@ Json chart_json(const Chart& chart) {
 }
 
 std::string table_html(const Table& table) {
-  std::string out = "<div class=\"table\"><table>";
+  std::string out = std::string("<div class=\"table") + (table.text ? " text" : "") + "\"><table>";
   if (!table.title.empty()) out += "<caption>" + escape_html(table.title) + "</caption>";
   out += "<thead><tr>";
   for (const std::string& cell : table.head) out += "<th scope=\"col\">" + escape_html(cell) + "</th>";

@@ -31,6 +31,7 @@ struct Table {
   std::string title;
   std::vector<std::string> head;
   std::vector<std::vector<std::string>> rows;  // first column left-aligned, others right
+  bool text = false;                           // … others left-aligned and wrapped
 };
 struct Tile {
   std::string name, value, note;

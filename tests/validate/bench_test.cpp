@@ -65,7 +65,8 @@ TEST(BenchRun, SequencesThatAreDoneLeaveTheBatch) {
 
 BenchRow row(const std::string& draft, int k, int batch, Estimate gain) {
   BenchRow r;
-  r.draft = draft;
+  r.draft = draft.empty() ? "" : "/models/" + draft;
+  r.name = draft;
   r.k = k;
   r.batch = batch;
   r.tokens = 100;
@@ -136,7 +137,7 @@ TEST(BenchResult, JsonOfTheContract) {
     EXPECT_TRUE(fast.contains(key)) << key;
   for (const char* key : {"p50", "p95", "p99"}) EXPECT_TRUE(fast["itl_ms"].contains(key)) << key;
   EXPECT_TRUE(j["rows"][5]["ci"].is_null());
-  EXPECT_EQ(j["ranking"][0]["draft"], "B");
+  EXPECT_EQ(j["ranking"][0]["draft"], "/models/B");
 }
 
 TEST(BenchResult, TextAndPage) {

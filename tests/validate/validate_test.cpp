@@ -295,6 +295,7 @@ TEST_F(Validate, BenchOnTheSameData) {
     }
   }
   EXPECT_GT(r.rows[3].counts.draft_efficiency(), 0);
+  EXPECT_EQ(r.rows[1].name, "draft");
   write_bench(r, folder_.path() / "bench");
   EXPECT_EQ(read_json(folder_.path() / "bench" / "bench.json")["rows"].size(), 10u);
   EXPECT_TRUE(fs::exists(folder_.path() / "bench" / "bench.html"));
