@@ -75,7 +75,8 @@ std::vector<int64_t> choose_layers(const model::Decoder& target, int64_t keep, c
     size_t best = 0;
     reached = -1;
     for (size_t i = 0; i < candidates.size(); ++i) {
-      const double acceptance = evaluate(keep_layers(target, candidates[i]), &target, probe, temperature, kProbeBatchTokens).acceptance;
+      const double acceptance =
+          evaluate(keep_layers(target, candidates[i]), &target, probe, temperature, kProbeBatchTokens).acceptance;
       search["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
       if (acceptance >= reached) {
         best = i;

@@ -46,7 +46,8 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       clock_(clock),
       progress_(std::move(progress)),
       store_(options.run_directory / "checkpoints"),
-      optimizer_(trainable(draft), options.adamw),
+      parameters_(trainable(draft)),
+      optimizer_(parameters_, options.adamw),
       batcher_(*data.train, options.batch_tokens, options.seed) {
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
     throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
@@ -192,6 +193,13 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
+  // Weights that are not finite are not worth keeping: the next loss will say so, and the run goes back to the last save.
+  bool finite = true;
+  for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
+  if (!finite) {
+    log(LogLevel::kWarn, "step " + std::to_string(step_) + ": weights are not finite: no checkpoint");
+    return;
+  }
   const std::vector<int64_t> best = rank_checkpoints(measured_);
   store_.save(step_, best.empty() ? step_ : best.front(), draft_, optimizer_, state());
   saved_step_ = step_;
@@ -233,7 +241,6 @@ TrainingSummary Trainer::run() {
     if ((last || due) && measured_step_ != step_) {
       const bool sound = measure();
       evaluations_ = static_cast<int>(std::min(1.0, fraction()) * kEvaluations) + 1;
-      // Weights that give no finite score are not worth keeping: the loss will say so in a step and the run goes back.
       if (sound) save();
     }
     if (last) break;

@@ -97,6 +97,7 @@ class Trainer {
   const Clock& clock_;
   ProgressFn progress_;
   CheckpointStore store_;
+  std::vector<NamedTensor> parameters_;
   AdamW optimizer_;
   Batcher batcher_;
   std::unique_ptr<Metrics> metrics_;

@@ -81,10 +81,6 @@ TEST(Run, ADraftThatCannotGainIsToldSo) {
 }
 
 TEST(Run, TooFewConversationsAreInconclusive) {
-  Fixture f(15);
-  f.options.max_steps = 3;
-  const DistillResult r = f.run();
-  EXPECT_EQ(r.exit_code, 0 + (15 / 2 + 1 >= kMinVerdictConversations ? r.exit_code : 4));
   Fixture g(13);
   g.options.max_steps = 3;
   const DistillResult few = g.run();
