@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -205,22 +206,30 @@ class Run {
     for (size_t g = 0; g < groups; ++g)
       for (size_t i = 0; i < size; ++i) group_prompts[g].push_back(prompts_[(g * size + i) % n]);
 
-    for (const auto& configuration : configurations)
-      run_one(configuration, group_prompts[0], std::min(kWarmTokens, options_.tokens), options_.device.seed);
+    const int64_t warm = std::min(kWarmTokens, options_.tokens);
+    for (const auto& configuration : configurations) run_one(configuration, group_prompts[0], warm, options_.device.seed);
+    const double plain = run_one({}, group_prompts[0], warm, options_.device.seed).seconds;
+    const int repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     std::vector<GroupFigures> figures(configurations.size());
     std::vector<std::vector<double>> seconds(configurations.size(), std::vector<double>(groups));
     double done = 0;
     for (int round = 0; round < kRounds; ++round)
-      for (size_t g = 0; g < groups; ++g)
-        for (size_t i = 0; i < configurations.size(); ++i) {
-          const size_t c = (i + g + static_cast<size_t>(round)) % configurations.size();
-          const GroupFigures one = run_one(configurations[c], group_prompts[g], options_.tokens, options_.device.seed + g * size);
-          seconds[c][g] += one.seconds;
-          figures[c].add(one);
-          if (progress_)
-            progress_({"bench: batch " + std::to_string(batch), ++done,
-                       static_cast<double>(kRounds * groups * configurations.size()), "runs", ""});
+      for (size_t g = 0; g < groups; ++g) {
+        std::vector<std::optional<GroupFigures>> shortest(configurations.size());
+        const uint64_t seed = options_.device.seed + (static_cast<uint64_t>(round) * groups + g) * size;
+        for (int repeat = 0; repeat < repeats; ++repeat)
+          for (size_t i = 0; i < configurations.size(); ++i) {
+            const size_t c = (i + g + static_cast<size_t>(round + repeat)) % configurations.size();
+            GroupFigures one = run_one(configurations[c], group_prompts[g], options_.tokens, seed);
+            if (!shortest[c] || one.seconds < shortest[c]->seconds) shortest[c] = std::move(one);
+          }
+        for (size_t c = 0; c < configurations.size(); ++c) {
+          seconds[c][g] += shortest[c]->seconds;
+          figures[c].add(*shortest[c]);
         }
+        if (progress_)
+          progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups), "groups", ""});
+      }
     for (size_t c = 0; c < configurations.size(); ++c)
       add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]));
   }

@@ -52,13 +52,16 @@ struct SpeedupOptions {
   SpeculationOptions speculation;
   SamplingOptions sampling;
   int64_t tokens = 64;  // of every answer; EOS is ignored
-  int rounds = 3;       // normal and speculative runs of a prompt take turns
+  int rounds = 3;       // of every prompt, each with its own seed; normal and speculative runs take turns
   uint64_t seed = 0;
 };
+// Seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included.
 struct SpeedupRuns {
-  std::vector<double> normal,
-      speculative;  // seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included
+  std::vector<double> normal, speculative;
 };
+// How often a run is repeated, the shortest counting: 3 times where plain decoding takes less than a quarter of a second, since
+// one time slice lost to another process would be most of it, else once.
+int repeats_of(double plain_seconds);
 // Batch 1. Prompts are cut so that the answer fits.
 SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
                             std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,

@@ -100,11 +100,11 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
           if (m[i]) listed.push_back(static_cast<int32_t>(i));
         }
       }
+      const Visible visible{prefix, listed.data(), static_cast<int64_t>(listed.size())};
       for (int64_t g = 0; g < groups; ++g) {
         const int64_t query = (row * heads + g * (heads / groups)) * d, cache = (row / queries * groups + g) * slots * d;
-        kernels<T>().attention({data<float>(in) + query, heads / groups, d, data<T>(keys) + cache, data<T>(values) + cache, prefix,
-                                listed.data(), static_cast<int64_t>(listed.size()), 1.0f / std::sqrt(static_cast<float>(d)), scores.data(),
-                                buffer.data_ptr<float>() + query});
+        kernels<T>().attention({data<float>(in) + query, heads * d, 1, heads / groups, d, data<T>(keys) + cache, data<T>(values) + cache,
+                                &visible, 1.0f / std::sqrt(static_cast<float>(d)), scores.data(), slots, buffer.data_ptr<float>() + query});
       }
     }
   });

@@ -104,12 +104,17 @@ class Arena {
   size_t size_ = 0;
 };
 
-// One token of the flat batch.
+// One token of the flat batch, and where its key and value go.
 struct Row {
   KvCache* cache;
   int32_t token;
-  int64_t slot;                      // where its key and value go
-  int64_t prefix, extra, num_extra;  // sees slots [0, prefix) and num_extra listed ones from `extra` on
+  int64_t slot;
+};
+
+// Rows of one part that attend together.
+constexpr int64_t kAttendRows = 4;
+struct Group {
+  int64_t first, rows;
 };
 
 template <class T>
@@ -118,13 +123,14 @@ class Pass {
   Pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer)
       : decoder_(decoder), config_(decoder.config), kernels_(cpu::kernels<T>()), observer_(observer) {
     for (const SequencePart& part : parts) add(part);
+    for (const Listed& l : listed_) visible_.push_back({l.prefix, extra_.data() + l.extra, l.count});
     count_ = static_cast<int64_t>(rows_.size());
     heads_width_ = config_.num_heads * config_.head_dim;
     kv_width_ = config_.num_kv_heads * config_.head_dim;
     threads_ = choose_threads();
     const int64_t e = config_.hidden_size, i = config_.intermediate_size, half = config_.head_dim / 2;
     const int64_t copies = count_ <= kPrivateRows ? threads_ : 1;
-    score_count_ = config_.num_heads / config_.num_kv_heads * longest_;
+    score_count_ = kAttendRows * config_.num_heads / config_.num_kv_heads * longest_;
     thread_local Arena arena;
     arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_, attended_, count_ * heads_width_, k_, count_ * kv_width_,
               v_, count_ * kv_width_, gate_, count_ * i, up_, count_ * i, cos_, count_ * half, sin_, count_ * half, scores_, threads_ * score_count_);
@@ -151,7 +157,8 @@ class Pass {
     longest_ = std::max(longest_, before + count);
     const at::Tensor mask = part.tree_mask.defined() ? part.tree_mask.to(at::kCPU).contiguous() : at::Tensor();
     for (int64_t i = 0; i < count; ++i) {
-      Row row{part.cache, part.tokens[static_cast<size_t>(i)], before + i, before + i + 1, static_cast<int64_t>(extra_.size()), 0};
+      if (i % kAttendRows == 0) groups_.push_back({static_cast<int64_t>(rows_.size()), std::min(kAttendRows, count - i)});
+      Listed row{before + i + 1, extra_.size(), 0};
       if (mask.defined()) {
         const bool* allowed = mask.const_data_ptr<bool>() + i * count;
         int64_t leading = 0;
@@ -160,11 +167,12 @@ class Pass {
         for (int64_t j = leading; j < count; ++j) {
           if (allowed[j]) extra_.push_back(static_cast<int32_t>(before + j));
         }
-        row.num_extra = static_cast<int64_t>(extra_.size()) - row.extra;
+        row.count = static_cast<int64_t>(extra_.size() - row.extra);
       }
       if (i >= count - part.num_logits) logit_rows_.push_back(static_cast<int64_t>(rows_.size()));
       positions_.push_back(part.positions.empty() ? before + i : part.positions[static_cast<size_t>(i)]);
-      rows_.push_back(row);
+      rows_.push_back({part.cache, part.tokens[static_cast<size_t>(i)], before + i});
+      listed_.push_back(row);
     }
   }
 
@@ -221,14 +229,15 @@ class Pass {
   }
 
   void attend(const Member& member, int64_t layer) const {
-    const int64_t d = config_.head_dim, groups = config_.num_kv_heads, heads = config_.num_heads / groups;
+    const int64_t d = config_.head_dim, kv = config_.num_kv_heads, heads = config_.num_heads / kv;
     const float scale = 1.0f / std::sqrt(static_cast<float>(d));
     // Interleaved: later rows of a prompt see more keys.
-    for (int64_t unit = member.id; unit < count_ * groups; unit += member.size) {
-      const Row& row = rows_[static_cast<size_t>(unit / groups)];
-      const int64_t g = unit % groups, at = unit / groups * heads_width_ + g * heads * d, cache = g * row.cache->capacity() * d;
-      kernels_.attention({q_ + at, heads, d, data(row.cache->keys(layer)) + cache, data(row.cache->values(layer)) + cache, row.prefix,
-                          extra_.data() + row.extra, row.num_extra, scale, scores_ + member.id * score_count_, attended_ + at});
+    for (int64_t unit = member.id; unit < static_cast<int64_t>(groups_.size()) * kv; unit += member.size) {
+      const Group& group = groups_[static_cast<size_t>(unit / kv)];
+      const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
+      const int64_t g = unit % kv, at = group.first * heads_width_ + g * heads * d, slots = g * cache.capacity() * d;
+      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, data(cache.keys(layer)) + slots, data(cache.values(layer)) + slots,
+                          visible_.data() + group.first, scale, scores_ + member.id * score_count_, longest_, attended_ + at});
     }
   }
 
@@ -296,7 +305,15 @@ class Pass {
   const DecoderConfig& config_;
   const cpu::Kernels<T>& kernels_;
   const HiddenObserver& observer_;
+  struct Listed {  // what a row sees, while extra_ still grows
+    int64_t prefix;
+    size_t extra;
+    int64_t count;
+  };
   std::vector<Row> rows_;
+  std::vector<Group> groups_;
+  std::vector<Listed> listed_;
+  std::vector<cpu::Visible> visible_;
   std::vector<int64_t> positions_, logit_rows_;
   std::vector<int32_t> extra_;
   int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, longest_ = 0, score_count_ = 0;

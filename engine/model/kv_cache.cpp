@@ -1,8 +1,10 @@
 #include "engine/model/kv_cache.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
+#include "engine/model/tensor_block.h"
 
 namespace specdec::model {
 
@@ -23,11 +25,16 @@ void KvCache::reserve(int64_t capacity) {
   constexpr int64_t kBlock = 128;
   // Growth by half keeps the copying linear in the final length.
   const int64_t wanted = (std::max(capacity, capacity_ + capacity_ / 2) + kBlock - 1) / kBlock * kBlock;
-  for (auto* side : {&k_, &v_}) {
-    for (at::Tensor& tensor : *side) {
-      at::Tensor larger = at::empty({tensor.size(0), wanted, tensor.size(2)}, tensor.options());
-      if (length_ > 0) larger.narrow(1, 0, length_).copy_(tensor.narrow(1, 0, length_));
-      tensor = larger;
+  const at::IntArrayRef old = k_.front().sizes();
+  const std::array<int64_t, 3> shape = {old[0], wanted, old[2]};
+  const auto options = k_.front().options();
+  const size_t bytes = TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(shape)) * k_.front().element_size());
+  TensorBlock block(options.device().is_cpu() ? 2 * k_.size() * bytes : 0);
+  for (size_t layer = 0; layer < k_.size(); ++layer) {
+    for (at::Tensor* tensor : {&k_[layer], &v_[layer]}) {
+      at::Tensor larger = options.device().is_cpu() ? block.take(shape, tensor->scalar_type()) : at::empty(shape, options);
+      if (length_ > 0) larger.narrow(1, 0, length_).copy_(tensor->narrow(1, 0, length_));
+      *tensor = larger;
     }
   }
   capacity_ = wanted;

@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/team.h"
+#include "engine/model/tensor_block.h"
 
 namespace specdec::model {
 
@@ -92,10 +93,21 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
   throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16");
 }
 
-DecoderWeights empty_weights(const DecoderConfig& config) {
-  DecoderWeights weights;
-  weights.layers.resize(static_cast<size_t>(config.num_layers));
-  return weights;
+// Fills every parameter with make(name, shape), moved to the device; on the CPU all lie in one block, in the order of a pass.
+template <class Make>
+void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
+  DecoderWeights& weights = decoder.weights;
+  weights.layers.resize(static_cast<size_t>(decoder.config.num_layers));
+  size_t bytes = 0;
+  visit_shaped(weights, decoder.config, [&](const std::string&, at::Tensor&, at::IntArrayRef shape) {
+    bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype));
+  });
+  TensorBlock block(device.is_cpu() ? bytes : 0);
+  visit_shaped(weights, decoder.config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
+    const at::Tensor made = make(name, shape);
+    tensor = device.is_cpu() ? block.take(shape, dtype).copy_(made) : made.to(dtype).to(device);
+  });
+  if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
 }
 
 }  // namespace
@@ -106,7 +118,6 @@ void DecoderWeights::visit(const DecoderConfig& config, const std::function<void
 
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
   Decoder decoder{load_decoder_config(directory), {}};
-  decoder.weights = empty_weights(decoder.config);
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
   bool narrowed = false;
@@ -114,10 +125,11 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
     if (!ignored(name, decoder.config)) unread.insert(name);
   }
   with_context(directory.string(), [&] {
-    visit_shaped(decoder.weights, decoder.config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
-      tensor = read_tensor(files, name, shape, dtype).to(device);
+    fill(decoder, device, dtype, [&](const std::string& name, at::IntArrayRef shape) {
+      at::Tensor tensor = read_tensor(files, name, shape, dtype);
       narrowed |= dtype != at::kFloat && files.entry(name).dtype == "F32";
       unread.erase(name);
+      return tensor;
     });
     if (!unread.empty())
       throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " + decoder.config.model_type +
@@ -125,7 +137,6 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
   });
   if (narrowed) log(LogLevel::kWarn, directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
   decoder.config.dtype = dtype;
-  if (decoder.config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
   return decoder;
 }
 
@@ -152,11 +163,11 @@ at::Device resolve_device(const std::string& flag) {
 }
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype) {
-  Decoder decoder{config, empty_weights(config)};
+  Decoder decoder{config, {}};
   decoder.config.dtype = dtype;
   uint32_t stream = 0;
-  visit_shaped(decoder.weights, config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
-    tensor = name.ends_with("norm.weight") ? at::ones(shape, at::kFloat) : at::zeros(shape, at::kFloat);
+  fill(decoder, device, dtype, [&](const std::string& name, at::IntArrayRef shape) {
+    at::Tensor tensor = name.ends_with("norm.weight") ? at::ones(shape, at::kFloat) : at::zeros(shape, at::kFloat);
     if (shape.size() == 2) {
       float* data = tensor.data_ptr<float>();
       const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + tensor.numel() / 16384);
@@ -170,9 +181,8 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device de
       });
     }
     ++stream;
-    tensor = tensor.to(dtype).to(device);
+    return tensor;
   });
-  if (config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
   return decoder;
 }
 

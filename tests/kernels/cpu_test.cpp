@@ -93,7 +93,8 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
       const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
       const std::vector<int32_t> extra = {17, 20, 21};
       std::vector<float> scores(static_cast<size_t>(heads * slots)), out(static_cast<size_t>(heads * d));
-      kernels.attention({q.data(), heads, d, k.data(), v.data(), 15, extra.data(), 3, 0.7f, scores.data(), out.data()});
+      const Visible visible{15, extra.data(), 3};
+      kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &visible, 0.7f, scores.data(), slots, out.data()});
       for (int64_t h = 0; h < heads; ++h) {
         std::vector<double> expected(static_cast<size_t>(d));
         double total = 0;
@@ -119,13 +120,41 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
     auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 10)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 11));
     std::vector<float> scores(static_cast<size_t>(heads * slots)), listed(static_cast<size_t>(heads * d)), alone(listed.size());
     const std::vector<int32_t> extra = {19, 23, 30, 38};
-    kernels.attention({q.data(), heads, d, k.data(), v.data(), 18, extra.data(), 4, 1.0f, scores.data(), listed.data()});
+    const Visible tree{18, extra.data(), 4}, chain{22, nullptr, 0};
+    kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &tree, 1.0f, scores.data(), slots, listed.data()});
     for (size_t i = 0; i < extra.size(); ++i) {
       std::copy_n(k.begin() + extra[i] * d, d, k.begin() + (18 + static_cast<int64_t>(i)) * d);
       std::copy_n(v.begin() + extra[i] * d, d, v.begin() + (18 + static_cast<int64_t>(i)) * d);
     }
-    kernels.attention({q.data(), heads, d, k.data(), v.data(), 22, nullptr, 0, 1.0f, scores.data(), alone.data()});
+    kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &chain, 1.0f, scores.data(), slots, alone.data()});
     EXPECT_EQ(std::memcmp(listed.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name;
+  }
+}
+
+// Positions that attend together: the bits of each alone; one that sees nothing gives zeros.
+TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t d : {6, 8, 24, 32, 72}) {
+      for (const int64_t heads : {1, 3}) {
+        const int64_t rows = 5, slots = 50, width = heads * d + 7;
+        const auto q = random(static_cast<size_t>(rows * width), 14);
+        const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 15)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 16));
+        const std::vector<int32_t> extra = {42, 43, 49};
+        const Visible all_visible[][5] = {{{37, nullptr, 0}, {38, nullptr, 0}, {39, nullptr, 0}, {40, nullptr, 0}, {41, nullptr, 0}},
+                                          {{36, extra.data(), 1}, {36, extra.data() + 1, 2}, {38, extra.data(), 3}, {0, extra.data(), 2}, {0, nullptr, 0}}};
+        for (const auto& visible : all_visible) {
+          std::vector<float> scores(static_cast<size_t>(rows * heads * slots)), together(q.size(), 9), alone(q.size(), 9);
+          kernels.attention({q.data(), width, rows, heads, d, k.data(), v.data(), visible, 0.5f, scores.data(), slots, together.data()});
+          for (int64_t r = 0; r < rows; ++r)
+            kernels.attention({q.data() + r * width, width, 1, heads, d, k.data(), v.data(), visible + r, 0.5f, scores.data(), slots, alone.data() + r * width});
+          EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name << " d " << d << " heads " << heads;
+          if (visible[4].prefix == 0) {
+            EXPECT_EQ(together[static_cast<size_t>(4 * width)], 0) << kernels.name;
+          }
+        }
+      }
+    }
   }
 }
 

@@ -145,6 +145,29 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   EXPECT_EQ(s.n, 3);
 }
 
+// Somebody else takes the processor for a second now and then; short runs are repeated and their shortest counts.
+TEST(Speed, LostTimeSlicesDoNotCount) {
+  ManualClock clock;
+  Model target_model(5, random_logits(1), 400), draft_model(5, random_logits(1), 400);
+  int64_t passes = 0;
+  target_model.before_pass = [&](std::span<const decode::Extension>) {
+    if (++passes % 97 == 0) clock.now += 1;
+  };
+  TimedModel target(target_model, clock, 1e-3, 0.0), draft(draft_model, clock, 1e-4, 0.0);
+  SpeedupOptions o;
+  o.speculation.k = 3;
+  o.tokens = 40;
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
+  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock);
+  EXPECT_GT(passes, 500);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_NEAR(runs.normal[i], 3 * 40e-3, 1e-9);
+    EXPECT_NEAR(runs.speculative[i], 3 * 13e-3, 1e-9);
+  }
+  EXPECT_EQ(repeats_of(0.2), 3);
+  EXPECT_EQ(repeats_of(0.3), 1);
+}
+
 TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   const std::vector<double> normal = {10, 1}, speculative = {5, 2};
   const Estimate s = speedup(normal, speculative);

@@ -25,19 +25,26 @@ struct LinearCall {
   bool add;
 };
 
-// One query position and one kv head: `heads` query heads over the slots [0, prefix) and then the listed ones, in that order.
-template <class T>
-struct AttentionCall {
-  const float* q;        // [heads, d]
-  int64_t heads, d;
-  const T* k;            // [slots, d]
-  const T* v;            // [slots, d]
+// What one query position sees: the slots [0, prefix), then the listed ones, in that order.
+struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
   int64_t num_extra;
+};
+
+// softmax(scale · q kᵀ) v of several positions of one sequence for the query heads that share one kv head. Positions are
+// computed together only to read keys and values once: each gets the bits it would get alone.
+template <class T>
+struct AttentionCall {
+  const float* q;          // [rows, heads, d], row stride ldq, heads adjacent
+  int64_t ldq, rows, heads, d;
+  const T* k;              // [slots, d]
+  const T* v;              // [slots, d]
+  const Visible* visible;  // [rows]; a row that sees nothing gives zeros
   float scale;
-  float* scores;         // workspace [heads, prefix + num_extra]
-  float* out;            // [heads, d]
+  float* scores;           // workspace [rows, heads, slots]
+  int64_t slots;           // at least prefix + num_extra of every row
+  float* out;              // [rows, heads, d], row stride ldq
 };
 
 template <class T>

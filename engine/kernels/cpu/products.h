@@ -5,8 +5,6 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// ---- linear ----
-
 // One output row segment of N sums: bias and the old value are added last.
 template <class T>
 inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // columns n … n + 3 of row m

@@ -1,4 +1,5 @@
 """The OpenAI Python client against the real server: models, chat, completions, streams, seeds, every class of error, drain."""
+import atexit
 import json
 import re
 import shutil
@@ -27,6 +28,7 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content
 class Server:
     def __init__(self, *arguments):
         self.process = subprocess.Popen([str(SPECDEC), "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # a failed check must not leave a server behind
         self.lines, self.url = [], None
         for line in self.process.stderr:
             self.lines.append(line.rstrip())
@@ -114,9 +116,11 @@ def check_chat_and_streams(server, name):
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     expect(text == whole.choices[0].message.content and chunks[0].choices[0].delta.role == "assistant", "a streamed chat has the same text")
     expect(chunks[-1].usage == whole.usage and not chunks[-1].choices and chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason, "usage in the last chunk")
-    pieces = list(client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=30, stream=True))
-    plain = client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=30)
-    expect("".join(c.choices[0].text for c in pieces) == plain.choices[0].text and len(pieces) > 3, "a streamed completion has the same text")
+    pieces = list(client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=200, stream=True))
+    plain = client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=200)
+    expect("".join(c.choices[0].text for c in pieces) == plain.choices[0].text, "a streamed completion has the same text")
+    # How many tokens an event holds depends on how fast they are taken.
+    expect(len(pieces) > 2, "and comes in pieces")
     with client.completions.create(model=name, prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}) as stream:
         next(iter(stream))
     expect(client.completions.create(model=name, prompt="x", max_tokens=1).usage.completion_tokens == 1, "a stream left early does no harm")

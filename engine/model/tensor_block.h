@@ -1,0 +1,26 @@
+// One block of host memory that several tensors share, on huge pages where the system offers them: a decode pass reads every
+// weight once, and with 4 KiB pages it waits for address translation as much as for data.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cstddef>
+#include <memory>
+
+namespace specdec::model {
+
+class TensorBlock {
+ public:
+  explicit TensorBlock(size_t bytes);  // as many as Σ padded(bytes of each tensor)
+
+  static size_t padded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+  // The next tensor of the block, uninitialised, contiguous, aligned to a cache line. It keeps the block alive and is
+  // otherwise independent of its neighbours (own storage, own version counter). Throws Error(kInternal) past the end.
+  at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);
+
+ private:
+  std::shared_ptr<std::byte> memory_;
+  size_t bytes_, used_ = 0;
+};
+
+}  // namespace specdec::model
