@@ -80,7 +80,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 }
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out) {
-  const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows;
+  const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows, whole = !allowed.defined() && q.size(1) == k.size(2) && !out.defined();
+  if (!few && whole && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v);
   if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, out);
   at::Tensor result = or_empty_like(out, q);
   cpu::attention(q, k, v, allowed, result);

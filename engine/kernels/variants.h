@@ -23,6 +23,8 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
 void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
+// Causal, as many queries as keys, fp32; differentiable.
+at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 }  // namespace cpu
 
 // CUDA, fp32, bf16 or fp16 (arithmetic in fp32), no gradients, on the current stream.

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/Parallel.h>
+
 #include "engine/kernels/variants.h"
 
 namespace specdec::kernels {
@@ -76,6 +78,41 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
+
+// Whole sequences take another kernel: its values and its gradients against ATen's, keys as training hands them over (transposed)
+// and contiguous, and the same bits from one thread and from two.
+TEST(SequenceAttention, ValuesAndGradients) {
+  for (const int64_t length : {17, 40, 131}) {
+    for (const int64_t d : {6, 8, 24, 64}) {
+      for (const int64_t groups : {1, 2, 4}) {
+        for (const bool transposed : {true, false}) {
+          const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(true); };
+          const at::Tensor q = random({3, length, 4, d}, at::kFloat), k = random({3, length, groups, d}, at::kFloat, 2),
+                           v = random({3, length, groups, d}, at::kFloat, 3), up = random({3, length, 4, d}, at::kFloat, 4);
+          const auto heads_first = [&](const at::Tensor& x) {
+            const at::Tensor t = x.transpose(1, 2);
+            return transposed ? t : t.contiguous();
+          };
+          std::vector<at::Tensor> found, expected;
+          for (auto* results : {&found, &expected}) {
+            const at::Tensor ql = leaf(q), kl = leaf(k), vl = leaf(v);
+            const at::Tensor out = results == &found ? attention(ql, heads_first(kl), heads_first(vl))
+                                                     : ref::attention(ql, heads_first(kl), heads_first(vl), {}, {});
+            (out * up).sum().backward();
+            *results = {out.detach(), ql.grad(), kl.grad(), vl.grad()};
+          }
+          for (size_t i = 0; i < found.size(); ++i) expect_close(found[i], expected[i]);
+          const int threads = at::get_num_threads();
+          at::set_num_threads(threads == 1 ? 2 : 1);
+          const at::Tensor ql = leaf(q), kl = leaf(k), vl = leaf(v), out = attention(ql, heads_first(kl), heads_first(vl));
+          (out * up).sum().backward();
+          at::set_num_threads(threads);
+          EXPECT_TRUE(out.equal(found[0]) && ql.grad().equal(found[1]) && kl.grad().equal(found[2]) && vl.grad().equal(found[3]));
+        }
+      }
+    }
+  }
+}
 
 // fp32 by hand, so that the reference itself is held to something.
 TEST(Reference, MatchesTheFormulas) {

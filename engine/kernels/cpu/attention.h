@@ -5,10 +5,10 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
-// s = exp(scale · (s − max)) in place; returns 1 / sum, or 0 for n = 0.
+// s = exp(scale · (s − max)) in place; inverse 0 for n = 0.
 template <int W>
-float softmax_numerators(float* s, int64_t n, float scale) {
-  if (n == 0) return 0;
+SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
+  if (n == 0) return {0, 0};
   float largest = s[0];
   int64_t i = 0;
   if (n >= W) {
@@ -31,7 +31,7 @@ float softmax_numerators(float* s, int64_t n, float scale) {
     s[i] = exp<W>(broadcast<W>((s[i] - largest) * scale))[0];
     all += s[i];
   }
-  return 1.0f / all;
+  return {largest, 1.0f / all};
 }
 
 inline int64_t slot_of(const Visible& row, int64_t i) { return i < row.prefix ? i : row.extra[i - row.prefix]; }
@@ -136,7 +136,7 @@ void attention(const AttentionCall<T>& c) {
       const bool pair = r + 1 < c.rows;
       float scale[2];
       for (int64_t i = 0; i < 1 + pair; ++i)
-        scale[i] = softmax_numerators<W>(c.scores + ((r + i) * c.heads + h) * c.slots, count_of(c.visible[r + i]), c.scale);
+        scale[i] = softmax_numerators<W>(c.scores + ((r + i) * c.heads + h) * c.slots, count_of(c.visible[r + i]), c.scale).inverse;
       pair ? average<W, 2>(c, r, h, even, scale) : average<W, 1>(c, r, h, even, scale);
       r += 1 + pair;
     }

@@ -47,6 +47,35 @@ struct AttentionCall {
   float* out;              // [rows, heads, d], row stride ldq
 };
 
+// A softmax row as its largest raw score and 1 / Σ exp(scale · (score − largest)): enough to compute its values again.
+struct SoftmaxRow {
+  float largest, inverse;
+};
+
+// Causal attention of one whole sequence (position i sees 0 … i) for the query heads that share one kv head, fp32.
+struct SequenceAttentionCall {
+  const float* q;        // [length, heads, d], row stride ldq, heads adjacent
+  int64_t ldq, heads, d, length;
+  const float *k, *v;    // [length, d], row stride ldk
+  int64_t ldk;
+  float scale;
+  float* out;            // like q; read by the gradients
+  SoftmaxRow* rows;      // [heads, length]; read by the gradients
+  float* workspace;      // sequence_workspace(length, d) floats
+};
+struct SequenceAttentionGradCall {
+  SequenceAttentionCall forward;
+  const float* dout;     // like q
+  float* dq;             // like q
+  float *dk, *dv;        // [length, d], row stride ldk, summed over the heads
+  int64_t ldk;
+};
+inline constexpr int64_t kQueryBlock = 16;
+static inline int64_t padded(int64_t n) { return (n + 15) / 16 * 16; }  // to whole vectors of any set
+static inline int64_t sequence_workspace(int64_t length, int64_t d) {
+  return 2 * d * padded(length) + 3 * length * padded(d) + 2 * kQueryBlock * padded(length) + 3 * kQueryBlock * padded(d);
+}
+
 template <class T>
 struct Kernels {
   const char* name;  // instruction set
@@ -57,6 +86,8 @@ struct Kernels {
   void (*narrow)(const float* in, int64_t n, T* out);  // round to nearest even
   void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);  // out may be gate
   void (*rope)(const float* x, const float* cos, const float* sin, int64_t d, float* out);  // one head; cos, sin [d / 2]; out may be x
+  void (*sequence_attention)(const SequenceAttentionCall& call);
+  void (*sequence_attention_grad)(const SequenceAttentionGradCall& call);
 };
 
 // Best of the instruction sets this machine has: avx512, avx2, baseline. SPECDEC_KERNELS=<name> asks for a lesser one.

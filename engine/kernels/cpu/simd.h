@@ -68,7 +68,7 @@ inline F<16> fma(F<16> a, F<16> b, F<16> c) { return _mm512_fmadd_ps(a, b, c); }
 
 template <int W>
 inline F<W> broadcast(float x) {
-  return F<W>{} + x;
+  return x - F<W>{};  // not +: that would turn -0 into 0 and so could not be left out
 }
 #if SPECDEC_LANES >= 8
 inline F<4> fold(F<8> v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7); }
