@@ -22,7 +22,7 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock };  // research/serve.md 8.A and 8.C
+enum class VerifyRule { kToken, kBlock };  // engine/decode/verifier.h
 
 struct SpeculationOptions {
   int k = -1;                              // draft tokens a step; -1 = auto (the controller chooses, 0 included); 0 = plain

@@ -1,4 +1,4 @@
-// safetensors files: a strict reader (hostile input: research/reliability.md 4) and a streaming writer. Torch-free;
+// safetensors files: a strict reader (files are hostile input) and a streaming writer. Torch-free;
 // engine/model/weights makes tensors of the views. Format: u64 LE header length, JSON header, data without holes.
 #pragma once
 

@@ -61,7 +61,8 @@ void add_bench(Cli& cli) {
       "Examples:\n"
       "  specdec bench --target T --draft run/draft --data traffic --out bench\n"
       "  specdec bench --target T --draft small --draft smaller --data traffic --out bench --ks 4,auto --batches 1,8\n"
-      "  specdec bench --target T --draft naive --data traffic --out bench --ks 10 --batches 1 --temperature 0");
+      "  specdec bench --target T --draft naive --data traffic --out bench --ks 10 --batches 1 --temperature 0\n"
+      "Exit codes: 0 whatever is faster, 3 not lossless, 5 stale: an experiment that ran is done.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.bench, options); });
 }
 

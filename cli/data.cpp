@@ -205,7 +205,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
       "Examples:\n"
       "  specdec data ingest logs/*.jsonl --target T --out traffic --max-length 2048\n"
       "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 --holdout-count 200 --holdout-rule first\n"
-      "  specdec data ingest traffic/ --target store:production --out data --domain-field team");
+      "  specdec data ingest traffic/ --target store:production --out data --domain-field team\n"
+      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row accepted, 75 stopped by a signal.");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
 }
 
@@ -238,7 +239,8 @@ void add_regenerate(Cli& cli, CLI::App& data) {
       "Examples:\n"
       "  specdec data regenerate traffic --target stories260K --out traffic-new\n"
       "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out traffic-new --concurrency 32\n"
-      "  specdec data regenerate traffic --target stories260K --out traffic-new --resume");
+      "  specdec data regenerate traffic --target stories260K --out traffic-new --resume\n"
+      "Exit codes: 0 done, 2 key or model refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: --resume goes on.");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
 }
 
@@ -247,6 +249,11 @@ void add_regenerate(Cli& cli, CLI::App& data) {
 void add_data(Cli& cli) {
   CLI::App* data = cli.app.add_subcommand("data", "Production traffic into training data");
   data->require_subcommand(1);
+  data->footer(
+      "Examples:\n"
+      "  specdec data ingest logs/*.jsonl --target T --out traffic\n"
+      "  specdec data stats traffic\n"
+      "  specdec data regenerate traffic --target T --out traffic-own        answers written by the target itself");
   add_ingest(cli, *data);
   add_stats(cli, *data);
   add_regenerate(cli, *data);

@@ -37,7 +37,7 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--loss", o.loss, "ce | kl | tv | lk_hybrid (KL that turns into total variation as acceptance grows)");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
-  flag("--lr", o.learning_rate, "Peak learning rate, 0 = by draft kind and width");
+  flag("--lr", o.learning_rate, "Peak learning rate, 0 = 0.002 * min(1, 64 / the draft's hidden size)");
   flag("--min-lr-ratio", o.min_lr_ratio, "Last learning rate over the peak");
   flag("--warmup-ratio", o.warmup_ratio, "Share of the run that warms up");
   flag("--weight-decay", o.weight_decay, "Decoupled, of matrices");

@@ -103,6 +103,10 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
 void add_monitor(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("monitor", "Acceptance drift and target changes: verdict, exit code, trigger");
   sub->require_subcommand(1);
+  sub->footer(
+      "Examples:\n"
+      "  specdec monitor check --package store:production --source recorded/acceptance --target models/target --state monitor.db\n"
+      "  specdec monitor status --state monitor.db");
   auto options = std::make_shared<monitor::CheckOptions>();
   auto state = std::make_shared<std::string>();
   auto interval = std::make_shared<double>(60);
@@ -113,7 +117,8 @@ void add_monitor(Cli& cli) {
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
       "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target models/target --state monitor.db \\\n"
       "      --requests-per-day 50000 --false-alarm-every 1y --on-drift 'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 75 source or state not reachable.");
+      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source broken or missing,\n"
+      "75 URL does not answer or state in use.");
   check->callback([&cli, options, state] {
     options->state = *state;
     cli.selected = [&cli, options] { return run_check(cli.global, *options); };

@@ -37,7 +37,8 @@ void add_serve(Cli& cli) {
       "  specdec serve --target T --draft run/draft --k 5 --port 0\n"
       "  specdec serve store:production --host 0.0.0.0 --api-key-file keys.txt --admin-socket /run/specdec.sock\n"
       "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
-      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard");
+      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard\n"
+      "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 75 another server records there.");
   sub->callback([&cli, options] {
     if (options->package.empty() && options->target.empty())
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");

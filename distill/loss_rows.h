@@ -17,7 +17,7 @@ struct RowFigures {
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float* p, float* q);
 
 // grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < p]); `figures` and p, q from overlap_row. grad may be q.
-// d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q) (research/distill.md 6.2).
+// d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q).
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad);
 

@@ -1,6 +1,6 @@
 // Distillation losses with their gradients in one call: ce, kl, tv and lk_hybrid over rows of logits.
-// Formulas: research/distill.md 6.2. KL(p ‖ q) = Σ p log(p/q); TV = 1 − Σ min(p, q); LK hybrid = λ KL + (1 − λ) TV with
-// λ = exp(−η ā), ā the detached mean acceptance of the rows at hand. All arithmetic in fp32.
+// Formulas: Samarin et al. 2026 (LK losses, arXiv 2602.23881). KL(p ‖ q) = Σ p log(p/q); TV = 1 − Σ min(p, q); LK hybrid =
+// λ KL + (1 − λ) TV with λ = exp(−η ā), ā the detached mean acceptance of the rows at hand. All arithmetic in fp32.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -13,7 +13,7 @@ struct DistillOptions {
   std::string loss = "lk_hybrid";  // ce | kl | tv | lk_hybrid; ce needs no target (--target then gives the tokenizer and may be a
                                    // config-only directory)
   double lk_eta = 3.0;
-  double learning_rate = 0;  // 0 = by draft kind and width (default_learning_rate in distill/schedule)
+  double learning_rate = 0;  // 0 = by width (default_learning_rate in distill/schedule)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
   int64_t batch_tokens = 4096;  // tokens of one micro-batch, rows of nearly equal length padded to the longest

@@ -22,7 +22,7 @@
 
 namespace specdec::distill {
 
-// What to do about a loss or gradient that is not finite (research/reliability.md 7): skip the update; after three in a row go
+// What to do about a loss or gradient that is not finite: skip the update; after three in a row go
 // back to the last checkpoint with half the learning rate; after three of those give up.
 class FaultPolicy {
  public:

@@ -33,7 +33,8 @@ void add_demo(Cli& cli) {
   demo->add_option("--conversations", options->conversations, "Size of a day's traffic")->capture_default_str()->check(CLI::Range(200, 100000));
   demo->add_option("--distill-seconds", options->distill_seconds, "Time of each of the two distillations")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
   demo->add_option("--seed", options->seed, "Seed of traffic and models")->capture_default_str();
-  demo->footer("Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count 100 | head -3");
+  demo->footer("Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count 100 | head -3\n"
+              "Exit codes: 0 all checks hold, 3 one does not.");
   demo->callback([&cli, options, out] {
     if (cli.selected) return;   // the nested command
     options->out = *out;

@@ -150,6 +150,7 @@ int run_loop(const Global& global, const LoopSettings& settings) {
 void add_loop(Cli& cli) {
   CLI::App* loop = cli.app.add_subcommand("loop", "The whole loop in one go: data, distill, validate, package, promote");
   loop->require_subcommand(1);
+  loop->footer("Example:\n  specdec loop run LOOP.toml        what is in LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand("run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   sub->add_option("file", *file, "LOOP.toml")->required();
@@ -159,7 +160,8 @@ void add_loop(Cli& cli) {
       "  channel = \"production\"\n  draft = \"prune:1\"\n"
       "  [distill]            # the other tables are the stages' flags: [data] [distill] [validate] [package]\n  time-limit = \"15m\"\n"
       "Example:\n  specdec loop run LOOP.toml\n"
-      "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift 'specdec loop run LOOP.toml'");
+      "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift 'specdec loop run LOOP.toml'\n"
+      "Exit codes: 0 promoted, 75 another loop is at work, else that of the stage that stopped it.");
   sub->callback([&cli, file] { cli.selected = [&cli, file] { return run_loop(cli.global, read_loop_settings(*file)); }; });
 }
 

@@ -1,4 +1,4 @@
-// What makes engines refuse a draft or lose acceptance silently (research/distill.md 3.7), checked on the files.
+// What makes engines refuse a draft or lose acceptance silently, checked on the files.
 #pragma once
 
 #include <filesystem>

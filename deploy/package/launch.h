@@ -1,6 +1,6 @@
 // Launch files of a package: how each engine serves this pair with the settings that passed the gate. Plain text that names no
-// absolute path, since the digest of the package covers it. Flags: research/serve.md 3 (vLLM 0.33, SGLang 0.5.23, TensorRT-LLM
-// 1.3, llama.cpp of August 2026, KServe v1alpha2).
+// absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.3, llama.cpp of
+// August 2026, KServe v1alpha2.
 #pragma once
 
 #include <map>

@@ -1,6 +1,6 @@
 // Chooses K from measured acceptance and measured cost; 0 when speculation does not pay. Reads no clock: costs are given to
 // it, so that recorded costs replay in tests. Exactness: decisions depend on past rounds, on q at the position about to be
-// drawn and on kept tokens, never on the value a drawn token turns out to have in the target (kept-token rule, research/serve.md 8).
+// drawn and on kept tokens, never on the value a drawn token turns out to have in the target (kept-token rule).
 #pragma once
 
 #include <array>

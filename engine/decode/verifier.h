@@ -1,4 +1,5 @@
-// Verification rules (research/serve.md 8): given drafted tokens and both distributions, how many are kept and what follows.
+// Verification rules (token: Leviathan et al. 2023, arXiv 2211.17192; block: Sun et al. 2024, arXiv 2403.10444): given drafted
+// tokens and both distributions, how many are kept and what follows.
 // Pure functions over host rows; all randomness through Randomness.
 #pragma once
 

@@ -51,7 +51,7 @@ TEST(Statistics, BoundedMeanCoversAtLeastNominally) {
 }
 
 TEST(Statistics, BoundedMeanIsSharpEnoughToJudge) {
-  // Request-level sd .082; research/monitor.md 4.3 expects about ±.04 from 100 requests.
+  // Request-level sd .082; about ±.04 from 100 requests.
   const auto draw = [](PhiloxStream& r) { return 0.65 + 0.2 * (r.uniform() + r.uniform() - 1); };
   EXPECT_LT(simulate(30, 100, 0.10, draw, 0.65).width, 0.10);
   EXPECT_LT(simulate(20, 400, 0.10, draw, 0.65).width, 0.05);

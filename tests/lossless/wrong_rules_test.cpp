@@ -1,4 +1,4 @@
-// Rules that are known to be wrong (research/serve.md 8.G) must fail the very comparison that the right ones pass.
+// Rules that are known to be wrong must fail the very comparison that the right ones pass.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"

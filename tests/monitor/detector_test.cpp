@@ -29,7 +29,7 @@ double mean_delay(double to, int runs) {
   return sum / runs;
 }
 
-// research/monitor.md 8: .70 → .65 at sd .10, A = 1e5, tol .01 in at most 160 requests on average, .60 in at most 65.
+// .70 → .65 at sd .10, A = 1e5, tol .01 in at most 160 requests on average, .60 in at most 65.
 TEST(Detector, FindsADropInTime) {
   const double small = mean_delay(0.65, 60), large = mean_delay(0.60, 60);
   EXPECT_LE(small, 160);
@@ -116,7 +116,7 @@ TEST(Detector, NamesTheGuiltyStratum) {
     EXPECT_LT(detector.peak().since_change.x / static_cast<double>(detector.peak().since_change.n), 0.65);
     sum += static_cast<double>(n - changed);
   }
-  EXPECT_LE(sum / runs, 600);   // research/monitor.md 8
+  EXPECT_LE(sum / runs, 600);
   EXPECT_GE(near, 15) << "the change point, from some 60 quiet requests of the stratum";
 }
 

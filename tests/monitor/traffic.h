@@ -1,4 +1,4 @@
-// Simulated traffic for the detectors: requests whose acceptance varies between them, as research/monitor.md simulates it.
+// Simulated traffic for the detectors: requests whose acceptance varies between them.
 #pragma once
 
 #include <algorithm>
