@@ -6,7 +6,7 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build test fast demo dist asan tsan fuzz bench clean help
+.PHONY: setup build test fast demo dist asan tsan fuzz clean help
 help:
 	@sed -n '1p' Makefile
 

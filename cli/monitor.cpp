@@ -92,7 +92,7 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
          "Wanted time between false alarms: 30d, 8w, 6m, 1y")
       ->default_str("1y");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));
-  sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (SPECDEC_VERDICT, SPECDEC_REASON, SPECDEC_PACKAGE, SPECDEC_TARGET, SPECDEC_SEGMENT, SPECDEC_REPORT)");
+  sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
   sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");

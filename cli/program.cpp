@@ -98,6 +98,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     add_demo(cli);
     add_doctor(cli);
     add_completion(cli);
+    if (!global.arguments.empty() && global.arguments.front() == "help") throw CLI::CallForHelp();
     refuse_unknown_command(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
@@ -106,7 +107,8 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& e) {
-    std::string hint = app.get_subcommands().empty() ? "" : " " + app.get_subcommands().front()->get_name();
+    std::string hint;
+    for (const CLI::App* level = &app; !level->get_subcommands().empty(); hint += " " + level->get_name()) level = level->get_subcommands().front();
     return report_error(Error(ErrorKind::kUsage, std::string(e.what()) + " (see specdec" + hint + " --help)"));
   } catch (const Error& e) {
     return report_error(e);

@@ -117,6 +117,11 @@ void apply_to(CLI::App& app, const std::string& command, const toml::table& root
     std::optional<std::string> value = found ? std::optional<std::string>(found) : value_in(table, name, file);
     if (!value) value = value_in(&root, name, file);
     if (!value) continue;
+    // Lists are joined by new lines on their way through the environment, which the engine process reads again.
+    if (const char delimiter = option->get_delimiter(); delimiter != '\0')
+      std::replace(value->begin(), value->end(), '\n', delimiter);
+    else if (option->get_items_expected_max() > 1 && value->find('\n') != std::string::npos)
+      option->delimiter('\n');
     // CLI11 counts an environment value as given, so that it satisfies required options, and lets flags win over it.
     ::setenv(own.c_str(), value->c_str(), 1);
     option->envname(own);

@@ -140,7 +140,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
 
 void fill_defaults(Setup& s, const model::DecoderConfig& draft) {
   DistillOptions& o = s.options;
-  if (o.learning_rate == 0) o.learning_rate = default_learning_rate(s.spec.kind.c_str(), draft.hidden_size);
+  if (o.learning_rate == 0) o.learning_rate = default_learning_rate(draft.hidden_size);
   if (o.max_steps == 0 && o.epochs == 0 && o.time_limit_seconds == 0) o.epochs = 3;
   if (o.max_steps == 0 && o.epochs > 0 && !s.train.rows.empty()) {
     const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);

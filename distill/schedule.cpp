@@ -30,9 +30,6 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
   return o.peak * std::min(1.0, warm) * cosine;
 }
 
-double default_learning_rate(const char* draft_kind, int64_t hidden_size) {
-  const double base = std::string(draft_kind) == "model" ? 2e-3 : 2e-3;
-  return base * std::min(1.0, 64.0 / static_cast<double>(hidden_size));
-}
+double default_learning_rate(int64_t hidden_size) { return 2e-3 * std::min(1.0, 64.0 / static_cast<double>(hidden_size)); }
 
 }  // namespace specdec::distill

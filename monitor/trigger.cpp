@@ -40,12 +40,12 @@ Json run_trigger(State& state, const CheckOptions& options, const Alarm& alarm, 
   const std::string key = "trigger " + alarm.key;
   if (state.value(key) == "0") return {{"ran", false}, {"before", true}};
   state.set_value(key, "started");
-  const int code = run_shell(options.on_drift, {{"SPECDEC_VERDICT", result.verdict},
-                                                {"SPECDEC_REASON", result.reason},
-                                                {"SPECDEC_PACKAGE", options.package},
-                                                {"SPECDEC_TARGET", options.target},
-                                                {"SPECDEC_SEGMENT", alarm.segment},
-                                                {"SPECDEC_REPORT", std::filesystem::absolute(alarm.report).string()}});
+  const int code = run_shell(options.on_drift, {{"SPECDEC_ALARM_VERDICT", result.verdict},
+                                                {"SPECDEC_ALARM_REASON", result.reason},
+                                                {"SPECDEC_ALARM_PACKAGE", options.package},
+                                                {"SPECDEC_ALARM_TARGET", options.target},
+                                                {"SPECDEC_ALARM_SEGMENT", alarm.segment},
+                                                {"SPECDEC_ALARM_REPORT", std::filesystem::absolute(alarm.report).string()}});
   state.begin();
   state.set_value(key, std::to_string(code));
   state.append({0, clock.unix_seconds(), "trigger", result.json["inputs"]["package"].get<std::string>(),

@@ -34,9 +34,9 @@ TEST(Schedule, TheNearerOfTwoLimitsDecays) {
 }
 
 TEST(Schedule, DefaultRateFallsWithWidth) {
-  EXPECT_GT(default_learning_rate("prune", 64), 1e-3);
-  EXPECT_NEAR(default_learning_rate("prune", 1024) * 16, default_learning_rate("prune", 64), 1e-12);
-  EXPECT_EQ(default_learning_rate("prune", 16), default_learning_rate("prune", 64));
+  EXPECT_GT(default_learning_rate(64), 1e-3);
+  EXPECT_NEAR(default_learning_rate(1024) * 16, default_learning_rate(64), 1e-12);
+  EXPECT_EQ(default_learning_rate(16), default_learning_rate(64));
 }
 
 }  // namespace

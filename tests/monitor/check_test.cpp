@@ -214,7 +214,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
 TEST_F(Monitored, TheCommandRunsOnceAnAlarm) {
   write_requests(100, 0.80, 0.60);
   const std::string out = dir / "out";
-  options.on_drift = "echo \"$SPECDEC_VERDICT,$SPECDEC_SEGMENT,$SPECDEC_PACKAGE\" >> " + out + "; test -s \"$SPECDEC_REPORT\" && test -e " + (dir / "works").string();
+  options.on_drift = "echo \"$SPECDEC_ALARM_VERDICT,$SPECDEC_ALARM_SEGMENT,$SPECDEC_ALARM_PACKAGE\" >> " + out + "; test -s \"$SPECDEC_ALARM_REPORT\" && test -e " + (dir / "works").string();
   EXPECT_FALSE(look().json.contains("trigger"));
   write_requests(600, 0.80, 0.45);
   EXPECT_EQ(look().json["trigger"], (Json{{"ran", true}, {"exit_code", 1}})) << "works does not exist yet";

@@ -1,0 +1,92 @@
+// Flags over SPECDEC_* over the file, lists included.
+#include "cli/settings.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "tests/base/scratch.h"
+
+namespace specdec::cli {
+namespace {
+
+struct Program {
+  CLI::App app{"test"};
+  std::vector<std::string> sources, ks;
+  int limit = 1;
+  std::string config;
+
+  Program() {
+    app.add_option("--config", config);
+    CLI::App* sub = app.add_subcommand("look", "");
+    sub->add_option("--source", sources);
+    sub->add_option("--ks", ks)->delimiter(',');
+    sub->add_option("--limit", limit);
+  }
+  void run(std::vector<std::string> words) {
+    words.insert(words.begin(), "test");
+    std::vector<char*> argv;
+    for (std::string& w : words) argv.push_back(w.data());
+    apply_settings(app, static_cast<int>(argv.size()), argv.data());
+    app.parse(static_cast<int>(argv.size()), argv.data());
+  }
+};
+
+struct Settings : ::testing::Test {
+  testing::Scratch scratch;
+  std::string file = (scratch / "specdec.toml").string();
+  using Words = std::vector<std::string>;
+
+  Settings() { clear(); }
+  ~Settings() override { clear(); }
+  static void clear() {
+    for (const char* name : {"SPECDEC_LOOK_SOURCE", "SPECDEC_LOOK_KS", "SPECDEC_LOOK_LIMIT", "SPECDEC_LIMIT"}) ::unsetenv(name);
+  }
+};
+
+TEST_F(Settings, ListsStayLists) {
+  write_file_atomic(file, "[look]\nsource = [\"a b\", \"c,d\"]\nks = [1, 2]\n");
+  Program p;
+  p.run({"--config", file, "look"});
+  EXPECT_EQ(p.sources, (Words{"a b", "c,d"}));
+  EXPECT_EQ(p.ks, (Words{"1", "2"}));
+  // The engine process gets the same through the environment it inherits.
+  Program engine;
+  engine.run({"look"});
+  EXPECT_EQ(engine.sources, (Words{"a b", "c,d"}));
+  EXPECT_EQ(engine.ks, (Words{"1", "2"}));
+}
+
+TEST_F(Settings, FlagsOverEnvironmentOverFile) {
+  write_file_atomic(file, "limit = 2\n[look]\nlimit = 3\nks = [1, 2]\nsource = [\"a\", \"b\"]\n");
+  Program from_file;
+  from_file.run({"--config", file, "look"});
+  EXPECT_EQ(from_file.limit, 3);
+  clear();
+  ::setenv("SPECDEC_LIMIT", "4", 1);
+  Program from_environment;
+  from_environment.run({"--config", file, "look"});
+  EXPECT_EQ(from_environment.limit, 4);
+  clear();
+  Program from_flags;
+  from_flags.run({"--config", file, "look", "--limit", "5", "--ks", "7,8", "--source", "x", "y"});
+  EXPECT_EQ(from_flags.limit, 5);
+  EXPECT_EQ(from_flags.ks, (Words{"7", "8"}));
+  EXPECT_EQ(from_flags.sources, (Words{"x", "y"}));
+}
+
+TEST_F(Settings, UnknownKeysAreNamed) {
+  write_file_atomic(file, "[look]\nlimt = 3\n");
+  Program p;
+  try {
+    p.run({"--config", file, "look"});
+    FAIL() << "an unknown key was taken";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("did you mean 'limit'"), std::string::npos) << e.what();
+  }
+}
+
+}  // namespace
+}  // namespace specdec::cli
