@@ -46,7 +46,7 @@ struct Contender {
   std::string name;
   std::shared_ptr<const model::Decoder> decoder;
   std::unique_ptr<decode::CausalModel> model;
-  decode::CostModel costs;
+  Learnt learnt;
   std::unique_ptr<decode::Stepper> stepper;
   double sampled_p_value = 1;
   std::map<int, GreedyComparison> quality;  // by K
@@ -141,7 +141,7 @@ class Run {
     c->name = name;
     c->decoder = std::move(decoder);
     c->model = decode::make_model_runner(c->decoder);
-    c->stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &c->costs, &clock_);
+    c->stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &c->learnt.costs, &clock_);
     contenders_.push_back(std::move(c));
     result_.inputs["drafts"].push_back({{"path", directory.string()}, {"id", fingerprint_model(directory).id}});
   }
@@ -193,7 +193,7 @@ class Run {
     group.tokens = tokens;
     group.seed = seed;
     Contender* c = configuration.contender;
-    return run_group(c ? *c->stepper : *plain_, prompts, group, c ? &c->costs : nullptr, clock_);
+    return run_group(c ? *c->stepper : *plain_, prompts, group, c ? &c->learnt : nullptr, clock_);
   }
 
   void measure_batch(int batch) {

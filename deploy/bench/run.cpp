@@ -28,10 +28,11 @@ void GroupFigures::add(const GroupFigures& other) {
 }
 
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
-                       decode::CostModel* costs, const Clock& clock) {
+                       Learnt* learnt, const Clock& clock) {
   decode::ControllerOptions controller;
   controller.fixed_k = options.speculation.k;
   controller.max_k = std::max({options.speculation.k, options.speculation.max_k, 1});
+  if (learnt) controller.prior_overlap = learnt->overlap.value();
   std::vector<std::unique_ptr<Lane>> lanes;
   struct Finish {
     decode::Stepper& stepper;
@@ -44,7 +45,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
   GroupFigures figures;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    lanes.push_back(std::make_unique<Lane>(options.seed + i, controller, costs));
+    lanes.push_back(std::make_unique<Lane>(options.seed + i, controller, learnt ? &learnt->costs : nullptr));
     decode::Sequence& s = lanes.back()->sequence;
     s.tokens = prompts[i];
     s.sampling = options.sampling;
@@ -70,6 +71,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
       else
         figures.itl_ms.push_back(1e3 * (now - lane->delivered));
       lane->delivered = now;
+      if (learnt) learnt->overlap.add(lane->sequence.overlaps);
     }
     std::erase_if(active, [](const Lane* lane) { return lane->sequence.remaining < 1; });
   }

@@ -28,8 +28,13 @@ struct GroupFigures {
   AcceptanceCounts counts;
   void add(const GroupFigures& other);
 };
-// Prompts must leave room for `tokens`. Sequences that are done leave the batch. `costs` (may be null) is the controller's.
-GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
-                       decode::CostModel* costs, const Clock& clock);
+// What the controllers of a draft's runs share, as the requests of a server do.
+struct Learnt {
+  decode::CostModel costs;
+  decode::OverlapMean overlap;
+};
+// Prompts must leave room for `tokens`. Sequences that are done leave the batch. `learnt`: null without a draft.
+GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt,
+                       const Clock& clock);
 
 }  // namespace specdec::deploy

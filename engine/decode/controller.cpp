@@ -107,6 +107,14 @@ bool CostModel::wants_plain(int batch) const {
   return target_[batch][1].count < 2 || since_plain_[batch] >= kPlainRefresh;
 }
 
+void OverlapMean::add(std::span<const double> overlaps) {
+  constexpr double kDecay = 0.999;
+  for (const double overlap : overlaps) {
+    sum_ = sum_ * kDecay + overlap;
+    weight_ = weight_ * kDecay + 1;
+  }
+}
+
 KController::KController(const ControllerOptions& options, const CostModel* costs)
     : options_(options),
       costs_(costs),
@@ -129,7 +137,9 @@ double KController::expected_overlap(int position) const {
 
 double KController::acceptance_given(double confidence) const {
   const int bin = std::clamp(static_cast<int>(confidence * kBins), 0, kBins - 1);
-  return (bin_sum_[bin] + 2.0 * pooled()) / (bin_weight_[bin] + 2.0);
+  // A request sees a bin a few dozen times: fewer observations than this say little against the mean of all.
+  constexpr double kPooledWeight = 16;
+  return (bin_sum_[bin] + kPooledWeight * pooled()) / (bin_weight_[bin] + kPooledWeight);
 }
 
 int KController::best_k(int batch, const std::vector<double>& overlap, double* rate) const {

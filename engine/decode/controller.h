@@ -46,6 +46,18 @@ class CostModel {
   std::vector<int64_t> since_plain_;       // [batch] verifying passes since a plain one
 };
 
+// What a new request expects of the draft: the mean overlap of an engine's requests so far, older ones fading. One thread.
+class OverlapMean {
+ public:
+  explicit OverlapMean(double prior = ControllerOptions{}.prior_overlap) : sum_(prior * kPriorWeight) {}
+  void add(std::span<const double> overlaps);  // of one step, by reached position
+  double value() const { return sum_ / weight_; }
+
+ private:
+  static constexpr double kPriorWeight = 50;  // reached positions that the prior counts for
+  double sum_, weight_ = kPriorWeight;
+};
+
 // Per request: overlap by position with decay, started from a shared prior. One thread.
 class KController {
  public:

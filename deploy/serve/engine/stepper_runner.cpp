@@ -9,13 +9,6 @@
 
 namespace specdec::deploy {
 
-namespace {
-
-constexpr double kPriorWeight = 50;      // reached positions that the gate's figure counts for
-constexpr double kOverlapDecay = 0.999;  // a position, of the running mean
-
-}  // namespace
-
 // Adds up the time of a model's passes.
 class StepperRunner::TimedModel final : public decode::CausalModel {
  public:
@@ -54,7 +47,7 @@ struct StepperRunner::Running {
 StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
     : options_(options), clock_(clock), target_(std::make_unique<TimedModel>(target, clock)),
       draft_(draft ? std::make_unique<TimedModel>(*draft, clock) : nullptr), stepper_(*target_, draft_.get(), &costs_, &clock),
-      overlap_sum_(options.prior_overlap * kPriorWeight), overlap_weight_(kPriorWeight) {}
+      overlap_(options.prior_overlap) {}
 
 StepperRunner::~StepperRunner() {
   for (auto& [key, running] : running_) stepper_.finish(running->sequence);
@@ -64,7 +57,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller;
   controller.fixed_k = options_.speculation.k;
   controller.max_k = std::max(options_.speculation.k, options_.speculation.max_k);
-  controller.prior_overlap = overlap_sum_ / overlap_weight_;
+  controller.prior_overlap = overlap_.value();
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
@@ -116,10 +109,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.drafted = s.drafted;
   result.accepted = s.accepted;
   result.overlaps = s.overlaps;
-  for (const double overlap : s.overlaps) {
-    overlap_sum_ = overlap_sum_ * kOverlapDecay + overlap;
-    overlap_weight_ = overlap_weight_ * kOverlapDecay + 1;
-  }
+  overlap_.add(s.overlaps);
 }
 
 void StepperRunner::finish(SequenceKey key) {

@@ -46,7 +46,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
-  double overlap_sum_ = 0, overlap_weight_ = 0;
+  decode::OverlapMean overlap_;
   int64_t draft_failures_ = 0;
 };
 
