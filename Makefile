@@ -1,4 +1,4 @@
-# make demo | test | fast | build | dist | asan | tsan: each alone installs what is missing, builds and runs.
+# make demo | test | fast | fuzz | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -19,7 +19,7 @@ $(BUILD)/build.ninja: | setup
 build: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS)
 
-test: build
+test: build fuzz
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
 
 fast: build
@@ -35,8 +35,9 @@ dist: build
 asan tsan:
 	@$(MAKE) --no-print-directory fast PRESET=$@
 
-fuzz: setup
-	@$(ENV) && cmake --preset fuzz && cmake --build build-fuzz -j $(JOBS) && ctest --test-dir build-fuzz --output-on-failure --no-tests=error
+fuzz:
+	@$(MAKE) --no-print-directory build PRESET=fuzz
+	@$(ENV) && ctest --test-dir build-fuzz --output-on-failure -j $(JOBS) --no-tests=error
 
 clean:
 	rm -rf build build-* dist

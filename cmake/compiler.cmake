@@ -10,7 +10,11 @@ endif()
 target_include_directories(specdec_flags INTERFACE ${CMAKE_SOURCE_DIR})
 if(SPECDEC_SANITIZE)
   target_compile_options(specdec_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPECDEC_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=undefined>)
+  target_compile_definitions(specdec_flags INTERFACE _GLIBCXX_ASSERTIONS)
   target_link_options(specdec_flags INTERFACE -fsanitize=${SPECDEC_SANITIZE})
+endif()
+if(SPECDEC_FUZZ)  # coverage in every file; libFuzzer's main() is linked by tests/fuzz alone
+  target_compile_options(specdec_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now)
 

@@ -29,7 +29,7 @@ endfunction()
 
 function(specdec_test name)
   cmake_parse_arguments(M "TORCH" "TIMEOUT" "SOURCES;LABELS;DEPS" ${ARGN})
-  if(NOT BUILD_TESTING OR SPECDEC_FUZZ)
+  if(NOT BUILD_TESTING OR (M_TORCH AND NOT SPECDEC_TORCH))
     return()
   endif()
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})

@@ -1,0 +1,42 @@
+// Text as a model's config.json. What is accepted has a shape that the loader can plan for, and is written and read again to the
+// same value.
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+
+#include "engine/model/config.h"
+
+namespace {
+
+using namespace specdec;
+using namespace specdec::model;
+
+void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+void check(const DecoderConfig& c) {
+  for (const int64_t size : {c.vocab_size, c.hidden_size, c.intermediate_size, c.max_position}) require(size >= 1 && size <= 1 << 30);
+  require(c.num_layers >= 1 && c.num_layers <= 1024 && c.layers.size() == static_cast<size_t>(c.num_layers));
+  require(c.num_kv_heads >= 1 && c.num_heads >= c.num_kv_heads && c.num_heads % c.num_kv_heads == 0);
+  require(c.head_dim >= 2 && c.head_dim % 2 == 0 && c.head_dim <= 1024);
+  require(c.rope.theta >= 1 && c.rope.high_freq_factor > c.rope.low_freq_factor && c.rope.original_max_position >= 1);
+  require(c.bos_id >= -1 && c.bos_id < c.vocab_size);
+  require(std::all_of(c.eos_ids.begin(), c.eos_ids.end(), [&](int32_t id) { return id >= 0 && id < c.vocab_size; }));
+  const Json written = to_json(c);
+  require(to_json(parse_decoder_config(written, "again")) == written);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  DecoderConfig config;
+  try {
+    config = parse_decoder_config(parse_json({reinterpret_cast<const char*>(data), size}, "fuzz", ErrorKind::kModel), "fuzz");
+  } catch (const Error& e) {
+    require(e.kind() == ErrorKind::kModel);
+    return 0;
+  }
+  check(config);
+  return 0;
+}
