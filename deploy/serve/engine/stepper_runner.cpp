@@ -65,6 +65,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   controller.fixed_k = options_.speculation.k;
   controller.max_k = std::max(options_.speculation.k, options_.speculation.max_k);
   controller.prior_overlap = overlap_sum_ / overlap_weight_;
+  controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
