@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "monitor/check.h"
+#include "monitor/source.h"
 
 namespace specdec::cli {
 
@@ -35,20 +36,26 @@ int run_check(const Global& global, const monitor::CheckOptions& options) {
   return result.exit_code;
 }
 
-// Looks again and again until a signal; a source that does not answer is a log line, not the end.
+// Looks again and again until a signal; a source that does not answer, or answers nonsense, is a log line, not the end.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
-  int code = 0;
+  int code = 0, failed_polls = 0;
   std::string told;
+  const auto failed = [&failed_polls](const Error& e) {
+    log(LogLevel::kWarn, std::string(e.what()) + " (failed polls in a row: " + std::to_string(++failed_polls) + ")");
+  };
   while (!stop_requested()) {
     try {
       const monitor::CheckResult result = monitor::check(options, SystemClock());
       code = result.exit_code;
+      failed_polls = 0;
       options.acknowledge = false;
       if (result.verdict != told || global.verbosity > 0) print_result(global, result);
       told = result.verdict;
+    } catch (const monitor::PageError& e) {
+      failed(e);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kNetwork) throw;
-      log(LogLevel::kWarn, e.what());
+      failed(e);
     }
     const SystemClock clock;
     for (const double end = clock.seconds() + interval; clock.seconds() < end && !stop_requested();)
@@ -117,14 +124,14 @@ void add_monitor(Cli& cli) {
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
       "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target models/target --state monitor.db \\\n"
       "      --requests-per-day 50000 --false-alarm-every 1y --on-drift 'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source broken or missing,\n"
-      "75 URL does not answer or state in use.");
+      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source broken or missing\n"
+      "(a /metrics page that is none, too), 75 URL does not answer or state in use.");
   check->callback([&cli, options, state] {
     options->state = *state;
     cli.selected = [&cli, options] { return run_check(cli.global, *options); };
   });
 
-  CLI::App* watch = sub->add_subcommand("watch", "Looks every --interval seconds until a signal");
+  CLI::App* watch = sub->add_subcommand("watch", "Looks every --interval seconds until a signal; a failed poll is a warning");
   add_check_flags(*watch, *options, *state);
   watch->add_option("--interval", *interval, "Seconds between looks")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
   watch->footer("Example:\n  specdec monitor watch --package store:production --source http://127.0.0.1:8000/metrics --state monitor.db --interval 300");

@@ -37,11 +37,15 @@ void add_serve(Cli& cli) {
       "  specdec serve --target T --draft run/draft --k 5 --port 0\n"
       "  specdec serve store:production --host 0.0.0.0 --api-key-file keys.txt --admin-socket /run/specdec.sock\n"
       "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
+      "A package brings its validated K schedule: the first K for each batch size, until costs are measured, with the largest as --max-k,\n"
+      "and its verification rule. --k, --max-k and --verify win.\n"
       "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard\n"
       "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 75 another server records there.");
-  sub->callback([&cli, options] {
+  sub->callback([&cli, options, sub] {
     if (options->package.empty() && options->target.empty())
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");
+    options->max_k_given = sub->count("--max-k") > 0;
+    options->verify_given = sub->count("--verify") > 0;
     select_engine(cli, cli.runners.serve, options);
   });
 }

@@ -89,12 +89,10 @@ void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, co
   }
 }
 
-// Best S(K, 1) over the measured costs with tau from the overlaps seen now; 0 when costs are not known.
-double best_speedup_now(const ValidationReport& report, const Detector& detector) {
-  if (!report.has_speed || report.draft_cost <= 0 || detector.pooled().total.n < kEnoughForSpeed) return 0;
-  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
-  const double change = detector.within_part(since_change) + detector.mix_part(since_change);
-  double best = 0, reach = 1, tau = 1;
+// S(K, 1) for K = 1, 2, … over the measured costs, with tau from the baseline's overlaps moved by `change`.
+std::vector<double> predictions(const ValidationReport& report, double change) {
+  std::vector<double> speedups;
+  double reach = 1, tau = 1;
   for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {
     reach *= std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0);
     tau += reach;
@@ -103,9 +101,22 @@ double best_speedup_now(const ValidationReport& report, const Detector& detector
     double v = 1;
     if (table != report.verify_cost_table.end() && table->second.count(k)) v = table->second.at(k);
     else if (report.verify_cost.count(1)) v = report.verify_cost.at(1);
-    best = std::max(best, predicted_speedup(tau, k, report.draft_cost, v));
+    speedups.push_back(predicted_speedup(tau, k, report.draft_cost, v));
   }
-  return best;
+  return speedups;
+}
+
+// What the gate measured, times what the best K promises now over what the measured K promised then: predictions leave out costs
+// that the measurement has in it. 0 where nothing was measured or too little was seen since.
+double best_speedup_now(const ValidationReport& report, const Detector& detector) {
+  if (!report.has_speed || report.speedup.n == 0 || report.draft_cost <= 0 || detector.pooled().total.n < kEnoughForSpeed) return 0;
+  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
+  const double change = detector.within_part(since_change) + detector.mix_part(since_change);
+  const std::vector<double> then = predictions(report, 0), now = predictions(report, change);
+  if (then.empty()) return 0;
+  const auto k = static_cast<size_t>(std::max(report.best_k, 0));
+  const double promised = k >= 1 && k <= then.size() ? then[k - 1] : *std::max_element(then.begin(), then.end());
+  return report.speedup.value * *std::max_element(now.begin(), now.end()) / promised;
 }
 
 Json strata_json(const Detector& detector) {
@@ -144,7 +155,8 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
   }
   if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front()};
   if (const double s = best_speedup_now(report, detector); s > 0 && s <= 1.0) {
-    std::snprintf(text, sizeof text, "at today's acceptance no K is predicted to be faster than plain decoding (best speed-up %.2f)", s);
+    std::snprintf(text, sizeof text, "at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
+                  report.speedup.value);
     return {"not_worth_it", text};
   }
   if (log_e >= std::log(kWarnLevel)) {

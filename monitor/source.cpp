@@ -28,7 +28,7 @@ struct Sample {
 };
 
 [[noreturn]] void bad_line(const std::string& where, size_t number, const std::string& reason) {
-  throw Error(ErrorKind::kData, where + ": line " + std::to_string(number) + ": " + reason + ", expected Prometheus text format 0.0.4");
+  throw PageError(where + ": line " + std::to_string(number) + ": " + reason + ", expected Prometheus text format 0.0.4");
 }
 
 // name{key="value",…} number [timestamp]
@@ -190,7 +190,7 @@ Counters parse_exposition(const std::string& text, const std::string& where) {
   while (begin < text.size()) {
     size_t end = text.find('\n', begin);
     if (end == std::string::npos) end = text.size();
-    if (++number > 100000) throw Error(ErrorKind::kData, where + ": more than 100,000 lines");
+    if (++number > 100000) throw PageError(where + ": more than 100,000 lines");
     const std::string line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.empty() || line[0] == '#' || line == "\r") continue;

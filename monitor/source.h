@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/schema/acceptance_record.h"
 
 namespace specdec::monitor {
@@ -43,7 +44,13 @@ struct Counters {
   std::string draft, target;                 // of specdec:info
 };
 
-// Prometheus text exposition 0.0.4. Throws Error(kData) naming the line for malformed text, more than 100,000 lines or a position
+// An Error(kData) about what a URL answered. A type of its own, since another poll may get a better answer; a file stays as it is.
+class PageError final : public Error {
+ public:
+  explicit PageError(const std::string& message) : Error(ErrorKind::kData, message) {}
+};
+
+// Prometheus text exposition 0.0.4. Throws PageError naming the line for malformed text, more than 100,000 lines or a position
 // above 64.
 Counters parse_exposition(const std::string& text, const std::string& where);
 

@@ -27,6 +27,7 @@ struct PairOptions {
   DeviceOptions device;
   bool allow_stale = false;
   bool speculate = true;             // false: a package's own draft is left out
+  bool chat = true;                  // false: the chat template is left out (vetting it forks: not beside other threads)
   int64_t sequences = 1;             // for the memory plan
   int64_t tokens_per_sequence = 0;   // for the memory plan; 0 = the target's longest
   std::function<void(const model::MemoryPlan&)> on_plan;  // called before anything is loaded, and before the check; may be empty
@@ -39,7 +40,7 @@ struct LoadedPair {
   std::string package_digest;
   std::shared_ptr<const model::Decoder> target, draft;  // draft may be null
   std::unique_ptr<text::Tokenizer> tokenizer;         // the target's
-  std::optional<text::ChatTemplate> chat_template;    // the target's, if it has one
+  std::optional<text::ChatTemplate> chat_template;    // the target's, if it has one and it was asked for
   BindingState binding = BindingState::kUnbound;      // kBound where there is no draft
   std::string warning;                                // one line when the draft is unbound or stale, else ""
   model::MemoryPlan plan;

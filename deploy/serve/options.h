@@ -22,6 +22,7 @@ struct ServeOptions {
   bool allow_stale = false;
   DeviceOptions device;
   SpeculationOptions speculation;
+  bool max_k_given = false, verify_given = false;  // by the user: the package's own do not replace them
 };
 
 }  // namespace specdec::deploy

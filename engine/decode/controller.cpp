@@ -159,6 +159,14 @@ int KController::best_k(int batch, const std::vector<double>& overlap, double* r
   return best;
 }
 
+// Before costs are known: what the gate's schedule says, small without one.
+int KController::unmeasured_k(int batch) const {
+  int k = options_.schedule.empty() ? 2 : options_.schedule.front()[2];
+  for (const auto& range : options_.schedule)
+    if (batch >= range[0]) k = range[2];
+  return std::min(k, options_.max_k);
+}
+
 int KController::choose_k(int batch) {
   if (options_.fixed_k >= 0) return options_.fixed_k;
   if (options_.max_k < 1) return 0;
@@ -168,10 +176,14 @@ int KController::choose_k(int batch) {
   batch_ = batch;
   // At most two of eight, since neighbours with a K of their own may keep a plain pass from ever happening.
   if (costs_ && costs_->wants_plain(batch) && plain_asked_++ % 8 < 2) return 0;
-  if (costs_ && !costs_->ready()) return small;
-  std::vector<double> overlap(options_.max_k);
-  for (int i = 0; i < options_.max_k; ++i) overlap[i] = expected_overlap(i);
-  const int k = best_k(batch, overlap, &rate_);
+  int k = 0;
+  if (costs_ && !costs_->ready()) {
+    k = unmeasured_k(batch);
+  } else {
+    std::vector<double> overlap(options_.max_k);
+    for (int i = 0; i < options_.max_k; ++i) overlap[i] = expected_overlap(i);
+    k = best_k(batch, overlap, &rate_);
+  }
   if (k > 0) {
     plain_since_probe_ = 0;
     return k;

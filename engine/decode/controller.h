@@ -20,6 +20,7 @@ struct ControllerOptions {
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
   double prior_weight = 4.0;      // in observations
+  std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 
@@ -80,6 +81,7 @@ class KController {
   double pooled() const;
   double draft_cost(int batch) const;
   double verify_cost(int batch, int k) const;
+  int unmeasured_k(int batch) const;
   int best_k(int batch, const std::vector<double>& overlap, double* rate) const;
 
   ControllerOptions options_;

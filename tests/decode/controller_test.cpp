@@ -106,6 +106,30 @@ TEST(Controller, FixedKIsKept) {
   EXPECT_EQ(plain.choose_k(1), 0);
 }
 
+TEST(Controller, TheScheduleHoldsUntilCostsAreMeasured) {
+  const std::vector<std::array<int, 3>> schedule = {{1, 2, 5}, {3, 8, 3}, {9, 64, 0}};
+  for (const auto& [batch, expected] : {std::pair{1, 5}, {2, 5}, {3, 3}, {8, 3}, {9, 0}, {100, 0}}) {
+    World w;
+    KController controller({.schedule = schedule}, &w.costs);
+    EXPECT_EQ(w.run(controller, 2, batch), 0) << "the plain pass is measured first";
+    EXPECT_EQ(w.step(controller, batch), expected);
+  }
+  World w;
+  KController bounded({.max_k = 4, .schedule = schedule}, &w.costs);
+  EXPECT_EQ(w.run(bounded, 3), 4);
+  w = {};
+  KController free({}, &w.costs);
+  EXPECT_EQ(w.run(free, 3), 2) << "without a schedule it starts small";
+  w = {};
+  w.overlap = 0.9;
+  KController off({.schedule = {{1, 64, 0}}}, &w.costs);
+  EXPECT_GT(w.run(off, 100), 2) << "a schedule that says 0 is only where it starts: a probe finds out";
+  w = {};
+  w.overlap = 0.05;
+  KController on({.schedule = {{1, 64, 5}}}, &w.costs);
+  EXPECT_EQ(w.run(on, 50), 0) << "once costs are measured they decide";
+}
+
 TEST(Controller, MaximisesPredictedSpeedup) {
   // expected_overlap is the prior everywhere, so the best K follows from the formula alone.
   for (const double alpha : {0.3, 0.6, 0.8, 0.95})

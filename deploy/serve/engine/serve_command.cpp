@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "base/error.h"
 #include "base/fingerprint.h"
 #include "base/schema/package_manifest.h"
 #include "deploy/generate/model_argument.h"
+#include "deploy/package/launch.h"
 #include "deploy/serve/engine/stepper_runner.h"
 #include "deploy/serve/server.h"
 #include "engine/decode/model_runner.h"
@@ -14,6 +16,8 @@
 namespace specdec::deploy {
 
 namespace {
+
+constexpr int kMaxK = 32;  // what --max-k takes; a report may hold more
 
 // The last part of a path or hub name that says something: "store/sha256-…/target" is called after what was packaged.
 std::string last_name(std::string path) {
@@ -35,6 +39,24 @@ std::optional<ValidationReport> packaged_report(const ServeOptions& options) {
   return validation_report_from_json(package->manifest.report, options.package + ": manifest.json: report");
 }
 
+// Vetting a template forks, so it comes before the server's threads. What is wrong with one is kept, since another target than the
+// draft's comes before everything else.
+struct Chat {
+  std::optional<text::ChatTemplate> chat_template;
+  std::optional<Error> error;
+};
+
+Chat load_chat(const std::string& target) {
+  const auto package = locate_package(target);
+  Chat chat;
+  try {
+    chat.chat_template = text::ChatTemplate::load(package ? package->target : resolve_model(target).directory);
+  } catch (const Error& e) {
+    chat.error = e;
+  }
+  return chat;
+}
+
 PairOptions pair_options(const ServeOptions& options, const std::function<void(const std::string&)>& note) {
   PairOptions wanted;
   wanted.target = options.package.empty() ? options.target : options.package;
@@ -42,10 +64,24 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   wanted.device = options.device;
   wanted.allow_stale = options.allow_stale;
   wanted.speculate = options.speculation.k != 0;
+  wanted.chat = false;
   wanted.sequences = options.max_batch;
   wanted.tokens_per_sequence = options.max_context;
   wanted.on_plan = [note](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
   return wanted;
+}
+
+// What the gate found out about this pair is where the controller starts; what the user says wins.
+StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optional<ValidationReport>& report) {
+  StepperRunnerOptions stepping;
+  stepping.speculation = options.speculation;
+  if (!report) return stepping;
+  if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
+  const LaunchPlan plan = launch_plan(*report, "", "");
+  stepping.schedule = plan.schedule;
+  if (!options.max_k_given) stepping.speculation.max_k = std::min(plan.max_k(), kMaxK);
+  if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
+  return stepping;
 }
 
 }  // namespace
@@ -56,9 +92,13 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const auto note = [&hooks](const std::string& line) {
     if (hooks.on_note && !line.empty()) hooks.on_note(line);
   };
-  Server server(options, ServeLimits{}, clock);
-  const LoadedPair pair = load_pair(pair_options(options, note));
+  const PairOptions wanted = pair_options(options, note);
+  const Chat chat = load_chat(wanted.target);
+  std::optional<Server> server;
+  if (!chat.error) server.emplace(options, ServeLimits{}, clock);
+  const LoadedPair pair = load_pair(wanted);
   if (!pair.target) return {true, pair.warning};
+  if (chat.error) throw *chat.error;
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.draft && options.speculation.k > 0) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft");
   if (!options.package.empty() && pair.package_digest.empty())
@@ -67,9 +107,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
 
   const auto target = decode::make_model_runner(pair.target);
   const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
-  StepperRunnerOptions stepping;
-  stepping.speculation = options.speculation;
-  if (report && report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
+  const StepperRunnerOptions stepping = stepping_of(options, report);
   StepperRunner runner(*target, draft.get(), stepping, clock);
 
   ServedModel model;
@@ -80,11 +118,11 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.card.created = clock.unix_seconds();
   model.card.max_context = options.max_context > 0 ? std::min(options.max_context, target->max_length()) : target->max_length();
   model.tokenizer = pair.tokenizer.get();
-  model.chat_template = pair.chat_template ? &*pair.chat_template : nullptr;
+  model.chat_template = chat.chat_template ? &*chat.chat_template : nullptr;
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;
-  server.run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server.address()); });
+  server->run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); });
   return {};
 }
 

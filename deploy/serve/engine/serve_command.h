@@ -19,8 +19,8 @@ struct ServeOutcome {
   std::string stale_reason;
 };
 
-// The port is bound and /health answers before the models are loaded; the "listening on" note comes when requests are taken.
-// Returns after the drain. Throws Error(kUsage) for contradicting options, what load_pair, Server and Recorder throw.
+// The chat template is vetted, then the port is bound and /health answers before the models are loaded; the "listening on" note comes
+// when requests are taken. Returns after the drain. Throws Error(kUsage) for contradicting options, what load_pair, Server and Recorder throw.
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock);
 
 }  // namespace specdec::deploy

@@ -58,6 +58,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   controller.fixed_k = options_.speculation.k;
   controller.max_k = std::max(options_.speculation.k, options_.speculation.max_k);
   controller.prior_overlap = overlap_.value();
+  controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());

@@ -1,0 +1,129 @@
+"""What `serve` and `monitor` make of a package: the validated K schedule, pages that are no metrics, a template that kills its renderer."""
+import http.server
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+from specdec_run import SPECDEC, expect, run
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp())
+target, package = work / "target", None
+
+
+class Started:
+    """specdec in the background; its stderr, line by line."""
+
+    def __init__(self, *arguments):
+        self.lines = []
+        self.process = subprocess.Popen([str(SPECDEC), *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")))
+        self.reader.start()
+
+    def wait_for(self, text):
+        deadline = time.monotonic() + 60
+        while not any(text in line for line in self.lines):
+            if time.monotonic() > deadline or (self.process.poll() is not None and not self.reader.is_alive()):
+                self.process.kill()
+                expect(False, f"'{text}' on stderr, found {self.lines}")
+            time.sleep(0.02)
+        return next(line for line in self.lines if text in line)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        out = self.process.stdout.read()
+        self.reader.join()
+        return self.process.wait(timeout=60), out
+
+
+def reached_positions(*flags):
+    """The draft positions that a server of the package reached while it answered one request."""
+    server = Started("serve", package, "--port", 0, "--threads", 1, *flags)
+    url = server.wait_for("listening on").split()[-1]
+    request = urllib.request.Request(url + "/v1/completions", json.dumps({"prompt": "red", "max_tokens": 40, "seed": 1}).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=60).read()
+    page = urllib.request.urlopen(url + "/metrics", timeout=60).read().decode()
+    expect(server.stop()[0] == 0, f"serve {' '.join(map(str, flags))} drained")
+    found = re.findall(r'spec_decode_num_reached_tokens_per_pos_total\{position="(\d+)"\} ([0-9.e+]+)', page)
+    return {int(position) for position, count in found if float(count) > 0}
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    text = ""
+
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(Page.text.encode())
+
+    def log_message(self, *_):
+        pass
+
+
+def counters(steps):
+    return "".join(f"specdec:spec_decode_num_{name}_total {steps}\n" for name in ("drafts", "draft_tokens", "accepted_tokens"))
+
+
+try:
+    write_tiny_model(target, layers=2, seed=1)
+    # The target drafts for itself: everything is accepted, so every drafted position is reached.
+    shutil.copytree(target, work / "draft")
+    write_traffic(work / "log.jsonl", 12)
+    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", work / "data")
+    run("validate", "--target", target, "--draft", work / "draft", "--data", work / "data", "--out", work / "gate", "--parts", "acceptance,rollout",
+        "--contexts", "data", "--k", 5, "--threads", 1, code=(0, 3, 4, 6))
+    run("package", "--target", target, "--draft", work / "draft", "--report", work / "gate/report.json", "--store", work / "store", "--allow-failed")
+    package = next((work / "store/packages").iterdir())
+    expect("K 5" in (package / "engines/specdec.toml").read_text(), "a package with K 5 in its schedule")
+    positions = reached_positions()
+    expect(positions == {0, 1, 2, 3, 4}, f"serve starts at the packaged K: positions {positions}")
+    positions = reached_positions("--max-k", 3)
+    expect(positions == {0, 1, 2}, f"--max-k 3 wins: positions {positions}")
+    positions = reached_positions("--k", 1)
+    expect(positions == {0}, f"--k 1 wins: positions {positions}")
+
+    # A page that is no metrics text: `check` exits 7, `watch` warns and polls again.
+    web = http.server.HTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=web.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{web.server_port}/metrics"
+    look = ["--package", package, "--source", url, "--state", work / "monitor.db"]
+    Page.text = "<html>under repair</html>\n"
+    run("monitor", "check", *look, code=7, last_line=(url, "line 1"))
+    watch = Started("monitor", "watch", *look, "--interval", 1)
+    watch.wait_for("failed polls in a row: 2")
+    Page.text = counters(1000)
+    deadline = time.monotonic() + 30
+    while not (work / "monitor.db.report.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    code, out = watch.stop()
+    expect(code == 4 and "inconclusive" in out, f"watch goes on after a page that is no metrics: exit {code}, {out.strip()}")
+    web.shutdown()
+
+    # A template that kills its renderer is refused before anything listens: the vetting forks.
+    killer = work / "killer"
+    shutil.copytree(target, killer)
+    config = json.loads((killer / "tokenizer_config.json").read_text())
+    config["chat_template"] = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+    (killer / "tokenizer_config.json").write_text(json.dumps(config))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    server, answered = subprocess.Popen([str(SPECDEC), "serve", "--target", str(killer), "--port", str(port)], stderr=subprocess.PIPE, text=True), 0
+    # From /proc, not by connecting: a loop of attempts would miss a port that is open for milliseconds.
+    while server.poll() is None:
+        answered += f"0100007F:{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()
+        time.sleep(0.001)
+    errors = server.stderr.read()
+    expect(server.returncode == 7 and "killed the renderer" in errors.splitlines()[-1], f"a killing template: exit 7: {errors.splitlines()[-1]}")
+    expect(answered == 0, "nothing listened while it was vetted")
+finally:
+    shutil.rmtree(work, ignore_errors=True)
