@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace specdec::cli {
 
@@ -131,6 +133,14 @@ ProgressFn make_progress(const Global& global) {
   const bool terminal = ::isatty(2) && !(term && std::string(term) == "dumb");
   auto line = std::make_shared<ProgressLine>(terminal);
   return [line](const Progress& p) { line->show(p); };
+}
+
+std::string read_api_key(const std::string& file) {
+  const std::string text = read_file(file, 1u << 16, ErrorKind::kConfig);
+  const auto printable = [](char c) { return c > ' ' && c < 127; };
+  const auto begin = std::find_if(text.begin(), text.end(), printable), end = std::find_if_not(begin, text.end(), printable);
+  if (begin == end) throw Error(ErrorKind::kConfig, file + ": no key, expected one on the first line");
+  return std::string(begin, end);
 }
 
 }  // namespace specdec::cli

@@ -72,6 +72,9 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);
 
+// The key a client sends: the first word of a file that serve --api-key-file reads, too. Throws Error(kConfig) for a file without one.
+std::string read_api_key(const std::string& file);
+
 // Draws progress on stderr: a bar with ETA on a terminal, one line in 30 s elsewhere, nothing with -q.
 ProgressFn make_progress(const Global& global);
 

@@ -132,8 +132,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   data::RegenerateOptions& options = flags.options;
   options.seed = flags.device.seed;
   if (!flags.api_key_file.empty()) {
-    options.api_key = read_file(flags.api_key_file, 1 << 16, ErrorKind::kConfig);
-    while (!options.api_key.empty() && std::isspace(static_cast<unsigned char>(options.api_key.back()))) options.api_key.pop_back();
+    options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
     options.api_key = key;
   }

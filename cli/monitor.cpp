@@ -82,6 +82,8 @@ int print_history(const Global& global, const std::string& file, int64_t newest)
 void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state) {
   sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
   sub.add_option("--source", o.sources, "Acceptance records (*.jsonl file or directory) or the URL of a /metrics page; may be repeated");
+  sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
+                                       "File with the key of the servers whose /metrics pages are read");
   sub.add_option("--target", o.target, "Directory of the target as it is served now; default: the package's own");
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);

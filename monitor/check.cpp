@@ -66,7 +66,7 @@ bool is_of(const Counters& page, const PackageManifest& manifest) {
 void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Look& look) {
   for (const std::string& url : options.sources) {
     if (!is_url(url)) continue;
-    const Counters now = parse_exposition(fetch(url), url);
+    const Counters now = parse_exposition(fetch(url, options.api_key), url);
     if (!now.any) {
       look.chart_notes.push_back(url + " has no speculation series (absent is not zero): is speculation on?");
       continue;

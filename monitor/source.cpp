@@ -244,7 +244,7 @@ Counters counters_from_json(const Json& o, const std::string& where) {
 
 bool is_url(const std::string& text) { return text.rfind("http://", 0) == 0 || text.rfind("https://", 0) == 0; }
 
-std::string fetch(const std::string& url) {
+std::string fetch(const std::string& url, const std::string& api_key) {
   static const CURLcode global = curl_global_init(CURL_GLOBAL_DEFAULT);
   const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(global == CURLE_OK ? curl_easy_init() : nullptr, curl_easy_cleanup);
   if (!curl) throw Error(ErrorKind::kInternal, "libcurl cannot be started");
@@ -259,11 +259,15 @@ std::string fetch(const std::string& url) {
   curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, reason);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, collect);
   curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &text);
+  if (!api_key.empty()) {
+    curl_easy_setopt(curl.get(), CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
+    curl_easy_setopt(curl.get(), CURLOPT_XOAUTH2_BEARER, api_key.c_str());
+  }
   const CURLcode code = curl_easy_perform(curl.get());
   if (code != CURLE_OK) throw Error(ErrorKind::kNetwork, url + ": " + (*reason ? reason : curl_easy_strerror(code)));
   long status = 0;
   curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  if (status != 200) throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(status) + ", expected 200 (is this a /metrics page?)");
+  if (status != 200) throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(status) + ", expected 200 (" + (status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
   return text;
 }
 

@@ -35,13 +35,19 @@ class Loopback {
     const std::lock_guard lock(mutex_);
     answer_ = "HTTP/1.1 " + status + "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n" + body;
   }
+  std::string last_request() {
+    const std::lock_guard lock(mutex_);
+    return request_;
+  }
 
  private:
   void serve() {
     for (int client; (client = ::accept(listener_, nullptr, nullptr)) >= 0; ::close(client)) {
       char request[4096];
-      if (::recv(client, request, sizeof request, 0) <= 0) continue;
+      const ssize_t size = ::recv(client, request, sizeof request, 0);
+      if (size <= 0) continue;
       const std::lock_guard lock(mutex_);
+      request_.assign(request, static_cast<size_t>(size));
       for (size_t sent = 0; sent < answer_.size();) {
         const ssize_t n = ::send(client, answer_.data() + sent, answer_.size() - sent, MSG_NOSIGNAL);
         if (n <= 0) break;
@@ -53,7 +59,7 @@ class Loopback {
   int listener_;
   uint16_t port_ = 0;
   std::mutex mutex_;
-  std::string answer_;
+  std::string answer_, request_;
   std::thread thread_;
 };
 

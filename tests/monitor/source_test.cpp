@@ -200,6 +200,9 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   Loopback server;
   server.page(kPage);
   EXPECT_EQ(fetch(server.url()), kPage);
+  EXPECT_EQ(server.last_request().find("Authorization"), std::string::npos);
+  EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
+  EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos) << server.last_request();
   server.page("gone", "404 Not Found");
   expect_error(ErrorKind::kNetwork, {server.url(), "404"}, [&] { fetch(server.url()); });
   server.page("", "302 Found");
