@@ -12,7 +12,7 @@ if(SPECDEC_SANITIZE)
   target_compile_options(specdec_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${SPECDEC_SANITIZE};-fno-omit-frame-pointer;-fno-sanitize-recover=undefined>)
   target_link_options(specdec_flags INTERFACE -fsanitize=${SPECDEC_SANITIZE})
 endif()
-target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now,--gc-sections)
+target_link_options(specdec_flags INTERFACE -Wl,-z,relro,-z,now)
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
