@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "cli/command.h"
+#include "cli/exec_engine.h"
 
 namespace specdec::cli {
 
@@ -41,7 +42,12 @@ Finding check_memory() {
 }
 
 Finding check_engine(const Global& global) {
-  const fs::path engine = fs::path(global.program).parent_path().parent_path() / "libexec" / "specdec-engine";
+  fs::path engine;
+  try {
+    engine = prepare_engine(global);
+  } catch (const Error& e) {
+    return {"engine", false, e.what()};
+  }
   if (::access(engine.c_str(), X_OK) != 0) return {"engine", false, engine.string() + " is missing: build with LibTorch"};
   // --version makes the loader resolve LibTorch, and nothing else happens.
   const int status = std::system(("'" + engine.string() + "' --version >/dev/null 2>&1").c_str());

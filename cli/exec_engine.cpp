@@ -1,4 +1,6 @@
 // Hands the command over to specdec-engine. In a build tree its run path names LibTorch; an installed tree has to find one.
+#include "cli/exec_engine.h"
+
 #include <unistd.h>
 
 #include <cerrno>
@@ -8,7 +10,6 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "cli/command.h"
 
 namespace specdec::cli {
 
@@ -50,15 +51,19 @@ void prepend_library_path(const fs::path& directory) {
 
 }  // namespace
 
-void exec_engine(const Global& global) {
+fs::path prepare_engine(const Global& global) {
   const fs::path root = fs::path(global.program).parent_path().parent_path();
-  const fs::path engine = root / "libexec" / "specdec-engine";
   if (fs::exists(root / "lib" / "specdec") || std::getenv("SPECDEC_TORCH_LIB")) {
     const fs::path torch = find_torch();
     if (torch.empty())
       throw Error(ErrorKind::kConfig, "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to its torch/lib");
     prepend_library_path(torch);
   }
+  return root / "libexec" / "specdec-engine";
+}
+
+void exec_engine(const Global& global) {
+  const fs::path engine = prepare_engine(global);
   std::vector<char*> argv{const_cast<char*>(engine.c_str())};
   for (const std::string& a : global.arguments) argv.push_back(const_cast<char*>(a.c_str()));
   argv.push_back(nullptr);

@@ -1,12 +1,16 @@
 # The relocatable tree: bin/specdec, libexec/specdec-engine, lib/specdec/ with the small shared libraries, share/specdec with the
-# demo's model. LibTorch, CUDA, glibc and libstdc++ come from the machine (cli/exec_engine.cpp finds torch).
+# demo's model, share/doc/specdec with the licences. LibTorch, CUDA, glibc and libstdc++ come from the machine (cli/exec_engine.cpp
+# finds torch). DT_RPATH instead of DT_RUNPATH, because the latter does not hold for what the libraries beside it need themselves.
 install(TARGETS specdec RUNTIME DESTINATION bin)
 set_target_properties(specdec PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
+target_link_options(specdec PRIVATE -Wl,--disable-new-dtags,--gc-sections)
 install(DIRECTORY ${CMAKE_SOURCE_DIR}/cli/demo/assets/ DESTINATION share/specdec/demo)
+install(FILES ${CMAKE_SOURCE_DIR}/docs/dependencies.md DESTINATION share/doc/specdec)
 set(SPECDEC_INSTALLED $<TARGET_FILE:specdec>)
 if(SPECDEC_TORCH)
   install(TARGETS specdec-engine RUNTIME DESTINATION libexec)
   set_target_properties(specdec-engine PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
+  target_link_options(specdec-engine PRIVATE -Wl,--disable-new-dtags,--gc-sections)
   list(APPEND SPECDEC_INSTALLED $<TARGET_FILE:specdec-engine>)
   if(TARGET specdec_cuda)
     install(TARGETS specdec_cuda LIBRARY DESTINATION libexec)
@@ -16,10 +20,20 @@ endif()
 set(SPECDEC_INSTALL_SCRIPT ${CMAKE_BINARY_DIR}/install_libraries-$<CONFIG>.cmake)
 string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\n" [=[
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
-  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
+  PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
   POST_EXCLUDE_REGEXES "/site-packages/")
 foreach(library ${found})
   file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/specdec" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES ${library})
+  file(REAL_PATH ${library} real)
+  get_filename_component(name ${real} NAME)
+  list(APPEND names "*/${name}")
+endforeach()
+# "libcurl4:amd64: /usr/lib/…": the packages whose libraries were taken.
+execute_process(COMMAND dpkg-query --search ${names} OUTPUT_VARIABLE owners)
+string(REGEX MATCHALL "[^\n]+" owners "${owners}")
+foreach(owner ${owners})
+  string(REGEX REPLACE ":.*" "" package "${owner}")
+  file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/specdec/licences" TYPE FILE RENAME ${package} FILES /usr/share/doc/${package}/copyright)
 endforeach()
 ]=])
 file(GENERATE OUTPUT ${SPECDEC_INSTALL_SCRIPT} CONTENT "${SPECDEC_INSTALL_CODE}")

@@ -106,7 +106,7 @@ void publish_shards(const fs::path& destination, const std::function<ShardIndex(
   fs::path target = fs::absolute(destination).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   require_replaceable(target);
-  fs::create_directories(target.parent_path());
+  make_directories(target.parent_path());
   remove_partials(target.parent_path(), kPartialAgeSeconds);
   replace_directory(target, [&](const fs::path& directory) {
     const ShardIndex index = fill(directory);

@@ -74,7 +74,7 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
 }  // namespace
 
 CheckpointStore::CheckpointStore(std::filesystem::path directory) : directory_(std::move(directory)) {
-  fs::create_directories(directory_);
+  make_directories(directory_);
   remove_partials(directory_, 0);
 }
 
@@ -105,7 +105,7 @@ void CheckpointStore::save(int64_t step, int64_t best_step, const model::Decoder
   write_file_atomic(directory_ / "latest", name + "\n");
   const std::vector<int64_t> all = steps();
   for (size_t i = 0; i + kKeep < all.size(); ++i)
-    if (all[i] != best_step && all[i] != step) fs::remove_all(directory_ / directory_name(all[i]));
+    if (all[i] != best_step && all[i] != step) remove_tree(directory_ / directory_name(all[i]));
 }
 
 std::optional<Checkpoint> CheckpointStore::open(int64_t step) const {

@@ -314,9 +314,10 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   const model::DecoderConfig draft = draft_config(s);
   load_data(s, draft);
   fill_defaults(s, draft);
-  fs::create_directories(out);
+  make_directories(out);
   const FileLock lock(out / ".lock");
   enter_run_directory(s);
+  remove_partials(out, 0);  // of a run that was killed: the lock says that nobody is writing them
   if (fs::exists(out / "result.json")) {
     const Json done = read_json(out / "result.json");
     require_schema(done, "distill", 1, (out / "result.json").string());

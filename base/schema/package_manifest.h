@@ -47,7 +47,7 @@ void verify_files(const std::filesystem::path& package, const PackageManifest& m
 std::string package_digest(const std::filesystem::path& package);
 // The digest that STORE/refs/CHANNEL holds, "" if there is no such channel. Throws Error(kData) for anything else in it.
 std::string read_channel(const std::filesystem::path& store, const std::string& channel);
-// Letters, digits, '.', '_' and '-', at most 64, not starting with '.' and not a digest: fit for a file name. Throws Error(kUsage).
+// Letters, digits, '.', '_' and '-', at most 64, not starting with '.', not ending in .log or .partial and not a digest: fit for a file name. Throws Error(kUsage).
 void require_channel_name(const std::string& channel);
 // `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
 // ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. Throws Error(kData) when damaged.

@@ -201,7 +201,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
   make_directories(packages);
   make_directories(options.store / "refs");
-  remove_partials(workshop, 24 * 3600);
+  for (const fs::path& written : {workshop, options.store / "refs"}) remove_partials(written, 24 * 3600);
   const auto sources = all_sources(options);
   const double bytes = require_space(options, sources);
   const Published published = publish_from(workshop, [&](const fs::path& tmp) {

@@ -282,7 +282,7 @@ TEST(PackageManifest, RoundTripAndRefusals) {
 TEST(PackageManifest, ChannelNames) {
   for (const char* good : {"production", "v1.2_x-y", "A"}) EXPECT_NO_THROW(require_channel_name(good));
   for (const std::string& bad : {std::string(), std::string("a/b"), std::string(".."), std::string(".x"), std::string("sha256-ab"), std::string("a b"),
-                                 std::string("x.log"), std::string(65, 'a')})
+                                 std::string("x.log"), std::string("x.partial"), std::string(65, 'a')})
     expect_error(ErrorKind::kUsage, {"channel"}, [&] { require_channel_name(bad); });
 }
 

@@ -1,0 +1,67 @@
+"""The installed tree: moved elsewhere it runs with nothing but a Python environment that has torch."""
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from specdec_run import BUILD, SOURCE, expect
+
+cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.M))
+torch_lib = Path(cache["Torch_DIR"]).parents[2] / "lib"
+environment = torch_lib.parents[4]  # venv/lib/python3.x/site-packages/torch/lib
+work = Path(tempfile.mkdtemp())
+
+
+def bare(*command, torch=True, **variables):
+    """Runs it with an empty environment: torch is found by the python3 on PATH, as in an activated environment."""
+    path = f"{environment}/bin:/usr/bin:/bin" if torch else "/usr/bin:/bin"
+    return subprocess.run([str(c) for c in command], env={"PATH": path, **variables}, capture_output=True, text=True, timeout=60, cwd=work)
+
+
+def ldd(file, **variables):
+    lines = bare("ldd", file, **variables).stdout.splitlines()
+    return {line.split()[0]: line.split("=>")[1].split("(")[0].strip() for line in lines if "=>" in line}
+
+
+try:
+    subprocess.run([cache["CMAKE_COMMAND"], "--install", BUILD, "--prefix", work / "first", "--strip"], check=True, stdout=subprocess.DEVNULL)
+    root = work / "elsewhere" / "specdec"
+    root.parent.mkdir()
+    shutil.move(work / "first", root)
+
+    size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so")
+    expect(size < 64 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 64")
+    binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
+    foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]
+    for file in binaries:
+        found = ldd(file, LD_LIBRARY_PATH=str(torch_lib))
+        wrong = {name: path for name, path in found.items()
+                 if path == "not found" or (any(path.startswith(f) for f in foreign) and not path.startswith(str(torch_lib.parents[1])))}
+        if file.parent.name != "specdec":
+            wrong |= {name: path for name, path in found.items()
+                      if not path.startswith((str(root), str(environment))) and not re.match(r"(lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)|ld-linux.*)\.so", name)}
+        expect(not wrong, f"{file.relative_to(root)} finds its {len(found)} libraries, and none where it was built {wrong or ''}")
+        paths = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True).stdout
+        paths = [line for line in paths.splitlines() if "RUNPATH" in line or "RPATH" in line]
+        expect(all("$ORIGIN" in line and ":" not in line.split("[")[1] for line in paths), f"{file.name}: run path {paths}")
+
+    licences = list((root / "share/doc/specdec/licences").iterdir())
+    expect(bool(licences) and (root / "share/doc/specdec/dependencies.md").exists(), f"licences of {len(licences)} packages")
+
+    specdec = root / "bin/specdec"
+    expect(bare(specdec, "--help", torch=False).returncode == 0, "specdec --help")
+    doctor = bare(specdec, "doctor")
+    engine = next(line for line in doctor.stdout.splitlines() if " engine " in line)
+    expect(engine.startswith("ok") and str(root) in engine, f"doctor: {engine}")
+    answer = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", "--max-tokens", 8, "--threads", 1)
+    expect(answer.returncode == 0 and answer.stdout.strip(), f"generate: exit {answer.returncode} {answer.stderr.strip()[-300:]}")
+    named = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", "--max-tokens", 8, "--threads", 1, torch=False,
+                 SPECDEC_TORCH_LIB=str(torch_lib))
+    expect(named.returncode == 0, "generate with SPECDEC_TORCH_LIB")
+    if not any((Path(d) / "python3").exists() and list(Path(d).parent.glob("lib/python3*/*-packages/torch/lib")) for d in ("/usr/bin", "/bin")):
+        without = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", torch=False)
+        expect(without.returncode == 2 and "SPECDEC_TORCH_LIB" in without.stderr.splitlines()[-1], "without torch: exit 2 and what to do")
+finally:
+    shutil.rmtree(work, ignore_errors=True)
