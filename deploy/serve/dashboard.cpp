@@ -8,7 +8,7 @@ namespace {
 constexpr char kPage[] = R"html(<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1"><title>specdec</title>
 <style>
-:root{color-scheme:light dark;--line:#8884;--a:#2563eb;--b:#d97706;--soft:#8888}
+:root{color-scheme:light dark;--line:#8884;--a:#2563eb;--b:#d97706;--soft:#727987}
 body{font:15px/1.45 system-ui,sans-serif;max-width:64rem;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.25rem;margin:0}h2{font-size:1rem;margin:0 0 .5rem;font-weight:600}
 #info,#age{color:var(--soft);font-size:.85rem;overflow-wrap:anywhere}

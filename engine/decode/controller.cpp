@@ -11,7 +11,7 @@ namespace specdec::decode {
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kPlainRefresh = 256;
+constexpr int64_t kRefresh = 256;
 
 }  // namespace
 
@@ -35,12 +35,14 @@ void CostModel::record_target(int batch, int rows, double seconds) {
   if (batch < 1 || rows < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
   if (target_.size() <= static_cast<size_t>(batch)) {
     target_.resize(batch + 1);
-    since_plain_.resize(batch + 1, 0);
+    passes_.resize(batch + 1, 0);
   }
   auto& cells = target_[batch];
   if (cells.size() <= static_cast<size_t>(rows)) cells.resize(rows + 1);
-  cells[rows].add(seconds);
-  since_plain_[batch] = rows == 1 ? 0 : since_plain_[batch] + 1;
+  Cell& cell = cells[rows];
+  if (++passes_[batch] - cell.measured_at > kRefresh) cell.count = 0;
+  cell.add(seconds);
+  cell.measured_at = passes_[batch];
 }
 
 int CostModel::nearest(int batch, const std::vector<bool>& usable) const {
@@ -102,9 +104,10 @@ bool CostModel::ready() const {
   return drafted && plain && verifying;
 }
 
-bool CostModel::wants_plain(int batch) const {
-  if (target_.size() <= static_cast<size_t>(batch) || target_[batch].size() < 2) return true;
-  return target_[batch][1].count < 2 || since_plain_[batch] >= kPlainRefresh;
+bool CostModel::wants(int batch, int rows) const {
+  if (target_.size() <= static_cast<size_t>(batch) || target_[batch].size() <= static_cast<size_t>(rows)) return true;
+  const Cell& cell = target_[batch][rows];
+  return cell.count < 2 || passes_[batch] - cell.measured_at >= kRefresh;
 }
 
 void OverlapMean::add(std::span<const double> overlaps) {
@@ -174,8 +177,9 @@ int KController::choose_k(int batch) {
   rate_ = 1;
   probing_ = false;
   batch_ = batch;
+  exploring_ = false;
   // At most two of eight, since neighbours with a K of their own may keep a plain pass from ever happening.
-  if (costs_ && costs_->wants_plain(batch) && plain_asked_++ % 8 < 2) return 0;
+  if (costs_ && costs_->wants(batch, 1) && plain_asked_++ % 8 < 2) return 0;
   int k = 0;
   if (costs_ && !costs_->ready()) {
     k = unmeasured_k(batch);
@@ -186,7 +190,9 @@ int KController::choose_k(int batch) {
   }
   if (k > 0) {
     plain_since_probe_ = 0;
-    return k;
+    // A K that looks bad by an old or a single figure would never be measured again.
+    exploring_ = costs_ && costs_->ready() && k < options_.max_k && costs_->wants(batch, k + 2) && longer_asked_++ % 8 < 2;
+    return exploring_ ? k + 1 : k;
   }
   if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;
   plain_since_probe_ = 0;
@@ -197,7 +203,7 @@ int KController::choose_k(int batch) {
 bool KController::stop_after(std::span<const double> confidences, int batch) const {
   if (options_.fixed_k >= 0 || confidences.empty()) return false;
   if (options_.confidence_floor > 0) return confidences.back() < options_.confidence_floor;
-  if (probing_ || (costs_ && !costs_->ready())) return false;
+  if (probing_ || exploring_ || (costs_ && !costs_->ready())) return false;
   const int k = static_cast<int>(confidences.size());
   double gain = expected_overlap(k);
   for (const double confidence : confidences) gain *= acceptance_given(confidence);

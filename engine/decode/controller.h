@@ -25,7 +25,8 @@ struct ControllerOptions {
 };
 
 // Seconds of one call by batch size, moving averages; shared by every request of an engine. Samples that are not positive are
-// ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow.
+// ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow. A figure
+// that was not renewed for 256 passes of its batch size is forgotten when the next sample comes: it may be of a busier hour.
 class CostModel {
  public:
   void record_draft(int batch, double seconds);            // one draft step
@@ -33,18 +34,19 @@ class CostModel {
   double draft_cost(int batch) const;                      // c = draft step / plain target step; NaN until both measured
   double verify_cost(int batch, int k) const;              // v(K, B); interpolated over measured rows; NaN until measured
   bool ready() const;                                      // a draft step, a plain pass and a verifying pass were measured
-  bool wants_plain(int batch) const;  // the plain pass of this batch size is unmeasured, or was last measured 256 passes ago
+  bool wants(int batch, int rows) const;  // such a pass was measured less than twice, or not in the last 256 of this batch size
  private:
   struct Cell {
     double seconds = 0;
     int64_t count = 0;
+    int64_t measured_at = 0;  // pass of its batch size
     void add(double sample);
   };
   int nearest(int batch, const std::vector<bool>& usable) const;
   double target_seconds(int batch, int rows) const;
   std::vector<std::vector<Cell>> target_;  // [batch][rows]
   std::vector<Cell> draft_;                // [batch]
-  std::vector<int64_t> since_plain_;       // [batch] verifying passes since a plain one
+  std::vector<int64_t> passes_;            // [batch] of the target
 };
 
 // What a new request expects of the draft: the mean overlap of an engine's requests so far, older ones fading. One thread.
@@ -63,7 +65,8 @@ class OverlapMean {
 class KController {
  public:
   KController(const ControllerOptions& options, const CostModel* costs);
-  int choose_k(int batch);                      // K of the coming step: argmax of (1 + Σ_{i≤K} Π_{j≤i} c_j) / (K·c + v(K))
+  // K of the coming step: argmax of (1 + Σ_{i≤K} Π_{j≤i} c_j) / (K·c + v(K)); now and then one more, where that pass's cost is old.
+  int choose_k(int batch);
   // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the draft's
   // probability of kept token i (greedy: max_probability). Going on pays while (Π of acceptance given confidence) × (expected
   // overlap of the next position) > rate × (c + v(k+1) − v(k)).
@@ -90,8 +93,8 @@ class KController {
   double prior_weight_;                            // decays with them
   std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance by confidence
   double rate_ = 1;                                // tokens per plain-step time, predicted at the last choose_k
-  int plain_since_probe_ = 0, plain_asked_ = 0, batch_ = 1;
-  bool probing_ = false, probe_paid_ = false;
+  int plain_since_probe_ = 0, plain_asked_ = 0, longer_asked_ = 0, batch_ = 1;
+  bool probing_ = false, probe_paid_ = false, exploring_ = false;
 };
 
 }  // namespace specdec::decode

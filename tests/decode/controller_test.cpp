@@ -45,9 +45,9 @@ TEST(CostModel, UnknownUntilMeasured) {
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 1, 2.0);
   EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
-  EXPECT_TRUE(costs.wants_plain(1));  // once is not enough: first calls are slow
+  EXPECT_TRUE(costs.wants(1, 1));  // once is not enough: first calls are slow
   costs.record_target(1, 1, 2.0);
-  EXPECT_FALSE(costs.wants_plain(1));
+  EXPECT_FALSE(costs.wants(1, 1));
   costs.record_draft(1, 0.5);
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 5, 3.0);
@@ -205,6 +205,22 @@ TEST(Controller, FollowsChangingCosts) {
   w.draft = 0.02;
   const int back = w.run(controller, 400);
   EXPECT_GT(back, cheap);
+}
+
+// Long passes were dear while the machine was busy. K = 1 would never measure them again.
+TEST(Controller, OldFiguresOfLongerPassesAreRenewed) {
+  World w;
+  w.overlap = 0.8;
+  w.per_row = 0.45;
+  for (int i = 0; i < 3; ++i)
+    for (int rows = 1; rows <= 9; ++rows) w.costs.record_target(1, rows, w.verify_seconds(rows - 1));
+  KController controller({.prior_overlap = 0.8}, &w.costs);
+  EXPECT_LE(w.run(controller, 60), 2);
+  w.per_row = 0.03;
+  w.run(controller, 3000);
+  int longer = 0;
+  for (int i = 0; i < 100; ++i) longer += w.step(controller) >= 4;
+  EXPECT_GE(longer, 95);
 }
 
 TEST(Controller, DearVerificationAtALargeBatchTurnsItOff) {
