@@ -20,7 +20,7 @@ struct ControllerOptions {
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
   double prior_weight = 4.0;      // in observations
-  std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
+  std::vector<std::array<int, 3>> schedule = {};  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 

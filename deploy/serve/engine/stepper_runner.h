@@ -17,7 +17,7 @@ namespace specdec::deploy {
 struct StepperRunnerOptions {
   SpeculationOptions speculation;
   double prior_overlap = 0.7;   // what a new sequence expects of the draft before the server has seen any (the gate's figure)
-  std::vector<std::array<int, 3>> schedule;  // validated [batch_lo, batch_hi, k], as in ControllerOptions
+  std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
 };
 
 class StepperRunner final : public StepRunner {
