@@ -3,14 +3,17 @@
 // `specdec-engine` (runs models). EngineRunners is empty in the first, filled in the second.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/progress.h"
 #include "base/run_options.h"
 
+namespace CLI {
+class App;  // a heavy header: only files that declare flags include it
+}
 namespace specdec::deploy {
 struct GenerateOptions;
 struct ValidateOptions;

@@ -1,4 +1,5 @@
 // `specdec completion bash|zsh|fish`: made from the same tree of commands that parses them.
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <sstream>

@@ -1,4 +1,5 @@
 // `specdec data ingest | stats | regenerate`.
+#include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>

@@ -1,4 +1,5 @@
 // `specdec doctor`: what this machine has and what is missing, one line each. Torch-free: the engine is asked through a child.
+#include <CLI/CLI.hpp>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>

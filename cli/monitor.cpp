@@ -1,4 +1,5 @@
 // `specdec monitor check | watch | status | report`.
+#include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // `specdec package` and its subcommands verify | lint | list | promote | rollback.
 #include "deploy/package/package.h"
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 

@@ -1,7 +1,9 @@
 // Settings under the flags: SPECDEC_* variables over the TOML file of --config (flags win over both).
 #pragma once
 
-#include <CLI/CLI.hpp>
+namespace CLI {
+class App;
+}
 
 namespace specdec::cli {
 

@@ -1,5 +1,6 @@
 #include "cli/loop/loop.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <memory>

@@ -1,6 +1,7 @@
 // Flags over SPECDEC_* over the file, lists included.
 #include "cli/settings.h"
 
+#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
