@@ -26,6 +26,12 @@ function(specdec_reuse_headers target kind)
   endif()
 endfunction()
 
+# With SPECDEC_UNITY a few files of a target are one translation unit, so that templates of headers are compiled once for all of
+# them. Their anonymous namespaces are one, too.
+function(specdec_unite target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${SPECDEC_UNITY} UNITY_BUILD_BATCH_SIZE 4)
+endfunction()
+
 function(specdec_torch_target target)
   target_link_libraries(${target} PUBLIC specdec_torch)
   specdec_reuse_headers(${target} torch)
@@ -35,6 +41,7 @@ function(specdec_module name)
   cmake_parse_arguments(M "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_library(${name} STATIC ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   target_link_libraries(${name} PUBLIC specdec_flags ${M_DEPS})
+  specdec_unite(${name})
   if(M_TORCH)
     specdec_torch_target(${name})
   else()
@@ -49,6 +56,7 @@ function(specdec_test name)
   endif()
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  specdec_unite(${name})
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
     SPECDEC_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPECDEC_BINARY_DIR="${CMAKE_BINARY_DIR}")

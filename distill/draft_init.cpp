@@ -3,7 +3,6 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
-#include <charconv>
 #include <numeric>
 
 #include "base/error.h"
@@ -31,22 +30,6 @@ std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train) {
 }
 
 }  // namespace
-
-DraftSpec parse_draft_spec(const std::string& text) {
-  DraftSpec spec;
-  const size_t colon = text.find(':');
-  spec.kind = text.substr(0, colon);
-  if (colon != std::string::npos) spec.argument = text.substr(colon + 1);
-  if (spec.kind == "prune") {
-    const char* end = spec.argument.data() + spec.argument.size();
-    const auto [stop, error] = std::from_chars(spec.argument.data(), end, spec.layers);
-    if (error == std::errc() && stop == end && spec.layers >= 1) return spec;
-  } else if ((spec.kind == "model" || spec.kind == "config") && !spec.argument.empty()) {
-    return spec;
-  }
-  throw Error(ErrorKind::kUsage,
-              "--draft: expected prune:N (N layers of the target), model:MODEL or config:FILE, found '" + text + "'");
-}
 
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers) {
   model::Decoder out = target;

@@ -8,16 +8,10 @@
 
 #include "base/json.h"
 #include "base/schema/shard_index.h"
+#include "distill/options.h"
 #include "engine/model/weights.h"
 
 namespace specdec::distill {
-
-struct DraftSpec {
-  std::string kind;      // "prune" | "model" | "config"
-  std::string argument;  // directory of model:, file of config:
-  int64_t layers = 0;    // of prune:
-};
-DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
 
 struct DraftInit {
   model::Decoder decoder;

@@ -171,28 +171,6 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
 
 }  // namespace
 
-Loss parse_loss(const std::string& name) {
-  if (name == "ce") return Loss::kCrossEntropy;
-  if (name == "kl") return Loss::kKl;
-  if (name == "tv") return Loss::kTv;
-  if (name == "lk_hybrid") return Loss::kLkHybrid;
-  throw Error(ErrorKind::kUsage, "--loss: expected ce, kl, tv or lk_hybrid, found '" + name + "'");
-}
-
-std::string to_string(Loss loss) {
-  switch (loss) {
-    case Loss::kCrossEntropy:
-      return "ce";
-    case Loss::kKl:
-      return "kl";
-    case Loss::kTv:
-      return "tv";
-    case Loss::kLkHybrid:
-      return "lk_hybrid";
-  }
-  throw Error(ErrorKind::kInternal, "losses: unknown loss");
-}
-
 namespace {
 
 void check(const LossOptions& options, const LossInput& input) {

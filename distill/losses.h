@@ -5,13 +5,9 @@
 
 #include <ATen/ATen.h>
 
-#include <string>
+#include "distill/options.h"
 
 namespace specdec::distill {
-
-enum class Loss { kCrossEntropy, kKl, kTv, kLkHybrid };
-Loss parse_loss(const std::string& name);  // "ce" | "kl" | "tv" | "lk_hybrid"; throws Error(kUsage)
-std::string to_string(Loss loss);
 
 struct LossOptions {
   Loss loss = Loss::kLkHybrid;

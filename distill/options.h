@@ -31,6 +31,17 @@ struct DistillOptions {
   DeviceOptions device;
 };
 
+enum class Loss { kCrossEntropy, kKl, kTv, kLkHybrid };
+Loss parse_loss(const std::string& name);  // "ce" | "kl" | "tv" | "lk_hybrid"; throws Error(kUsage)
+std::string to_string(Loss loss);
+
+struct DraftSpec {
+  std::string kind;      // "prune" | "model" | "config"
+  std::string argument;  // directory of model:, file of config:
+  int64_t layers = 0;    // of prune:
+};
+DraftSpec parse_draft_spec(const std::string& text);  // throws Error(kUsage)
+
 // Throws Error(kUsage) naming the flag and its range.
 void validate(const DistillOptions& options);
 

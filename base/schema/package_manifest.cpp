@@ -10,7 +10,7 @@ namespace specdec {
 
 namespace {
 
-constexpr ErrorKind kKind = ErrorKind::kData;
+constexpr ErrorKind kManifest = ErrorKind::kData;
 constexpr size_t kMaxFiles = 1 << 16;
 const std::string kDigestPrefix = "sha256-";
 
@@ -35,7 +35,7 @@ std::set<std::string> files_below(const fs::path& package) {
     const std::string path = it->path().lexically_relative(package).generic_string();
     const fs::file_type type = it->symlink_status().type();
     if (type == fs::file_type::directory) continue;
-    if (type != fs::file_type::regular) throw Error(kKind, package.string() + ": damaged package: " + path + " is a link or a special file");
+    if (type != fs::file_type::regular) throw Error(kManifest, package.string() + ": damaged package: " + path + " is a link or a special file");
     if (path != "manifest.json") found.insert(path);
   }
   if (ec) throw Error(ErrorKind::kIo, package.string() + ": cannot list: " + ec.message());
@@ -50,15 +50,15 @@ fs::path find_by_digest(const fs::path& store, const std::string& name) {
   for (const auto& entry : fs::directory_iterator(store / "packages"))
     if (entry.path().filename().string().rfind(name, 0) == 0) found.push_back(entry.path());
   if (found.size() != 1)
-    throw Error(kKind, store.string() + ": " + (found.empty() ? "no package " : "more than one package ") + name);
+    throw Error(kManifest, store.string() + ": " + (found.empty() ? "no package " : "more than one package ") + name);
   return found[0];
 }
 
 fs::path channel_package(const fs::path& store, const std::string& channel) {
   const std::string digest = read_channel(store, channel);
-  if (digest.empty()) throw Error(kKind, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
+  if (digest.empty()) throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
   const fs::path package = store / "packages" / (kDigestPrefix + digest);
-  if (!fs::is_directory(package)) throw Error(kKind, package.string() + ": missing, although the channel '" + channel + "' names it");
+  if (!fs::is_directory(package)) throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
   return package;
 }
 
@@ -81,7 +81,7 @@ fs::path package_directory(const std::string& argument) {
 
 void PackageManifest::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
-    if (!ok) throw Error(kKind, where + ": " + text);
+    if (!ok) throw Error(kManifest, where + ": " + text);
   };
   bool has_target = false, has_draft = false;
   for (size_t i = 0; i < files.size(); ++i) {
@@ -122,37 +122,37 @@ Json to_json(const PackageManifest& m) {
 PackageManifest package_manifest_from_json(const Json& object, const std::string& where) {
   require_schema(object, "package", PackageManifest::kVersion, where);
   PackageManifest m;
-  for (const Json& f : json_array(object, "files", kMaxFiles, where, kKind)) {
+  for (const Json& f : json_array(object, "files", kMaxFiles, where, kManifest)) {
     const std::string at = where + ": files[" + std::to_string(m.files.size()) + "]";
-    m.files.push_back({json_string(f, "path", at, kKind), static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kKind)),
-                       json_digest(f, "sha256", false, at, kKind)});
+    m.files.push_back({json_string(f, "path", at, kManifest), static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kManifest)),
+                       json_digest(f, "sha256", false, at, kManifest)});
   }
-  const Json &target = json_object(object, "target", 16, where, kKind), &draft = json_object(object, "draft", 16, where, kKind);
-  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kKind), where + ": target: fingerprint");
-  m.target_reference = json_string(target, "reference", "", where + ": target", kKind);
-  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kKind), where + ": draft: fingerprint");
-  m.draft_kind = json_string(draft, "kind", where + ": draft", kKind);
-  m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kKind);
-  m.report = json_object(object, "report", 64, where, kKind);
-  m.allowed_failed = json_bool(object, "allowed_failed", false, where, kKind);
-  m.provenance = json_object(object, "provenance", 4096, where, kKind);
-  m.parent = json_digest(object, "parent", true, where, kKind);
-  m.created = json_string(object, "created", where, kKind);
-  m.tool_version = json_string(object, "tool_version", where, kKind);
+  const Json &target = json_object(object, "target", 16, where, kManifest), &draft = json_object(object, "draft", 16, where, kManifest);
+  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kManifest), where + ": target: fingerprint");
+  m.target_reference = json_string(target, "reference", "", where + ": target", kManifest);
+  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kManifest), where + ": draft: fingerprint");
+  m.draft_kind = json_string(draft, "kind", where + ": draft", kManifest);
+  m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kManifest);
+  m.report = json_object(object, "report", 64, where, kManifest);
+  m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
+  m.provenance = json_object(object, "provenance", 4096, where, kManifest);
+  m.parent = json_digest(object, "parent", true, where, kManifest);
+  m.created = json_string(object, "created", where, kManifest);
+  m.tool_version = json_string(object, "tool_version", where, kManifest);
   m.validate(where);
   return m;
 }
 
 PackageManifest read_manifest(const std::filesystem::path& package) {
   const fs::path file = package / "manifest.json";
-  if (fs::is_symlink(fs::symlink_status(file))) throw Error(kKind, file.string() + ": damaged package: a link, expected a regular file");
-  return package_manifest_from_json(read_json(file, kKind), file.string());
+  if (fs::is_symlink(fs::symlink_status(file))) throw Error(kManifest, file.string() + ": damaged package: a link, expected a regular file");
+  return package_manifest_from_json(read_json(file, kManifest), file.string());
 }
 
 std::string package_digest(const std::filesystem::path& package) { return sha256_file(package / "manifest.json"); }
 
 void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests) {
-  const auto refuse = [&](const std::string& text) { throw Error(kKind, package.string() + ": damaged package: " + text); };
+  const auto refuse = [&](const std::string& text) { throw Error(kManifest, package.string() + ": damaged package: " + text); };
   // A directory that carries its digest as name must hold that manifest.
   const std::string name = (package.has_filename() ? package : package.parent_path()).filename().string();
   if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) && kDigestPrefix + package_digest(package) != name)
@@ -160,7 +160,7 @@ void verify_files(const std::filesystem::path& package, const PackageManifest& m
   std::set<std::string> found = files_below(package);
   for (const PackagedFile& f : manifest.files) {
     if (found.erase(f.path) == 0) refuse(f.path + " is missing");
-    const uint64_t size = InputFile(package / f.path, kKind).size();
+    const uint64_t size = InputFile(package / f.path, kManifest).size();
     if (size != f.size) refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
   }
   if (!found.empty()) refuse(*found.begin() + " is not in the manifest");
@@ -180,9 +180,9 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
   require_channel_name(channel);
   const fs::path file = store / "refs" / channel;
   if (!fs::exists(file)) return "";
-  std::string text = read_file(file, 4096, kKind);
+  std::string text = read_file(file, 4096, kManifest);
   while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (!is_sha256_hex(text)) throw Error(kKind, file.string() + ": damaged channel: expected a package digest");
+  if (!is_sha256_hex(text)) throw Error(kManifest, file.string() + ": damaged channel: expected a package digest");
   return text;
 }
 

@@ -5,7 +5,7 @@ namespace specdec {
 namespace {
 
 constexpr int64_t kMaxCount = int64_t{1} << 50;
-constexpr ErrorKind kKind = ErrorKind::kData;
+constexpr ErrorKind kIndex = ErrorKind::kData;
 
 Json to_json(const ShardFile& s) {
   return {{"tokens", s.tokens},         {"rows", s.rows},       {"tokens_sha256", s.tokens_sha256}, {"rows_sha256", s.rows_sha256}, {"split", s.split},
@@ -14,22 +14,22 @@ Json to_json(const ShardFile& s) {
 
 ShardFile shard_from_json(const Json& o, const std::string& where) {
   ShardFile s;
-  s.tokens = json_string(o, "tokens", where, kKind);
-  s.rows = json_string(o, "rows", where, kKind);
-  s.tokens_sha256 = json_digest(o, "tokens_sha256", false, where, kKind);
-  s.rows_sha256 = json_digest(o, "rows_sha256", false, where, kKind);
-  s.split = json_string(o, "split", where, kKind);
-  s.num_rows = json_int(o, "num_rows", 0, kMaxCount, where, kKind);
-  s.num_tokens = json_int(o, "num_tokens", 0, kMaxCount, where, kKind);
-  s.num_loss_tokens = json_int(o, "num_loss_tokens", 0, kMaxCount, where, kKind);
+  s.tokens = json_string(o, "tokens", where, kIndex);
+  s.rows = json_string(o, "rows", where, kIndex);
+  s.tokens_sha256 = json_digest(o, "tokens_sha256", false, where, kIndex);
+  s.rows_sha256 = json_digest(o, "rows_sha256", false, where, kIndex);
+  s.split = json_string(o, "split", where, kIndex);
+  s.num_rows = json_int(o, "num_rows", 0, kMaxCount, where, kIndex);
+  s.num_tokens = json_int(o, "num_tokens", 0, kMaxCount, where, kIndex);
+  s.num_loss_tokens = json_int(o, "num_loss_tokens", 0, kMaxCount, where, kIndex);
   return s;
 }
 
 std::map<std::string, int64_t> counts_from_json(const Json& object, const char* key, const std::string& where) {
   std::map<std::string, int64_t> counts;
   if (!object.contains(key)) return counts;
-  const Json& items = json_object(object, key, 4096, where, kKind);
-  for (const auto& [name, count] : items.items()) counts[name] = json_int(items, name.c_str(), 0, kMaxCount, where + ": " + key, kKind);
+  const Json& items = json_object(object, key, 4096, where, kIndex);
+  for (const auto& [name, count] : items.items()) counts[name] = json_int(items, name.c_str(), 0, kMaxCount, where + ": " + key, kIndex);
   return counts;
 }
 
@@ -41,7 +41,7 @@ bool is_file_name(const std::string& name) {
 
 void ShardIndex::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
-    if (!ok) throw Error(kKind, where + ": " + text);
+    if (!ok) throw Error(kIndex, where + ": " + text);
   };
   check(is_sha256_hex(tokenizer_digest), "tokenizer_digest: expected 64 hexadecimal digits");
   check(is_sha256_hex(target_id), "target_id: expected 64 hexadecimal digits");
@@ -81,21 +81,21 @@ Json to_json(const ShardIndex& index) {
 ShardIndex shard_index_from_json(const Json& object, const std::string& where) {
   require_schema(object, "data", ShardIndex::kVersion, where);
   ShardIndex index;
-  index.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kKind);
-  index.target_id = json_digest(object, "target_id", false, where, kKind);
-  index.vocab_size = json_int(object, "vocab_size", 1, 1 << 24, where, kKind);
-  index.written_by = json_string(object, "written_by", "unknown", where, kKind);
-  index.max_length = json_int(object, "max_length", 0, kMaxCount, 0, where, kKind);
-  index.truncated_rows = json_int(object, "truncated_rows", 0, kMaxCount, 0, where, kKind);
-  index.dropped_tokens = json_int(object, "dropped_tokens", 0, kMaxCount, 0, where, kKind);
+  index.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kIndex);
+  index.target_id = json_digest(object, "target_id", false, where, kIndex);
+  index.vocab_size = json_int(object, "vocab_size", 1, 1 << 24, where, kIndex);
+  index.written_by = json_string(object, "written_by", "unknown", where, kIndex);
+  index.max_length = json_int(object, "max_length", 0, kMaxCount, 0, where, kIndex);
+  index.truncated_rows = json_int(object, "truncated_rows", 0, kMaxCount, 0, where, kIndex);
+  index.dropped_tokens = json_int(object, "dropped_tokens", 0, kMaxCount, 0, where, kIndex);
   index.rejects = counts_from_json(object, "rejects", where);
   index.redactions = counts_from_json(object, "redactions", where);
-  index.duplicates = json_int(object, "duplicates", 0, kMaxCount, 0, where, kKind);
-  for (const Json& s : json_array(object, "sources", 1 << 20, where, kKind))
-    index.sources.emplace_back(json_string(s, "file", where + ": sources", kKind), json_digest(s, "sha256", false, where + ": sources", kKind));
-  for (const Json& s : json_array(object, "shards", 1 << 20, where, kKind)) index.shards.push_back(shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));
-  index.tool_version = json_string(object, "tool_version", "", where, kKind);
-  index.started = json_string(object, "started", "", where, kKind);
+  index.duplicates = json_int(object, "duplicates", 0, kMaxCount, 0, where, kIndex);
+  for (const Json& s : json_array(object, "sources", 1 << 20, where, kIndex))
+    index.sources.emplace_back(json_string(s, "file", where + ": sources", kIndex), json_digest(s, "sha256", false, where + ": sources", kIndex));
+  for (const Json& s : json_array(object, "shards", 1 << 20, where, kIndex)) index.shards.push_back(shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));
+  index.tool_version = json_string(object, "tool_version", "", where, kIndex);
+  index.started = json_string(object, "started", "", where, kIndex);
   index.validate(where);
   return index;
 }

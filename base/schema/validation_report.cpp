@@ -8,7 +8,7 @@ namespace specdec {
 
 namespace {
 
-constexpr ErrorKind kKind = ErrorKind::kData;
+constexpr ErrorKind kReport = ErrorKind::kData;
 constexpr int64_t kMaxCount = int64_t{1} << 50;
 constexpr double kMaxFigure = 1e12;
 constexpr size_t kMaxItems = 1 << 20;
@@ -76,62 +76,62 @@ Json speed_to_json(const ValidationReport& r) {
 // ---- reading ----
 
 Interval read_interval(const Json& object, const std::string& where) {
-  const Json& pair = json_array(object, "ci", 2, where, kKind);
+  const Json& pair = json_array(object, "ci", 2, where, kReport);
   if (pair.size() != 2 || !pair[0].is_number() || !pair[1].is_number() || pair[0].get<double>() > pair[1].get<double>())
-    throw Error(kKind, where + ": ci: expected [low, high]");
+    throw Error(kReport, where + ": ci: expected [low, high]");
   return {pair[0].get<double>(), pair[1].get<double>()};
 }
 
 Estimate read_estimate(const Json& object, const char* value, const char* n, const std::string& where) {
-  return {json_double(object, value, -kMaxFigure, kMaxFigure, where, kKind), read_interval(object, where), json_int(object, n, 0, kMaxCount, where, kKind)};
+  return {json_double(object, value, -kMaxFigure, kMaxFigure, where, kReport), read_interval(object, where), json_int(object, n, 0, kMaxCount, where, kReport)};
 }
 
 std::vector<int64_t> read_counts(const Json& object, const char* key, const std::string& where) {
   std::vector<int64_t> out;
-  for (const Json& item : json_array(object, key, 1024, where, kKind)) out.push_back(json_int(Json{{key, item}}, key, 0, kMaxCount, where, kKind));
+  for (const Json& item : json_array(object, key, 1024, where, kReport)) out.push_back(json_int(Json{{key, item}}, key, 0, kMaxCount, where, kReport));
   return out;
 }
 
 std::vector<double> read_doubles(const Json& object, const char* key, double low, double high, const std::string& where) {
   std::vector<double> out;
-  for (const Json& item : json_array(object, key, kMaxItems, where, kKind)) out.push_back(json_double(Json{{key, item}}, key, low, high, where, kKind));
+  for (const Json& item : json_array(object, key, kMaxItems, where, kReport)) out.push_back(json_double(Json{{key, item}}, key, low, high, where, kReport));
   return out;
 }
 
 // {"1": …, "8": …}: keys are positive integers.
 int read_number_key(const std::string& key, const std::string& where) {
   if (key.empty() || key.size() > 6 || key.find_first_not_of("0123456789") != std::string::npos)
-    throw Error(kKind, where + ": expected positive integers as keys, found '" + key.substr(0, 20) + "'");
+    throw Error(kReport, where + ": expected positive integers as keys, found '" + key.substr(0, 20) + "'");
   return std::stoi(key);
 }
 
 std::map<int, double> read_costs(const Json& object, const std::string& where) {
   std::map<int, double> out;
-  for (const auto& [key, cost] : object.items()) out[read_number_key(key, where)] = json_double(object, key.c_str(), 0, kMaxFigure, where, kKind);
+  for (const auto& [key, cost] : object.items()) out[read_number_key(key, where)] = json_double(object, key.c_str(), 0, kMaxFigure, where, kReport);
   return out;
 }
 
 RolloutFigures read_rollout(const Json& o, const std::string& where) {
   RolloutFigures r;
-  r.k = static_cast<int>(json_int(o, "k", -1, 1024, where, kKind));
-  r.verify = json_string(o, "verify", where, kKind);
+  r.k = static_cast<int>(json_int(o, "k", -1, 1024, where, kReport));
+  r.verify = json_string(o, "verify", where, kReport);
   r.alpha = read_estimate(o, "alpha", "conversations", where);
   AcceptanceCounts& c = r.counts;
-  c.steps = json_int(o, "steps", 0, kMaxCount, where, kKind);
-  c.plain_steps = json_int(o, "plain_steps", 0, kMaxCount, where, kKind);
-  c.drafted = json_int(o, "drafted", 0, kMaxCount, where, kKind);
-  c.accepted = json_int(o, "accepted_total", 0, c.drafted, where, kKind);
-  c.emitted = json_int(o, "emitted", 0, kMaxCount, where, kKind);
+  c.steps = json_int(o, "steps", 0, kMaxCount, where, kReport);
+  c.plain_steps = json_int(o, "plain_steps", 0, kMaxCount, where, kReport);
+  c.drafted = json_int(o, "drafted", 0, kMaxCount, where, kReport);
+  c.accepted = json_int(o, "accepted_total", 0, c.drafted, where, kReport);
+  c.emitted = json_int(o, "emitted", 0, kMaxCount, where, kReport);
   c.drafted_at = read_counts(o, "drafted_at", where);
   c.reached_at = read_counts(o, "reached", where);
   c.accepted_at = read_counts(o, "accepted", where);
   c.overlap_sum_at = read_doubles(o, "overlap", 0, 1 + 1e-6, where);
   const size_t width = c.reached_at.size();
   if (c.drafted_at.size() != width || c.accepted_at.size() != width || c.overlap_sum_at.size() != width)
-    throw Error(kKind, where + ": drafted_at, reached, accepted and overlap differ in length");
+    throw Error(kReport, where + ": drafted_at, reached, accepted and overlap differ in length");
   for (size_t i = 0; i < width; ++i) {
     if (c.accepted_at[i] > c.reached_at[i] || c.reached_at[i] > c.drafted_at[i])
-      throw Error(kKind, where + ": position " + std::to_string(i) + ": expected accepted <= reached <= drafted_at");
+      throw Error(kReport, where + ": position " + std::to_string(i) + ": expected accepted <= reached <= drafted_at");
     c.overlap_sum_at[i] *= static_cast<double>(c.reached_at[i]);
   }
   return r;
@@ -139,59 +139,59 @@ RolloutFigures read_rollout(const Json& o, const std::string& where) {
 
 void read_acceptance(const Json& o, const std::string& where, ValidationReport& r) {
   r.alpha = read_estimate(o, "alpha", "requests", where);
-  r.alpha_tokens = json_double(o, "alpha_tokens", 0, 1, where, kKind);
-  r.greedy_agreement = json_double(o, "greedy_agreement", 0, 1, where, kKind);
-  r.entropy = json_double(o, "entropy", 0, 64, where, kKind);
-  r.tokens = json_int(o, "tokens", 0, kMaxCount, where, kKind);
-  r.rollout = read_rollout(json_object(o, "rollout", 64, where, kKind), where + ": rollout");
+  r.alpha_tokens = json_double(o, "alpha_tokens", 0, 1, where, kReport);
+  r.greedy_agreement = json_double(o, "greedy_agreement", 0, 1, where, kReport);
+  r.entropy = json_double(o, "entropy", 0, 64, where, kReport);
+  r.tokens = json_int(o, "tokens", 0, kMaxCount, where, kReport);
+  r.rollout = read_rollout(json_object(o, "rollout", 64, where, kReport), where + ": rollout");
   r.request_alphas = read_doubles(o, "request_alphas", 0, 1 + 1e-6, where);
-  for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kKind)) r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kKind));
+  for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kReport)) r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
 }
 
 void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   r.has_speed = true;
-  r.draft_cost = json_double(o, "draft_cost", 0, kMaxFigure, where, kKind);
-  r.verify_cost = read_costs(json_object(o, "verify_cost", 4096, where, kKind), where + ": verify_cost");
-  const Json& cost_table = json_object(o, "verify_cost_table", 4096, where, kKind);
+  r.draft_cost = json_double(o, "draft_cost", 0, kMaxFigure, where, kReport);
+  r.verify_cost = read_costs(json_object(o, "verify_cost", 4096, where, kReport), where + ": verify_cost");
+  const Json& cost_table = json_object(o, "verify_cost_table", 4096, where, kReport);
   for (const auto& [batch, row] : cost_table.items()) {
     const std::string at = where + ": verify_cost_table";
-    r.verify_cost_table[read_number_key(batch, at)] = read_costs(json_object(cost_table, batch.c_str(), 4096, at, kKind), at);
+    r.verify_cost_table[read_number_key(batch, at)] = read_costs(json_object(cost_table, batch.c_str(), 4096, at, kReport), at);
   }
-  const Json& measured = json_object(o, "measured", 64, where, kKind);
+  const Json& measured = json_object(o, "measured", 64, where, kReport);
   r.speedup = read_estimate(measured, "speedup", "prompts", where + ": measured");
-  r.best_k = static_cast<int>(json_int(measured, "k", -1, 1024, where + ": measured", kKind));
-  r.predicted_speedup = json_double(o, "predicted", 0, kMaxFigure, where, kKind);
-  for (const Json& row : json_array(o, "table", 65536, where, kKind)) {
+  r.best_k = static_cast<int>(json_int(measured, "k", -1, 1024, where + ": measured", kReport));
+  r.predicted_speedup = json_double(o, "predicted", 0, kMaxFigure, where, kReport);
+  for (const Json& row : json_array(o, "table", 65536, where, kReport)) {
     const std::string at = where + ": table";
-    r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kKind)), static_cast<int>(json_int(row, "k", -1, 1024, at, kKind)),
-                       json_double(row, "speedup", 0, kMaxFigure, at, kKind)});
+    r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kReport)), static_cast<int>(json_int(row, "k", -1, 1024, at, kReport)),
+                       json_double(row, "speedup", 0, kMaxFigure, at, kReport)});
   }
-  for (const Json& row : json_array(o, "schedule", 4096, where, kKind)) {
+  for (const Json& row : json_array(o, "schedule", 4096, where, kReport)) {
     const std::string at = where + ": schedule";
-    if (!row.is_array() || row.size() != 3) throw Error(kKind, at + ": expected [batch_lo, batch_hi, k]");
+    if (!row.is_array() || row.size() != 3) throw Error(kReport, at + ": expected [batch_lo, batch_hi, k]");
     const Json named = {{"batch_lo", row[0]}, {"batch_hi", row[1]}, {"k", row[2]}};
-    const int64_t low = json_int(named, "batch_lo", 1, 1 << 20, at, kKind);
-    r.schedule.push_back({static_cast<int>(low), static_cast<int>(json_int(named, "batch_hi", low, 1 << 20, at, kKind)),
-                          static_cast<int>(json_int(named, "k", 0, 1024, at, kKind))});
+    const int64_t low = json_int(named, "batch_lo", 1, 1 << 20, at, kReport);
+    r.schedule.push_back({static_cast<int>(low), static_cast<int>(json_int(named, "batch_hi", low, 1 << 20, at, kReport)),
+                          static_cast<int>(json_int(named, "k", 0, 1024, at, kReport))});
   }
 }
 
 void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
-  const Json &target = json_object(o, "target", 64, where, kKind), &draft = json_object(o, "draft", 64, where, kKind);
-  r.target_path = json_string(target, "path", where + ": target", kKind);
-  r.draft_path = json_string(draft, "path", where + ": draft", kKind);
-  r.target = fingerprint_from_json(json_object(target, "fingerprint", 64, where + ": target", kKind), where + ": target: fingerprint");
-  r.draft = fingerprint_from_json(json_object(draft, "fingerprint", 64, where + ": draft", kKind), where + ": draft: fingerprint");
-  const Json& data = json_object(o, "data", 64, where, kKind);
-  r.data_path = json_string(data, "path", where + ": data", kKind);
-  r.data_digest = json_digest(data, "digest", true, where + ": data", kKind);
-  r.contexts = json_string(o, "contexts", where, kKind);
-  r.split = json_string(o, "split", where, kKind);
-  r.device = json_string(o, "device", where, kKind);
-  r.dtype = json_string(o, "dtype", where, kKind);
-  r.temperature = json_double(o, "temperature", 0, 10, where, kKind);
-  r.floor = json_double(o, "floor", 0, 1, where, kKind);
-  r.goal = json_double(o, "goal", 0, 1, where, kKind);
+  const Json &target = json_object(o, "target", 64, where, kReport), &draft = json_object(o, "draft", 64, where, kReport);
+  r.target_path = json_string(target, "path", where + ": target", kReport);
+  r.draft_path = json_string(draft, "path", where + ": draft", kReport);
+  r.target = fingerprint_from_json(json_object(target, "fingerprint", 64, where + ": target", kReport), where + ": target: fingerprint");
+  r.draft = fingerprint_from_json(json_object(draft, "fingerprint", 64, where + ": draft", kReport), where + ": draft: fingerprint");
+  const Json& data = json_object(o, "data", 64, where, kReport);
+  r.data_path = json_string(data, "path", where + ": data", kReport);
+  r.data_digest = json_digest(data, "digest", true, where + ": data", kReport);
+  r.contexts = json_string(o, "contexts", where, kReport);
+  r.split = json_string(o, "split", where, kReport);
+  r.device = json_string(o, "device", where, kReport);
+  r.dtype = json_string(o, "dtype", where, kReport);
+  r.temperature = json_double(o, "temperature", 0, 10, where, kReport);
+  r.floor = json_double(o, "floor", 0, 1, where, kReport);
+  r.goal = json_double(o, "goal", 0, 1, where, kReport);
 }
 
 }  // namespace
@@ -205,7 +205,7 @@ int verdict_exit_code(const std::string& verdict) {
 
 void ValidationReport::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
-    if (!ok) throw Error(kKind, where + ": " + text);
+    if (!ok) throw Error(kReport, where + ": " + text);
   };
   static const std::set<std::string> kVerdicts = {"pass", "fail", "not_lossless", "not_worth_it", "inconclusive", "stale"};
   check(kVerdicts.count(verdict) != 0, "verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, found '" + verdict.substr(0, 40) + "'");
@@ -259,31 +259,31 @@ Json to_json(const ValidationReport& r) {
 ValidationReport validation_report_from_json(const Json& object, const std::string& where) {
   require_schema(object, "validate", ValidationReport::kVersion, where);
   ValidationReport r;
-  r.verdict = json_string(object, "verdict", where, kKind);
-  r.reason = json_string(object, "reason", "", where, kKind);
-  r.started = json_string(object, "started", where, kKind);
-  r.seconds = json_double(object, "seconds", 0, kMaxFigure, where, kKind);
-  r.tool_version = json_string(object, "tool_version", where, kKind);
-  read_inputs(json_object(object, "inputs", 64, where, kKind), where + ": inputs", r);
-  read_acceptance(json_object(object, "acceptance", 64, where, kKind), where + ": acceptance", r);
-  for (const Json& s : json_array(object, "segments", 4096, where, kKind)) {
+  r.verdict = json_string(object, "verdict", where, kReport);
+  r.reason = json_string(object, "reason", "", where, kReport);
+  r.started = json_string(object, "started", where, kReport);
+  r.seconds = json_double(object, "seconds", 0, kMaxFigure, where, kReport);
+  r.tool_version = json_string(object, "tool_version", where, kReport);
+  read_inputs(json_object(object, "inputs", 64, where, kReport), where + ": inputs", r);
+  read_acceptance(json_object(object, "acceptance", 64, where, kReport), where + ": acceptance", r);
+  for (const Json& s : json_array(object, "segments", 4096, where, kReport)) {
     const std::string at = where + ": segments";
-    r.segments.push_back({json_string(s, "name", at, kKind), read_estimate(s, "alpha", "requests", at),
-                          read_rollout(json_object(s, "rollout", 64, at, kKind), at + ": rollout"),
-                          json_double(s, "entropy", 0, 64, at, kKind)});
+    r.segments.push_back({json_string(s, "name", at, kReport), read_estimate(s, "alpha", "requests", at),
+                          read_rollout(json_object(s, "rollout", 64, at, kReport), at + ": rollout"),
+                          json_double(s, "entropy", 0, 64, at, kReport)});
   }
   if (object.contains("baseline"))
-    r.baseline = {read_estimate(json_object(object, "baseline", 16, where, kKind), "alpha_difference", "paired_requests", where + ": baseline")};
-  if (object.contains("speed")) read_speed(json_object(object, "speed", 64, where, kKind), where + ": speed", r);
+    r.baseline = {read_estimate(json_object(object, "baseline", 16, where, kReport), "alpha_difference", "paired_requests", where + ": baseline")};
+  if (object.contains("speed")) read_speed(json_object(object, "speed", 64, where, kReport), where + ": speed", r);
   if (object.contains("lossless")) {
-    const Json& l = json_object(object, "lossless", 64, where, kKind);
+    const Json& l = json_object(object, "lossless", 64, where, kReport);
     const std::string at = where + ": lossless";
     r.has_lossless = true;
-    r.greedy_prompts = json_int(l, "greedy_prompts", 0, kMaxCount, at, kKind);
-    r.greedy_identical = json_int(l, "greedy_identical", 0, kMaxCount, at, kKind);
-    r.near_ties = json_int(l, "near_ties", 0, kMaxCount, at, kKind);
-    r.differences = json_int(l, "differences", 0, kMaxCount, at, kKind);
-    r.sampled_p_value = json_double(l, "sampled_p_value", 0, 1, at, kKind);
+    r.greedy_prompts = json_int(l, "greedy_prompts", 0, kMaxCount, at, kReport);
+    r.greedy_identical = json_int(l, "greedy_identical", 0, kMaxCount, at, kReport);
+    r.near_ties = json_int(l, "near_ties", 0, kMaxCount, at, kReport);
+    r.differences = json_int(l, "differences", 0, kMaxCount, at, kReport);
+    r.sampled_p_value = json_double(l, "sampled_p_value", 0, 1, at, kReport);
   }
   r.validate(where);
   return r;

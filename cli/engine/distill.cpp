@@ -3,9 +3,8 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/model_directory.h"
 #include "cli/engine/runners.h"
-#include "deploy/generate/model_argument.h"
-#include "distill/draft_init.h"
 #include "distill/run.h"
 
 namespace specdec::cli {

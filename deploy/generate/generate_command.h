@@ -9,11 +9,12 @@
 
 #include "base/clock.h"
 #include "base/json.h"
-#include "deploy/generate/model_argument.h"
 #include "deploy/generate/options.h"
 #include "engine/decode/generate.h"
 
 namespace specdec::deploy {
+
+struct LoadedPair;  // model_argument.h
 
 struct GenerateHooks {                                    // all may be empty
   std::function<void(const std::string&)> on_note;        // memory plan, warnings: one line each

@@ -13,23 +13,16 @@ namespace specdec::deploy {
 namespace {
 
 // Passes everything on and notes when the target is asked: what came before in a step was drafting.
-class Marked final : public decode::CausalModel {
+class Marked final : public decode::ForwardingModel {
  public:
-  Marked(decode::CausalModel& model, const Clock& clock) : model_(model), clock_(clock) {}
-  int64_t vocab_size() const override { return model_.vocab_size(); }
-  int64_t max_length() const override { return model_.max_length(); }
-  decode::SequenceId open() override { return model_.open(); }
-  void close(decode::SequenceId s) override { model_.close(s); }
-  int64_t length(decode::SequenceId s) const override { return model_.length(s); }
-  void truncate(decode::SequenceId s, int64_t length) override { model_.truncate(s, length); }
+  Marked(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
   void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
     asked = clock_.seconds();
-    model_.extend(extensions, out);
+    ForwardingModel::extend(extensions, out);
   }
   double asked = 0;
 
  private:
-  decode::CausalModel& model_;
   const Clock& clock_;
 };
 

@@ -37,4 +37,20 @@ class CausalModel {
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
 };
 
+// Passes everything on to another model: what times or counts passes overrides extend() alone.
+class ForwardingModel : public CausalModel {
+ public:
+  explicit ForwardingModel(CausalModel& model) : model_(model) {}  // which must live longer
+  int64_t vocab_size() const override { return model_.vocab_size(); }
+  int64_t max_length() const override { return model_.max_length(); }
+  SequenceId open() override { return model_.open(); }
+  void close(SequenceId sequence) override { model_.close(sequence); }
+  int64_t length(SequenceId sequence) const override { return model_.length(sequence); }
+  void truncate(SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }
+  void extend(std::span<const Extension> extensions, LogitRows& out) override { model_.extend(extensions, out); }
+
+ private:
+  CausalModel& model_;
+};
+
 }  // namespace specdec::decode

@@ -51,16 +51,22 @@ inline std::string get(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// f() must throw Error of this kind whose message holds every part.
-inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, const std::function<void()>& f) {
+// f() must throw Error of this kind. Returns its message.
+inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
   try {
     f();
   } catch (const Error& e) {
     EXPECT_EQ(static_cast<int>(e.kind()), static_cast<int>(kind)) << e.what();
-    for (const std::string& part : parts) EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << "'" << part << "' not in: " << e.what();
-    return;
+    return e.what();
   }
-  ADD_FAILURE() << "no error, expected one about: " << (parts.empty() ? "" : parts[0]);
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+// … whose message holds every part.
+inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, const std::function<void()>& f) {
+  const std::string message = error_of(f, kind);
+  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
 // Runs f in a child with the environment variable set. Returns 0, the Error's exit code, or 128 + signal.

@@ -3,21 +3,16 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::decode {
 namespace {
 
-class StillClock final : public Clock {
- public:
-  double seconds() const override { return 0; }
-  int64_t unix_seconds() const override { return 0; }
-};
-
-struct Generate : testing::Test {
+struct Generate : ::testing::Test {
   toy::Model target{12, toy::random_logits(1)}, draft{12, toy::random_logits(1)};
   Stepper stepper{target, &draft};
-  StillClock clock;
+  specdec::testing::ManualClock clock;
 
   GenerateResult run(int k, std::vector<int32_t> eos = {}, int64_t max_tokens = 24) {
     GenerateRequest request;

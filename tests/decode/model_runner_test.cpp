@@ -24,7 +24,7 @@ std::shared_ptr<const model::Decoder> load(const std::string& name) {
   return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, at::kFloat));
 }
 
-struct RealModels : testing::Test {
+struct RealModels : ::testing::Test {
   void SetUp() override {
     if (!std::filesystem::exists(models() / "stories260K"))
       GTEST_SKIP() << models().string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";

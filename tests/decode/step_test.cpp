@@ -6,21 +6,13 @@
 
 #include "base/error.h"
 #include "engine/decode/sampler.h"
+#include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::decode {
 namespace {
 
 constexpr int64_t kVocab = 12;
-
-class CountingClock final : public Clock {
- public:
-  double seconds() const override { return 0.001 * static_cast<double>(++ticks_); }
-  int64_t unix_seconds() const override { return 0; }
-
- private:
-  mutable int64_t ticks_ = 0;
-};
 
 // A sequence with everything it points to.
 struct Request {
@@ -318,7 +310,7 @@ TEST(Step, OneSequenceWithoutFiniteLogitsFailsAlone) {
 TEST(Step, RecordsTheCostOfItsPasses) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;
-  const CountingClock clock;
+  const specdec::testing::ManualClock clock(0, 0.001);
   Stepper stepper(target, &draft, &costs, &clock);
   Request r({1}, 3, 40), plain({1}, 0, 4);
   stepper.start(r.s);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "distill/metrics.h"
+#include "tests/base/manual_clock.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::distill {
@@ -14,12 +15,6 @@ namespace {
 using specdec::testing::get;
 using specdec::testing::put;
 using specdec::testing::Scratch;
-
-class FixedClock final : public Clock {
- public:
-  double seconds() const override { return 5; }
-  int64_t unix_seconds() const override { return 1700000000; }
-};
 
 template <class T>
 T little_endian(const std::string& bytes, size_t at) {
@@ -83,7 +78,7 @@ TEST(EventFile, UnwritableDirectoryIsAnIoError) {
 
 TEST(Metrics, LinesAndEventsTogether) {
   const Scratch scratch;
-  const FixedClock clock;
+  const specdec::testing::ManualClock clock(5);
   Metrics(scratch.root(), clock, 0).write("train", 7, {{"loss", 0.5}, {"acceptance", std::nan("")}});
   const Json line = Json::parse(get(scratch / "metrics.jsonl"));
   EXPECT_EQ(line["kind"], "train");
@@ -95,7 +90,7 @@ TEST(Metrics, LinesAndEventsTogether) {
 
 TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
   const Scratch scratch;
-  const FixedClock clock;
+  const specdec::testing::ManualClock clock(5);
   {
     Metrics m(scratch.root(), clock, 0);
     for (int64_t step = 1; step <= 5; ++step) m.write("train", step, {{"loss", 1.0}});

@@ -12,12 +12,12 @@ namespace {
 
 using namespace specdec::testing;
 
-struct Fixture {
+struct Project {
   Scratch scratch;
   SystemClock clock;
   DistillOptions options;
 
-  explicit Fixture(size_t holdout = 40) {
+  explicit Project(size_t holdout = 40) {
     fs::create_directories(scratch / "target");
     model::save_decoder(toy_decoder(3, 1), scratch / "target");
     toy_tokenizer(scratch / "target");
@@ -36,7 +36,7 @@ struct Fixture {
 };
 
 TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
-  Fixture f;
+  Project f;
   const DistillResult r = f.run();
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_EQ(r.json["schema"], "specdec.distill/1");
@@ -70,7 +70,7 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
 }
 
 TEST(Run, ADraftThatCannotGainIsToldSo) {
-  Fixture f;
+  Project f;
   f.options.draft = "model:" + f.options.target;
   f.options.max_steps = 5;
   const DistillResult r = f.run();
@@ -81,13 +81,13 @@ TEST(Run, ADraftThatCannotGainIsToldSo) {
 }
 
 TEST(Run, TooFewConversationsAreInconclusive) {
-  Fixture g(13);
+  Project g(13);
   g.options.max_steps = 3;
   const DistillResult few = g.run();
   EXPECT_EQ(few.exit_code, 4);
   EXPECT_EQ(few.json["verdict"], "inconclusive");
   EXPECT_NE(few.json["reason"].get<std::string>().find("7 held-out conversations"), std::string::npos);
-  Fixture none;
+  Project none;
   write_data(none.scratch / "empty", none.scratch / "target", {}, toy_rows(3, 3));
   none.options.data = (none.scratch / "empty").string();
   const DistillResult nothing = none.run();
@@ -96,7 +96,7 @@ TEST(Run, TooFewConversationsAreInconclusive) {
 }
 
 TEST(Run, ResumesAfterAKillToTheSameBits) {
-  Fixture f;
+  Project f;
   f.options.checkpoint_every = 10;
   const DistillResult straight = f.run();
   f.options.out = (f.scratch / "again").string();
@@ -124,7 +124,7 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
 }
 
 TEST(Run, LearnsFromTextAloneWithoutATarget) {
-  Fixture f;
+  Project f;
   fs::create_directories(f.scratch / "tokenizer");
   toy_tokenizer(f.scratch / "tokenizer");
   put(f.scratch / "tokenizer/config.json", model::to_json(toy_config(2)).dump());
@@ -155,7 +155,7 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
 }
 
 TEST(Run, RefusesWhatDoesNotBelongTogether) {
-  Fixture f;
+  Project f;
   fs::create_directories(f.scratch / "run");
   put(f.scratch / "run/notes.txt", "mine");
   expect_error(ErrorKind::kUsage, {"run", "exists already"}, [&] { f.run(); });
@@ -213,7 +213,7 @@ TEST(Run, FlagsHaveRanges) {
 }
 
 TEST(Run, RowsLongerThanTheModelsAreCutAndCounted) {
-  Fixture f;
+  Project f;
   auto rows = toy_rows(150, 5);
   rows[3].tokens.assign(60, 7);
   rows[3].loss_mask.assign(60, 1);

@@ -5,22 +5,13 @@
 #include <cmath>
 
 #include "distill/draft_init.h"
+#include "tests/base/manual_clock.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
 namespace {
 
 using namespace specdec::testing;
-
-// A second passes with every look, so that limits in time are exact.
-class SteppingClock final : public Clock {
- public:
-  double seconds() const override { return now_ += 1; }
-  int64_t unix_seconds() const override { return 1700000000; }
-
- private:
-  mutable double now_ = 0;
-};
 
 struct Fixture {
   std::shared_ptr<model::Decoder> target = std::make_shared<model::Decoder>(toy_decoder(3, 1));
@@ -115,7 +106,7 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
   f.options.schedule.total_steps = 0;
   f.options.schedule.time_limit_seconds = 400;
   f.options.evaluate_every = f.options.checkpoint_every = 0;
-  const SteppingClock clock;
+  const specdec::testing::ManualClock clock(0, 1);  // limits in time are exact
   model::Decoder draft = f.draft();
   const TrainingSummary s = f.run(draft, &clock);
   EXPECT_GE(s.seconds, 400);

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "deploy/generate/model_argument.h"
 #include "tests/generate/real_models.h"
 
 namespace specdec::deploy {

@@ -22,7 +22,7 @@ void expect_close(const at::Tensor& found, const at::Tensor& expected) {
   EXPECT_LT((found.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(), tolerance(expected.scalar_type()) * scale);
 }
 
-class Ops : public testing::TestWithParam<at::ScalarType> {
+class Ops : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   at::ScalarType dtype = GetParam();
 };

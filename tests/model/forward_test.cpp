@@ -10,7 +10,7 @@
 namespace specdec::model {
 namespace {
 
-class Incremental : public testing::TestWithParam<at::ScalarType> {
+class Incremental : public ::testing::TestWithParam<at::ScalarType> {
  protected:
   Incremental() {
     DecoderConfig c;
@@ -129,7 +129,7 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Incremental, testing::Values(at::kFloat, at::kBFloat16),
+INSTANTIATE_TEST_SUITE_P(Dtypes, Incremental, ::testing::Values(at::kFloat, at::kBFloat16),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
 TEST(BadParts, AreErrors) {

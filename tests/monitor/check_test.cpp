@@ -5,6 +5,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
 #include "monitor/counter_chart.h"
+#include "tests/base/manual_clock.h"
 #include "tests/base/sample_report.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
@@ -17,12 +18,6 @@ using testing::expect_error;
 using testing::get;
 using testing::put;
 using testing::Scratch;
-
-class StillClock final : public Clock {
- public:
-  double seconds() const override { return 0; }
-  int64_t unix_seconds() const override { return 1795262400; }
-};
 
 // A package whose gate saw overlap .80 in "chat" and .60 in "code", in equal parts, K = 1.
 class Monitored : public ::testing::Test {
@@ -87,7 +82,7 @@ class Monitored : public ::testing::Test {
     }
   }
 
-  CheckResult look() { return check(options, StillClock()); }
+  CheckResult look() { return check(options, testing::ManualClock()); }
   std::vector<std::string> verdicts() {
     std::vector<std::string> all;
     for (const HistoryEntry& e : State(options.state).history(INT64_MAX)) all.push_back(e.verdict);
@@ -160,7 +155,7 @@ TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
     write_requests(50, 0.80, i < 6 ? 0.60 : 0.50);
     look();
   }
-  const CheckResult small = look(), large = check(once, StillClock());
+  const CheckResult small = look(), large = check(once, testing::ManualClock());
   EXPECT_EQ(small.verdict, large.verdict);
   EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
 }
@@ -257,7 +252,7 @@ TEST_F(Monitored, WrongArgumentsAndFiles) {
     return [this, change] {
       CheckOptions o = options;
       change(o);
-      check(o, StillClock());
+      check(o, testing::ManualClock());
     };
   };
   expect_error(ErrorKind::kData, {"no package"}, with([&](auto& o) { o.package = dir / "nothing"; }));

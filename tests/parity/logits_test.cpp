@@ -38,7 +38,7 @@ class Reference {  // the reference kernels while it lives
   ~Reference() { kernels::force_reference(false); }
 };
 
-class Logits : public testing::TestWithParam<std::tuple<const char*, bool>> {
+class Logits : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
  protected:
   Case c = load_case(std::get<0>(GetParam()));
   Reference reference{std::get<1>(GetParam())};

@@ -10,7 +10,7 @@
 namespace specdec::parity {
 namespace {
 
-class Training : public testing::TestWithParam<const char*> {};
+class Training : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Training, LossAndGradients) {
   const std::string file = "train_" + std::string(GetParam()) + ".safetensors";

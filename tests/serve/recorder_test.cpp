@@ -6,6 +6,7 @@
 
 #include "base/schema/acceptance_record.h"
 #include "base/schema/traffic_record.h"
+#include "tests/base/manual_clock.h"
 #include "tests/serve/fixture.h"
 
 namespace specdec::deploy {
@@ -14,13 +15,6 @@ namespace {
 using testing::expect_error;
 using testing::get;
 using testing::put;
-
-class FakeClock final : public Clock {
- public:
-  double seconds() const override { return now; }
-  int64_t unix_seconds() const override { return 1700000000 + static_cast<int64_t>(now); }
-  double now = 0;
-};
 
 std::vector<std::string> names(const fs::path& directory) {
   std::vector<std::string> out;
@@ -37,7 +31,7 @@ std::vector<std::string> lines(const fs::path& file) {
   return out;
 }
 
-FinishedAnswer answer(bool chat) {
+FinishedAnswer finished(bool chat) {
   auto request = std::make_shared<GenerationRequest>();
   request->id = "req-1";
   request->prompts = {{1, 2}};
@@ -58,7 +52,7 @@ FinishedAnswer answer(bool chat) {
 
 TEST(RotatingLog, PublishesBySizeByAgeAndAtTheEnd) {
   const Scratch dir;
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   {
     RotatingLog log(dir.root(), "t", {20, 60}, clock);
     log.append("first line");
@@ -86,7 +80,7 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
   const Scratch dir;
   put(dir / "t-old.jsonl.partial", "a line\n");
   put(dir / "unrelated.partial", "x");
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   RotatingLog log(dir.root(), "t", {}, clock);
   EXPECT_EQ(get(dir / "t-old.jsonl"), "a line\n");
   EXPECT_TRUE(fs::exists(dir / "unrelated.partial"));
@@ -95,7 +89,7 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
 
 TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   const Scratch dir;
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   Metrics metrics;
   RecorderOptions options;
   options.record_dir = dir / "traffic";
@@ -104,10 +98,10 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   options.draft = std::string(64, 'b');
   {
     Recorder recorder(options, metrics, clock);
-    recorder.record(answer(true));
-    recorder.record(answer(false));
+    recorder.record(finished(true));
+    recorder.record(finished(false));
     recorder.stop();
-    recorder.record(answer(false));  // after the end: ignored
+    recorder.record(finished(false));  // after the end: ignored
   }
   const auto files = names(dir / "traffic");
   ASSERT_EQ(files.size(), 1u);
@@ -145,12 +139,12 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
 
 TEST(Recorder, AcceptanceAloneHoldsNoText) {
   const Scratch dir;
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   Metrics metrics;
   RecorderOptions options;
   options.acceptance_log = dir / "acceptance.jsonl";
   Recorder recorder(options, metrics, clock);
-  recorder.record(answer(true));
+  recorder.record(finished(true));
   recorder.stop();
   EXPECT_EQ(lines(dir / "acceptance.jsonl").size(), 1u);
   EXPECT_EQ(names(dir.root()).size(), 1u);
@@ -158,15 +152,15 @@ TEST(Recorder, AcceptanceAloneHoldsNoText) {
 
 TEST(Recorder, ADiskThatFailsLosesRecordsAndNothingElse) {
   const Scratch dir;
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   Metrics metrics;
   RecorderOptions options;
   options.record_dir = dir / "traffic";
   Recorder recorder(options, metrics, clock);
   fs::remove_all(dir / "traffic");
   put(dir / "traffic", "a file where the directory was");
-  recorder.record(answer(true));
-  recorder.record(answer(true));
+  recorder.record(finished(true));
+  recorder.record(finished(true));
   recorder.stop();
   EXPECT_NE(metrics.text(0, 0, 0).find("specdec:records_lost_total 2"), std::string::npos) << metrics.text(0, 0, 0);
   expect_error(ErrorKind::kIo, {"--acceptance-log"}, [&] {

@@ -1,4 +1,5 @@
 #include "deploy/serve/scheduler.h"
+#include "tests/base/manual_clock.h"
 
 #include <gtest/gtest.h>
 
@@ -8,12 +9,6 @@
 
 namespace specdec::deploy {
 namespace {
-
-class FakeClock final : public Clock {
- public:
-  double seconds() const override { return 100; }
-  int64_t unix_seconds() const override { return 1700000000; }
-};
 
 struct Collected {
   std::string text;
@@ -64,7 +59,7 @@ struct Bench {
   FakeRunner runner;
   RequestQueue queue;
   Metrics metrics;
-  FakeClock clock;
+  specdec::testing::ManualClock clock;
   std::vector<FinishedAnswer> finished;
   std::unique_ptr<Scheduler> scheduler;
 };

@@ -6,24 +6,16 @@
 #include <thread>
 
 #include "base/json.h"
+#include "tests/base/scratch.h"
 #include "tests/text/shared_data.h"
 
 namespace specdec::text {
 namespace {
 
 using test::shared_data;
-using test::TemporaryDirectory;
-
-std::string error_of(const std::function<void()>& f, ErrorKind kind) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+using testing::error_of;
+using testing::put;
+using testing::Scratch;
 
 std::string render(const std::string& source, const std::vector<ChatMessage>& messages = {{"user", "hi"}}) {
   return ChatTemplate(source, "<s>", "</s>").render(messages, false);
@@ -117,25 +109,25 @@ TEST(ChatTemplate, InvalidUtf8IsRefused) {
 }
 
 TEST(ChatTemplate, LoadsFromEveryPlaceInOrder) {
-  TemporaryDirectory d;
-  EXPECT_FALSE(ChatTemplate::load(d.path()));
-  d.write("tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "chat_template": [{"name": "tool_use", "template": "t"},
+  Scratch d;
+  EXPECT_FALSE(ChatTemplate::load(d.root()));
+  put(d / "tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "chat_template": [{"name": "tool_use", "template": "t"},
       {"name": "default", "template": "list {{ bos_token }}"}]})");
-  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "list <b>");
-  d.write("chat_template.json", R"({"chat_template": "json {{ bos_token }}"})");
-  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "json <b>");
-  d.write("chat_template.jinja", "jinja {{ bos_token }}");
-  EXPECT_EQ(ChatTemplate::load(d.path())->render({}, false), "jinja <b>");
+  EXPECT_EQ(ChatTemplate::load(d.root())->render({}, false), "list <b>");
+  put(d / "chat_template.json", R"({"chat_template": "json {{ bos_token }}"})");
+  EXPECT_EQ(ChatTemplate::load(d.root())->render({}, false), "json <b>");
+  put(d / "chat_template.jinja", "jinja {{ bos_token }}");
+  EXPECT_EQ(ChatTemplate::load(d.root())->render({}, false), "jinja <b>");
 }
 
 TEST(ChatTemplate, BadFilesNameThemselves) {
-  TemporaryDirectory d;
-  d.write("tokenizer_config.json", R"({"chat_template": 3})");
-  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("tokenizer_config.json"), std::string::npos);
-  d.write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
-  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("default"), std::string::npos);
-  d.write("chat_template.jinja", "{{ unclosed");
-  EXPECT_NE(error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel).find("chat_template.jinja"), std::string::npos);
+  Scratch d;
+  put(d / "tokenizer_config.json", R"({"chat_template": 3})");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("tokenizer_config.json"), std::string::npos);
+  put(d / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("default"), std::string::npos);
+  put(d / "chat_template.jinja", "{{ unclosed");
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("chat_template.jinja"), std::string::npos);
 }
 
 TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
@@ -215,9 +207,9 @@ TEST(ChatTemplateAttacks, ThatKillTheRendererAreRefused) {
 }
 
 TEST(ChatTemplateAttacks, LoadVetsWithTheDefaultLimits) {
-  TemporaryDirectory d;
-  d.write("chat_template.jinja", lethal_attacks().front().source);
-  const std::string message = error_of([&] { ChatTemplate::load(d.path()); }, ErrorKind::kModel);
+  Scratch d;
+  put(d / "chat_template.jinja", lethal_attacks().front().source);
+  const std::string message = error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel);
   EXPECT_NE(message.find("chat_template.jinja: a probe"), std::string::npos) << message;
   EXPECT_NE(message.find("512 MiB, 2 s"), std::string::npos) << message;
 }

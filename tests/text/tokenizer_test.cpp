@@ -11,24 +11,16 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/philox.h"
+#include "tests/base/scratch.h"
 #include "tests/text/shared_data.h"
 
 namespace specdec::text {
 namespace {
 
 using test::shared_data;
-using test::TemporaryDirectory;
-
-std::string error_of(const std::function<void()>& f, ErrorKind kind) {
-  try {
-    f();
-  } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kind) << e.what();
-    return e.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
-}
+using testing::error_of;
+using testing::put;
+using testing::Scratch;
 
 const Json kByteLevelDecoder = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
 
@@ -42,7 +34,7 @@ const Tokenizer& loaded(const fs::path& directory) {
 // Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is put together here as transformers' converter does.
 fs::path gpt2() { return shared_data() / "tokenizers/gpt2"; }
 
-void write_tinyllama(const TemporaryDirectory& d) {
+void write_tinyllama(const Scratch& d) {
   Json t = read_json(shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
   Json added = Json::array();
   for (Json token : t["added_tokens"])
@@ -55,11 +47,11 @@ void write_tinyllama(const TemporaryDirectory& d) {
   const Json bos = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   t["post_processor"]["single"] = {bos, a};
   t["post_processor"]["special_tokens"] = {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}};
-  d.write("tokenizer.json", t.dump());
-  d.write("tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
+  put(d / "tokenizer.json", t.dump());
+  put(d / "tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
 }
 
-void write_qwen(const TemporaryDirectory& d, const std::string& merges_file = "merges_lf.txt") {
+void write_qwen(const Scratch& d, const std::string& merges_file = "merges_lf.txt") {
   const fs::path from = shared_data() / "tokenizers/qwen2";
   Json merges = Json::array();
   std::ifstream lines(from / merges_file);
@@ -82,8 +74,8 @@ void write_qwen(const TemporaryDirectory& d, const std::string& merges_file = "m
                   {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", ""},
                              {"end_of_word_suffix", ""}, {"fuse_unk", false}, {"byte_fallback", false},
                              {"vocab", read_json(from / "vocab.json")}, {"merges", merges}}}};
-  d.write("tokenizer.json", t.dump());
-  d.write("tokenizer_config.json", read_file(from / "tokenizer_config.json"));
+  put(d / "tokenizer.json", t.dump());
+  put(d / "tokenizer_config.json", read_file(from / "tokenizer_config.json"));
 }
 
 struct Case {
@@ -129,9 +121,9 @@ TEST(TokenizerParity, Gpt2) {
 
 TEST(TokenizerParity, TinyLlama) {
   SKIP_WITHOUT(shared_data());
-  TemporaryDirectory d;
+  Scratch d;
   write_tinyllama(d);
-  const Tokenizer tokenizer(d.path());
+  const Tokenizer tokenizer(d.root());
   EXPECT_EQ(tokenizer.vocab_size(), 32000);
   EXPECT_EQ(tokenizer.bos_id(), 1);
   EXPECT_EQ(tokenizer.eos_id(), 2);
@@ -140,9 +132,9 @@ TEST(TokenizerParity, TinyLlama) {
 
 TEST(TokenizerParity, Qwen) {
   SKIP_WITHOUT(shared_data());
-  TemporaryDirectory d;
+  Scratch d;
   write_qwen(d);
-  const Tokenizer tokenizer(d.path());
+  const Tokenizer tokenizer(d.root());
   EXPECT_EQ(tokenizer.vocab_size(), 151646);
   EXPECT_EQ(tokenizer.bos_id(), -1);
   EXPECT_EQ(tokenizer.eos_token(), "<|im_end|>");
@@ -184,12 +176,12 @@ TEST(Tokenizer, Stories260K) {
 // add_bos_token of the configuration replaces the post-processor, as in transformers 5.
 TEST(Tokenizer, ConfigurationDecidesAboutBosAndEos) {
   SKIP_WITHOUT(shared_data());
-  TemporaryDirectory d;
+  Scratch d;
   write_tinyllama(d);
-  const std::vector<int32_t> plain = Tokenizer(d.path()).encode("Hi", false);
+  const std::vector<int32_t> plain = Tokenizer(d.root()).encode("Hi", false);
   const auto ids_with = [&](const std::string& flags) {
-    d.write("tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>")" + flags + "}");
-    return Tokenizer(d.path()).encode("Hi", true);
+    put(d / "tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>")" + flags + "}");
+    return Tokenizer(d.root()).encode("Hi", true);
   };
   auto with = [&](bool bos, bool eos) {
     std::vector<int32_t> ids = plain;
@@ -201,23 +193,23 @@ TEST(Tokenizer, ConfigurationDecidesAboutBosAndEos) {
   EXPECT_EQ(ids_with(R"(, "add_bos_token": false)"), with(false, false));
   EXPECT_EQ(ids_with(R"(, "add_bos_token": true, "add_eos_token": true)"), with(true, true));
   EXPECT_EQ(ids_with(R"(, "add_eos_token": true)"), with(false, true));
-  fs::remove(d.path() / "tokenizer_config.json");
-  d.write("special_tokens_map.json", R"({"eos_token": {"content": "</s>"}})");
-  EXPECT_EQ(Tokenizer(d.path()).eos_id(), 2);
-  EXPECT_EQ(Tokenizer(d.path()).bos_id(), -1);
+  fs::remove(d / "tokenizer_config.json");
+  put(d / "special_tokens_map.json", R"({"eos_token": {"content": "</s>"}})");
+  EXPECT_EQ(Tokenizer(d.root()).eos_id(), 2);
+  EXPECT_EQ(Tokenizer(d.root()).bos_id(), -1);
 }
 
 TEST(Tokenizer, StoredPaddingAndTruncationAreDropped) {
   SKIP_WITHOUT(gpt2());
-  TemporaryDirectory d;
+  Scratch d;
   Json t = read_json(gpt2() / "tokenizer.json", ErrorKind::kModel);
   const std::string text = "a b c d e f g h";
   const auto expected = loaded(gpt2()).encode(text, true);
   t["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
   t["padding"] = {{"strategy", {{"Fixed", 1000000000000}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
                   {"pad_id", 0}, {"pad_type_id", 0}, {"pad_token", "!"}};
-  d.write("tokenizer.json", t.dump());
-  EXPECT_EQ(Tokenizer(d.path()).encode(text, true), expected);
+  put(d / "tokenizer.json", t.dump());
+  EXPECT_EQ(Tokenizer(d.root()).encode(text, true), expected);
 }
 
 TEST(Tokenizer, InvalidInputIsAnError) {
@@ -231,7 +223,7 @@ TEST(Tokenizer, InvalidInputIsAnError) {
 
 // Every wrong file: Error(kModel), one line that starts with the file.
 TEST(Tokenizer, WrongFilesAreRefused) {
-  TemporaryDirectory d;
+  Scratch d;
   std::vector<std::pair<std::string, std::string>> bad = {
       {"empty", ""}, {"not JSON", "hello"}, {"null", "null"}, {"a list", "[]"}, {"no model", R"({"version": "1.0"})"},
       {"unknown version", R"({"version": "9", "model": {"type": "BPE", "vocab": {}, "merges": []}})"},
@@ -253,16 +245,17 @@ TEST(Tokenizer, WrongFilesAreRefused) {
   bad.push_back({"doubling normalizer", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"normalizer":{"type":"Sequence","normalizers":[)" + doubling + "]}}"});
   bad.push_back({"doubling decoder", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"decoder":{"type":"Sequence","decoders":[)" + doubling + "]}}"});
   for (const auto& [name, text] : bad) {
-    const std::string file = d.write("tokenizer.json", text).string();
-    const std::string message = error_of([&] { Tokenizer{d.path()}; }, ErrorKind::kModel);
+    const std::string file = (d / "tokenizer.json").string();
+    put(file, text);
+    const std::string message = error_of([&] { Tokenizer{d.root()}; }, ErrorKind::kModel);
     EXPECT_TRUE(message.starts_with(file + ": ")) << name << ": " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << name;
     EXPECT_LT(message.size(), file.size() + 400) << name;
   }
-  fs::remove(d.path() / "tokenizer.json");
-  EXPECT_THROW(Tokenizer{d.path()}, Error);
-  fs::create_directory(d.path() / "tokenizer.json");
-  error_of([&] { Tokenizer{d.path()}; }, ErrorKind::kModel);
+  fs::remove(d / "tokenizer.json");
+  EXPECT_THROW(Tokenizer{d.root()}, Error);
+  fs::create_directory(d / "tokenizer.json");
+  error_of([&] { Tokenizer{d.root()}; }, ErrorKind::kModel);
 }
 
 TEST(Tokenizer, WrongFilesOfTheWildAreRefused) {
@@ -277,18 +270,18 @@ TEST(Tokenizer, WrongFilesOfTheWildAreRefused) {
 TEST(Tokenizer, TruncatedFilesNeverCrash) {
   const fs::path source = shared_data() / "models/stories260K/tokenizer.json";
   SKIP_WITHOUT(source);
-  TemporaryDirectory d;
+  Scratch d;
   const std::string whole = read_file(source);
   for (size_t size = 0; size < whole.size(); size += whole.size() / 97) {
-    d.write("tokenizer.json", whole.substr(0, size));
-    EXPECT_THROW(Tokenizer{d.path()}, Error) << size;
+    put(d / "tokenizer.json", whole.substr(0, size));
+    EXPECT_THROW(Tokenizer{d.root()}, Error) << size;
   }
   for (uint64_t i = 0; i < 150; ++i) {  // one changed byte: an error, or a tokenizer that works
     std::string changed = whole;
     changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^= static_cast<char>(1u << (i % 7));
-    d.write("tokenizer.json", changed);
+    put(d / "tokenizer.json", changed);
     try {
-      const Tokenizer tokenizer(d.path());
+      const Tokenizer tokenizer(d.root());
       tokenizer.decode(tokenizer.encode("Once upon a time", true), true);
     } catch (const Error& e) {
       EXPECT_TRUE(e.kind() == ErrorKind::kModel || e.kind() == ErrorKind::kData) << e.what();
@@ -298,10 +291,10 @@ TEST(Tokenizer, TruncatedFilesNeverCrash) {
 
 TEST(Tokenizer, MergesWithCarriageReturnsGiveTheSameIds) {
   SKIP_WITHOUT(shared_data());
-  TemporaryDirectory lf, crlf;
+  Scratch lf, crlf;
   write_qwen(lf);
   write_qwen(crlf, "merges.txt");
-  EXPECT_EQ(read_file(lf.path() / "tokenizer.json"), read_file(crlf.path() / "tokenizer.json"));
+  EXPECT_EQ(read_file(lf / "tokenizer.json"), read_file(crlf / "tokenizer.json"));
 }
 
 TEST(Tokenizer, IsUsedByManyThreads) {
@@ -381,9 +374,9 @@ TEST(IncrementalDecoder, ByteLevel) {
 
 TEST(IncrementalDecoder, ByteFallback) {
   SKIP_WITHOUT(shared_data());
-  TemporaryDirectory d;
+  Scratch d;
   write_tinyllama(d);
-  check_streaming(Tokenizer(d.path()));
+  check_streaming(Tokenizer(d.root()));
   check_streaming(Tokenizer(shared_data() / "models/stories260K"));
 }
 
@@ -437,19 +430,19 @@ TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
 
 // A token of no text must not become the context: the space after it would be stripped as if the text began there.
 TEST(IncrementalDecoder, EmptyTokensAreNoContext) {
-  TemporaryDirectory d;
-  d.write("tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"":0,"▁a":1},"unk_token":""},"decoder":{"type":"Sequence",
+  Scratch d;
+  put(d / "tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"":0,"▁a":1},"unk_token":""},"decoder":{"type":"Sequence",
       "decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}})");
-  const Tokenizer tokenizer(d.path());
+  const Tokenizer tokenizer(d.root());
   EXPECT_EQ(tokenizer.decode({1, 0, 1}, true), "a a");
   EXPECT_EQ(stream(tokenizer, {1, 0, 1}), "a a");
 }
 
 TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
-  TemporaryDirectory d;
-  d.write("tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"<pad>":0,"a":1,"|":2,"b":3},"unk_token":"<pad>"},
+  Scratch d;
+  put(d / "tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"<pad>":0,"a":1,"|":2,"b":3},"unk_token":"<pad>"},
       "decoder":{"type":"CTC","pad_token":"<pad>","word_delimiter_token":"|","cleanup":true}})");
-  const Tokenizer tokenizer(d.path());
+  const Tokenizer tokenizer(d.root());
   IncrementalDecoder decoder(tokenizer);
   for (const int32_t id : {1, 1, 2, 0, 3}) EXPECT_EQ(decoder.push(id), "");
   EXPECT_EQ(decoder.finish(), tokenizer.decode({1, 1, 2, 0, 3}, true));

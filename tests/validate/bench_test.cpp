@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "deploy/bench/run.h"
+#include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::deploy {
@@ -10,13 +11,7 @@ namespace {
 
 using decode::toy::Model;
 using decode::toy::random_logits;
-
-class ManualClock final : public Clock {
- public:
-  double seconds() const override { return now; }
-  int64_t unix_seconds() const override { return 0; }
-  double now = 5;
-};
+using specdec::testing::ManualClock;
 
 // The target is like the draft, so every step emits K + 1 tokens; a target pass takes a second.
 TEST(BenchRun, TimesAndLatencies) {

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/decode/sampler.h"
+#include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::deploy {
@@ -185,12 +186,7 @@ TEST(Sampled, WrongRulesFail) {
 }
 
 TEST(Sampled, StopsByTheClockButTestsEveryContext) {
-  class Running final : public Clock {
-   public:
-    double seconds() const override { return now += 10; }
-    int64_t unix_seconds() const override { return 0; }
-    mutable double now = 0;
-  } clock;
+  const specdec::testing::ManualClock clock(0, 10);
   Model target(16, random_logits(1)), draft(16, random_logits(2));
   SampledOptions o;
   o.seconds = 1;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::deploy {
@@ -10,33 +11,19 @@ namespace {
 
 using decode::toy::Model;
 using decode::toy::random_logits;
-
-// Moves only when somebody does work: tests read no real time.
-class ManualClock final : public Clock {
- public:
-  double seconds() const override { return now; }
-  int64_t unix_seconds() const override { return 0; }
-  mutable double now = 100;
-};
+using specdec::testing::ManualClock;
 
 // A toy model whose passes take `base + row · rows` seconds.
-class TimedModel final : public decode::CausalModel {
+class TimedModel final : public decode::ForwardingModel {
  public:
-  TimedModel(Model& model, ManualClock& clock, double base, double row) : model_(model), clock_(clock), base_(base), row_(row) {}
-  int64_t vocab_size() const override { return model_.vocab_size(); }
-  int64_t max_length() const override { return model_.max_length(); }
-  decode::SequenceId open() override { return model_.open(); }
-  void close(decode::SequenceId s) override { model_.close(s); }
-  int64_t length(decode::SequenceId s) const override { return model_.length(s); }
-  void truncate(decode::SequenceId s, int64_t n) override { model_.truncate(s, n); }
+  TimedModel(Model& model, ManualClock& clock, double base, double row) : ForwardingModel(model), clock_(clock), base_(base), row_(row) {}
   void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
     clock_.now += base_;
     for (const auto& e : extensions) clock_.now += row_ * static_cast<double>(e.num_logits);
-    model_.extend(extensions, out);
+    ForwardingModel::extend(extensions, out);
   }
 
  private:
-  Model& model_;
   ManualClock& clock_;
   double base_, row_;
 };

@@ -10,15 +10,9 @@
 namespace specdec::deploy {
 
 // Adds up the time of a model's passes.
-class StepperRunner::TimedModel final : public decode::CausalModel {
+class StepperRunner::TimedModel final : public decode::ForwardingModel {
  public:
-  TimedModel(decode::CausalModel& model, const Clock& clock) : model_(model), clock_(clock) {}
-  int64_t vocab_size() const override { return model_.vocab_size(); }
-  int64_t max_length() const override { return model_.max_length(); }
-  decode::SequenceId open() override { return model_.open(); }
-  void close(decode::SequenceId sequence) override { model_.close(sequence); }
-  int64_t length(decode::SequenceId sequence) const override { return model_.length(sequence); }
-  void truncate(decode::SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }
+  TimedModel(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
   void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
     struct Timer {
       const Clock& clock;
@@ -26,13 +20,12 @@ class StepperRunner::TimedModel final : public decode::CausalModel {
       double started = clock.seconds();
       ~Timer() { sum += clock.seconds() - started; }
     } timer{clock_, seconds};
-    model_.extend(extensions, out);
+    ForwardingModel::extend(extensions, out);
   }
 
   double seconds = 0;
 
  private:
-  decode::CausalModel& model_;
   const Clock& clock_;
 };
 
