@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
+#include "deploy/generate/model_argument.h"
 #include "engine/decode/model_runner.h"
 
 namespace specdec::deploy {

@@ -29,26 +29,26 @@ Histogram& histogram(prometheus::Registry& registry, const char* name, const cha
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
 }
 
-// One counter a position, made when it is first needed, so that an unused position has no series.
-class PositionCounters {
- public:
-  PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : family_(counters(registry, name, help)) {}
-  void add(size_t position, double value) {
-    position = std::min(position, Metrics::kPositions - 1);
-    if (!at_[position]) at_[position] = &family_.Add({{"position", std::to_string(position)}});
-    at_[position]->Increment(value);
-  }
-
- private:
-  Family<Counter>& family_;
-  Counter* at_[Metrics::kPositions] = {};
-};
-
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
 
 }  // namespace
 
 struct Metrics::Series {
+  // One counter a position, made when it is first needed, so that an unused position has no series.
+  class PositionCounters {
+   public:
+    PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : family_(counters(registry, name, help)) {}
+    void add(size_t position, double value) {
+      position = std::min(position, Metrics::kPositions - 1);
+      if (!at_[position]) at_[position] = &family_.Add({{"position", std::to_string(position)}});
+      at_[position]->Increment(value);
+    }
+
+   private:
+    Family<Counter>& family_;
+    Counter* at_[Metrics::kPositions] = {};
+  };
+
   prometheus::Registry registry;
   Counter& drafts = counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
   Counter& plain_steps = counter(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a drafted token (K = 0).");

@@ -15,6 +15,7 @@
 #include "data/shard_writer.h"
 #include "deploy/bench/bench.h"
 #include "engine/model/weights.h"
+#include "tests/base/scratch.h"
 #include "tests/text/shared_data.h"
 
 namespace specdec::deploy {
@@ -64,9 +65,9 @@ class Validate : public ::testing::Test {
     write_model(draft(), 1, 0.25);
     write_data("unknown");
   }
-  fs::path target() const { return folder_.path() / "target"; }
-  fs::path draft() const { return folder_.path() / "draft"; }
-  fs::path data() const { return folder_.path() / "data"; }
+  fs::path target() const { return folder_ / "target"; }
+  fs::path draft() const { return folder_ / "draft"; }
+  fs::path data() const { return folder_ / "data"; }
 
   void write_data(const std::string& written_by) {
     const Fingerprint f = fingerprint_model(target());
@@ -101,7 +102,7 @@ class Validate : public ::testing::Test {
     o.target = target();
     o.draft = draft();
     o.data = data();
-    o.out = folder_.path() / "out";
+    o.out = folder_ / "out";
     o.rollout_tokens = 16;
     o.speed_prompts = 3;
     o.speed_tokens = 12;
@@ -115,7 +116,7 @@ class Validate : public ::testing::Test {
     return run_validate(o, kClock);
   }
 
-  test::TemporaryDirectory folder_;
+  specdec::testing::Scratch folder_;
 };
 
 TEST_F(Validate, EveryPartAndItsFiles) {
@@ -175,14 +176,14 @@ TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
 }
 
 TEST_F(Validate, StaleComesFirst) {
-  write_model(folder_.path() / "other", 9);
+  write_model(folder_ / "other", 9);
   DraftBinding binding;
-  binding.target = fingerprint_model(folder_.path() / "other");
+  binding.target = fingerprint_model(folder_ / "other");
   binding.kind = "model";
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   ValidateOptions o = options();
-  o.data = folder_.path() / "nowhere";  // not even looked at
+  o.data = folder_ / "nowhere";  // not even looked at
   const Validation v = run_validate(o, kClock);
   EXPECT_EQ(v.report.verdict, "stale");
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
@@ -208,8 +209,8 @@ TEST_F(Validate, BaselineIsComparedByRequest) {
   o.parts = "acceptance";
   o.contexts = "data";
   write_validation(run_validate(o, kClock), o.out);
-  write_model(folder_.path() / "better", 1, 0.05);
-  o.draft = folder_.path() / "better";
+  write_model(folder_ / "better", 1, 0.05);
+  o.draft = folder_ / "better";
   o.baseline = fs::path(o.out) / "report.json";
   const ValidationReport r = run_validate(o, kClock).report;
   ASSERT_TRUE(r.baseline.has_value());
@@ -240,7 +241,7 @@ ErrorKind kind_of(const ValidateOptions& o) {
 TEST_F(Validate, BadInput) {
   const auto usage = [&](const std::function<void(ValidateOptions&)>& change) {
     ValidateOptions o = options();
-    o.data = folder_.path() / "nowhere";  // options are judged before anything is read
+    o.data = folder_ / "nowhere";  // options are judged before anything is read
     change(o);
     EXPECT_EQ(kind_of(o), ErrorKind::kUsage);
   };
@@ -253,10 +254,10 @@ TEST_F(Validate, BadInput) {
   usage([](auto& o) { o.sampling.temperature = -1; });
   usage([](auto& o) { o.max_requests = -1; });
   ValidateOptions o = options();
-  o.data = folder_.path() / "nowhere";
+  o.data = folder_ / "nowhere";
   EXPECT_EQ(kind_of(o), ErrorKind::kData);
   o = options();
-  o.draft = folder_.path() / "nowhere";
+  o.draft = folder_ / "nowhere";
   EXPECT_EQ(kind_of(o), ErrorKind::kModel);
   o = options();
   o.draft = "";
@@ -270,10 +271,10 @@ TEST_F(Validate, BadInput) {
 }
 
 TEST_F(Validate, BenchOnTheSameData) {
-  write_model(folder_.path() / "better", 1, 0.05);
+  write_model(folder_ / "better", 1, 0.05);
   BenchOptions o;
   o.target = target();
-  o.drafts = {draft(), folder_.path() / "better"};
+  o.drafts = {draft(), folder_ / "better"};
   o.data = data();
   o.ks = {2, -1};
   o.batches = {1, 2};
@@ -296,12 +297,12 @@ TEST_F(Validate, BenchOnTheSameData) {
   }
   EXPECT_GT(r.rows[3].counts.draft_efficiency(), 0);
   EXPECT_EQ(r.rows[1].name, "draft");
-  write_bench(r, folder_.path() / "bench");
-  EXPECT_EQ(read_json(folder_.path() / "bench" / "bench.json")["rows"].size(), 10u);
-  EXPECT_TRUE(fs::exists(folder_.path() / "bench" / "bench.html"));
+  write_bench(r, folder_ / "bench");
+  EXPECT_EQ(read_json(folder_ / "bench" / "bench.json")["rows"].size(), 10u);
+  EXPECT_TRUE(fs::exists(folder_ / "bench" / "bench.html"));
 
   DraftBinding binding;
-  binding.target = fingerprint_model(folder_.path() / "better");
+  binding.target = fingerprint_model(folder_ / "better");
   binding.kind = "model";
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
@@ -320,11 +321,11 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   SKIP_WITHOUT(target);
   SKIP_WITHOUT(draft);
   SKIP_WITHOUT(texts);
-  const test::TemporaryDirectory folder;
+  const specdec::testing::Scratch folder;
   data::IngestOptions ingest;
   ingest.sources = {texts};
   ingest.target = target;
-  ingest.out = folder.path() / "data";
+  ingest.out = folder / "data";
   ingest.min_chars = 101;
   ingest.limit = 200;
   ingest.holdout = 1;
