@@ -37,7 +37,6 @@ asan tsan:
 
 fuzz:
 	@$(MAKE) --no-print-directory build PRESET=fuzz
-	@$(ENV) && ctest --test-dir build-fuzz --output-on-failure -j $(JOBS) --no-tests=error
 
 clean:
 	rm -rf build build-* dist

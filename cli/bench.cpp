@@ -34,7 +34,7 @@ void add_bench(Cli& cli) {
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")->required()->expected(1, 64);
   sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for bench.json and bench.html")->required();
+  sub->add_option("--out", options->out, "Directory for bench.json, bench.html and bench.md")->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option_function<std::vector<std::string>>(
          "--ks", [options](const std::vector<std::string>& words) { options->ks = parse_list("--ks", words, true); },

@@ -35,7 +35,7 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
     sub.add_option(name, value, help)->capture_default_str()->group("Training");
   };
-  flag("--loss", o.loss, "ce | kl | tv | lk_hybrid (KL that turns into total variation as acceptance grows)");
+  flag("--loss", o.loss, "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
   flag("--lr", o.learning_rate, "Peak learning rate, 0 = 0.002 * min(1, 64 / the draft's hidden size)");

@@ -13,7 +13,7 @@ void add_validate(Cli& cli) {
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
   sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for report.json and report.html")->required();
+  sub->add_option("--out", options->out, "Directory for report.json, report.html and report.md")->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option("--contexts", options->contexts,
                   "target: text the target did not write is answered anew by it | data: the text as it is")

@@ -30,6 +30,24 @@ inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   return y * std::bit_cast<float>(exponent);
 }
 
+// log(x) for normal x > 0: the mantissa in [sqrt(1/2), sqrt(2)) and the degree-8 polynomial of Cephes logf (2 ulp).
+inline __attribute__((always_inline)) float log_positive(float x) {
+  const int32_t bits = std::bit_cast<int32_t>(x) - 0x3f3504f3;
+  const float exponent = static_cast<float>(bits >> 23);
+  const float f = std::bit_cast<float>((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
+  float y = 7.0376836292e-2f;
+  y = y * f - 1.1514610310e-1f;
+  y = y * f + 1.1676998740e-1f;
+  y = y * f - 1.2420140846e-1f;
+  y = y * f + 1.4249322787e-1f;
+  y = y * f - 1.6668057665e-1f;
+  y = y * f + 2.0000714765e-1f;
+  y = y * f - 2.4999993993e-1f;
+  y = y * f + 3.3333331174e-1f;
+  const float square = f * f;
+  return f + (y * f * square - 0.5f * square + exponent * -2.12194440e-4f) + exponent * 0.693359375f;
+}
+
 inline __attribute__((always_inline)) float row_max(const float* x, int64_t n) {
   float best = x[0];
 #pragma omp simd reduction(max : best)
@@ -66,8 +84,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     inside += y < x ? y : 0.0f;
   }
   // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. Comparisons hide a NaN, this sum does not.
-  const float kl = cross * scale_a - std::log(sum_a) + std::log(sum_b);
-  return {kl, std::isnan(kl) ? kl : overlap, inside};
+  const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
+  return {kl, std::isnan(kl) ? kl : overlap, inside, max_a, max_b, log_a, log_b};
 }
 
 SPECDEC_CLONES
@@ -80,6 +98,35 @@ void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigure
     const float centred = y < x ? inside - 1.0f : inside;
     grad[i] = kl_weight * (y - x) + tv_weight * y * centred;
   }
+}
+
+SPECDEC_CLONES
+Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
+                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights, float* grad) {
+  const float max_a = figures.max_target, max_b = figures.max_draft, log_a = figures.log_sum_target, log_b = figures.log_sum_draft;
+  const float beta = weights.beta, rest = 1.0f - beta, rkl_weight = weights.rkl, jsd_weight = weights.jsd;
+  float rkl = 0, left = 0, right = 0;
+  for (int pass = 0; pass < 2; ++pass) {
+    float sum_rkl = 0, sum_left = 0, sum_right = 0;
+#pragma omp simd reduction(+ : sum_rkl, sum_left, sum_right)
+    for (int64_t i = 0; i < vocab; ++i) {
+      float a = (target[i] - max_a) * inverse_temperature, b = (draft[i] - max_b) * inverse_temperature;
+      a = (a < -87.0f ? -87.0f : a) - log_a;
+      b = (b < -87.0f ? -87.0f : b) - log_b;
+      const float x = p[i], y = q[i], m = beta * x + rest * y;
+      const float log_m = log_positive(m < 1.17549435e-38f ? 1.17549435e-38f : m);
+      if (pass == 0) {
+        sum_rkl += y * (b - a);
+        sum_left += x * (a - log_m);
+        sum_right += y * (b - log_m);
+      } else {
+        grad[i] += y * (rkl_weight * (b - a - rkl) + jsd_weight * rest * (b - log_m - right));
+      }
+    }
+    if (pass == 1) break;
+    rkl = sum_rkl, left = sum_left, right = sum_right;
+  }
+  return {rkl, beta * left + rest * right};
 }
 
 SPECDEC_CLONES

@@ -1,6 +1,6 @@
 // One row of the distillation losses on host memory: softmax of both models, overlap, and the gradient in the draft's logits.
 // Two passes of exponentials instead of stored probabilities: the rows stay in the first-level cache. A NaN or +inf logit
-// makes the row's figures NaN; -inf is a token without probability.
+// makes the row's figures NaN. A token is never less likely than e^-87 of the likeliest, so that reversed divergences stay finite.
 #pragma once
 
 #include <cstdint>
@@ -8,18 +8,33 @@
 namespace specdec::distill {
 
 struct RowFigures {
-  float loss = 0;     // KL(p ‖ q), or cross entropy of the label
-  float overlap = 0;  // Σ min(p, q) = 1 − TV
-  float inside = 0;   // Σ q over q < p: what the gradient of TV is centred by
+  float kl = 0;           // KL(p ‖ q)
+  float overlap = 0;      // Σ min(p, q) = 1 − TV
+  float inside = 0;       // Σ q over q < p: what the gradient of TV is centred by
+  float max_target = 0, max_draft = 0;
+  float log_sum_target = 0, log_sum_draft = 0;  // of exp((logit − max) · inverse_temperature)
 };
 
 // p[V] = softmax(target · inverse_temperature), q[V] likewise of the draft.
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float* p, float* q);
 
 // grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < p]); `figures` and p, q from overlap_row. grad may be q.
-// d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q).
+// d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q). −log α has the gradient of TV over α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad);
+
+struct DivergenceWeights {
+  float rkl = 0, jsd = 0;
+  float beta = 0.5f;
+};
+struct Divergences {
+  float rkl = 0;  // Σ q log(q / p)
+  float jsd = 0;  // β Σ p log(p / m) + (1 − β) Σ q log(q / m), m = β p + (1 − β) q
+};
+// Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must not be p or q. For a loss Σ f(q): d/dz = q (f' − Σ q f');
+// f' of RKL is log(q / p), of JSD (1 − β) log(q / m), each up to a constant.
+Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
+                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights, float* grad);
 
 // Cross entropy of `label` under softmax(draft · inverse_temperature); grad[V] = weight · (q − onehot).
 float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <tuple>
 #include <vector>
 
 #include "base/error.h"
@@ -17,36 +19,84 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
-struct Weights {
-  double kl, tv;
+// The mix once the mean acceptance of the rows is known: the hybrid is KL and TV.
+LossMix resolve(LossMix mix, double eta, double acceptance) {
+  const double lambda = std::exp(-eta * acceptance);
+  mix.kl += mix.lk_hybrid * lambda;
+  mix.tv += mix.lk_hybrid * (1 - lambda);
+  mix.lk_hybrid = 0;
+  return mix;
+}
+
+// Sums over rows, then means.
+struct Totals {
+  double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, overlap = 0;
+  void add(const Totals& t) {
+    ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap;
+  }
 };
 
-Weights weights_of(const LossOptions& options, double acceptance) {
-  switch (options.loss) {
-    case Loss::kKl:
-      return {1, 0};
-    case Loss::kTv:
-      return {0, 1};
-    case Loss::kLkHybrid: {
-      const double lambda = std::exp(-options.eta * acceptance);
-      return {lambda, 1 - lambda};
-    }
-    case Loss::kCrossEntropy:
-      return {0, 0};
-  }
-  throw Error(ErrorKind::kInternal, "losses: unknown loss");
+// `mix` resolved.
+void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResult& result) {
+  const auto n = static_cast<double>(count);
+  result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
+  result.kl_weight = mix.kl;
+  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // 0 · inf is nothing
+  result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) + term(mix.jsd, sums.jsd / n) +
+                term(mix.tv, 1 - result.acceptance) + term(mix.nla, sums.nla / n);
+  if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
 }
 
 // One more than a row's share of work that is worth a thread.
 int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 
-// Host rows through distill/loss_rows: figures of every row first (λ needs their mean), then gradients.
+// Host memory: what every row needs.
+struct HostRows {
+  const float *target, *draft;  // [T, V]
+  const int64_t *labels, *rows;
+  int64_t vocab, count;
+  float inverse;                // 1 / temperature
+};
+
+double mean_overlap(const HostRows& in) {
+  std::vector<double> overlap(static_cast<size_t>(in.count));
+  at::parallel_for(0, in.count, grain(in.vocab), [&](int64_t begin, int64_t end) {
+    std::vector<float> p(static_cast<size_t>(in.vocab)), q(p.size());
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = in.rows[i] * in.vocab;
+      overlap[static_cast<size_t>(i)] = overlap_row(in.target + at, in.draft + at, in.vocab, in.inverse, p.data(), q.data()).overlap;
+    }
+  });
+  return std::accumulate(overlap.begin(), overlap.end(), 0.0) / static_cast<double>(in.count);
+}
+
+// Figures and gradient of one row against the target. p[V], q[V]: room.
+Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, float* p, float* q, float* grad) {
+  const float *target = in.target + row * in.vocab, *draft = in.draft + row * in.vocab;
+  const RowFigures f = overlap_row(target, draft, in.vocab, in.inverse, p, q);
+  Totals t{.kl = f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
+  overlap_grad(p, q, in.vocab, f, static_cast<float>(mix.kl * scale), static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
+  if (mix.rkl > 0 || mix.jsd > 0) {
+    const DivergenceWeights w{static_cast<float>(mix.rkl * scale), static_cast<float>(mix.jsd * scale), static_cast<float>(mix.beta)};
+    const Divergences d = add_divergences(target, draft, p, q, in.vocab, in.inverse, f, w, grad);
+    t.rkl = d.rkl, t.jsd = d.jsd;
+  }
+  if (mix.ce > 0) {
+    const int64_t label = in.labels[row];
+    t.ce = f.log_sum_draft - (draft[label] - f.max_draft) * in.inverse;
+    const auto weight = static_cast<float>(mix.ce * scale);
+    for (int64_t v = 0; v < in.vocab; ++v) grad[v] += weight * q[v];
+    grad[label] -= weight;
+  }
+  return t;
+}
+
 LossResult host_loss(const LossOptions& options, const LossInput& in) {
   const at::Tensor draft = in.draft.detach().to(at::kFloat).contiguous();
+  const at::Tensor target = in.target.defined() ? in.target.detach().to(at::kFloat).contiguous() : at::Tensor();
   at::Tensor grad = at::empty_like(draft);
   const int64_t vocab = draft.size(1), count = in.rows.numel();
   const int64_t* rows = in.rows.const_data_ptr<int64_t>();
-  const float* b = draft.const_data_ptr<float>();
   float* g = grad.mutable_data_ptr<float>();
   for (int64_t i = 0, t = 0; t < draft.size(0); ++t) {
     if (i < count && rows[i] == t)
@@ -54,129 +104,104 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
     else
       std::fill_n(g + t * vocab, vocab, 0.0f);
   }
-  const float inverse = static_cast<float>(1 / options.temperature);
+  const HostRows host{target.defined() ? target.const_data_ptr<float>() : nullptr, draft.const_data_ptr<float>(),
+                      in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, vocab, count,
+                      static_cast<float>(1 / options.temperature)};
+  const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a look at all rows first
+  const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
   // The mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
-  std::vector<RowFigures> figures(static_cast<size_t>(count));
-  LossResult result;
-  if (options.loss == Loss::kCrossEntropy) {
-    const int64_t* labels = in.labels.const_data_ptr<int64_t>();
-    at::parallel_for(0, count, grain(vocab), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t t = rows[i];
-        figures[static_cast<size_t>(i)].loss =
-            cross_entropy_row(b + t * vocab, vocab, labels[t], inverse, static_cast<float>(scale), g + t * vocab);
-      }
-    });
-    for (const RowFigures& f : figures) result.loss += f.loss;
-    result.loss /= static_cast<double>(count);
-    result.acceptance = kNaN;
-  } else {
-    const at::Tensor target = in.target.detach().to(at::kFloat).contiguous();
-    const float* a = target.const_data_ptr<float>();
-    at::parallel_for(0, count, grain(vocab), [&](int64_t begin, int64_t end) {
-      std::vector<float> p(static_cast<size_t>(vocab)), q(static_cast<size_t>(vocab));
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t t = rows[i];
-        figures[static_cast<size_t>(i)] = overlap_row(a + t * vocab, b + t * vocab, vocab, inverse, p.data(), q.data());
-      }
-    });
-    double kl = 0, overlap = 0;
-    for (const RowFigures& f : figures) {
-      kl += f.loss;
-      overlap += f.overlap;
+  std::vector<Totals> figures(static_cast<size_t>(count));
+  at::parallel_for(0, count, grain(vocab), [&](int64_t begin, int64_t end) {
+    std::vector<float> p(static_cast<size_t>(vocab)), q(p.size());
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t t = rows[i];
+      Totals& f = figures[static_cast<size_t>(i)];
+      if (mix.needs_target())
+        f = divergence_row(host, t, mix, scale, p.data(), q.data(), g + t * vocab);
+      else
+        f.ce = cross_entropy_row(host.draft + t * vocab, vocab, host.labels[t], host.inverse, static_cast<float>(mix.ce * scale), g + t * vocab);
     }
-    kl /= static_cast<double>(count);
-    result.acceptance = overlap / static_cast<double>(count);
-    const Weights w = weights_of(options, result.acceptance);
-    at::parallel_for(0, count, grain(vocab), [&](int64_t begin, int64_t end) {
-      std::vector<float> p(static_cast<size_t>(vocab));
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t t = rows[i];
-        float* row = g + t * vocab;
-        const RowFigures f = overlap_row(a + t * vocab, b + t * vocab, vocab, inverse, p.data(), row);
-        overlap_grad(p.data(), row, vocab, f, static_cast<float>(w.kl * scale), static_cast<float>(w.tv * scale), row);
-      }
-    });
-    result.kl_weight = w.kl;
-    result.loss = (w.kl == 0 ? 0 : w.kl * kl) + (w.tv == 0 ? 0 : w.tv * (1 - result.acceptance));
-    if (std::isnan(kl)) result.loss = kNaN;
-  }
+  });
+  Totals sums;
+  for (const Totals& f : figures) sums.add(f);
+  LossResult result;
+  put_figures(mix, sums, count, result);
   result.grad = grad.to(in.draft.scalar_type());
   return result;
 }
 
-struct DeviceRows {
-  at::Tensor p, q, kl, overlap;
-};
+// log softmax with the floor of loss_rows.h; NaN and +inf make the row NaN.
+at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
+  const at::Tensor wide = logits.to(at::kFloat);
+  const at::Tensor x = ((wide - std::get<0>(wide.max(-1, true))) / temperature).clamp_min(-87.0);
+  return x - x.exp().sum(-1, true).log();
+}
 
-// The same figures with ATen operations, for a block of rows on any device.
-DeviceRows device_rows(const at::Tensor& target, const at::Tensor& draft, const at::Tensor& index, double temperature) {
-  const at::Tensor log_p = at::log_softmax(target.index_select(0, index).to(at::kFloat) / temperature, -1);
-  const at::Tensor log_q = at::log_softmax(draft.index_select(0, index).to(at::kFloat) / temperature, -1);
-  DeviceRows r{log_p.exp(), log_q.exp(), {}, {}};
-  // A token without probability in p adds nothing, whatever q says (0 · −∞).
-  r.kl = at::where(r.p > 0, r.p * (log_p - log_q), at::zeros({}, r.p.options())).sum(-1);
-  r.overlap = at::minimum(r.p, r.q).sum(-1);
-  return r;
+// The same with ATen operations for a block of rows on any device. `figures` [6]: sums in the order of Totals, fp64.
+// Returns the gradient [R, V] fp32, or nothing where only figures are wanted.
+at::Tensor device_block(const LossMix& mix, const at::Tensor& log_p, const at::Tensor& log_q, const at::Tensor& label, at::Tensor figures, bool gradient) {
+  const at::Tensor q = log_q.exp();
+  const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };
+  at::Tensor grad = at::zeros_like(q);
+  if (mix.ce > 0) {
+    count(0, -log_q.gather(1, label));
+    grad += mix.ce * q;
+    grad.scatter_add_(1, label, at::full(label.sizes(), -mix.ce, q.options()));
+  }
+  if (!log_p.defined()) return grad;
+  const at::Tensor p = log_p.exp(), overlap = at::minimum(p, q).sum(-1, true);
+  count(1, p * (log_p - log_q));
+  count(4, -overlap.log());
+  count(5, overlap);
+  if (!gradient) return {};
+  const at::Tensor below = q.lt(p).to(at::kFloat), inside = (q * below).sum(-1, true);
+  grad += mix.kl * (q - p) + (mix.tv + mix.nla / overlap) * q * (inside - below);
+  const auto centred = [&](const at::Tensor& slope) { return q * (slope - (q * slope).sum(-1, true)); };
+  if (mix.rkl > 0) {
+    count(2, q * (log_q - log_p));
+    grad += mix.rkl * centred(log_q - log_p);
+  }
+  if (mix.jsd > 0) {
+    const at::Tensor log_m = (mix.beta * p + (1 - mix.beta) * q).clamp_min(1.17549435e-38).log();
+    count(3, mix.beta * p * (log_p - log_m) + (1 - mix.beta) * q * (log_q - log_m));
+    grad += mix.jsd * (1 - mix.beta) * centred(log_q - log_m);
+  }
+  return grad;
 }
 
 // Blocks of rows keep the fp32 copies of large vocabularies small.
 LossResult device_loss(const LossOptions& options, const LossInput& in) {
-  const at::Tensor draft = in.draft.detach();
-  const at::Tensor rows = in.rows.to(draft.device());
+  const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device());
   const int64_t count = rows.numel(), vocab = draft.size(1);
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / vocab);
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   LossResult result;
   result.grad = at::zeros_like(draft);
-  at::Tensor kl = at::zeros({}, draft.options().dtype(at::kDouble)), overlap = kl.clone();
-  Weights w{0, 0};
-  const bool ce = options.loss == Loss::kCrossEntropy;
-  for (int pass = ce ? 1 : 0; pass < 2; ++pass) {
+  LossMix mix = options.mix;
+  at::Tensor figures;
+  for (const bool gradient : {false, true}) {
+    if (!gradient && mix.lk_hybrid == 0) continue;
+    figures = at::zeros({6}, draft.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < count; begin += block) {
       const at::Tensor index = rows.slice(0, begin, std::min(count, begin + block));
-      if (ce) {
-        const at::Tensor log_q = at::log_softmax(draft.index_select(0, index).to(at::kFloat) / options.temperature, -1);
-        const at::Tensor label = in.labels.to(draft.device()).index_select(0, index).unsqueeze(1);
-        kl -= log_q.gather(1, label).sum(at::kDouble);
-        at::Tensor g = log_q.exp();
-        g.scatter_add_(1, label, at::full(label.sizes(), -1.0, g.options()));
-        result.grad.index_copy_(0, index, g.mul_(scale).to(draft.scalar_type()));
-        continue;
-      }
-      const DeviceRows r = device_rows(in.target.detach(), draft, index, options.temperature);
-      if (pass == 0) {
-        kl += r.kl.sum(at::kDouble);
-        overlap += r.overlap.sum(at::kDouble);
-        continue;
-      }
-      const at::Tensor below = r.q.lt(r.p).to(at::kFloat);
-      const at::Tensor inside = (r.q * below).sum(-1, true);
-      const at::Tensor g = (r.q - r.p) * (w.kl * scale) + r.q * (inside - below) * (w.tv * scale);
-      result.grad.index_copy_(0, index, g.to(draft.scalar_type()));
+      const at::Tensor log_q = floored_log_softmax(draft.index_select(0, index), options.temperature);
+      const at::Tensor log_p = mix.needs_target() ? floored_log_softmax(in.target.detach().index_select(0, index), options.temperature) : at::Tensor();
+      const at::Tensor label = mix.ce > 0 ? in.labels.to(draft.device()).index_select(0, index).unsqueeze(1) : at::Tensor();
+      const at::Tensor grad = device_block(mix, log_p, log_q, label, figures, gradient);
+      if (gradient) result.grad.index_copy_(0, index, (grad * scale).to(draft.scalar_type()));
     }
-    if (!ce && pass == 0) {
-      result.acceptance = overlap.item<double>() / static_cast<double>(count);
-      w = weights_of(options, result.acceptance);
-    }
+    if (!gradient) mix = resolve(mix, options.eta, figures[5].item<double>() / static_cast<double>(count));
   }
-  const double mean = kl.item<double>() / static_cast<double>(count);
-  result.kl_weight = w.kl;
-  result.loss = ce ? mean : (w.kl == 0 ? 0 : w.kl * mean) + (w.tv == 0 ? 0 : w.tv * (1 - result.acceptance));
-  if (ce) result.acceptance = kNaN;
-  if (std::isnan(mean)) result.loss = kNaN;
+  const at::Tensor host = figures.to(at::kCPU);
+  const double* f = host.const_data_ptr<double>();
+  put_figures(mix, {f[0], f[1], f[2], f[3], f[4], f[5]}, count, result);
   return result;
 }
 
-}  // namespace
-
-namespace {
-
 void check(const LossOptions& options, const LossInput& input) {
-  const bool ce = options.loss == Loss::kCrossEntropy;
-  if (input.draft.dim() != 2 || input.rows.numel() == 0 || (!ce && !input.target.sizes().equals(input.draft.sizes())) ||
-      (ce && input.labels.numel() != input.draft.size(0)))
+  if (input.draft.dim() != 2 || input.rows.numel() == 0 || (options.mix.needs_target() && (!input.target.defined() || !input.target.sizes().equals(input.draft.sizes()))) ||
+      (options.mix.ce > 0 && (!input.labels.defined() || input.labels.numel() != input.draft.size(0))))
     throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V], labels [T] and at least one row");
 }
 

@@ -1,7 +1,10 @@
 #include "distill/options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
+#include <utility>
 
 #include "base/error.h"
 
@@ -15,26 +18,38 @@ void require(bool ok, const std::string& flag, const std::string& expected) {
 
 }  // namespace
 
-Loss parse_loss(const std::string& name) {
-  if (name == "ce") return Loss::kCrossEntropy;
-  if (name == "kl") return Loss::kKl;
-  if (name == "tv") return Loss::kTv;
-  if (name == "lk_hybrid") return Loss::kLkHybrid;
-  throw Error(ErrorKind::kUsage, "--loss: expected ce, kl, tv or lk_hybrid, found '" + name + "'");
-}
-
-std::string to_string(Loss loss) {
-  switch (loss) {
-    case Loss::kCrossEntropy:
-      return "ce";
-    case Loss::kKl:
-      return "kl";
-    case Loss::kTv:
-      return "tv";
-    case Loss::kLkHybrid:
-      return "lk_hybrid";
+LossMix parse_loss(const std::string& text) {
+  static const std::pair<const char*, double LossMix::*> kTerms[] = {
+      {"ce", &LossMix::ce}, {"kl", &LossMix::kl},   {"rkl", &LossMix::rkl},           {"jsd", &LossMix::jsd},
+      {"tv", &LossMix::tv}, {"nla", &LossMix::nla}, {"lk_hybrid", &LossMix::lk_hybrid}};
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage, "--loss '" + text.substr(0, 80) + "': " + what +
+                                       "; expected ce, kl, rkl, jsd, jsd:BETA, tv, nla or lk_hybrid, or a sum such as 0.1*ce+0.9*tv");
+  };
+  const auto number = [&](const std::string& digits, double low, double high) {
+    double value = 0;
+    const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || stop != digits.data() + digits.size() || !(value > low && value < high)) fail("'" + digits + "' is no fitting number");
+    return value;
+  };
+  LossMix mix;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('+', begin), text.size());
+    std::string term = text.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t star = term.find('*');
+    const double weight = star == std::string::npos ? 1 : number(term.substr(0, star), 0, 1e6);
+    if (star != std::string::npos) term.erase(0, star + 1);
+    if (term.starts_with("jsd:")) {
+      mix.beta = number(term.substr(4), 0, 1);
+      term = "jsd";
+    }
+    const auto* known = std::find_if(std::begin(kTerms), std::end(kTerms), [&](const auto& t) { return term == t.first; });
+    if (known == std::end(kTerms)) fail("'" + term + "' is no loss");
+    if (mix.*known->second > 0) fail("'" + term + "' is there twice");
+    mix.*known->second = weight;
   }
-  throw Error(ErrorKind::kInternal, "losses: unknown loss");
+  return mix;
 }
 
 DraftSpec parse_draft_spec(const std::string& text) {

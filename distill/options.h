@@ -10,7 +10,7 @@ namespace specdec::distill {
 
 struct DistillOptions {
   std::string target, data, draft, out;  // target and data: directories; draft: prune:N | model:DIR | config:FILE
-  std::string loss = "lk_hybrid";  // ce | kl | tv | lk_hybrid; ce needs no target (--target then gives the tokenizer and may be a
+  std::string loss = "lk_hybrid";  // parse_loss; ce alone needs no target (--target then gives the tokenizer and may be a
                                    // config-only directory)
   double lk_eta = 3.0;
   double learning_rate = 0;  // 0 = by width (default_learning_rate in distill/schedule)
@@ -31,9 +31,20 @@ struct DistillOptions {
   DeviceOptions device;
 };
 
-enum class Loss { kCrossEntropy, kKl, kTv, kLkHybrid };
-Loss parse_loss(const std::string& name);  // "ce" | "kl" | "tv" | "lk_hybrid"; throws Error(kUsage)
-std::string to_string(Loss loss);
+// What is minimised: a sum of weighted terms, each a mean over the tokens that count. p: target, q: draft, α = Σ min(p, q).
+struct LossMix {
+  double ce = 0;         // −log q[next token]
+  double kl = 0;         // Σ p log(p / q)
+  double rkl = 0;        // Σ q log(q / p)
+  double jsd = 0;        // β KL(p ‖ m) + (1 − β) KL(q ‖ m), m = β p + (1 − β) q
+  double tv = 0;         // 1 − α
+  double nla = 0;        // −log α
+  double lk_hybrid = 0;  // λ kl + (1 − λ) tv with λ = exp(−η ā), ā the detached mean of α
+  double beta = 0.5;     // of jsd
+  bool needs_target() const { return kl > 0 || rkl > 0 || jsd > 0 || tv > 0 || nla > 0 || lk_hybrid > 0; }
+};
+// A term, or several with weights: "kl", "jsd:0.3" (β), "0.1*ce+0.9*tv". Throws Error(kUsage).
+LossMix parse_loss(const std::string& text);
 
 struct DraftSpec {
   std::string kind;      // "prune" | "model" | "config"

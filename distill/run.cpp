@@ -269,7 +269,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   Setup s;
   s.options = options;
   s.spec = parse_draft_spec(options.draft);
-  s.ce = parse_loss(options.loss) == Loss::kCrossEntropy;
+  s.ce = !parse_loss(options.loss).needs_target();
   const fs::path out = options.out;
   if (fs::exists(out) && !fs::is_directory(out))
     throw Error(ErrorKind::kUsage, "--out " + out.string() + ": exists and is no directory");

@@ -173,11 +173,10 @@ class Demo {
     say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(), result.at("acceptance").at("before").at("value").get<double>(),
                result.at("acceptance").at("after").at("value").get<double>(), static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
     begin("validate");
-    int& code = first_code_;
-    first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &code);
+    first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &first_code_);
     check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d", first_report_.alpha.value,
-                 first_report_.verdict.c_str(), code),
-          code == 0 && first_report_.alpha.ci.low > 0.70);
+                 first_report_.verdict.c_str(), first_code_),
+          first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
     say(first_report_.verdict + ": acceptance " + interval(first_report_.alpha) + ", speed-up " + interval(first_report_.speedup) +
         format(", greedy text identical on %lld of %lld prompts", static_cast<long long>(first_report_.greedy_identical),
                static_cast<long long>(first_report_.greedy_prompts)));

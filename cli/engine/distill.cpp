@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/model_directory.h"
+#include "cli/distill_page.h"
 #include "cli/engine/runners.h"
 #include "distill/run.h"
 
@@ -40,7 +41,7 @@ std::string table(const Json& r, const std::string& out) {
                 static_cast<long long>(t.at("steps").get<int64_t>()), static_cast<long long>(t.at("tokens").get<int64_t>()),
                 real(t.at("seconds")), real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
   text += line;
-  return text + "draft        " + out + "/draft\n";
+  return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n";
 }
 
 void put(const std::string& text) {
@@ -63,6 +64,7 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   }
   const SystemClock clock;
   const distill::DistillResult result = distill::run(options, make_progress(global), clock);
+  deploy::write_report(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out, "report");
   put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : table(result.json, options.out));
   return result.exit_code;
 }

@@ -57,7 +57,7 @@ int bench_exit_code(const BenchResult& result);  // stale 5, not_lossless 3, els
 Json to_json(const BenchResult& result);  // schema "specdec.bench/1"
 Page bench_page(const BenchResult& result);
 std::string bench_text(const BenchResult& result);
-// DIR/bench.json and DIR/bench.html, each replaced atomically.
+// DIR/bench.json, bench.html and bench.md, each replaced atomically.
 void write_bench(const BenchResult& result, const std::filesystem::path& directory);
 
 }  // namespace specdec::deploy

@@ -264,9 +264,7 @@ std::string bench_text(const BenchResult& r) {
 }
 
 void write_bench(const BenchResult& result, const std::filesystem::path& directory) {
-  make_directories(directory);
-  write_file_atomic(directory / "bench.json", to_json(result).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
-  write_file_atomic(directory / "bench.html", render_html(bench_page(result)));
+  write_report(bench_page(result), directory, "bench");
 }
 
 }  // namespace specdec::deploy

@@ -99,9 +99,15 @@ std::string section_html(const Section& section, Json& charts) {
 
 }  // namespace
 
+std::string escape_control(const std::string& text) {
+  std::string out = valid_utf8(text);
+  for (char& c : out) c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+  return out;
+}
+
 std::string escape_html(const std::string& text) {
   std::string out;
-  for (const char c : valid_utf8(text)) {
+  for (const char c : escape_control(text)) {
     switch (c) {
       case '&':
         out += "&amp;";
@@ -119,7 +125,7 @@ std::string escape_html(const std::string& text) {
         out += "&#39;";
         break;
       default:
-        out += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
+        out += c;
     }
   }
   return out;

@@ -1,7 +1,8 @@
-// One self-contained HTML page: key figures, tables and charts (uPlot, inlined), data embedded as JSON. No network, no CDN: the
-// page's own Content-Security-Policy allows nothing but the inlined scripts and styles, by hash. Used by validate and bench.
+// A page of figures, tables and charts, as self-contained HTML (uPlot inlined, data embedded as JSON; no network, no CDN: its own
+// Content-Security-Policy allows nothing but the inlined scripts and styles, by hash) and as Markdown. Used by validate, bench and distill.
 #pragma once
 
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
@@ -51,8 +52,18 @@ struct Page {
 // Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.
 std::string render_html(const Page& page);
 
+// For comments on pull requests (GitHub, GitLab): verdict, reason, figures, and the tables folded away. Every string is escaped.
+std::string render_markdown(const Page& page);
+
+// DIR/<name>.json (the page's data), .html and .md, each replaced atomically; the directory is made. Throws Error(kIo).
+void write_report(const Page& page, const std::filesystem::path& directory, const std::string& name);
+
+// Valid UTF-8 on one line: what is invalid is replaced, control characters are spaces.
+std::string escape_control(const std::string& text);
 // Text content or a double-quoted attribute: & < > " ' and control characters.
 std::string escape_html(const std::string& text);
+// Text of one line: nothing in it starts a link, a tag, a table cell, code, emphasis or a mention.
+std::string escape_markdown(const std::string& text);
 // JSON that may stand inside a <script> element: no '<', '>', '&', U+2028 or U+2029 remains, and it parses to the same value.
 std::string script_json(const Json& value);
 

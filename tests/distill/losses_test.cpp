@@ -13,7 +13,7 @@ namespace {
 using specdec::testing::expect_error;
 using specdec::testing::read_tensors;
 
-constexpr const char* kLosses[] = {"ce", "kl", "tv", "lk_hybrid"};
+constexpr const char* kLosses[] = {"ce", "kl", "rkl", "jsd", "jsd:0.1", "tv", "nla", "lk_hybrid", "0.1*ce+0.9*tv", "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl"};
 
 double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
@@ -31,16 +31,16 @@ TEST(Losses, MatchPyTorch) {
       const LossInput input{golden.at("draft"), golden.at("target"), golden.at("labels"), golden.at("rows"), 1};
       for (const LossResult& r : {loss_and_grad(options, input), loss_and_grad_aten(options, input)}) {
         EXPECT_NEAR(r.loss, golden.at(key + ".loss").item<double>(), 1e-5) << key;
-        if (options.loss != Loss::kCrossEntropy)
+        if (options.mix.needs_target())
           EXPECT_NEAR(r.acceptance, golden.at(key + ".acceptance").item<double>(), 1e-6) << key;
-        EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 1e-6) << key;
+        EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 2e-6) << key;
       }
     }
   }
 }
 
 TEST(Losses, GradientIsTheFiniteDifference) {
-  for (const char* name : {"ce", "kl", "tv"}) {
+  for (const char* name : {"ce", "kl", "rkl", "jsd:0.3", "tv", "nla", "0.3*ce+2*jsd+0.5*nla"}) {
     LossInput input = random_input(4, 11, 1.5);
     const LossOptions options{parse_loss(name), 3.0, 0.8};
     const at::Tensor grad = loss_and_grad(options, input).grad;
@@ -75,10 +75,10 @@ TEST(Losses, HostRowsAgreeWithAten) {
 
 TEST(Losses, HybridTurnsFromKlToTv) {
   LossInput input = random_input(6, 50);
-  const LossOptions hybrid{Loss::kLkHybrid, 3.0, 1.0};
+  const LossOptions hybrid{parse_loss("lk_hybrid"), 3.0, 1.0};
   const LossResult r = loss_and_grad(hybrid, input);
   EXPECT_NEAR(r.kl_weight, std::exp(-3 * r.acceptance), 1e-12);
-  const LossResult kl = loss_and_grad({Loss::kKl, 3, 1}, input), tv = loss_and_grad({Loss::kTv, 3, 1}, input);
+  const LossResult kl = loss_and_grad({parse_loss("kl"), 3, 1}, input), tv = loss_and_grad({parse_loss("tv"), 3, 1}, input);
   EXPECT_NEAR(r.loss, r.kl_weight * kl.loss + (1 - r.kl_weight) * tv.loss, 1e-6);
   EXPECT_LT(largest_difference(r.grad, r.kl_weight * kl.grad + (1 - r.kl_weight) * tv.grad), 1e-7);
   input.target = input.draft.clone();
@@ -124,7 +124,33 @@ TEST(Losses, RefuseWhatDoesNotFit) {
   input = random_input(4, 8);
   input.target = at::randn({4, 9});
   expect_error(ErrorKind::kInternal, {"[T, V]"}, [&] { loss_and_grad({}, input); });
-  expect_error(ErrorKind::kUsage, {"--loss", "'rkl'"}, [] { parse_loss("rkl"); });
+}
+
+TEST(Losses, ParsesSumsOfTerms) {
+  EXPECT_EQ(parse_loss("kl").kl, 1);
+  const LossMix mix = parse_loss("0.1*ce+2*jsd:0.25+nla");
+  EXPECT_EQ(mix.ce, 0.1);
+  EXPECT_EQ(mix.jsd, 2);
+  EXPECT_EQ(mix.beta, 0.25);
+  EXPECT_EQ(mix.nla, 1);
+  EXPECT_FALSE(parse_loss("2*ce").needs_target());
+  for (const char* text : {"", "huber", "kl+", "+kl", "kl+kl", "0*kl", "-1*kl", "nan*kl", "inf*kl", "1e9*kl", "*kl", "jsd:0", "jsd:1", "jsd:x", "kl:0.5", "kl *2"})
+    expect_error(ErrorKind::kUsage, {"--loss", "0.1*ce+0.9*tv"}, [&] { parse_loss(text); });
+}
+
+// Tails that fp32 cannot tell from zero: reversed divergences are floored, not infinite.
+TEST(Losses, StayFiniteWhereOneModelIsSure) {
+  for (const char* name : {"rkl", "jsd", "nla", "kl"}) {
+    LossInput input = random_input(3, 40);
+    input.target[0][3] = 1000;
+    input.draft[0][4] = 1000;
+    const LossOptions options{parse_loss(name), 3, 1};
+    const LossResult a = loss_and_grad(options, input), b = loss_and_grad_aten(options, input);
+    EXPECT_TRUE(std::isfinite(a.loss)) << name;
+    EXPECT_NEAR(a.loss, b.loss, 1e-4 * std::abs(b.loss)) << name;
+    EXPECT_TRUE(at::isfinite(a.grad).all().item<bool>()) << name;
+    EXPECT_LT(largest_difference(a.grad, b.grad), 1e-4) << name;
+  }
 }
 
 }  // namespace

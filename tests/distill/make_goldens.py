@@ -20,18 +20,42 @@ draft, target = 3 * torch.randn(6, 37), 3 * torch.randn(6, 37)
 target[1] = draft[1] + 0.1 * torch.randn(37)  # a row that nearly agrees
 labels, rows = torch.randint(0, 37, (6,)), torch.tensor([0, 1, 3, 4])
 tensors = {"draft": draft, "target": target, "labels": labels, "rows": rows}
-for name in ["ce", "kl", "tv", "lk_hybrid"]:
+terms = {  # of log p, log q, label [R]; alpha is the rows' overlap
+    "ce": lambda log_p, log_q, label, alpha: -log_q.gather(1, label[:, None]).mean(),
+    "kl": lambda log_p, log_q, label, alpha: (log_p.exp() * (log_p - log_q)).sum(-1).mean(),
+    "rkl": lambda log_p, log_q, label, alpha: (log_q.exp() * (log_q - log_p)).sum(-1).mean(),
+    "tv": lambda log_p, log_q, label, alpha: 0.5 * (log_p.exp() - log_q.exp()).abs().sum(-1).mean(),
+    "nla": lambda log_p, log_q, label, alpha: -alpha.log().mean(),
+}
+
+
+def jsd(beta):
+    def loss(log_p, log_q, label, alpha):
+        p, q = log_p.exp(), log_q.exp()
+        log_m = (beta * p + (1 - beta) * q).log()
+        return (beta * (p * (log_p - log_m)).sum(-1) + (1 - beta) * (q * (log_q - log_m)).sum(-1)).mean()
+    return loss
+
+
+def lk_hybrid(log_p, log_q, label, alpha):
+    weight = math.exp(-3 * alpha.mean().item())
+    return weight * terms["kl"](log_p, log_q, label, alpha) + (1 - weight) * terms["tv"](log_p, log_q, label, alpha)
+
+
+mixes = {name: [(1, f)] for name, f in terms.items()} | {
+    "jsd": [(1, jsd(0.5))], "jsd:0.1": [(1, jsd(0.1))], "lk_hybrid": [(1, lk_hybrid)],
+    "0.1*ce+0.9*tv": [(0.1, terms["ce"]), (0.9, terms["tv"])],
+    "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl": [(0.5, lk_hybrid), (2, jsd(0.7)), (0.25, terms["rkl"])]}
+for name, mix in mixes.items():
     for temperature in [1.0, 0.7]:
         x = draft.clone().double().requires_grad_()
         log_q = (x[rows] / temperature).log_softmax(-1)
         log_p = (target[rows].double() / temperature).log_softmax(-1)
-        p, q = log_p.exp(), log_q.exp()
-        acceptance = torch.minimum(p, q).sum(-1).mean().detach()
-        kl, tv = (p * (log_p - log_q)).sum(-1).mean(), 0.5 * (p - q).abs().sum(-1).mean()
-        weight = math.exp(-3 * acceptance.item())
-        loss = {"ce": -log_q[range(4), labels[rows]].mean(), "kl": kl, "tv": tv, "lk_hybrid": weight * kl + (1 - weight) * tv}[name]
+        alpha = torch.minimum(log_p.exp(), log_q.exp()).sum(-1)
+        loss = sum(weight * f(log_p, log_q, labels[rows], alpha) for weight, f in mix)
         loss.backward()
         key = f"{name}.{temperature}"
+        acceptance = alpha.detach().mean()
         tensors |= {f"{key}.loss": loss.detach().float().reshape(1), f"{key}.acceptance": acceptance.float().reshape(1), f"{key}.grad": x.grad.float()}
 save_file(tensors, out / "losses.safetensors")
 

@@ -82,17 +82,17 @@ TEST(TrainerTest, RaisesAcceptanceAndWritesWhatItMeasured) {
 }
 
 TEST(TrainerTest, EveryLossLowersItself) {
-  for (const char* name : {"ce", "kl", "tv", "lk_hybrid"}) {
+  for (const char* name : {"ce", "kl", "rkl", "jsd", "tv", "nla", "lk_hybrid", "0.1*ce+0.9*tv"}) {
     const Scratch scratch;
     Fixture f(scratch / "run", 60);
-    f.options.loss.loss = parse_loss(name);
+    f.options.loss.mix = parse_loss(name);
     f.options.accumulate = 2;
     f.options.checkpoint_every = 0;
     f.options.evaluate_every = 60;
     f.train = toy_rows(12, 5);  // few enough to learn by heart
     f.selection = f.train;
     model::Decoder draft = f.draft();
-    const bool ce = f.options.loss.loss == Loss::kCrossEntropy;
+    const bool ce = !f.options.loss.mix.needs_target();
     Teacher teacher(f.target, f.train, 0), judge(f.target, f.selection, 0);
     Trainer trainer(f.options, {&f.train, &f.selection, ce ? nullptr : &teacher, ce ? nullptr : &judge}, draft, f.clock, {});
     const TrainingSummary s = trainer.run();

@@ -217,23 +217,23 @@ def grow(place):
     subprocess.run(["mount", "-o", "remount,size=16m,nr_inodes=10000", place], check=True)
 
 
-def really_full_distill(place):
-    code, _, err = run(*DISTILL, "--out", place / "run", "--resume", "-q", code=(74, code_of_distill))
-    check_run(place / "run", "tmpfs")
+def on_really_full(place, out, command, success, check, finish):
+    code, _, err = run(*command, code=(74, success))
+    check(out, "tmpfs")
     met = code == 74 and check_full(code, err.strip().splitlines(), "tmpfs", place)
     grow(place)
-    finish_run(place / "run", "tmpfs")
+    finish(out, "tmpfs")
     return met
+
+
+def really_full_distill(place):
+    command = [*DISTILL, "--out", place / "run", "--resume", "-q"]
+    return on_really_full(place, place / "run", command, code_of_distill, check_run, finish_run)
 
 
 def really_full_package(place):
     shutil.copytree(old_store, place / "store")
-    code, _, err = run(*publish(place / "store", new_draft), code=(74, 0))
-    check_store(place / "store", "tmpfs")
-    met = code == 74 and check_full(code, err.strip().splitlines(), "tmpfs", place)
-    grow(place)
-    finish_store(place / "store", "tmpfs")
-    return met
+    return on_really_full(place, place / "store", publish(place / "store", new_draft), 0, check_store, finish_store)
 
 
 def really_full_ingest(place):

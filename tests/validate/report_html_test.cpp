@@ -186,5 +186,35 @@ TEST(Report, StaleReportHasVerdictAndInputsOnly) {
   EXPECT_EQ(report_text(r, {}).rfind("stale: made for another target", 0), 0u);
 }
 
+TEST(ReportMarkdown, HostileTextStaysText) {
+  std::vector<std::string> corpus = kHostile;
+  for (const char* more : {"[click](https://evil)", "![x](https://evil/pixel)", "| cell | more |", "`code`", "```\nblock", "# heading\n- [ ] task", "@everyone look", "line\nbreak\r\n\r\n# h",
+                           "$(rm -rf)", "*bold* _it_ ~~gone~~", "</details>", "www.evil.example", "https://evil.example", "a\\b", ":bomb:"})
+    corpus.push_back(more);
+  const std::string plain = render_markdown(page_with("x"));
+  for (const std::string& text : corpus) {
+    const std::string markdown = render_markdown(page_with(text));
+    // The structure is that of a page with harmless text: as many lines, cells and tags.
+    EXPECT_EQ(count(markdown, "\n"), count(plain, "\n")) << text;
+    for (const char* mark : {"|", "<details>", "</details>", "<summary>", "**"}) EXPECT_EQ(count(markdown, mark), count(plain, mark)) << text << " " << mark;
+    for (const char* never : {"<script", "<img", "<svg", "](", "`", "@e", "www.", "://", "$(", ":bomb:", "<a ", "~~"}) EXPECT_EQ(count(lower(markdown), never), 0u) << text << " " << never;
+  }
+}
+
+TEST(ReportMarkdown, FiguresAndFoldedTables) {
+  Page page;
+  page.title = "Draft validation";
+  page.verdict = "pass";
+  page.verdict_class = "good";
+  page.reason = "acceptance 0.73 is above the floor";
+  page.tiles = {{"Acceptance", "0.730", "[0.700, 0.760]"}};
+  page.sections = {{"Speed", "", {}, {{"", {"batch", "K = 1"}, {{"1", "1.50"}}, false}}}, {"Empty", "text", {}, {}}};
+  const std::string markdown = render_markdown(page);
+  EXPECT_NE(markdown.find("### Draft validation: ✅ pass\n\nacceptance 0.73 is above the floor\n"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| Acceptance | 0.730 | &#91;0.700, 0.760&#93; |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("<summary>Speed</summary>\n\n| batch | K = 1 |\n|---|---:|\n| 1 | 1.50 |"), std::string::npos) << markdown;
+  EXPECT_EQ(count(markdown, "Empty"), 0u) << "a section without tables has nothing to unfold";
+}
+
 }  // namespace
 }  // namespace specdec::deploy

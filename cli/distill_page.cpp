@@ -1,0 +1,152 @@
+#include "cli/distill_page.h"
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <limits>
+
+namespace specdec::cli {
+
+namespace {
+
+using deploy::Chart;
+using deploy::Page;
+using deploy::Section;
+using deploy::Table;
+
+constexpr size_t kPoints = 500;
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+Curve thinned(const std::map<int64_t, double>& points) {
+  const size_t stretch = (points.size() + kPoints - 1) / kPoints;
+  Curve out;
+  double step = 0, sum = 0;
+  size_t in_stretch = 0, left = points.size();
+  for (const auto& [at, value] : points) {
+    step += static_cast<double>(at), sum += value, ++in_stretch, --left;
+    if (in_stretch < stretch && left > 0) continue;
+    out.step.push_back(step / static_cast<double>(in_stretch));
+    out.value.push_back(sum / static_cast<double>(in_stretch));
+    step = sum = 0, in_stretch = 0;
+  }
+  return out;
+}
+
+std::string number(double value, int digits = 3) {
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+double real(const Json& object, const char* key) {
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number() ? at->get<double>() : kNone;
+}
+std::string interval(const Json& figure) {
+  const Json ci = figure.value("ci", Json::array());
+  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) return "";
+  return "[" + number(ci[0].get<double>()) + ", " + number(ci[1].get<double>()) + "]";
+}
+
+// One chart of the curves that exist, over the union of their steps.
+void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title, const std::string& label,
+               const std::vector<std::pair<std::string, std::string>>& series) {
+  std::map<double, std::map<std::string, double>> at;
+  for (const auto& [key, name] : series) {
+    const auto curve = curves.find(key);
+    if (curve == curves.end()) continue;
+    for (size_t i = 0; i < curve->second.step.size(); ++i) at[curve->second.step[i]][name] = curve->second.value[i];
+  }
+  if (at.empty()) return;
+  Chart chart;
+  chart.title = title;
+  chart.x_label = "step";
+  chart.y_label = label;
+  for (const auto& [key, name] : series) {
+    if (!curves.contains(key)) continue;
+    deploy::Series line{name, {}, {}, {}, false};
+    for (const auto& [step, values] : at) {
+      const auto value = values.find(name);
+      line.y.push_back(value == values.end() ? kNone : value->second);
+    }
+    chart.series.push_back(line);
+  }
+  for (const auto& [step, values] : at) chart.x.push_back(step);
+  section.charts.push_back(chart);
+}
+
+void add_tiles(const Json& result, Page& page) {
+  const bool acceptance = result.contains("acceptance");
+  if (!acceptance && !result.contains("cross_entropy")) return;
+  const Json& figures = result.at(acceptance ? "acceptance" : "cross_entropy");
+  const char* name = acceptance ? "Acceptance" : "Cross entropy";
+  for (const char* side : {"before", "after"}) {
+    const Json f = figures.value(side, Json::object());
+    page.tiles.push_back({std::string(name) + " " + side, number(real(f, "value")), interval(f)});
+  }
+  const Json gain = figures.value("difference", Json::object());
+  page.tiles.push_back({"Difference", (real(gain, "value") >= 0 ? "+" : "") + number(real(gain, "value")),
+                        interval(gain) + ", " + std::to_string(static_cast<int64_t>(real(figures, "conversations"))) + " conversations"});
+}
+
+Section layers_section(const Json& layers) {
+  Section s{"Layers that were kept", "Measured on " + std::to_string(layers.value("probe_rows", 0)) + " rows of the training set.", {}, {}};
+  Table table{"", {"layers", "acceptance"}, {}, false};
+  for (const Json& trial : layers.value("trials", Json::array()))
+    table.rows.push_back({trial.value("layers", Json::array()).dump(), number(real(trial, "acceptance"))});
+  s.tables.push_back(table);
+  return s;
+}
+
+}  // namespace
+
+std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
+  std::map<std::string, std::map<int64_t, double>> points;
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    const Json row = Json::parse(line, nullptr, false);
+    if (!row.is_object() || !row.value("kind", Json()).is_string() || !row.value("step", Json()).is_number_integer()) continue;
+    const auto kind = row.at("kind").get<std::string>();
+    const auto step = row.at("step").get<int64_t>();
+    for (const auto& [name, value] : row.items()) {
+      if (name == "kind" || name == "step" || name == "time" || !value.is_number()) continue;
+      auto& curve = points[kind + "/" + name];
+      curve.erase(curve.upper_bound(step), curve.end());  // what was run again replaces what came after
+      curve[step] = value.get<double>();
+    }
+  }
+  std::map<std::string, Curve> out;
+  for (const auto& [name, curve] : points) out[name] = thinned(curve);
+  return out;
+}
+
+Page distill_page(const Json& result, const std::map<std::string, Curve>& curves) {
+  Page page;
+  page.title = "Draft training";
+  page.verdict = result.value("verdict", "");
+  for (char& c : page.verdict) c = c == '_' ? ' ' : c;
+  page.verdict_class = page.verdict == "improved" ? "good" : "open";
+  page.reason = result.value("reason", "");
+  page.data = result;
+  add_tiles(result, page);
+  const Json training = result.value("training", Json::object());
+  if (training.contains("steps"))
+    page.tiles.push_back({"Steps", std::to_string(training.value("steps", int64_t{0})),
+                          number(real(training, "tokens_per_second"), 0) + " tokens/s, step " + std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
+  Section run{"The run", "Training is measured on each batch, held-out on conversations that are never trained on; the checkpoint with the best held-out acceptance is kept.", {}, {}};
+  add_chart(run, curves, "Acceptance", "Σ min(p, q)", {{"train/acceptance", "training"}, {"held_out/acceptance", "held out"}});
+  add_chart(run, curves, "Loss", "loss", {{"train/loss", "training"}});
+  add_chart(run, curves, "Cross entropy, held out", "nats a token", {{"held_out/cross_entropy", "held out"}});
+  add_chart(run, curves, "Gradient norm before clipping", "norm", {{"train/gradient_norm", "training"}});
+  add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
+  page.sections.push_back(run);
+  if (training.value("layers", Json()).is_object()) page.sections.push_back(layers_section(training.at("layers")));
+  Section inputs{"Options", "", {}, {}};
+  Table table{"", {"option", "value"}, {}, true};
+  const Json options = result.value("options", Json::object());
+  for (const auto& [name, value] : options.items()) table.rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  inputs.tables.push_back(table);
+  page.sections.push_back(inputs);
+  return page;
+}
+
+}  // namespace specdec::cli
