@@ -264,7 +264,9 @@ std::string bench_text(const BenchResult& r) {
 }
 
 void write_bench(const BenchResult& result, const std::filesystem::path& directory) {
-  write_report(bench_page(result), directory, "bench");
+  make_directories(directory);
+  write_file_atomic(directory / "bench.json", to_json(result).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_pages(bench_page(result), directory, "bench");
 }
 
 }  // namespace specdec::deploy

@@ -55,8 +55,8 @@ std::string render_html(const Page& page);
 // For comments on pull requests (GitHub, GitLab): verdict, reason, figures, and the tables folded away. Every string is escaped.
 std::string render_markdown(const Page& page);
 
-// DIR/<name>.json (the page's data), .html and .md, each replaced atomically; the directory is made. Throws Error(kIo).
-void write_report(const Page& page, const std::filesystem::path& directory, const std::string& name);
+// DIR/<name>.html and <name>.md, each replaced atomically. Throws Error(kIo).
+void write_pages(const Page& page, const std::filesystem::path& directory, const std::string& name);
 
 // Valid UTF-8 on one line: what is invalid is replaced, control characters are spaces.
 std::string escape_control(const std::string& text);

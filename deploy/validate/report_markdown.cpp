@@ -25,7 +25,7 @@ std::string table_markdown(const Table& table) {
 }  // namespace
 
 std::string escape_markdown(const std::string& text) {
-  static const std::string kSpecial = "\\`*_{}[]()#+!|~<>&$:";
+  static const std::string kSpecial = "\\`*_{}()#!|~<>&$:";  // a bracket links nothing without a parenthesis or a colon
   std::string out;
   for (const char c : escape_control(text)) {
     if (c == '@') {
@@ -58,9 +58,7 @@ std::string render_markdown(const Page& page) {
   return out;
 }
 
-void write_report(const Page& page, const std::filesystem::path& directory, const std::string& name) {
-  make_directories(directory);
-  write_file_atomic(directory / (name + ".json"), page.data.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+void write_pages(const Page& page, const std::filesystem::path& directory, const std::string& name) {
   write_file_atomic(directory / (name + ".html"), render_html(page));
   write_file_atomic(directory / (name + ".md"), render_markdown(page));
 }

@@ -306,7 +306,9 @@ Validation run_validate(const ValidateOptions& options, const Clock& clock, cons
 }
 
 void write_validation(const Validation& v, const std::filesystem::path& directory) {
-  write_report(report_page(v.report, v.details), directory, "report");
+  make_directories(directory);
+  write_file_atomic(directory / "report.json", to_json(v.report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_pages(report_page(v.report, v.details), directory, "report");
 }
 
 }  // namespace specdec::deploy

@@ -211,7 +211,7 @@ TEST(ReportMarkdown, FiguresAndFoldedTables) {
   page.sections = {{"Speed", "", {}, {{"", {"batch", "K = 1"}, {{"1", "1.50"}}, false}}}, {"Empty", "text", {}, {}}};
   const std::string markdown = render_markdown(page);
   EXPECT_NE(markdown.find("### Draft validation: ✅ pass\n\nacceptance 0.73 is above the floor\n"), std::string::npos) << markdown;
-  EXPECT_NE(markdown.find("| Acceptance | 0.730 | &#91;0.700, 0.760&#93; |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("| Acceptance | 0.730 | [0.700, 0.760] |"), std::string::npos) << markdown;
   EXPECT_NE(markdown.find("<summary>Speed</summary>\n\n| batch | K = 1 |\n|---|---:|\n| 1 | 1.50 |"), std::string::npos) << markdown;
   EXPECT_EQ(count(markdown, "Empty"), 0u) << "a section without tables has nothing to unfold";
 }

@@ -4,7 +4,7 @@
 (() => {
   const charts = JSON.parse(document.getElementById("charts").textContent);
   const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const number = v => v == null ? "–" : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1) : v.toFixed(3);
+  const number = v => v == null ? "–" : v !== 0 && Math.abs(v) < 0.01 ? v.toPrecision(2) : Math.abs(v) >= 100 ? v.toFixed(0) : Math.abs(v) >= 10 ? v.toFixed(1) : v.toFixed(3);
   const height = 300;
   let drawn = [];
 
@@ -77,7 +77,7 @@
       axes: [
         { ...axis, label: spec.xLabel, labelSize: 18, size: slant ? 74 : 34, rotate: slant ? -40 : 0,
           splits: named || integers ? () => spec.x : undefined, values: named ? (u, v) => v.map(x => short(name(x))) : undefined },
-        { ...axis, label: spec.yLabel, labelSize: 18, size: 50 },
+        { ...axis, label: spec.yLabel, labelSize: 18, size: 50, values: (u, v) => v.map(x => x == null ? "" : String(+x.toPrecision(6))) },
       ],
       series: [{ label: spec.xLabel || "x", value: (u, v) => v == null ? "" : named ? name(v) : String(v) }].concat(spec.series.map((s, i) => ({
         label: s.name,
@@ -86,7 +86,7 @@
         width: bars ? 1 : 2,
         dash: s.dashed ? [6, 4] : undefined,
         paths: bars ? uPlot.paths.bars({ size: [0.7, 80] }) : undefined,
-        points: { show: !bars, size: 7, fill: colour("--card") },
+        points: { show: !bars && spec.x.length <= 64, size: 7, fill: colour("--card") },
         spanGaps: true,
         value: (u, v, si, j) => j == null ? "" : number(v) + (s.low.length && s.low[j] != null ? " [" + number(s.low[j]) + ", " + number(s.high[j]) + "]" : ""),
       }))),
