@@ -1,5 +1,6 @@
-// `specdec data ingest | stats | regenerate`.
+// `specdec data ingest | stats | audit | regenerate`.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -11,9 +12,11 @@
 #include "base/model_directory.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
+#include "data/audit.h"
 #include "data/ingest.h"
 #include "data/openai_client.h"
 #include "data/regenerate.h"
+#include "data/row_parser.h"
 #include "data/stats.h"
 
 namespace specdec::cli {
@@ -60,35 +63,78 @@ void print_splits(const Json& result, const std::string& out) {
   std::printf("written to %s\n", out.c_str());
 }
 
+// What was left out and why, one line a reason, the most frequent first.
+void print_left_out(const data::IngestReport& report, const std::string& out) {
+  std::vector<std::pair<int64_t, std::string>> lines;
+  for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
+  std::sort(lines.begin(), lines.end());
+  for (const auto& [n, reason] : lines) std::printf("rejected %8lld %s\n", static_cast<long long>(-n), reason.c_str());
+  if (!lines.empty()) std::printf("                  each in %s\n", (fs::path(out) / "rejects.jsonl").c_str());
+  const std::pair<int64_t, const char*> dropped[] = {{report.duplicates, "equal to an earlier row"}, {report.near_duplicates, "nearly equal to an earlier row"},
+                                                     {report.skipped, "skipped"}, {report.capped, "over the tenant's cap"}, {report.thinned, "over the domain's share"}};
+  for (const auto& [n, why] : dropped)
+    if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
+}
+
 int run_ingest(const Global& global, data::IngestOptions options) {
   const SystemClock clock;
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
   const std::string target = options.target;
-  options.target = resolve_model(target).directory.string();
+  if (!options.records) options.target = resolve_model(target).directory.string();
   const data::IngestResult done = data::ingest(options, make_progress(global));
-  Json result = index_json(done.index);
+  const data::IngestReport& report = done.report;
+  Json result = options.records ? to_json(report) : index_json(done.index);
   if (global.json) {
-    Json inputs = Json::array({{{"path", target}, {"id", done.index.target_id}}});
+    Json inputs = Json::array();
+    if (!options.records) inputs.push_back({{"path", target}, {"id", done.index.target_id}});
     for (const auto& [file, digest] : done.index.sources) inputs.push_back({{"path", file}, {"sha256", digest}});
     result["inputs"] = inputs;
     result["out"] = options.out;
     result["split_rule"] = done.split_rule;
-    result["read_rows"] = done.read_rows;
-    result["skipped_rows"] = done.skipped_rows;
+    result["read_rows"] = report.records;
+    result["skipped_rows"] = report.skipped;
+    result["near_duplicates"] = report.near_duplicates;
+    result["capped_rows"] = report.capped;
+    result["thinned_rows"] = report.thinned;
     result["unlearnt_turns"] = done.unlearnt_turns;
     print_json(std::move(result), "done", started, clock.seconds() - start);
     return 0;
   }
-  std::printf("read     %8lld rows\n", static_cast<long long>(done.read_rows));
-  if (!done.index.rejects.empty()) std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(), (fs::path(options.out) / "rejects.jsonl").c_str());
-  if (done.index.duplicates) std::printf("dropped  %8lld duplicates\n", static_cast<long long>(done.index.duplicates));
-  if (!done.index.redactions.empty()) std::printf("redacted %s\n", counts_text(done.index.redactions).c_str());
+  std::map<std::string, int64_t> formats;
+  for (const data::SourceCounts& s : report.sources)
+    for (const auto& [name, n] : s.formats) formats[name] += n;
+  std::printf("read     %8lld rows: %s\n", static_cast<long long>(report.records), counts_text(formats).c_str());
+  print_left_out(report, options.out);
+  if (!report.redactions.empty()) std::printf("redacted %s\n", counts_text(report.redactions).c_str());
+  if (options.records) {
+    std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted), (fs::path(options.out) / "records.jsonl").c_str());
+    return 0;
+  }
   if (done.index.truncated_rows)
     std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows), static_cast<long long>(done.index.dropped_tokens));
   if (done.unlearnt_turns)
     std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n", static_cast<long long>(done.unlearnt_turns));
   print_splits(result, options.out);
+  return 0;
+}
+
+struct AuditFlags {
+  std::string data, target;
+};
+
+int run_audit(const Global& global, const AuditFlags& flags) {
+  const SystemClock clock;
+  const std::string started = format_utc(clock.unix_seconds());
+  const double start = clock.seconds();
+  const data::DataAudit audit = data::data_audit(flags.data, flags.target.empty() ? "" : resolve_model(flags.target).directory.string());
+  if (!global.json) {
+    std::fputs(data::to_table(audit).c_str(), stdout);
+    return 0;
+  }
+  Json result = to_json(audit);
+  result["inputs"] = Json::array({{{"path", flags.data}, {"sha256", audit.stats.digest}}});
+  print_json(std::move(result), "done", started, clock.seconds() - start);
   return 0;
 }
 
@@ -180,10 +226,13 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
 void add_ingest(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::IngestOptions>();
   CLI::App* sub = data.add_subcommand("ingest", "Traffic logs into redacted, deduplicated, split, tokenised shards");
-  sub->add_option("sources", o->sources, "Files, or directories of .jsonl, .ndjson, .json and .txt files (serve --record fills one)");
-  sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used")->required();
+  sub->add_option("sources", o->sources,
+                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json and .txt files (serve --record fills one), or - for standard input;\n"
+                  "gzip and zstd are read as they are");
+  sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
   sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")->required();
-  sub->add_option("--format", o->format, "auto | chat | prompt | text | plain | traffic")->capture_default_str();
+  sub->add_flag("--records", o->records, "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
+  sub->add_option("--format", o->format, data::format_names())->capture_default_str();
   sub->add_option("--separator", o->separator, "Between documents of plain text; \"\" = one document a file")->capture_default_str();
   sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")->capture_default_str();
   sub->add_option("--max-record-bytes", o->max_record_bytes, "Longer lines and documents are rejected")->capture_default_str();
@@ -198,9 +247,14 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--order", o->order, "given | shuffle: rows of the training split")->capture_default_str()->group("Split");
   sub->add_option("--seed", o->seed, "Of the hash split and of the shuffle")->capture_default_str()->group("Split");
   sub->add_option("--domain", o->domain, "Tag of every row of this call")->group("Domains");
-  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\")")->group("Domains");
+  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\"); a.b looks inside a")->group("Domains");
+  sub->add_option("--domain-rules", o->domain_rules, "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first that matches counts")->group("Domains");
+  sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")->group("Domains");
+  sub->add_option("--tenant-field", o->tenant_field, "Field that holds the tenant (else what the format has: team, user, …)")->group("Domains");
+  sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")->capture_default_str()->group("Domains");
   sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
   sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
+  sub->add_option("--near-duplicates", o->near_duplicates, "Drop rows whose newest exchange has this Jaccard similarity (0.5 … 1, say 0.8) with an earlier one; 0 = off")->capture_default_str();
   sub->footer(
       "Examples:\n"
       "  specdec data ingest logs/*.jsonl --target T --out traffic --max-length 2048\n"
@@ -216,6 +270,15 @@ void add_stats(Cli& cli, CLI::App& data) {
   sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->required();
   sub->footer("Examples:\n  specdec data stats traffic\n  specdec --json data stats traffic");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_stats(cli.global, *o); }; });
+}
+
+void add_audit(Cli& cli, CLI::App& data) {
+  auto f = std::make_shared<AuditFlags>();
+  CLI::App* sub = data.add_subcommand("audit", "What is in a data directory and where it came from: sources, formats, tenants, rejects, personal data, lengths");
+  sub->add_option("dir", f->data, "Output of data ingest or data regenerate")->required();
+  sub->add_option("--target", f->target, "MODEL it was made for: the rows are turned back into text and searched for personal data again");
+  sub->footer("Examples:\n  specdec data audit traffic\n  specdec --json data audit traffic --target T");
+  sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_audit(cli.global, *f); }; });
 }
 
 void add_regenerate(Cli& cli, CLI::App& data) {
@@ -256,6 +319,7 @@ void add_data(Cli& cli) {
       "  specdec data regenerate traffic --target T --out traffic-own        answers written by the target itself");
   add_ingest(cli, *data);
   add_stats(cli, *data);
+  add_audit(cli, *data);
   add_regenerate(cli, *data);
 }
 

@@ -9,6 +9,7 @@ find_package(CLI11 REQUIRED)
 
 find_package(spdlog REQUIRED)
 find_package(CURL REQUIRED)
+find_package(ZLIB REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 if(BUILD_TESTING)
   find_package(GTest REQUIRED)
@@ -23,6 +24,8 @@ function(specdec_find_archive target name header)
 endfunction()
 specdec_find_archive(specdec_re2 re2 re2/re2.h)
 specdec_find_archive(specdec_zstd zstd zstd.h)
+specdec_find_archive(specdec_simdjson simdjson simdjson.h)
+find_path(SPECDEC_XXHASH_INC xxhash.h REQUIRED)  # header only
 
 specdec_find_archive(specdec_sqlitecpp SQLiteCpp SQLiteCpp/SQLiteCpp.h)
 specdec_find_archive(specdec_sqlite sqlite3 sqlite3.h)

@@ -15,7 +15,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 
 packages=(g++ make pkg-config python3-venv ca-certificates
   libboost1.81-dev libcli11-dev nlohmann-json3-dev libgtest-dev libspdlog-dev libtomlplusplus-dev
-  libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev libssl-dev
+  libsqlite3-dev libsqlitecpp-dev libre2-dev libzstd-dev zlib1g-dev libsimdjson-dev libxxhash-dev libssl-dev
   libcurl4-openssl-dev prometheus-cpp-dev libbenchmark-dev librapidcheck-dev libgloo-dev
   clang-19 libclang-rt-19-dev ccache mold)
 

@@ -3,16 +3,20 @@
 #include <algorithm>
 #include <memory>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/sha256.h"
+#include "data/batch_join.h"
+#include "data/domain_rules.h"
+#include "data/duplicates.h"
 #include "data/record_reader.h"
 #include "data/redact.h"
 #include "data/row_parser.h"
 #include "data/row_spool.h"
+#include "data/selection.h"
 #include "data/shard_writer.h"
+#include "data/sources.h"
 #include "data/split.h"
 #include "data/tokenise.h"
 
@@ -21,214 +25,305 @@ namespace specdec::data {
 namespace {
 
 constexpr double kMegabyte = 1e6;
+constexpr int64_t kProgressRecords = 256;
+constexpr size_t kLargestTenants = 20;
 
-// Content with runs of white space as one space: equal digests mean equal rows. Fields are kept apart by NUL and 1.
-std::string content_digest(const TrafficRecord& record) {
-  Sha256 sha;
-  const auto add = [&sha](char kind, std::string_view name, std::string_view text) {
-    std::string collapsed{kind};
-    collapsed.append(name).push_back('\1');
-    bool gap = false;
-    for (const char c : text) {
-      if (c == ' ' || (c >= '\t' && c <= '\r')) {
-        gap = collapsed.back() != '\1';
-        continue;
-      }
-      if (gap) collapsed += ' ';
-      gap = false;
-      collapsed += c;
-    }
-    collapsed += '\0';
-    sha.update(collapsed);
-  };
-  for (const ChatMessage& m : record.messages) add('m', m.role, m.content);
-  if (!record.prompt.empty() || !record.response.empty()) {
-    add('p', "", record.prompt);
-    add('r', "", record.response);
-  }
-  if (!record.text.empty()) add('t', "", record.text);
-  return sha.hex();
+// Weights are not needed to ingest: a directory with only a tokenizer gives an id that no target has.
+std::string ingest_target_id(const fs::path& target) {
+  const bool weights = fs::exists(target / "model.safetensors") || fs::exists(target / "model.safetensors.index.json");
+  return weights ? fingerprint_model(target).id : std::string(64, '0');
 }
 
-// A directory stands for its own traffic files in the order of their names: `serve --record` fills one.
-std::vector<std::string> expand_sources(const std::vector<std::string>& sources) {
-  std::vector<std::string> files;
-  for (const std::string& source : sources) {
-    if (!fs::is_directory(source)) {
-      files.push_back(source);
-      continue;
-    }
-    std::vector<std::string> inside;
-    for (const auto& entry : fs::directory_iterator(source)) {
-      const std::string extension = entry.path().extension().string();
-      if (entry.is_regular_file() && (extension == ".jsonl" || extension == ".ndjson" || extension == ".json" || extension == ".txt"))
-        inside.push_back(entry.path().string());
-    }
-    if (inside.empty()) throw Error(ErrorKind::kData, source + ": a directory without .jsonl, .ndjson, .json or .txt files");
-    std::sort(inside.begin(), inside.end());
-    files.insert(files.end(), inside.begin(), inside.end());
+// Tags of the accepted rows, with the names behind them.
+class TagTable {
+ public:
+  RowTags add(const std::string& tenant, const std::string& domain, bool holdout) {
+    if (!tenant.empty()) ++tenants_[tenant];
+    const auto [at, is_new] = domain_index_.try_emplace(domain, static_cast<uint32_t>(domains_.size()));
+    if (is_new) domains_.push_back(domain);
+    return {tenant.empty() ? 0 : hash_key(tenant), at->second, holdout};
   }
-  return files;
-}
+  const std::vector<std::string>& domains() const { return domains_; }
+  void report(IngestReport& report) const {
+    report.tenants = static_cast<int64_t>(tenants_.size());
+    std::vector<std::pair<std::string, int64_t>> all;
+    for (const auto& [name, n] : tenants_) all.emplace_back(tenant_name(name), n);
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
+    all.resize(std::min(all.size(), kLargestTenants));
+    report.largest_tenants = {all.begin(), all.end()};
+  }
+
+ private:
+  std::unordered_map<std::string, int64_t> tenants_;
+  std::unordered_map<std::string, uint32_t> domain_index_;
+  std::vector<std::string> domains_;
+};
 
 class Ingest {
  public:
-  Ingest(const IngestOptions& options, const ProgressFn& progress)
-      : options_(options), progress_(progress), tokeniser_(options.target) {
-    row_options_ = {options.format == "plain" ? RowFormat::kText : parse_row_format(options.format), options.domain_field,
-                    tokeniser_.has_chat_template()};
-    result_.index.tokenizer_digest = tokenizer_digest(options.target);
-    result_.index.target_id = target_id(options.target);
-    result_.index.vocab_size = tokeniser_.tokenizer().vocab_size();
-    result_.index.written_by = options.written_by;
-    result_.index.max_length = options.max_length;
-    result_.index.tool_version = SPECDEC_VERSION;
+  Ingest(const IngestOptions& options, const ProgressFn& progress) : options_(options), progress_(progress) {
+    if (!options.records) tokeniser_.emplace(options.target);
+    if (!options.domain_rules.empty()) rules_.emplace(options.domain_rules);
+    row_options_ = {options.format == "plain" ? nullptr : parse_format_name(options.format), options.domain_field, options.tenant_field,
+                    !tokeniser_ || tokeniser_->has_chat_template()};
+    ShardIndex& index = result_.index;
+    if (tokeniser_) {
+      index.tokenizer_digest = tokenizer_digest(options.target);
+      index.target_id = ingest_target_id(options.target);
+      index.vocab_size = tokeniser_->tokenizer().vocab_size();
+    }
+    index.written_by = options.written_by;
+    index.max_length = options.max_length;
+    index.tool_version = SPECDEC_VERSION;
   }
 
   IngestResult run() {
-    publish_shards(options_.out, [this](const fs::path& directory) { return fill(directory); });
+    if (options_.records) publish_data(options_.out, [this](const fs::path& directory) { fill_records(directory); });
+    else publish_shards(options_.out, [this](const fs::path& directory) { return fill_shards(directory); });
     return std::move(result_);
   }
 
  private:
-  // Weights are not needed here: a directory with only a tokenizer gives an id that no target has.
-  static std::string target_id(const fs::path& target) {
-    const bool weights = fs::exists(target / "model.safetensors") || fs::exists(target / "model.safetensors.index.json");
-    return weights ? fingerprint_model(target).id : std::string(64, '0');
-  }
+  struct Place {
+    RowPlace row;
+    bool holdout = false;
+  };
 
-  ShardIndex fill(const fs::path& directory) {
-    rejects_ = std::make_unique<OutputFile>(directory / "rejects.jsonl");
+  ShardIndex fill_shards(const fs::path& directory) {
     spool_ = std::make_unique<RowSpool>(directory / "spool");
-    const std::vector<std::string> sources = expand_sources(options_.sources);
-    for (const std::string& source : sources) total_bytes_ += InputFile(source, ErrorKind::kData).size();
-    if (!options_.holdout_source.empty()) {
-      total_bytes_ += InputFile(options_.holdout_source, ErrorKind::kData).size();
-      read_source(options_.holdout_source, true);
-    }
-    for (const std::string& source : sources) read_source(source, false);
-    if (spool_->size() == 0) throw no_rows();
-    rejects_->finish();
+    read_all(directory);
     spool_->finish();
     write_shards(directory);
     spool_->remove();
+    finish_report(directory);
     return result_.index;
   }
 
-  Error no_rows() const {
+  void fill_records(const fs::path& directory) {
+    records_ = std::make_unique<OutputFile>(directory / "records.jsonl");
+    read_all(directory);
+    records_->finish();
+    finish_report(directory);
+  }
+
+  void finish_report(const fs::path& directory) {
+    IngestReport& report = result_.report;
+    ShardIndex& index = result_.index;
+    tags_.report(report);
+    index.rejects = report.rejects;
+    index.redactions = report.redactions;
+    index.duplicates = report.duplicates + report.near_duplicates;
+    report.validate(kIngestReportFile);
+    write_file_atomic(directory / kIngestReportFile, to_json(report).dump(1) + "\n");
+  }
+
+  void read_all(const fs::path& directory) {
+    rejects_ = std::make_unique<OutputFile>(directory / "rejects.jsonl");
+    duplicates_ = std::make_unique<Duplicates>(directory, options_.dedup, options_.near_duplicates);
+    batch_ = std::make_unique<BatchJoin>(directory);
+    const std::vector<std::string> sources = expand_sources(options_.sources);
+    const auto size_of = [](const std::string& source) { return source == kStandardInput ? 0 : InputFile(source, ErrorKind::kData).size(); };
+    for (const std::string& source : sources) total_bytes_ += size_of(source);
+    if (!options_.holdout_source.empty()) {
+      total_bytes_ += size_of(options_.holdout_source);
+      read_source(options_.holdout_source, true);
+    }
+    for (const std::string& source : sources) read_source(source, false);
+    batch_->refuse_waiting([this](const RowPlace& place, const Rejected& why) {
+      count_record(place, "openai-batch");
+      reject({place, false}, why);
+    });
+    if (result_.report.accepted == 0) throw nothing_accepted();
+    rejects_->finish();
+    batch_.reset();
+    duplicates_.reset();
+    seen_ids_ = KeySet();
+  }
+
+  Error nothing_accepted() const {
+    const IngestReport& r = result_.report;
     std::string counts;
-    for (const auto& [reason, n] : result_.index.rejects) counts += (counts.empty() ? "" : ", ") + reason + " " + std::to_string(n);
+    for (const auto& [reason, n] : r.rejects) counts += (counts.empty() ? "" : ", ") + reason + " " + std::to_string(n);
     const std::string where = options_.sources.empty() ? options_.holdout_source : options_.sources.front();
-    if (result_.read_rows == 0) return Error(ErrorKind::kData, where + ": no rows found: expected JSONL or plain text");
-    if (counts.empty()) return Error(ErrorKind::kData, where + ": all " + std::to_string(result_.read_rows) + " rows were left out by --skip");
-    return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(result_.read_rows) + " (" + counts + "); first: " + first_reject_);
+    if (r.records == 0) return Error(ErrorKind::kData, where + ": no rows found: expected JSONL or plain text");
+    if (counts.empty()) return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
+    return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts + "); first: " + first_reject_);
   }
 
   void read_source(const std::string& source, bool holdout) {
-    const auto limit = static_cast<size_t>(options_.max_record_bytes);
-    Container container = Container::kDocuments;
-    if (options_.format != "plain") {
-      container = detect_container(source, limit);
-      if (container == Container::kDocuments && options_.format != "auto") container = Container::kLines;
-    }
-    RecordReader reader(source, container, options_.separator, limit);
+    ReaderOptions reading;
+    reading.separator = options_.separator;
+    reading.max_record_bytes = static_cast<size_t>(options_.max_record_bytes);
+    if (options_.format == "plain") reading.container = Container::kDocuments;
+    reading.may_be_documents = options_.format == "auto";
+    RecordReader reader(source, reading);
+    result_.report.sources.push_back({source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
+    source_names_.push_back(source);
+    const auto show = [&] {
+      const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());  // nobody knows how long standard input is
+      if (progress_)
+        progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte, static_cast<double>(total) / kMegabyte, "MB",
+                   std::to_string(result_.report.accepted) + " rows"});
+    };
     RawRecord raw;
-    while (!(limit_reached() && !holdout) && reader.next(raw)) {
+    for (int64_t read = 1; !(limit_reached() && !holdout) && reader.next(raw); ++read) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
-      ++result_.read_rows;
-      with_context(source + ":" + std::to_string(raw.number), [&] { take(source, raw, container, holdout); });
-      if (progress_ && result_.read_rows % 256 == 0)
-        progress_({"ingest", static_cast<double>(done_bytes_ + reader.bytes_done()) / kMegabyte, static_cast<double>(total_bytes_) / kMegabyte, "MB",
-                   std::to_string(spool_->size()) + " rows"});
+      const Place place{{static_cast<uint32_t>(source_names_.size() - 1), raw.number}, holdout};
+      with_context(source + ":" + std::to_string(raw.number), [&] { take(raw, reader.container(), place); });
+      if (read % kProgressRecords == 0) show();
     }
-    result_.index.sources.emplace_back(fs::path(source).filename().string(), reader.finish_sha256());
-    done_bytes_ += reader.size();
-    if (progress_)
-      progress_({"ingest", static_cast<double>(done_bytes_) / kMegabyte, static_cast<double>(total_bytes_) / kMegabyte, "MB",
-                 std::to_string(spool_->size()) + " rows"});
+    result_.index.sources.emplace_back(result_.report.sources.back().file, reader.finish_sha256());
+    show();
+    done_bytes_ += reader.stored_done();
   }
 
   bool limit_reached() const { return options_.limit > 0 && selected_ >= options_.skip + options_.limit; }
 
-  void reject(const std::string& source, const RawRecord& raw, const Rejected& why) {
-    ++result_.index.rejects[why.reason];
-    Json line = {{"file", source}, {"line", raw.number}, {"reason", why.reason}, {"detail", why.detail}};
-    rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-    if (first_reject_.empty()) first_reject_ = source + ":" + std::to_string(raw.number) + ": " + why.reason + (why.detail.empty() ? "" : " (" + why.detail + ")");
+  void count_record(const RowPlace& place, const char* format) {
+    SourceCounts& source = result_.report.sources[place.source];
+    ++source.records;
+    ++source.formats[format];
+    ++result_.report.records;
   }
 
-  void take(const std::string& source, const RawRecord& raw, Container container, bool holdout) {
-    if (raw.too_long) return reject(source, raw, {"too_long", "more than " + std::to_string(options_.max_record_bytes) + " bytes"});
-    ParsedRow parsed = container == Container::kDocuments ? parse_document(raw.text) : parse_row(raw.text, row_options_);
-    if (auto* why = std::get_if<Rejected>(&parsed)) {
-      if (raw.unterminated && container == Container::kLines && why->reason == "invalid_json") why->reason = "truncated_line";
-      return reject(source, raw, *why);
+  void reject(const Place& place, const Rejected& why) {
+    const std::string& file = source_names_[place.row.source];
+    ++result_.report.rejects[why.reason];
+    ++result_.report.sources[place.row.source].rejected;
+    const Json line = {{"file", file}, {"line", place.row.number}, {"reason", why.reason}, {"detail", why.detail}};
+    rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+    if (first_reject_.empty()) first_reject_ = file + ":" + std::to_string(place.row.number) + ": " + why.reason + (why.detail.empty() ? "" : " (" + why.detail + ")");
+  }
+
+  void take(const RawRecord& raw, Container container, const Place& place) {
+    ParsedLine line;
+    if (raw.too_long) line.rows.push_back(Rejected{"too_long", "more than " + std::to_string(options_.max_record_bytes) + " bytes"});
+    else if (container == Container::kDocuments) line.rows.push_back(parse_document(raw.text));
+    else line = parse_line(raw.text, row_options_);
+    const char* format = container == Container::kDocuments ? "plain" : line.format ? line.format->name : "unknown";
+    for (ParsedRow& row : line.rows) {
+      if (const auto* half = std::get_if<BatchHalf>(&row)) {
+        std::optional<ParsedRow> joined = batch_->add(*half, raw.text, place.row, row_options_);
+        if (!joined) continue;
+        row = std::move(*joined);
+      }
+      count_record(place.row, format);
+      if (auto* why = std::get_if<Rejected>(&row)) {
+        if (raw.unterminated && container == Container::kLines && why->reason == "invalid_json") why->reason = "truncated_line";
+        reject(place, *why);
+      } else {
+        take_record(std::get<ParsedRecord>(row), format, place);
+      }
     }
-    TrafficRecord& record = std::get<TrafficRecord>(parsed);
-    if (const int64_t n = content_characters(record); n < options_.min_chars) return reject(source, raw, {"too_short", std::to_string(n) + " characters"});
+  }
+
+  void take_record(ParsedRecord& parsed, const char* format, const Place& place) {
+    TrafficRecord& record = parsed.record;
+    IngestReport& report = result_.report;
+    if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars) return reject(place, {"too_short", std::to_string(n) + " characters"});
     RedactionCounts redactions;
     if (options_.redact) redact_record(record, redactions);
-    const std::string digest = content_digest(record);
-    if (options_.dedup && !seen_content_.insert(digest.substr(0, 32)).second) {
-      ++result_.index.duplicates;
+    collapse_content(record, collapsed_);
+    if (const auto verdict = duplicates_->look_up(record, collapsed_); verdict != Duplicates::Verdict::kNew) {
+      ++(verdict == Duplicates::Verdict::kEqual ? report.duplicates : report.near_duplicates);
       return;
     }
-    if (record.id.empty()) record.id = digest.substr(0, 16);
+    if (record.id.empty()) record.id = sha256_hex(collapsed_).substr(0, 16);
     if (record.conversation.empty()) record.conversation = record.id;
     if (!options_.domain.empty()) record.domain = options_.domain;
+    else if (record.domain.empty() && rules_) record.domain = rules_->tag(record);
 
-    std::variant<TokenisedRow, Rejected> tokenised = tokeniser_.tokenise(record);
-    if (const auto* why = std::get_if<Rejected>(&tokenised)) return reject(source, raw, *why);
-    TokenRow& row = std::get<TokenisedRow>(tokenised).row;
-    const int64_t dropped = cut_row(row, options_.max_length);
-    if (const auto why = check_learnable(row)) return reject(source, raw, *why);
-    if (!holdout && selected_++ < options_.skip) {
-      ++result_.skipped_rows;
+    std::optional<TokenisedRow> tokenised;
+    int64_t dropped = 0;
+    if (tokeniser_) {
+      std::variant<TokenisedRow, Rejected> made = tokeniser_->tokenise(record);
+      if (const auto* why = std::get_if<Rejected>(&made)) return reject(place, *why);
+      tokenised = std::move(std::get<TokenisedRow>(made));
+      dropped = cut_row(tokenised->row, options_.max_length);
+      if (const auto why = check_learnable(tokenised->row)) return reject(place, *why);
+    }
+    if (!place.holdout && selected_++ < options_.skip) {
+      ++report.skipped;
       return;
     }
-    accept(row, record.time, dropped, holdout);
-    result_.unlearnt_turns += std::get<TokenisedRow>(tokenised).unlearnt_turns;
-    for (const auto& [name, n] : redactions) result_.index.redactions[name] += n;
+    make_unique(record.id);
+    if (tokenised) {
+      tokenised->row.id = record.id;
+      accept_row(*tokenised, record.time, dropped, place.holdout);
+    } else {
+      write_record(parsed, format, redactions, place);
+    }
+    const RowTags tags = tags_.add(parsed.tenant, record.domain, place.holdout);
+    if (tokenised) row_tags_.push_back(tags);
+    ++report.accepted;
+    ++report.sources[place.row.source].accepted;
+    ++report.writers[record.writer];
+    report.redacted_records += !redactions.empty();
+    for (const auto& [name, n] : redactions) report.redactions[name] += n;
   }
 
-  void accept(TokenRow& row, int64_t time, int64_t dropped, bool holdout) {
-    result_.index.truncated_rows += dropped > 0;
-    result_.index.dropped_tokens += dropped;
-    for (const int32_t t : row.tokens) result_.index.vocab_size = std::max<int64_t>(result_.index.vocab_size, t + int64_t{1});
-    // Ids are unique within the output: regenerate finds rows by them.
-    if (const int64_t n = ++seen_ids_[row.id]; n > 1) {
-      std::string unique = row.id + "#" + std::to_string(n);
-      while (!seen_ids_.try_emplace(unique, 1).second) unique += "'";
-      row.id = std::move(unique);
-    }
-    split_rows_.push_back({conversation_key(row.conversation), time, holdout});
-    spool_->add(row);
+  // Ids are unique within the output: regenerate finds rows by them.
+  void make_unique(std::string& id) {
+    if (seen_ids_.insert(hash_key(id))) return;
+    int64_t& n = repeated_ids_.try_emplace(id, 1).first->second;
+    std::string unique;
+    do unique = id + "#" + std::to_string(++n);
+    while (!seen_ids_.insert(hash_key(unique)));
+    id = std::move(unique);
+  }
+
+  void accept_row(const TokenisedRow& tokenised, int64_t time, int64_t dropped, bool holdout) {
+    ShardIndex& index = result_.index;
+    index.truncated_rows += dropped > 0;
+    index.dropped_tokens += dropped;
+    for (const int32_t t : tokenised.row.tokens) index.vocab_size = std::max<int64_t>(index.vocab_size, t + int64_t{1});
+    result_.unlearnt_turns += tokenised.unlearnt_turns;
+    split_rows_.push_back({conversation_key(tokenised.row.conversation), time, holdout});
+    spool_->add(tokenised.row);
+  }
+
+  void write_record(const ParsedRecord& parsed, const char* format, const RedactionCounts& redactions, const Place& place) {
+    Json line = to_json(parsed.record);
+    if (!parsed.tenant.empty()) line["tenant"] = tenant_name(parsed.tenant);
+    line["source"] = {{"format", format}, {"file", result_.report.sources[place.row.source].file}, {"line", place.row.number}};
+    if (!redactions.empty()) line["redactions"] = redactions;
+    records_->write(canonical_json(line) + "\n");
   }
 
   void write_shards(const fs::path& directory) {
     const SplitResult split = split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
     result_.split_rule = split.rule;
+    for (size_t i = 0; i < row_tags_.size(); ++i) row_tags_[i].holdout = split.holdout[i];
+    const Selection selection = select_rows(row_tags_, tags_.domains(), {options_.tenant_cap, parse_mix(options_.mix), options_.seed});
+    result_.report.capped = selection.capped;
+    result_.report.thinned = selection.thinned;
     ShardWriter writer(directory);
     const bool shuffle = options_.order == "shuffle";
     const std::vector<size_t> order = shuffle ? shuffled_order(spool_->size(), options_.seed) : std::vector<size_t>{};
     for (size_t i = 0; i < spool_->size(); ++i) {
       if (split.holdout[i]) writer.add("holdout", spool_->read(i));
-      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r]) writer.add("train", spool_->read(r));
+      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r]) writer.add("train", spool_->read(r));
     }
     result_.index.shards = writer.finish();
   }
 
   const IngestOptions& options_;
   const ProgressFn& progress_;
-  const RowTokeniser tokeniser_;
+  std::optional<RowTokeniser> tokeniser_;
+  std::optional<DomainRules> rules_;
   RowOptions row_options_;
   IngestResult result_;
-  std::unique_ptr<OutputFile> rejects_;
+  std::unique_ptr<OutputFile> rejects_, records_;
   std::unique_ptr<RowSpool> spool_;
-  std::unordered_set<std::string> seen_content_;
-  std::unordered_map<std::string, int64_t> seen_ids_;
+  std::unique_ptr<Duplicates> duplicates_;
+  std::unique_ptr<BatchJoin> batch_;
+  std::vector<std::string> source_names_;  // as given
+  KeySet seen_ids_;
+  std::unordered_map<std::string, int64_t> repeated_ids_;
   std::vector<SplitRow> split_rows_;
-  std::string first_reject_;
+  std::vector<RowTags> row_tags_;
+  TagTable tags_;
+  std::string first_reject_, collapsed_;
   int64_t selected_ = 0;
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };

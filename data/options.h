@@ -11,17 +11,23 @@
 namespace specdec::data {
 
 struct IngestOptions {
-  std::vector<std::string> sources;    // files, or directories whose .jsonl, .ndjson, .json and .txt files are read
+  std::vector<std::string> sources;    // files, directories, patterns, "-" (data/sources.h)
   std::string holdout_source;          // a file whose rows all go to the hold-out; "" = none
   std::string target, out;             // resolved model directory; output directory
-  std::string format = "auto";         // auto | chat | prompt | text | plain | traffic
+  std::string format = "auto";         // a name of data/row_parser.h, or plain: text without JSON
+  bool records = false;                // write redacted records (records.jsonl) instead of shards; no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document a file
   int64_t max_length = 0;              // tokens of a row, BOS included; 0 = no cut
   double holdout = 0.05;               // share of the conversations, 0 … 1
   int64_t holdout_count = 0;           // conversations instead of a share; 0 = by share
   std::string holdout_rule = "auto";   // auto (time if every row has one, else hash) | time | hash | first
   std::string domain_field, domain;    // field with the tag (else "domain"); tag of every row of this call
+  std::string domain_rules;            // file of rules for rows without a tag (data/domain_rules.h)
+  std::string tenant_field;            // field with the tenant (else what the format has)
+  int64_t tenant_cap = 0;              // rows of one tenant in the training split, 0 = all
+  std::string mix;                     // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
+  double near_duplicates = 0;          // Jaccard similarity from which a row is dropped, 0 = no search
   uint64_t seed = 0;                   // of the hash split and of --order shuffle
   std::string order = "given";         // given | shuffle: rows of the training split
   std::string written_by = "unknown";

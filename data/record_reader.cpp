@@ -1,9 +1,9 @@
 #include "data/record_reader.h"
 
 #include <algorithm>
-#include <cstring>
+#include <filesystem>
 
-#include "base/json.h"
+#include "base/error.h"
 
 namespace specdec::data {
 
@@ -19,51 +19,76 @@ std::string_view trim(std::string_view s) {
   return s.substr(begin, s.find_last_not_of(kBlank) - begin + 1);
 }
 
-// Content that would only give thousands of rejects gets one error that says what it is.
-void refuse_other_content(const InputFile& file) {
-  unsigned char head[4] = {0, 0, 0, 0};
-  const size_t n = std::min<uint64_t>(sizeof head, file.size());
-  file.read(0, std::as_writable_bytes(std::span(head, n)));
-  const auto starts = [&](std::initializer_list<int> magic) {
-    return n >= magic.size() && std::equal(magic.begin(), magic.end(), head, [](int m, unsigned char b) { return m == b; });
-  };
-  const auto refuse = [&](const char* what) { throw Error(ErrorKind::kData, file.path().string() + ": " + what); };
-  if (starts({0xFF, 0xFE}) || starts({0xFE, 0xFF}) || (n == 4 && ((head[0] && !head[1] && head[2] && !head[3]) || (!head[0] && head[1] && !head[2] && head[3]))))
-    refuse("UTF-16 text, expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8)");
-  if (starts({0x1F, 0x8B})) refuse("gzip data, expected text: decompress it first (gunzip)");
-  if (starts({0x28, 0xB5, 0x2F, 0xFD})) refuse("zstd data, expected text: decompress it first (unzstd)");
-  if (starts({'P', 'A', 'R', '1'})) refuse("a Parquet file, expected text: export it as JSONL first");
+// Brackets outside strings: > 0 if the line opens more than it closes.
+int64_t open_brackets(std::string_view line) {
+  int64_t depth = 0;
+  bool in_string = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (in_string) {
+      if (line[i] == '\\') ++i;
+      else if (line[i] == '"') in_string = false;
+    } else if (line[i] == '"') {
+      in_string = true;
+    } else if (line[i] == '{' || line[i] == '[') {
+      ++depth;
+    } else if (line[i] == '}' || line[i] == ']') {
+      --depth;
+    }
+  }
+  return depth;
+}
+
+// An object printed over several lines, not a line that was cut off before the next one.
+bool goes_on(std::string_view line, std::string_view rest) {
+  if (!line.starts_with('{') || rest.empty() || open_brackets(line) <= 0) return false;
+  const std::string_view inside = trim(line.substr(1));
+  if ((inside.empty() ? rest[0] : inside[0]) != '"') return false;
+  return !rest.starts_with('{') || std::string_view("{[,:").find(line.back()) != std::string_view::npos;
+}
+
+std::string extension_of(const std::string& name) {
+  std::filesystem::path path(name);
+  while (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
+  return path.extension().string();
 }
 
 }  // namespace
 
-RecordReader::RecordReader(const fs::path& path, Container container, std::string separator, size_t max_record_bytes)
-    : file_(path, ErrorKind::kData), container_(container), delimiter_(std::move(separator)), max_record_bytes_(max_record_bytes) {
-  if (container_ == Container::kLines) delimiter_ = "\n";
-  refuse_other_content(file_);
-  fill();
+RecordReader::RecordReader(const std::string& source, ReaderOptions options)
+    : name_(source == kStandardInput ? "standard input" : source), bytes_(open_bytes(source)), max_record_bytes_(options.max_record_bytes) {
+  while (buffer_.size() < kBlockBytes && fill()) {
+  }
+  refuse_utf16();
   if (std::string_view(buffer_).starts_with("\xEF\xBB\xBF")) position_ = 3;
+  container_ = options.container ? *options.container : guess_container(source, std::string_view(buffer_).substr(position_), max_record_bytes_);
+  if (!options.container && !options.may_be_documents && container_ == Container::kDocuments) container_ = Container::kLines;
+  delimiter_ = container_ == Container::kLines ? "\n" : std::move(options.separator);
 }
 
-// Appends the next block; bytes already handed out are dropped first. False at the end of the file.
+// Content that would only give thousands of rejects gets one error that says what it is.
+void RecordReader::refuse_utf16() const {
+  const std::string_view head = std::string_view(buffer_).substr(0, 4);
+  const bool little = head.size() == 4 && head[0] && !head[1] && head[2] && !head[3], big = head.size() == 4 && !head[0] && head[1] && !head[2] && head[3];
+  if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF") || little || big)
+    throw Error(ErrorKind::kData, name_ + ": UTF-16 text, expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8)");
+}
+
+// Appends the next block; bytes already handed out are dropped first. False at the end of the source.
 bool RecordReader::fill() {
-  const size_t n = std::min<uint64_t>(kBlockBytes, file_.size() - file_offset_);
-  if (n == 0) return false;
+  dropped_ += position_;
   buffer_.erase(0, position_);
   position_ = 0;
   const size_t old = buffer_.size();
+  buffer_.resize(old + kBlockBytes);
+  const size_t n = bytes_->read(std::span(buffer_).subspan(old));
   buffer_.resize(old + n);
-  const std::span<std::byte> block = std::as_writable_bytes(std::span(buffer_)).subspan(old);
-  file_.read(file_offset_, block);
-  sha_.update(block);
-  file_offset_ += n;
-  return true;
+  return n > 0;
 }
 
 bool RecordReader::next(RawRecord& record) {
   while (true) {
     record = RawRecord{};
-    if (!(container_ == Container::kArray ? next_element(record) : next_delimited(record))) return false;
+    if (!(container_ == Container::kValues ? next_value(record) : next_delimited(record))) return false;
     if (container_ == Container::kDocuments) record.text = trim(record.text);
     if (record.text.ends_with('\r')) record.text.remove_suffix(1);
     if (record.too_long || !trim(record.text).empty()) return true;
@@ -83,7 +108,7 @@ bool RecordReader::next_delimited(RawRecord& record) {
     }
     // A delimiter may begin in the last bytes of the block: keep those, and drop the rest of a record that is too long.
     const size_t keep = std::min(buffer_.size() - position_, delimiter_.empty() ? 0 : delimiter_.size() - 1);
-    if (buffer_.size() - position_ > max_record_bytes_) {
+    if (buffer_.size() - position_ > max_record_bytes_ + keep) {
       record.too_long = true;
       position_ = buffer_.size() - keep;
     }
@@ -100,9 +125,9 @@ bool RecordReader::next_delimited(RawRecord& record) {
   return true;
 }
 
-bool RecordReader::next_element(RawRecord& record) {
+bool RecordReader::next_value(RawRecord& record) {
   const auto broken = [&](const std::string& what) {
-    throw Error(ErrorKind::kData, file_.path().string() + ": not a JSON array: " + what + " near byte " + std::to_string(bytes_done()));
+    throw Error(ErrorKind::kData, name_ + ": neither a JSON array nor JSON objects one after another: " + what + " near byte " + std::to_string(dropped_ + position_));
   };
   const auto peek = [&]() -> int {  // next byte that is not blank, -1 at the end
     while (true) {
@@ -114,21 +139,31 @@ bool RecordReader::next_element(RawRecord& record) {
   };
   if (array_ == ArrayState::kEnd) return false;
   if (array_ == ArrayState::kStart) {
-    if (peek() != '[') broken("expected '['");
-    ++position_;
-    array_ = ArrayState::kInside;
-  } else if (peek() == ',') {
-    ++position_;
-  } else if (peek() != ']') {
-    broken("expected ',' or ']'");
+    const int first = peek();
+    if (first != '[' && first != '{') broken("expected '[' or '{'");
+    array_ = first == '[' ? ArrayState::kInside : ArrayState::kNone;
+    position_ += first == '[';
+  } else if (array_ == ArrayState::kInside) {
+    if (peek() == ',') ++position_;
+    else if (peek() != ']') broken("expected ',' or ']'");
   }
-  if (peek() == ']') {
+  const int next = peek();
+  if (array_ == ArrayState::kNone) {
+    if (next == -1) return false;
+    if (next != '{') broken("expected '{'");
+  } else if (next == ']') {
     ++position_;
     array_ = ArrayState::kEnd;
     if (peek() != -1) broken("found more after ']'");
     return false;
   }
-  // Brackets are counted outside strings; whether the element is JSON is for the parser to say.
+  if (!find_value_end(record)) broken("the source ends inside a value");
+  record.number = ++number_;
+  return true;
+}
+
+// Brackets are counted outside strings; whether the value is JSON is for the parser to say.
+bool RecordReader::find_value_end(RawRecord& record) {
   int64_t depth = 0;
   bool in_string = false, escaped = false;
   for (size_t i = position_;; ++i) {
@@ -138,9 +173,10 @@ bool RecordReader::next_element(RawRecord& record) {
         position_ = buffer_.size();
       }
       i -= position_;
-      if (!fill()) broken("the file ends inside an element");
+      if (!fill()) return false;
     }
     const char c = buffer_[i];
+    size_t end = 0;
     if (in_string) {
       if (escaped) escaped = false;
       else if (c == '\\') escaped = true;
@@ -150,65 +186,39 @@ bool RecordReader::next_element(RawRecord& record) {
     } else if (c == '{' || c == '[') {
       ++depth;
     } else if (depth == 0 && (c == ',' || c == ']')) {
-      record.too_long |= i - position_ > max_record_bytes_;
-      if (!record.too_long) record.text = trim(std::string_view(buffer_).substr(position_, i - position_));
-      position_ = i;
-      record.number = ++number_;
-      return true;
+      end = i;  // of a value without brackets, or after one
     } else if (c == '}' || c == ']') {
       --depth;
+      if (depth == 0 && array_ == ArrayState::kNone) end = i + 1;
     }
+    if (end == 0) continue;
+    record.too_long |= end - position_ > max_record_bytes_;
+    if (!record.too_long) record.text = trim(std::string_view(buffer_).substr(position_, end - position_));
+    position_ = end;
+    return true;
   }
 }
 
-std::string RecordReader::finish_sha256() {
-  do position_ = buffer_.size();
-  while (fill());
-  return sha_.hex();
-}
-
-Container detect_container(const fs::path& path, size_t max_record_bytes) {
-  const std::string extension = path.extension().string();
-  RecordReader reader(path, Container::kLines, "", max_record_bytes);
+Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes) {
+  const std::string extension = extension_of(name);
   if (extension == ".jsonl" || extension == ".ndjson") return Container::kLines;
-  RawRecord record;
+  const std::string_view all = trim(head);
+  if (all.starts_with('[')) {
+    const std::string_view first = trim(all.substr(1));
+    if (first.empty() || first.starts_with('{')) return Container::kValues;
+  }
   int lines = 0, objects = 0;
-  while (lines < kDetectLines && reader.next(record)) {
-    const std::string_view text = trim(record.text);
-    if (lines == 0 && text.starts_with('[')) {
-      const std::string_view first = trim(text.substr(1));
-      if (first.empty() || first.starts_with('{')) return Container::kArray;
-    }
+  while (lines < kDetectLines && !head.empty()) {
+    const size_t end = head.find('\n');
+    const std::string_view line = head.substr(0, end), text = trim(line);
+    head.remove_prefix(end == std::string_view::npos ? head.size() : end + 1);
+    if (text.empty()) continue;
+    if (lines == 0 && goes_on(text, trim(head))) return Container::kValues;
     // A line cut short or too long still counts as an attempt at JSON; its reject says what is wrong with it.
-    objects += record.too_long || text.starts_with('{') ? 1 : 0;
+    objects += line.size() > max_record_bytes || text.starts_with('{') ? 1 : 0;
     ++lines;
   }
   return objects * 2 > lines || extension == ".json" ? Container::kLines : Container::kDocuments;
-}
-
-bool is_valid_utf8(std::string_view s) {
-  const auto* p = reinterpret_cast<const unsigned char*>(s.data());
-  const unsigned char* const end = p + s.size();
-  while (p < end) {
-    uint64_t word;
-    if (end - p >= 8 && (std::memcpy(&word, p, 8), (word & 0x8080808080808080ull) == 0)) {
-      p += 8;
-      continue;
-    }
-    const unsigned char c = *p;
-    const int n = c < 0x80 ? 1 : c >= 0xC2 && c < 0xE0 ? 2 : c >= 0xE0 && c < 0xF0 ? 3 : c >= 0xF0 && c < 0xF5 ? 4 : 0;
-    if (n == 0 || end - p < n) return false;
-    for (int i = 1; i < n; ++i)
-      if ((p[i] & 0xC0) != 0x80) return false;
-    // Overlong forms, surrogates and values over U+10FFFF (Unicode 15, table 3-7).
-    if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return false;
-    p += n;
-  }
-  return true;
-}
-
-int64_t count_characters(std::string_view utf8) {
-  return std::count_if(utf8.begin(), utf8.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
 }  // namespace specdec::data

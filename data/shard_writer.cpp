@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
+#include "data/ingest_report.h"
 
 namespace specdec::data {
 
@@ -92,23 +93,32 @@ void require_replaceable(const fs::path& destination) {
   if (status.type() != fs::file_type::directory)
     throw Error(ErrorKind::kUsage, destination.string() + ": exists and is not a directory: choose another --out");
   if (fs::is_empty(destination)) return;
-  try {
-    require_schema(read_json(destination / "index.json"), "data", ShardIndex::kVersion, "index.json");
-  } catch (const Error&) {
+  const auto ours = [&](const char* file, const char* schema, int version) {
+    try {
+      require_schema(read_json(destination / file), schema, version, file);
+      return true;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  if (!ours("index.json", "data", ShardIndex::kVersion) && !ours(kIngestReportFile, "ingest", IngestReport::kVersion))
     throw Error(ErrorKind::kUsage, destination.string() +
-                                       ": exists and was not written by specdec data (no index.json of ours): "
+                                       ": exists and was not written by specdec data (no index.json or ingest.json of ours): "
                                        "it would be replaced as a whole, so choose another --out");
-  }
 }
 
-void publish_shards(const fs::path& destination, const std::function<ShardIndex(const fs::path&)>& fill) {
+void publish_data(const fs::path& destination, const std::function<void(const fs::path&)>& fill) {
   // "out/" has no file name of its own: the temporary directory must lie beside it, not inside it.
   fs::path target = fs::absolute(destination).lexically_normal();
   if (!target.has_filename()) target = target.parent_path();
   require_replaceable(target);
   make_directories(target.parent_path());
   remove_partials(target.parent_path(), kPartialAgeSeconds);
-  replace_directory(target, [&](const fs::path& directory) {
+  replace_directory(target, fill);
+}
+
+void publish_shards(const fs::path& destination, const std::function<ShardIndex(const fs::path&)>& fill) {
+  publish_data(destination, [&](const fs::path& directory) {
     const ShardIndex index = fill(directory);
     index.validate("index.json");
     write_file_atomic(directory / "index.json", to_json(index).dump(1) + "\n");

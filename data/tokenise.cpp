@@ -14,15 +14,14 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
 }
 
-constexpr std::string_view kBlank = " \t\r\n";
-bool is_blank(std::string_view s) { return s.find_first_not_of(kBlank) == std::string_view::npos; }
+constexpr std::string_view kAnswerBlank = " \t\r\n";
 
 // Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the end of
 // `rendered` if the template changed it.
 size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
-  const size_t first = content.find_first_not_of(kBlank);
+  const size_t first = content.find_first_not_of(kAnswerBlank);
   if (first == std::string_view::npos) return begin;
-  const std::string_view trimmed = content.substr(first, content.find_last_not_of(kBlank) - first + 1);
+  const std::string_view trimmed = content.substr(first, content.find_last_not_of(kAnswerBlank) - first + 1);
   const size_t at = rendered.find(trimmed, begin);
   return at == std::string_view::npos ? rendered.size() : at + trimmed.size();
 }

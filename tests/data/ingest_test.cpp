@@ -52,7 +52,7 @@ TEST_F(IngestTest, EveryFormatInOneFileIsRecognised) {
                                         R"({"text":"a text"})" "\n"
                                         R"({"schema":"specdec.traffic/1","id":"t","conversation":"t","prompt":"p","response":"traffic answer"})" "\n"),
                                 {});
-  EXPECT_EQ(r.read_rows, 6);
+  EXPECT_EQ(r.report.records, 6);
   ASSERT_EQ(rows().size(), 6u);
   const std::vector<std::string> expected = {"chat answer<|im_end|>", "sharegpt answer<|im_end|>", "completion", "instruction answer<|im_end|>", "a text", "traffic answer"};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(learnt(i), expected[i]);
@@ -186,7 +186,7 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   ASSERT_EQ(rows().size(), 4u);
   EXPECT_EQ(learnt(0), "row 3");
   EXPECT_EQ(learnt(3), "row 6");
-  EXPECT_EQ(r.skipped_rows, 3);
+  EXPECT_EQ(r.report.skipped, 3);
   EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));  // of the whole file although it was not read to the end
 }
 
@@ -254,7 +254,7 @@ TEST_F(IngestTest, EqualInputGivesEqualBytes) {
     EXPECT_EQ(slurp(entry.path()), slurp(scratch_ / "again" / entry.path().filename().string())) << entry.path();
     ++files;
   }
-  EXPECT_EQ(files, 6);  // index, rejects, two splits with two files each
+  EXPECT_EQ(files, 7);  // index, report, rejects, two splits with two files each
   std::vector<std::string> shuffled, given;
   for (const TokenRow& r : rows("train")) shuffled.push_back(r.id);
   o.order = "given";

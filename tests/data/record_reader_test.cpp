@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include "base/sha256.h"
+#include "data/utf8.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
@@ -18,7 +20,11 @@ std::ostream& operator<<(std::ostream& out, const Seen& s) {
 }
 
 std::vector<Seen> read_all(const fs::path& file, Container container, const std::string& separator = "", size_t limit = 1 << 20) {
-  RecordReader reader(file, container, separator, limit);
+  ReaderOptions options;
+  options.container = container;
+  options.separator = separator;
+  options.max_record_bytes = limit;
+  RecordReader reader(file.string(), options);
   std::vector<Seen> all;
   for (RawRecord r; reader.next(r);) all.push_back({std::string(r.text), r.number, r.too_long, r.unterminated});
   EXPECT_EQ(reader.finish_sha256(), sha256_file(file));
@@ -62,20 +68,22 @@ TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
 TEST(RecordReader, ArrayElementsKeepBracketsInStrings) {
   const Scratch s;
   const fs::path file = s.write("a.json", " [ {\"a\": \"]},\\\"{\"}\n, {\"b\": [1, [2]]}, 7 , {} ]\n");
-  EXPECT_EQ(read_all(file, Container::kArray),
+  EXPECT_EQ(read_all(file, Container::kValues),
             (std::vector<Seen>{{"{\"a\": \"]},\\\"{\"}", 1, false, false}, {"{\"b\": [1, [2]]}", 2, false, false}, {"7", 3, false, false}, {"{}", 4, false, false}}));
   const std::string big = "{\"x\":\"" + std::string(3'000'000, 'q') + "\"}";
-  EXPECT_EQ(read_all(s.write("big.json", "[" + big + ",{\"y\":1}]"), Container::kArray, "", 100), (std::vector<Seen>{{"", 1, true, false}, {"{\"y\":1}", 2, false, false}}));
-  EXPECT_EQ(read_all(s.path() / "big.json", Container::kArray, "", 4 << 20).front().text, big);
-  EXPECT_TRUE(read_all(s.write("none.json", "[]"), Container::kArray).empty());
-  for (const char* broken : {"[{}", "[{}] x", "[\"a", "{}"}) EXPECT_THROW(read_all(s.write("b.json", broken), Container::kArray), Error) << broken;
+  EXPECT_EQ(read_all(s.write("big.json", "[" + big + ",{\"y\":1}]"), Container::kValues, "", 100), (std::vector<Seen>{{"", 1, true, false}, {"{\"y\":1}", 2, false, false}}));
+  EXPECT_EQ(read_all(s.path() / "big.json", Container::kValues, "", 4 << 20).front().text, big);
+  EXPECT_TRUE(read_all(s.write("none.json", "[]"), Container::kValues).empty());
+  EXPECT_EQ(read_all(s.write("objects.json", "{\"a\":\n 1}\n{\"b\":[2]} {}"), Container::kValues),
+            (std::vector<Seen>{{"{\"a\":\n 1}", 1, false, false}, {"{\"b\":[2]}", 2, false, false}, {"{}", 3, false, false}}));
+  for (const char* broken : {"[{}", "[{}] x", "[\"a", "{} x", "{", "7"}) EXPECT_THROW(read_all(s.write("b.json", broken), Container::kValues), Error) << broken;
 }
 
 TEST(RecordReader, RefusesWhatIsNoTextFile) {
   const Scratch s;
   const auto message = [](const fs::path& file) -> std::string {
     try {
-      RecordReader reader(file, Container::kLines, "", 100);
+      RecordReader reader(file.string(), {Container::kLines, true, "", 100});
     } catch (const Error& e) {
       EXPECT_EQ(e.kind(), ErrorKind::kData);
       return e.what();
@@ -85,8 +93,8 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
   EXPECT_NE(message(s.write("le", std::string("\xFF\xFE{\0", 4))).find("UTF-16"), std::string::npos);
   EXPECT_NE(message(s.write("be", std::string("\xFE\xFF\0{", 4))).find("UTF-16"), std::string::npos);
   EXPECT_NE(message(s.write("bomless", std::string("{\0\"\0", 4))).find("UTF-16"), std::string::npos);
-  EXPECT_NE(message(s.write("gz", "\x1F\x8B\x08")).find("gzip"), std::string::npos);
-  EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD")).find("zstd"), std::string::npos);
+  EXPECT_NE(message(s.write("gz", "\x1F\x8B\x08")).find("damaged gzip"), std::string::npos);
+  EXPECT_NE(message(s.write("zst", "\x28\xB5\x2F\xFD")).find("damaged zstd"), std::string::npos);
   EXPECT_NE(message(s.write("pq", "PAR1....")).find("Parquet"), std::string::npos);
   ASSERT_EQ(mkfifo((s / "fifo").c_str(), 0600), 0);
   EXPECT_NE(message(s / "fifo").find("regular file"), std::string::npos);  // and does not hang
@@ -95,13 +103,18 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
   EXPECT_NE(message(s / "absent").find("absent"), std::string::npos);
 }
 
-TEST(DetectContainer, ByNameAndByTheFirstLines) {
+TEST(GuessContainer, ByNameAndByTheFirstLines) {
   const Scratch s;
-  const auto detect = [&](const char* name, const std::string& content) { return detect_container(s.write(name, content), 1 << 20); };
+  const auto detect = [&](const char* name, const std::string& content) { return guess_container(name, content, 1 << 20); };
   EXPECT_EQ(detect("a.jsonl", "garbage"), Container::kLines);
   EXPECT_EQ(detect("a.log", "{\"a\":1}\n{\"b\"\nx\n{}"), Container::kLines);
-  EXPECT_EQ(detect("a.json", "\n[\n  {\"a\": 1}]"), Container::kArray);
-  EXPECT_EQ(detect("a.json", "{\n \"a\": 1\n}"), Container::kLines);
+  EXPECT_EQ(detect("a.json", "\n[\n  {\"a\": 1}]"), Container::kValues);
+  EXPECT_EQ(detect("a.json", "{\n \"a\": 1\n}"), Container::kValues);
+  EXPECT_EQ(detect("a.json.gz", "{\"a\": [\n{\"b\": 1}]}"), Container::kValues);
+  EXPECT_EQ(detect("a.log", "{\"a\": \"cut off\n{\"a\":1}\n{\"a\":2}"), Container::kLines);
+  EXPECT_EQ(detect("a.jsonl.zst", "{\n}"), Container::kLines);
+  EXPECT_EQ(detect("-", "{\"a\":1}\n"), Container::kLines);
+  EXPECT_EQ(detect("a.c", "{\n  int x;\n}"), Container::kDocuments);
   EXPECT_EQ(detect("a.txt", "Once upon a time.\n{not json}\nThe end."), Container::kDocuments);
   EXPECT_EQ(detect("a.md", "[a link](x)\ntext"), Container::kDocuments);
 }

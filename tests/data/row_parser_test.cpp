@@ -5,17 +5,23 @@
 namespace specdec::data {
 namespace {
 
+ParsedRow parse_one(const std::string& json, const RowOptions& options) {
+  std::vector<ParsedRow> rows = parse_line(json, options).rows;
+  EXPECT_EQ(rows.size(), 1u) << json;
+  return rows.empty() ? Rejected{} : std::move(rows.front());
+}
+
 TrafficRecord parsed(const std::string& json, RowOptions options = {}) {
-  ParsedRow row = parse_row(json, options);
+  ParsedRow row = parse_one(json, options);
   if (const auto* why = std::get_if<Rejected>(&row)) {
     ADD_FAILURE() << json << " was rejected: " << why->reason << " " << why->detail;
     return {};
   }
-  return std::get<TrafficRecord>(row);
+  return std::get<ParsedRecord>(row).record;
 }
 
 std::string rejected(const std::string& json, RowOptions options = {}) {
-  ParsedRow row = parse_row(json, options);
+  ParsedRow row = parse_one(json, options);
   const auto* why = std::get_if<Rejected>(&row);
   return why ? why->reason : "accepted";
 }
@@ -103,6 +109,9 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
       {"[1]", "not_an_object"},
       {"{\"text\":\"SECRET\xFF\"}", "invalid_utf8"},
       {R"({"text":"\ud800 SECRET"})", "invalid_json"},
+      {R"({"text":"\udc00 SECRET"})", "invalid_json"},
+      {R"({"\udc00":"SECRET"})", "invalid_json"},
+      {R"({"text":1e999})", "invalid_json"},
       {R"({"foo":"SECRET"})", "unknown_format"},
       {R"({"text":["SECRET"]})", "bad_field"},
       {R"({"messages":"SECRET"})", "bad_field"},
@@ -117,7 +126,7 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
       {std::string(200, '[') + std::string(200, ']'), "invalid_json"},
   };
   for (const auto& [row, reason] : cases) {
-    const ParsedRow result = parse_row(row, {});
+    const ParsedRow result = parse_one(row, {});
     const auto* why = std::get_if<Rejected>(&result);
     ASSERT_TRUE(why) << row;
     EXPECT_EQ(why->reason, reason) << row;
@@ -129,10 +138,10 @@ TEST(RowParser, ExplicitFormatDecidesAgainstTheKeys) {
   const std::string both = R"({"text":"t","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})";
   EXPECT_FALSE(parsed(both).messages.empty());
   RowOptions text;
-  text.format = parse_row_format("text");
+  text.format = parse_format_name("text");
   EXPECT_EQ(parsed(both, text).text, "t");
   EXPECT_EQ(rejected(R"({"prompt":"p","completion":"c"})", text), "bad_field");
-  EXPECT_THROW(parse_row_format("csv"), Error);
+  EXPECT_THROW(parse_format_name("csv"), Error);
 }
 
 TEST(RowParser, DomainFieldAndTimes) {

@@ -48,7 +48,7 @@ TEST_F(Stories, SkipGivesTheStoriesAfterThose) {
   IngestOptions train = options("train");
   train.skip = 200;
   const IngestResult result = ingest(train, {});
-  EXPECT_EQ(result.skipped_rows, 200);
+  EXPECT_EQ(result.report.skipped, 200);
   const auto expected = ShardReader(o.out).rows("train"), found = ShardReader(train.out).rows("all");
   ASSERT_EQ(expected.size(), found.size());
   ASSERT_GT(found.size(), 1000u);

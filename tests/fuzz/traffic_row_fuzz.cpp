@@ -5,9 +5,9 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "data/record_reader.h"
 #include "data/redact.h"
 #include "data/row_parser.h"
+#include "data/utf8.h"
 
 namespace {
 
@@ -18,12 +18,16 @@ void require(bool ok) {
   if (!ok) std::abort();
 }
 
-void check(ParsedRow row) {
+void check(const ParsedRow& row) {
   if (const auto* why = std::get_if<Rejected>(&row)) {
     require(!why->reason.empty());
     return;
   }
-  TrafficRecord record = std::get<TrafficRecord>(std::move(row));
+  if (const auto* half = std::get_if<BatchHalf>(&row)) {
+    require(!half->custom_id.empty());
+    return;
+  }
+  TrafficRecord record = std::get<ParsedRecord>(row).record;
   require(content_characters(record) > 0 && record.time >= 0);
   RedactionCounts counts;
   redact_record(record, counts);
@@ -34,7 +38,7 @@ void check(ParsedRow row) {
   record.validate("row");
   const Json written = to_json(record);
   require(to_json(traffic_record_from_json(written, "row")) == written);
-  parse_row(canonical_json(written), {});
+  parse_line(canonical_json(written), {});
 }
 
 }  // namespace
@@ -43,10 +47,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  options.format = static_cast<RowFormat>(bytes[0] % 5);
-  options.instructions_as_chat = bytes[0] & 8;
-  options.domain_field = bytes[0] & 16 ? "team" : "";
-  check(parse_row(text, options));
+  const size_t formats = traffic_formats().size();
+  const size_t format = bytes[0] % 32;  // most inputs are read as what they look like
+  options.format = format < formats ? &traffic_formats()[format] : nullptr;
+  options.instructions_as_chat = bytes[0] & 32;
+  options.domain_field = bytes[0] & 64 ? "metadata.team" : "";
+  const ParsedLine line = parse_line(text, options);
+  require(!line.rows.empty());
+  for (const ParsedRow& row : line.rows) check(row);
+  // Half of a batch with a good other half.
+  check(parse_batch_pair(text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})", options));
+  check(parse_batch_pair(R"({"custom_id":"a","body":{"messages":[{"role":"user","content":"q"}]}})", text, options));
   check(parse_document(text));
   parse_time(text);
   return 0;

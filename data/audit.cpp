@@ -1,0 +1,118 @@
+#include "data/audit.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/fingerprint.h"
+#include "base/statistics.h"
+#include "data/redact.h"
+#include "data/shard_reader.h"
+#include "text/tokenizer.h"
+
+namespace specdec::data {
+
+namespace {
+
+constexpr size_t kShownNames = 12;
+
+void search_row(const text::Tokenizer& tokenizer, const TokenRow& row, DataAudit& audit) {
+  RedactionCounts counts;
+  redact(tokenizer.decode(row.tokens, true), counts);
+  audit.rows_with_finds += !counts.empty();
+  for (const auto& [kind, n] : counts) audit.finds[kind] += n;
+}
+
+double written_share(const DataAudit& audit) { return audit.stats.index.written_by == "target" ? 1 : 0; }
+
+std::string counts_line(const std::map<std::string, int64_t>& counts) {
+  std::vector<std::pair<int64_t, std::string>> sorted;
+  for (const auto& [name, n] : counts) sorted.emplace_back(-n, name);
+  std::sort(sorted.begin(), sorted.end());
+  std::string text;
+  for (size_t i = 0; i < std::min(sorted.size(), kShownNames); ++i)
+    text += (i ? ", " : "") + (sorted[i].second.empty() ? std::string("(unknown)") : sorted[i].second) + " " + std::to_string(-sorted[i].first);
+  if (sorted.size() > kShownNames) text += ", and " + std::to_string(sorted.size() - kShownNames) + " more";
+  return text.empty() ? "none" : text;
+}
+
+std::map<std::string, int64_t> formats_of(const IngestReport& report) {
+  std::map<std::string, int64_t> formats;
+  for (const SourceCounts& s : report.sources)
+    for (const auto& [name, n] : s.formats) formats[name] += n;
+  return formats;
+}
+
+std::string report_table(const IngestReport& r) {
+  char line[256];
+  std::string table;
+  for (size_t i = 0; i < std::min(r.sources.size(), kShownNames); ++i) {
+    const SourceCounts& s = r.sources[i];
+    std::snprintf(line, sizeof line, "source          %-32s %9lld records %9lld accepted %9lld rejected  ", s.file.substr(0, 32).c_str(), static_cast<long long>(s.records),
+                  static_cast<long long>(s.accepted), static_cast<long long>(s.rejected));
+    table += line + counts_line(s.formats) + "\n";
+  }
+  if (r.sources.size() > kShownNames) table += "                and " + std::to_string(r.sources.size() - kShownNames) + " sources more (--json has all)\n";
+  table += "formats         " + counts_line(formats_of(r)) + "\nanswers by      " + counts_line(r.writers) + "\n";
+  table += "tenants         " + std::to_string(r.tenants) + (r.tenants ? "; largest: " + counts_line(r.largest_tenants) : "") + "\n";
+  std::snprintf(line, sizeof line, "dropped         %lld equal, %lld near duplicates, %lld by the tenant cap, %lld by the mix, %lld skipped\n", static_cast<long long>(r.duplicates),
+                static_cast<long long>(r.near_duplicates), static_cast<long long>(r.capped), static_cast<long long>(r.thinned), static_cast<long long>(r.skipped));
+  table += line;
+  std::snprintf(line, sizeof line, "redacted rows   %lld of %lld accepted\n", static_cast<long long>(r.redacted_records), static_cast<long long>(r.accepted));
+  return table + line;
+}
+
+}  // namespace
+
+DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target) {
+  DataAudit audit;
+  audit.stats = data_stats(directory);
+  if (std::filesystem::exists(directory / kIngestReportFile))
+    audit.report = ingest_report_from_json(read_json(directory / kIngestReportFile), (directory / kIngestReportFile).string());
+  std::optional<text::Tokenizer> tokenizer;
+  if (!target.empty()) {
+    if (tokenizer_digest(target) != audit.stats.index.tokenizer_digest)
+      throw Error(ErrorKind::kData, directory.string() + ": was ingested for another tokenizer than that of " + target.string() + ": give the target it was made for");
+    tokenizer.emplace(target);
+    audit.searched = true;
+  }
+  const ShardReader reader(directory);
+  for (const std::string split : {"train", "holdout"}) {
+    std::vector<double> lengths;
+    for (const TokenRow& row : reader.rows(split)) {
+      lengths.push_back(static_cast<double>(row.tokens.size()));
+      if (tokenizer) search_row(*tokenizer, row, audit);
+    }
+    if (lengths.empty()) continue;
+    std::sort(lengths.begin(), lengths.end());
+    audit.lengths[split] = {static_cast<int64_t>(lengths.size()), quantile(lengths, 0.5), quantile(lengths, 0.9), quantile(lengths, 0.95), quantile(lengths, 0.99), lengths.back()};
+  }
+  return audit;
+}
+
+Json to_json(const DataAudit& a) {
+  Json result = to_json(a.stats), lengths = Json::object();
+  for (const auto& [split, l] : a.lengths) lengths[split] = {{"rows", l.rows}, {"p50", l.p50}, {"p90", l.p90}, {"p95", l.p95}, {"p99", l.p99}, {"max", l.max}};
+  result["schema"] = "specdec.data-audit/1";
+  result["length"] = lengths;
+  result["written_by_target"] = written_share(a);
+  result["remaining"] = a.searched ? Json{{"finds", a.finds}, {"rows", a.rows_with_finds}} : Json(nullptr);
+  result["ingest"] = a.report ? to_json(*a.report) : Json(nullptr);
+  result["formats"] = a.report ? Json(formats_of(*a.report)) : Json(nullptr);
+  return result;
+}
+
+std::string to_table(const DataAudit& a) {
+  std::string table = to_table(a.stats);
+  char line[256];
+  for (const auto& [split, l] : a.lengths) {
+    std::snprintf(line, sizeof line, "%-15s %lld rows; tokens p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, max %.0f\n", split.c_str(), static_cast<long long>(l.rows), l.p50, l.p90, l.p95, l.p99, l.max);
+    table += line;
+  }
+  std::snprintf(line, sizeof line, "by the target   %.0f %% of the rows were written by it%s\n", 100 * written_share(a), written_share(a) > 0 ? "" : ", as far as the directory says (data regenerate)");
+  table += line;
+  if (a.report) table += report_table(*a.report);
+  if (a.searched) table += "left in text    " + counts_line(a.finds) + (a.finds.empty() ? "" : ", in " + std::to_string(a.rows_with_finds) + " rows") + "\n";
+  return table;
+}
+
+}  // namespace specdec::data

@@ -1,0 +1,31 @@
+// Domain tags from a rule file: one rule a line, the first that matches gives the tag.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/schema/traffic_record.h"
+
+namespace specdec::data {
+
+// DOMAIN [in PART]: PATTERN     e.g.   code in prompt: (?i)\b(def|class|#include)\b
+// PART: any (default: all of the content), system, prompt (what the last answer answers), answer, model. PATTERN is a regular expression of
+// RE2 (linear time), found anywhere in the part. Blank lines and lines that begin with # are left out.
+class DomainRules {
+ public:
+  // Throws Error(kConfig): missing file, a line that is no rule, a pattern that RE2 refuses; with file and line.
+  explicit DomainRules(const std::filesystem::path& file);
+  ~DomainRules();
+  DomainRules(DomainRules&&) noexcept;
+
+  // "" if no rule matches.
+  std::string tag(const TrafficRecord& record) const;
+
+ private:
+  struct Rule;
+  std::vector<Rule> rules_;
+};
+
+}  // namespace specdec::data

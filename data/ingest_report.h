@@ -1,0 +1,42 @@
+// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under the hash of their name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace specdec::data {
+
+inline constexpr const char* kIngestReportFile = "ingest.json";
+
+struct SourceCounts {
+  std::string file;
+  int64_t records = 0, accepted = 0, rejected = 0;
+  std::map<std::string, int64_t> formats;  // of its records; "plain" = documents of text, "unknown"
+};
+
+struct IngestReport {
+  static constexpr int kVersion = 1;            // schema "specdec.ingest/1"
+  std::vector<SourceCounts> sources;
+  std::map<std::string, int64_t> rejects;       // reason → records
+  std::map<std::string, int64_t> redactions;    // kind → finds in accepted records
+  std::map<std::string, int64_t> writers;       // model as the log names it → accepted records; "" = unknown
+  int64_t records = 0, accepted = 0, redacted_records = 0;
+  int64_t duplicates = 0, near_duplicates = 0;  // dropped
+  int64_t skipped = 0, capped = 0, thinned = 0; // left out by --skip, --tenant-cap, --mix
+  int64_t tenants = 0;                          // different ones among the accepted records
+  std::map<std::string, int64_t> largest_tenants;  // "tenant-<12 hexadecimal digits>" → accepted records, at most 20
+
+  void validate(const std::string& where) const;  // throws Error(kData)
+};
+Json to_json(const IngestReport& report);
+IngestReport ingest_report_from_json(const Json& object, const std::string& where);
+
+// How a tenant is named in whatever is written.
+std::string tenant_name(const std::string& tenant);
+
+}  // namespace specdec::data

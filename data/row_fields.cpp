@@ -1,0 +1,253 @@
+#include "data/row_fields.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "data/row_json.h"
+
+namespace specdec::data {
+
+namespace {
+
+// As seconds these are the years 5138 and later: such a number is in a smaller unit.
+constexpr double kMillisecondsFrom = 1e11, kMicrosecondsFrom = 1e14, kNanosecondsFrom = 1e17;
+
+std::string read_output_items(const Json& items, const std::string& where) {
+  std::string text;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const std::string at = where + ".output[" + std::to_string(i) + "]";
+    const std::string type = id_text(find(items[i], "type"));
+    if (type == "function_call") refuse("unsupported_tool_calls", at);
+    if (type != "message") refuse("unsupported_content", at);
+    text += read_content(find(items[i], "content"), at);
+  }
+  return text;
+}
+
+}  // namespace
+
+void refuse(const char* reason, const std::string& detail) { throw Refusal{{reason, detail}}; }
+
+const Json* find(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+const Json* find_any(const Json& object, std::initializer_list<const char*> keys) {
+  for (const char* key : keys)
+    if (const Json* value = find(object, key)) return value;
+  return nullptr;
+}
+
+const Json* find_path(const Json& object, std::string_view path) {
+  if (const Json* value = find(object, std::string(path).c_str())) return value;
+  for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
+    if (const Json* inner = find(object, std::string(path.substr(0, dot)).c_str()))
+      if (const Json* value = find_path(*inner, path.substr(dot + 1))) return value;
+  return nullptr;
+}
+
+const Json* find_object(const Json& object, const char* key) {
+  const Json* value = find(object, key);
+  return value && value->is_object() ? value : nullptr;
+}
+
+bool has_object(const Json& object, const char* key) { return find_object(object, key) != nullptr; }
+
+std::string id_text(const Json* value) {
+  if (value && value->is_string()) return value->get<std::string>();
+  if (value && value->is_number_integer()) return value->dump();
+  return {};
+}
+
+std::string string_field(const Json& row, const char* key) {
+  const Json* value = find(row, key);
+  if (!value) return {};
+  if (!value->is_string()) refuse("bad_field", std::string(key) + ": expected a string");
+  return value->get<std::string>();
+}
+
+bool is_blank(std::string_view text) { return text.find_first_not_of(" \t\r\n") == std::string_view::npos; }
+
+Json unpacked(const Json& value) {
+  if (!value.is_string()) return value;
+  const std::string& text = value.get_ref<const std::string&>();
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string::npos || (text[first] != '{' && text[first] != '[')) return value;
+  try {
+    return parse_row_json(text);
+  } catch (const Error&) {
+    return value;  // text that begins with a bracket
+  }
+}
+
+std::string read_content(const Json* content, const std::string& where) {
+  if (!content) return {};
+  if (content->is_string()) return content->get<std::string>();
+  if (!content->is_array()) refuse("bad_field", where + ".content: expected a string or an array of parts");
+  std::string text;
+  for (const Json& part : *content) {
+    if (part.is_string()) {
+      text += part.get_ref<const std::string&>();
+      continue;
+    }
+    const Json* type = find(part, "type");
+    const Json* value = find(part, "text");
+    const bool is_text = type && (*type == "text" || *type == "input_text" || *type == "output_text");
+    if (!is_text || !value || !value->is_string()) refuse("unsupported_content", where + ".content: a part that is not text");
+    text += value->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+std::string canonical_role(const std::string& role, const std::string& where) {
+  for (const char* known : {"system", "developer", "user", "assistant", "tool"})
+    if (role == known) return role;
+  if (role == "human") return "user";
+  if (role == "gpt" || role == "model" || role == "bot" || role == "chatgpt") return "assistant";
+  if (role == "observation" || role == "function") return "tool";
+  if (role == "function_call") refuse("unsupported_tool_calls", where);
+  refuse("bad_field", where + ": unknown role");
+}
+
+ChatMessage read_message(const Json& message, const std::string& where) {
+  if (!message.is_object()) refuse("bad_field", where + ": expected an object");
+  const bool sharegpt = message.contains("from");
+  const Json* role = find(message, sharegpt ? "from" : "role");
+  if (!role || !role->is_string()) refuse("bad_field", where + ": role is missing");
+  for (const char* key : {"tool_calls", "function_call"})
+    if (const Json* calls = find(message, key); calls && !calls->empty()) refuse("unsupported_tool_calls", where);
+  return {canonical_role(role->get<std::string>(), where), read_content(find(message, sharegpt ? "value" : "content"), where)};
+}
+
+void append_messages(const Json& list, const std::string& where, std::vector<ChatMessage>& out) {
+  if (!list.is_array()) refuse("bad_field", where + ": expected an array");
+  for (size_t i = 0; i < list.size(); ++i) out.push_back(read_message(list[i], where + "[" + std::to_string(i) + "]"));
+}
+
+std::string read_answer(const Json& answer, const std::string& where) {
+  if (answer.is_string()) return answer.get<std::string>();
+  const Json* message = nullptr;
+  if (answer.is_array()) {
+    message = answer.empty() ? nullptr : &answer.back();
+  } else if (const Json* choices = find(answer, "choices"); choices && choices->is_array() && !choices->empty()) {
+    message = find((*choices)[0], "message");
+    if (const Json* text = find((*choices)[0], "text"); !message && text && text->is_string()) return text->get<std::string>();
+  } else if (const Json* output = find(answer, "output"); output && output->is_array()) {
+    return read_output_items(*output, where);
+  } else if (find(answer, "role")) {
+    message = &answer;
+  }
+  if (!message) refuse("bad_field", where + ": expected a string, a message or choices[0].message");
+  const ChatMessage read = read_message(*message, where);
+  if (read.role != "assistant") refuse("no_answer", where + ": a message that is not the assistant's");
+  return read.content;
+}
+
+void read_request(const Json& request, TrafficRecord& record) {
+  const Json* list = find_any(request, {"messages", "input", "prompt"});
+  if (!list) refuse("bad_field", "request: none of messages, prompt and input");
+  if (const Json* system = find_any(request, {"system", "instructions"})) record.messages.push_back({"system", read_content(system, "system")});
+  if (list->is_string() && list != find(request, "prompt")) {
+    record.messages.push_back({"user", list->get<std::string>()});
+  } else if (list->is_string() || (list->is_array() && list->size() == 1 && (*list)[0].is_string())) {
+    record.messages.clear();
+    record.prompt = list->is_string() ? list->get<std::string>() : (*list)[0].get<std::string>();
+  } else if (list->is_array() && !list->empty() && (*list)[0].is_number()) {
+    refuse("unsupported_content", "prompt: token ids instead of text");
+  } else {
+    append_messages(*list, "messages", record.messages);
+  }
+}
+
+void read_exchange(const Json& request, const Json& answer, TrafficRecord& record) {
+  read_request(request, record);
+  std::string text = read_answer(answer, "response");
+  if (!record.messages.empty()) record.messages.push_back({"assistant", std::move(text)});
+  else record.response = std::move(text);
+  if (record.writer.empty()) record.writer = id_text(find(answer, "model"));
+  if (record.writer.empty()) record.writer = id_text(find(request, "model"));
+  if (record.time == 0) record.time = read_time(find_any(answer, {"created", "created_at"}));
+  if (!record.sampling) record.sampling = read_sampling(request);
+  finish_exchange(record);
+}
+
+void finish_chat(TrafficRecord& record) {
+  auto& messages = record.messages;
+  while (!messages.empty() && messages.back().role != "assistant") messages.pop_back();
+  if (messages.empty()) refuse("no_answer", "no assistant message");
+  if (is_blank(messages.back().content)) refuse("no_answer", "the last assistant message is empty");
+}
+
+void finish_exchange(TrafficRecord& record) {
+  if (!record.messages.empty()) return finish_chat(record);
+  if (is_blank(record.response)) refuse("no_answer", "the completion is empty");
+}
+
+int64_t read_time(const Json* value) {
+  if (!value) return 0;
+  double number = 0;
+  if (value->is_number()) {
+    number = value->get<double>();
+  } else if (value->is_string()) {
+    const std::string& text = value->get_ref<const std::string&>();
+    if (text.empty() || text.size() > 20 || text.find_first_not_of("0123456789") != std::string::npos) return std::max<int64_t>(0, parse_time(text));
+    number = std::strtod(text.c_str(), nullptr);
+  }
+  const double unit = number >= kNanosecondsFrom ? 1e9 : number >= kMicrosecondsFrom ? 1e6 : number >= kMillisecondsFrom ? 1e3 : 1;
+  number /= unit;
+  return number > 0 && number < kMillisecondsFrom ? static_cast<int64_t>(number) : 0;
+}
+
+std::optional<SamplingOptions> read_sampling(const Json& object, const std::string& prefix) {
+  SamplingOptions s;
+  bool any = false;
+  const auto number = [&](const char* key, double low, double high) -> std::optional<double> {
+    const Json* value = find(object, prefix.empty() ? key : (prefix + key).c_str());
+    double x = NAN;
+    if (value && value->is_number()) x = value->get<double>();
+    // Langfuse and some gateways write numbers as strings.
+    if (value && value->is_string() && !value->get_ref<const std::string&>().empty() && value->get_ref<const std::string&>().size() < 32) {
+      char* end = nullptr;
+      x = std::strtod(value->get_ref<const std::string&>().c_str(), &end);
+      if (*end != '\0') x = NAN;
+    }
+    if (!(x >= low && x <= high)) return {};
+    any = true;
+    return x;
+  };
+  if (const auto x = number("temperature", 0, 10)) s.temperature = *x;
+  if (const auto x = number("top_k", 0, INT32_MAX)) s.top_k = static_cast<int64_t>(*x);
+  if (const auto x = number("top_p", 1e-6, 1)) s.top_p = *x;
+  if (const auto x = number("min_p", 0, 0.999999)) s.min_p = *x;
+  return any ? std::optional(s) : std::nullopt;
+}
+
+int64_t parse_time(std::string_view text) {
+  int year, month, day, hour, minute, second, used = 0;
+  const std::string s(text.substr(0, 64));
+  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) != 6 || used == 0) return -1;
+  const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
+                                         std::chrono::day(static_cast<unsigned>(day))};
+  if (!date.ok() || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60) return -1;
+  size_t i = static_cast<size_t>(used);
+  if (i < s.size() && s[i] == '.')
+    while (++i < s.size() && s[i] >= '0' && s[i] <= '9') {
+    }
+  int64_t offset = 0;
+  if (i < s.size() && (s[i] == '+' || s[i] == '-')) {
+    int oh = 0, om = 0;
+    if (std::sscanf(s.c_str() + i + 1, "%2d:%2d", &oh, &om) < 1) return -1;
+    offset = (s[i] == '+' ? 1 : -1) * (oh * 3600 + om * 60);
+  } else if (i < s.size() && s[i] != 'Z') {
+    return -1;
+  }
+  const auto days = std::chrono::sys_days(date).time_since_epoch().count();
+  return int64_t{days} * 86400 + hour * 3600 + minute * 60 + second - offset;
+}
+
+}  // namespace specdec::data

@@ -1,0 +1,69 @@
+#include "data/row_json.h"
+
+#include <simdjson.h>
+
+#include "data/utf8.h"
+
+namespace specdec::data {
+
+namespace {
+
+// simdjson's buffers grow with the longest row and stay: longer rows are rare and take the slow parser.
+constexpr size_t kFastRowBytes = 1 << 20;
+
+// False for what parse_json refuses and simdjson does not: a key given twice, and "\udc00" alone, which becomes invalid UTF-8.
+bool copy_value(const simdjson::dom::element& from, Json& to) {
+  using simdjson::dom::element_type;
+  switch (from.type()) {
+    case element_type::OBJECT: {
+      to = Json::object();
+      Json::object_t& object = to.get_ref<Json::object_t&>();
+      for (const auto& [key, value] : simdjson::dom::object(from)) {
+        if (!is_valid_utf8(key)) return false;
+        const auto [at, is_new] = object.try_emplace(std::string(key));
+        if (!is_new || !copy_value(value, at->second)) return false;
+      }
+      return true;
+    }
+    case element_type::ARRAY: {
+      const simdjson::dom::array items(from);
+      to = Json::array();
+      Json::array_t& array = to.get_ref<Json::array_t&>();
+      array.reserve(items.size());
+      for (const auto& item : items)
+        if (!copy_value(item, array.emplace_back())) return false;
+      return true;
+    }
+    case element_type::STRING: {
+      const std::string_view text(from);
+      to = std::string(text);
+      return is_valid_utf8(text);
+    }
+    case element_type::INT64: {
+      const int64_t n(from);
+      if (n < 0) to = n;
+      else to = static_cast<uint64_t>(n);  // as parse_json has it
+      return true;
+    }
+    case element_type::UINT64: to = uint64_t(from); return true;
+    case element_type::DOUBLE: to = double(from); return true;
+    case element_type::BOOL: to = bool(from); return true;
+    case element_type::NULL_VALUE: to = nullptr; return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Json parse_row_json(std::string_view text) {
+  if (text.size() <= kFastRowBytes) {
+    thread_local simdjson::dom::parser parser;
+    thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);  // the depth stays when the buffers grow
+    simdjson::dom::element root;
+    Json value;
+    if (ready == simdjson::SUCCESS && parser.parse(text.data(), text.size()).get(root) == simdjson::SUCCESS && copy_value(root, value)) return value;
+  }
+  return parse_json(text, "row", ErrorKind::kData, {text.size(), kMaxRowDepth});
+}
+
+}  // namespace specdec::data
