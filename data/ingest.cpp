@@ -10,6 +10,7 @@
 #include "data/batch_join.h"
 #include "data/domain_rules.h"
 #include "data/duplicates.h"
+#include "data/record_line.h"
 #include "data/record_reader.h"
 #include "data/redact.h"
 #include "data/row_parser.h"
@@ -283,11 +284,9 @@ class Ingest {
   }
 
   void write_record(const ParsedRecord& parsed, const char* format, const RedactionCounts& redactions, const Place& place) {
-    Json line = to_json(parsed.record);
-    if (!parsed.tenant.empty()) line["tenant"] = tenant_name(parsed.tenant);
-    line["source"] = {{"format", format}, {"file", result_.report.sources[place.row.source].file}, {"line", place.row.number}};
-    if (!redactions.empty()) line["redactions"] = redactions;
-    records_->write(canonical_json(line) + "\n");
+    write_record_line(parsed.record, {format, result_.report.sources[place.row.source].file, place.row.number, tenant_name(parsed.tenant), &redactions}, line_);
+    line_ += '\n';
+    records_->write(line_);
   }
 
   void write_shards(const fs::path& directory) {
@@ -323,7 +322,7 @@ class Ingest {
   std::vector<SplitRow> split_rows_;
   std::vector<RowTags> row_tags_;
   TagTable tags_;
-  std::string first_reject_, collapsed_;
+  std::string first_reject_, collapsed_, line_;
   int64_t selected_ = 0;
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };

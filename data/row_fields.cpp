@@ -31,32 +31,32 @@ std::string read_output_items(const Json& items, const std::string& where) {
 
 void refuse(const char* reason, const std::string& detail) { throw Refusal{{reason, detail}}; }
 
-const Json* find(const Json& object, const char* key) {
+const Json* find(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-const Json* find_any(const Json& object, std::initializer_list<const char*> keys) {
-  for (const char* key : keys)
+const Json* find_any(const Json& object, std::initializer_list<std::string_view> keys) {
+  for (const std::string_view key : keys)
     if (const Json* value = find(object, key)) return value;
   return nullptr;
 }
 
 const Json* find_path(const Json& object, std::string_view path) {
-  if (const Json* value = find(object, std::string(path).c_str())) return value;
+  if (const Json* value = find(object, path)) return value;
   for (size_t dot = path.find('.'); dot != std::string_view::npos; dot = path.find('.', dot + 1))
-    if (const Json* inner = find(object, std::string(path.substr(0, dot)).c_str()))
+    if (const Json* inner = find(object, path.substr(0, dot)))
       if (const Json* value = find_path(*inner, path.substr(dot + 1))) return value;
   return nullptr;
 }
 
-const Json* find_object(const Json& object, const char* key) {
+const Json* find_object(const Json& object, std::string_view key) {
   const Json* value = find(object, key);
   return value && value->is_object() ? value : nullptr;
 }
 
-bool has_object(const Json& object, const char* key) { return find_object(object, key) != nullptr; }
+bool has_object(const Json& object, std::string_view key) { return find_object(object, key) != nullptr; }
 
 std::string id_text(const Json* value) {
   if (value && value->is_string()) return value->get<std::string>();
@@ -207,7 +207,7 @@ std::optional<SamplingOptions> read_sampling(const Json& object, const std::stri
   SamplingOptions s;
   bool any = false;
   const auto number = [&](const char* key, double low, double high) -> std::optional<double> {
-    const Json* value = find(object, prefix.empty() ? key : (prefix + key).c_str());
+    const Json* value = find(object, prefix.empty() ? key : prefix + key);
     double x = NAN;
     if (value && value->is_number()) x = value->get<double>();
     // Langfuse and some gateways write numbers as strings.

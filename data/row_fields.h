@@ -25,12 +25,12 @@ struct Refusal {
 [[noreturn]] void refuse(const char* reason, const std::string& detail);
 
 // Null counts as absent; so does everything in what is no object.
-const Json* find(const Json& object, const char* key);
-const Json* find_any(const Json& object, std::initializer_list<const char*> keys);
+const Json* find(const Json& object, std::string_view key);
+const Json* find_any(const Json& object, std::initializer_list<std::string_view> keys);
 // "a.b.c": a key of that name, else the keys one inside the other.
 const Json* find_path(const Json& object, std::string_view path);
-const Json* find_object(const Json& object, const char* key);
-bool has_object(const Json& object, const char* key);
+const Json* find_object(const Json& object, std::string_view key);
+bool has_object(const Json& object, std::string_view key);
 
 // An id as text: strings and whole numbers; anything else counts as absent.
 std::string id_text(const Json* value);

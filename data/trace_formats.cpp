@@ -51,7 +51,7 @@ ChatMessage read_part_message(const Json& message, const std::string& where) {
   for (const Json& part : *parts) {
     const std::string type = id_text(find(part, "type"));
     if (type == "tool_call") refuse("unsupported_tool_calls", where);
-    const Json* content = find_any(part, {"content", type == "tool_call_response" ? "result" : "text", "response"});
+    const Json* content = find_any(part, {"content", type == "tool_call_response" ? std::string_view("result") : "text", "response"});
     if ((type != "text" && type != "tool_call_response") || !content || !content->is_string()) refuse("unsupported_content", where + ".parts: a part that is not text");
     read.content += content->get_ref<const std::string&>();
   }
@@ -79,8 +79,8 @@ std::string system_text(const Json& packed) {
 void append_indexed(const Json& attributes, const std::string& prefix, const char* default_role, std::vector<ChatMessage>& out) {
   for (size_t i = 0; i < kMaxIndexedMessages; ++i) {
     const std::string at = prefix + "." + std::to_string(i);
-    const Json *role = find(attributes, (at + ".role").c_str()), *content = find(attributes, (at + ".content").c_str());
-    if (find(attributes, (at + ".tool_calls.0.name").c_str())) refuse("unsupported_tool_calls", at);
+    const Json *role = find(attributes, at + ".role"), *content = find(attributes, at + ".content");
+    if (find(attributes, at + ".tool_calls.0.name")) refuse("unsupported_tool_calls", at);
     if (!role && !content) return;
     out.push_back({role ? canonical_role(id_text(role), at) : default_role, read_content(content, at)});
   }
