@@ -9,14 +9,17 @@ namespace specdec::decode {
 GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostModel* costs, const Clock& clock,
                         const std::function<bool(int32_t)>& on_token) {
   if (request.max_tokens < 1) throw Error(ErrorKind::kUsage, "max_tokens: expected at least 1, found " + std::to_string(request.max_tokens));
+  validate(request.rules, stepper.vocab_size());
   SeededRandomness randomness(request.seed);
   ControllerOptions options;
   options.fixed_k = request.speculation.k;
   options.max_k = std::max(request.speculation.k, request.speculation.max_k);
   KController controller(options, costs);
+  LogitState rules(request.rules, request.prompt);
   Sequence s;
   s.tokens = request.prompt;
   s.sampling = request.sampling;
+  s.rules = request.rules.any() ? &rules : nullptr;
   s.verify = request.speculation.verify;
   s.randomness = &randomness;
   s.controller = request.speculation.k == 0 ? nullptr : &controller;

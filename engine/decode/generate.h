@@ -14,6 +14,7 @@ struct GenerateRequest {
   int64_t max_tokens = 256;
   std::vector<int32_t> eos_ids;     // empty: EOS is ignored
   SamplingOptions sampling;
+  LogitRules rules;
   SpeculationOptions speculation;   // k = 0: plain
   uint64_t seed = 0;
 };
@@ -24,7 +25,7 @@ struct GenerateResult {
   double seconds = 0;               // from the first step, prompt pass excluded
   double prompt_seconds = 0;
 };
-// on_token: streamed as emitted; returning false stops. clock must not be null.
+// on_token: streamed as emitted; returning false stops. Throws Error(kUsage) for rules outside of their ranges or that leave no token.
 GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostModel* costs, const Clock& clock,
                         const std::function<bool(int32_t)>& on_token = {});
 

@@ -12,6 +12,11 @@ namespace specdec::decode {
 namespace {
 
 constexpr int64_t kCatchUpChunk = 512;
+constexpr int64_t kScoredChunk = 32;  // of prompt tokens whose logits are wanted: each is a row of V floats
+
+Error no_token_left() {
+  return Error(ErrorKind::kUsage, "the request's grammar, bad_words or logit_bias leave no token: loosen them");
+}
 
 }  // namespace
 
@@ -35,6 +40,7 @@ struct Stepper::Buffers {
   std::vector<Extension> extensions;
   LogitRows draft_rows, target_rows;
   std::vector<float> q, scratch;
+  std::vector<float> raw;           // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted
   std::vector<int32_t> ids;
   VerifyInput input;
 
@@ -63,15 +69,23 @@ void Stepper::start(Sequence& s, int64_t chunk) {
   s.remaining = std::min(s.remaining, target_.max_length() - n);
   s.target_id = target_.open();
   try {
-    Buffers& b = *buffers_;
-    for (int64_t at = 0; at < n - 1; at += chunk) {
-      const auto part = std::span<const int32_t>(s.tokens).subspan(at, std::min(chunk, n - 1 - at));
-      b.extensions.assign(1, {s.target_id, part, 0});
-      target_.extend(b.extensions, b.target_rows);
-    }
+    read_prompt(s, s.prompt_logprobs ? std::min(chunk, kScoredChunk) : chunk);
   } catch (...) {
     finish(s);
     throw;
+  }
+}
+
+void Stepper::read_prompt(Sequence& s, int64_t chunk) {
+  Buffers& b = *buffers_;
+  const int64_t n = static_cast<int64_t>(s.tokens.size());
+  s.prompt_positions.clear();
+  for (int64_t at = 0; at < n - 1; at += chunk) {
+    const auto part = std::span<const int32_t>(s.tokens).subspan(at, std::min(chunk, n - 1 - at));
+    const int64_t rows = s.prompt_logprobs ? static_cast<int64_t>(part.size()) : 0;
+    b.extensions.assign(1, {s.target_id, part, rows});
+    target_.extend(b.extensions, b.target_rows);
+    for (int64_t i = 0; i < rows; ++i) s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
   }
 }
 
@@ -117,6 +131,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.q_row = rows;
     if (!s.sampling.greedy()) rows += slot.limit;
     s.emitted.clear();
+    s.emitted_logprobs.clear();
     s.overlaps.clear();
     s.drafted = s.accepted = 0;
     s.failure = nullptr;
@@ -141,10 +156,12 @@ void Stepper::catch_up(Slot& slot) {
   }
 }
 
-// Draws one token for the slot. False: its logits cannot be sampled (nothing is drawn).
-bool Stepper::draft_one(Slot& slot, std::span<const float> logits) {
+// Draws one token for the slot. False: nothing was drawn, because the logits cannot be sampled, or because nothing may follow what
+// was drafted so far (which the target need not choose).
+bool Stepper::draft_one(Slot& slot, std::span<float> logits) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
+  if (s.rules && !s.rules->apply(logits)) return false;
   const bool adaptive = s.controller->adaptive();
   int32_t token = -1;
   double confidence = 1;
@@ -167,6 +184,7 @@ bool Stepper::draft_one(Slot& slot, std::span<const float> logits) {
     token = s.randomness->draw(Purpose::kDraft, q);
     confidence = q[token];
   }
+  if (s.rules) s.rules->push(token);
   slot.drafted.push_back(token);
   slot.confidences.push_back(confidence);
   return true;
@@ -234,41 +252,81 @@ void Stepper::draft_tokens() {
   }
 }
 
-// One-hot p and q: the rule accepts while the drafted token is the arg max, and what follows is the arg max.
+// One-hot p and q: the rule accepts while the drafted token is the arg max, and what follows is the arg max. Only rows that are
+// reached are looked at.
 void Stepper::verify_greedy(Slot& slot) {
   Sequence& s = *slot.sequence;
-  const LogitRows& rows = buffers_->target_rows;
   const int64_t k = static_cast<int64_t>(slot.drafted.size());
+  if (s.rules) s.rules->rewind();
+  const auto best_of = [&](int64_t i) {
+    const std::span<float> row = buffers_->target_rows.row(slot.p_row + i);
+    if (s.rules && !s.rules->apply(row)) throw no_token_left();
+    return argmax(row);
+  };
   int64_t i = 0;
-  int32_t best = argmax(rows.row(slot.p_row));
-  while (i < k && slot.drafted[i] == best) best = argmax(rows.row(slot.p_row + ++i));
+  int32_t best = best_of(0);
+  while (i < k && slot.drafted[i] == best) {
+    if (s.rules) s.rules->push(best);
+    best = best_of(++i);
+  }
   slot.result = {i, best};
   s.overlaps.assign(std::min(i + 1, k), 1.0);
   if (i < k) s.overlaps[i] = 0.0;
   slot.ratios.assign(s.overlaps.begin(), s.overlaps.end());
 }
 
-void Stepper::verify_one(Slot& slot) {
+void Stepper::verify_sampled(Slot& slot) {
   Sequence& s = *slot.sequence;
-  if (s.sampling.greedy()) return verify_greedy(slot);
   Buffers& b = *buffers_;
   const size_t k = slot.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
   b.input.drafted = slot.drafted;
-  b.input.p.clear();
-  b.input.q.clear();
-  for (size_t i = 0; i <= k; ++i) {
+  b.input.p.resize(k + 1);
+  b.input.q.resize(k);
+  bool dead = false;
+  // From the last row to the first: drafting left the rules behind the last drafted token, and each row takes one back.
+  for (size_t i = k + 1; i-- > 0;) {
     const std::span<float> p = b.target_rows.row(slot.p_row + static_cast<int64_t>(i));
-    distribution(p, s.sampling, p, b.ids);
-    b.input.p.push_back(p);
-    if (i < k) b.input.q.push_back({b.q.data() + (slot.q_row + i) * vocab, vocab});
+    if (s.rules && !s.rules->apply(p)) {
+      std::fill(p.begin(), p.end(), 0.f);  // may never be reached; drawing from it throws
+      dead = true;
+    } else {
+      distribution(p, s.sampling, p, b.ids);
+    }
+    if (s.rules && i > 0) s.rules->pop();
+    b.input.p[i] = p;
+    if (i < k) b.input.q[i] = {b.q.data() + (slot.q_row + i) * vocab, vocab};
   }
-  slot.result = verify_fn_(s.verify, b.input, *s.randomness, b.scratch);
+  try {
+    slot.result = verify_fn_(s.verify, b.input, *s.randomness, b.scratch);
+  } catch (const Error&) {
+    if (dead) throw no_token_left();
+    throw;
+  }
   const size_t reached = std::min<size_t>(slot.result.accepted + 1, k);
   for (size_t i = 0; i < reached; ++i) {
     const int32_t x = slot.drafted[i];
     s.overlaps.push_back(overlap(b.input.p[i], b.input.q[i]));
     slot.ratios.push_back(std::min(1.0, static_cast<double>(b.input.p[i][x]) / b.input.q[i][x]));
   }
+}
+
+void Stepper::verify_one(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  Buffers& b = *buffers_;
+  const size_t vocab = static_cast<size_t>(target_.vocab_size());
+  if (s.logprobs >= 0) {
+    const float* first = b.target_rows.row(slot.p_row).data();
+    b.raw.assign(first, first + slot.pass.size() * vocab);
+  }
+  if (s.sampling.greedy())
+    verify_greedy(slot);
+  else
+    verify_sampled(slot);
+  if (s.logprobs < 0) return;
+  const size_t accepted = static_cast<size_t>(slot.result.accepted);
+  for (size_t i = 0; i <= accepted; ++i)
+    s.emitted_logprobs.push_back(
+        logprobs_of({b.raw.data() + i * vocab, vocab}, i < accepted ? slot.drafted[i] : slot.result.next, s.logprobs));
 }
 
 void Stepper::commit(Slot& slot) {
@@ -278,6 +336,7 @@ void Stepper::commit(Slot& slot) {
   s.accepted = static_cast<int>(accepted);
   s.emitted.assign(slot.drafted.begin(), slot.drafted.begin() + accepted);
   s.emitted.push_back(slot.result.next);
+  if (s.rules) s.rules->commit(s.emitted);
   s.tokens.insert(s.tokens.end(), s.emitted.begin(), s.emitted.end());
   s.remaining -= accepted + 1;
   const int64_t kept = slot.before + accepted;
@@ -293,6 +352,7 @@ void Stepper::commit(Slot& slot) {
 
 void Stepper::roll_back(Slot& slot) {
   Sequence& s = *slot.sequence;
+  if (s.rules) s.rules->rewind();
   target_.truncate(s.target_id, std::min(target_.length(s.target_id), slot.before - 1));
   if (s.draft_id >= 0) draft_->truncate(s.draft_id, std::min(draft_->length(s.draft_id), slot.before - 1));
 }
@@ -338,6 +398,7 @@ void Stepper::step(std::span<Sequence* const> batch) {
     if (slot.sequence->failure) {
       roll_back(slot);
       slot.sequence->overlaps.clear();
+      slot.sequence->emitted_logprobs.clear();
       if (!first) first = slot.sequence->failure;
     } else {
       commit(slot);

@@ -12,6 +12,8 @@
 #include "base/run_options.h"
 #include "engine/decode/causal_model.h"
 #include "engine/decode/controller.h"
+#include "engine/decode/logit_rules.h"
+#include "engine/decode/logprobs.h"
 #include "engine/decode/randomness.h"
 #include "engine/decode/verifier.h"
 
@@ -22,6 +24,9 @@ namespace specdec::decode {
 struct Sequence {
   std::vector<int32_t> tokens;            // prompt and everything emitted
   SamplingOptions sampling;
+  LogitState* rules = nullptr;            // null: logits as the models give them. Made from the prompt; the step keeps it up to date
+  int logprobs = -1;                      // >= 0: logprobs_of() every emitted token with so many likeliest ones
+  bool prompt_logprobs = false;           // and of the prompt's, from start()
   VerifyRule verify = VerifyRule::kToken;
   Randomness* randomness = nullptr;
   KController* controller = nullptr;      // null: plain decoding
@@ -32,7 +37,11 @@ struct Sequence {
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
   int drafted = 0, accepted = 0;
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
-  std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step
+  std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
+  std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.
+                                          // Error(kUsage): its own rules leave no token, the models are well
+  // of start():
+  std::vector<PositionLogprobs> prompt_positions;  // of prompt tokens 1, 2, …: the first has nothing before it
   AcceptanceCounts counts;                // over the whole sequence
 };
 
@@ -46,6 +55,8 @@ class Stepper {
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
+
+  int64_t vocab_size() const { return target_.vocab_size(); }
 
   // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`); `remaining` is cut to what the
   // target's max_length leaves. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no
@@ -65,11 +76,13 @@ class Stepper {
   void draft_tokens();
   void catch_up(Slot& slot);
   bool draft_pass(std::span<const size_t> active);
-  bool draft_one(Slot& slot, std::span<const float> logits);
+  bool draft_one(Slot& slot, std::span<float> logits);
   void drop_draft(Sequence& sequence, const char* reason);
   void verify_all();
   void verify_one(Slot& slot);
   void verify_greedy(Slot& slot);
+  void verify_sampled(Slot& slot);
+  void read_prompt(Sequence& sequence, int64_t chunk);
   void commit(Slot& slot);
   void roll_back(Slot& slot);
 

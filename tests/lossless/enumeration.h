@@ -8,6 +8,7 @@
 
 #include "engine/decode/sampler.h"
 #include "engine/decode/step.h"
+#include "tests/lossless/rules.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::decode {
@@ -16,6 +17,8 @@ struct Case {
   toy::Model::Logits target = toy::random_logits(1), draft = toy::random_logits(2);
   int64_t vocab = 3;
   SamplingOptions sampling;
+  LogitRules rules;
+  bool rules_left_out = false;       // a wrong step: only the draft knows the rules, verification does not
   VerifyRule rule = VerifyRule::kToken;
   ControllerOptions controller;      // fixed_k by default below
   const CostModel* costs = nullptr;
@@ -42,6 +45,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   double probability = 1;
   for (const int32_t t : tokens) {
     c.target(context, row);
+    toy::apply_reference(c.rules, context, 1, row);
     distribution(row, c.sampling, row, scratch);
     probability *= row[static_cast<size_t>(t)];
     context.push_back(t);
@@ -55,11 +59,17 @@ inline Outcome enumerate(const Case& c) {
   Outcome out;
   do {
     choices.begin();
-    toy::Model target(c.vocab, c.target), draft(c.vocab, c.draft);
+    const toy::Model::Logits ruled = [&c](std::span<const int32_t> context, std::span<float> row) {
+      c.draft(context, row);
+      toy::apply_reference(c.rules, context, 1, row);
+    };
+    toy::Model target(c.vocab, c.target), draft(c.vocab, c.rules_left_out ? ruled : c.draft);
     Stepper stepper(target, &draft, nullptr, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
     std::vector<Sequence> sequences(static_cast<size_t>(c.sequences));
     std::vector<KController> controllers;
+    std::vector<LogitState> states;
+    states.reserve(sequences.size());
     for (int i = 0; i < c.sequences; ++i) {
       ControllerOptions options = c.controller;
       if (i > 0) options.fixed_k = std::max(0, options.fixed_k - 1);
@@ -69,6 +79,8 @@ inline Outcome enumerate(const Case& c) {
       Sequence& s = sequences[i];
       s.tokens = {static_cast<int32_t>(i)};
       s.sampling = c.sampling;
+      states.emplace_back(c.rules, s.tokens);
+      s.rules = c.rules.any() && !c.rules_left_out ? &states.back() : nullptr;
       s.verify = c.rule;
       s.randomness = wrapped ? wrapped.get() : &choices;
       s.controller = &controllers[i];

@@ -1,0 +1,145 @@
+#include "engine/decode/logit_rules.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace specdec::decode {
+
+namespace {
+
+constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+void require(bool holds, const std::string& what, const std::string& expected) {
+  if (!holds) throw Error(ErrorKind::kUsage, what + ": expected " + expected);
+}
+
+}  // namespace
+
+bool LogitRules::any() const {
+  return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() || !bad_words.empty() || constraint;
+}
+
+// Written so that NaN, which compares false, is refused too.
+void validate(const LogitRules& rules, int64_t vocab) {
+  require(rules.repetition_penalty > 0 && rules.repetition_penalty <= 2, "repetition_penalty", "a number above 0, at most 2");
+  require(rules.presence_penalty >= -2 && rules.presence_penalty <= 2, "presence_penalty", "a number from -2 to 2");
+  require(rules.frequency_penalty >= -2 && rules.frequency_penalty <= 2, "frequency_penalty", "a number from -2 to 2");
+  const std::string ids = "token ids from 0 to " + std::to_string(vocab - 1);
+  for (const auto& [id, value] : rules.bias) {
+    require(id >= 0 && id < vocab, "logit_bias", ids);
+    require(value >= -100 && value <= 100, "logit_bias", "values from -100 to 100");
+  }
+  for (const auto& word : rules.bad_words) {
+    require(!word.empty(), "bad_words", "at least one token a word");
+    for (const int32_t id : word) require(id >= 0 && id < vocab, "bad_words", ids);
+  }
+}
+
+LogitState::LogitState(const LogitRules& rules, std::span<const int32_t> prompt)
+    : rules_(rules), penalties_(rules.repetition_penalty != 1 || rules.presence_penalty != 0 || rules.frequency_penalty != 0),
+      constraint_(rules.constraint ? rules.constraint() : nullptr) {
+  if (rules.repetition_penalty == 1) return;
+  for (const int32_t id : prompt)
+    if (index_.emplace(id, seen_.size()).second) seen_.push_back({id, true, 0});
+}
+
+void LogitState::take(int32_t token) {
+  if (penalties_) {
+    const auto [at, fresh] = index_.emplace(token, seen_.size());
+    if (fresh) seen_.push_back({token, false, 0});
+    ++seen_[at->second].count;
+  }
+  if (!rules_.bad_words.empty()) answer_.push_back(token);
+  if (constraint_) constraint_->push(token);
+}
+
+// Of all but the constraint, which takes several back at once. Tokens leave in reverse order, so one that is not needed any
+// more was the last to be appended.
+void LogitState::undo(int32_t token) {
+  if (penalties_) {
+    Seen& seen = seen_[index_.at(token)];
+    if (--seen.count == 0 && !seen.in_prompt) {
+      seen_.pop_back();
+      index_.erase(token);
+    }
+  }
+  if (!rules_.bad_words.empty()) answer_.pop_back();
+}
+
+void LogitState::push(int32_t token) {
+  if (depth_ == tentative_.size() || tentative_[depth_] != token) {
+    tentative_.resize(depth_);
+    tentative_.push_back(token);
+    num_masks_ = std::min(num_masks_, depth_ + 1);
+  }
+  ++depth_;
+  take(token);
+}
+
+void LogitState::pop() {
+  if (depth_ == 0) throw Error(ErrorKind::kInternal, "logit rules: nothing is left to take back");
+  undo(tentative_[--depth_]);
+  if (constraint_) constraint_->pop(1);
+}
+
+void LogitState::rewind() {
+  if (constraint_ && depth_ > 0) constraint_->pop(static_cast<int64_t>(depth_));
+  while (depth_ > 0) undo(tentative_[--depth_]);
+}
+
+void LogitState::commit(std::span<const int32_t> tokens) {
+  rewind();
+  for (const int32_t token : tokens) take(token);
+  tentative_.clear();
+  num_masks_ = 0;
+}
+
+bool LogitState::completes(const std::vector<int32_t>& word) const {
+  const size_t prefix = word.size() - 1;
+  return prefix <= answer_.size() && std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(prefix));
+}
+
+std::span<const uint32_t> LogitState::mask(size_t vocab) {
+  // A depth that was jumped over (pushed without a mask asked for) has an empty one.
+  while (num_masks_ <= depth_) {
+    if (masks_.size() <= num_masks_) masks_.emplace_back();
+    masks_[num_masks_++].clear();
+  }
+  std::vector<uint32_t>& bits = masks_[depth_];
+  if (bits.empty()) {
+    bits.resize((vocab + 31) / 32);
+    constraint_->allowed(bits);
+  }
+  return bits;
+}
+
+bool LogitState::apply(std::span<float> logits) {
+  bool masked = false;
+  if (constraint_) {
+    const std::span<const uint32_t> bits = mask(logits.size());
+    for (size_t i = 0; i < logits.size(); ++i)
+      if (!(bits[i / 32] >> (i % 32) & 1)) logits[i] = kForbidden;
+    masked = true;
+  }
+  for (const auto& word : rules_.bad_words)
+    if (completes(word)) {
+      logits[static_cast<size_t>(word.back())] = kForbidden;
+      masked = true;
+    }
+  for (const auto& [id, value] : rules_.bias) logits[static_cast<size_t>(id)] += value;
+  if (penalties_) {
+    const float repetition = static_cast<float>(rules_.repetition_penalty);
+    for (const Seen& seen : seen_) {
+      float& logit = logits[static_cast<size_t>(seen.id)];
+      logit = logit > 0 ? logit / repetition : logit * repetition;
+      if (seen.count > 0) logit -= static_cast<float>(rules_.frequency_penalty * static_cast<double>(seen.count) + rules_.presence_penalty);
+    }
+  }
+  // NaN is left for the sampler to complain about.
+  return !masked || std::any_of(logits.begin(), logits.end(), [](float l) { return l != kForbidden; });
+}
+
+}  // namespace specdec::decode

@@ -1,0 +1,192 @@
+#include "engine/decode/logit_rules.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/philox.h"
+#include "tests/base/scratch.h"
+#include "tests/lossless/rules.h"
+
+namespace specdec::decode {
+namespace {
+
+using specdec::testing::expect_error;
+
+constexpr float kInfinite = std::numeric_limits<float>::infinity();
+
+LogitRules busy_rules() {
+  LogitRules rules;
+  rules.repetition_penalty = 1.3;
+  rules.presence_penalty = 0.5;
+  rules.frequency_penalty = 0.25;
+  rules.bias = {{3, 2.f}, {5, -100.f}};
+  rules.bad_words = {{2}, {4, 6}, {1, 1, 7}};
+  rules.constraint = [] { return std::make_unique<toy::Automaton>(); };
+  return rules;
+}
+
+std::vector<float> logits_of(uint64_t seed) {
+  std::vector<float> logits(12);
+  toy::random_logits(seed)(toy::Tokens{static_cast<int32_t>(seed % 7)}, logits);
+  return logits;
+}
+
+void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tokens& text, size_t prompt, uint64_t seed) {
+  std::vector<float> found = logits_of(seed), expected = logits_of(seed);
+  state.apply(found);
+  toy::apply_reference(rules, text, prompt, expected);
+  for (size_t i = 0; i < found.size(); ++i) {
+    if (std::isinf(expected[i]))
+      EXPECT_EQ(found[i], expected[i]) << "token " << i;
+    else
+      EXPECT_NEAR(found[i], expected[i], 1e-4) << "token " << i;
+  }
+}
+
+// A long random walk of pushes, pops, rewinds and commits: the state is at every point what counting the text anew gives.
+TEST(LogitRules, StateFollowsEveryPushAndPop) {
+  const LogitRules rules = busy_rules();
+  const toy::Tokens prompt = {1, 9, 9};
+  LogitState state(rules, prompt);
+  toy::Tokens settled = prompt, text = prompt;
+  uint64_t draws = 0;
+  const auto uniform = [&draws] { return philox_uniform(17, 0, draws++); };
+  const auto legal = [&]() -> int32_t {
+    for (;;) {
+      const auto token = static_cast<int32_t>(uniform() * 12);
+      if (toy::Automaton::allows({text.begin() + 3, text.end()}, token)) return token;
+    }
+  };
+  for (uint64_t i = 0; i < 3000; ++i) {
+    const double u = uniform();
+    if (u < 0.5 && text.size() < settled.size() + 6) {
+      text.push_back(legal());
+      state.push(text.back());
+    } else if (u < 0.75 && text.size() > settled.size()) {
+      text.pop_back();
+      state.pop();
+    } else if (u < 0.85) {
+      text = settled;
+      state.rewind();
+    } else if (u < 0.9 && settled.size() < 60) {
+      const toy::Tokens tail(text.begin() + static_cast<ptrdiff_t>(settled.size()), text.end());
+      state.commit(tail);
+      settled = text;
+    }
+    expect_reference(state, rules, text, prompt.size(), i);
+    if (::testing::Test::HasFailure()) FAIL() << "at step " << i;
+  }
+  EXPECT_GT(settled.size(), 20u);
+}
+
+TEST(LogitRules, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo) {
+  LogitRules rules;
+  rules.presence_penalty = 1;
+  rules.frequency_penalty = 0.5;
+  LogitState state(rules, toy::Tokens{0, 0});
+  state.commit(toy::Tokens{1, 1, 2});
+  std::vector<float> logits = {5, 5, 5, 5};
+  EXPECT_TRUE(state.apply(logits));
+  EXPECT_EQ(logits, (std::vector<float>{5, 3, 3.5, 5}));
+  LogitRules repeated;
+  repeated.repetition_penalty = 2;
+  LogitState other(repeated, toy::Tokens{0});
+  other.commit(toy::Tokens{1});
+  logits = {4, -4, 4, -4};
+  EXPECT_TRUE(other.apply(logits));
+  EXPECT_EQ(logits, (std::vector<float>{2, -8, 4, -4}));
+}
+
+TEST(LogitRules, BadWordsNeedTheirWholePrefixInTheAnswer) {
+  LogitRules rules;
+  rules.bad_words = {{1, 2, 3}};
+  LogitState state(rules, toy::Tokens{1, 2});  // a prompt that looks like it does not count
+  const auto forbidden = [&state] {
+    std::vector<float> logits(5, 0.f);
+    EXPECT_TRUE(state.apply(logits));
+    return logits[3] == -kInfinite;
+  };
+  EXPECT_FALSE(forbidden());
+  state.commit(toy::Tokens{1});
+  EXPECT_FALSE(forbidden());
+  state.push(2);
+  EXPECT_TRUE(forbidden());
+  state.pop();
+  state.push(4);
+  EXPECT_FALSE(forbidden());
+}
+
+TEST(LogitRules, SaysWhenNoTokenIsLeft) {
+  LogitRules rules;
+  rules.bad_words = {{0}, {1}};
+  LogitState state(rules, toy::Tokens{0});
+  std::vector<float> two(2, 1.f), three(3, 1.f);
+  EXPECT_FALSE(state.apply(two));
+  EXPECT_TRUE(state.apply(three));
+  std::vector<float> broken = {0, 0, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_TRUE(state.apply(broken)) << "NaN is the sampler's to report";
+}
+
+// Draft and target ask for the same mask: it is computed once, and anew where another token was pushed.
+TEST(LogitRules, MasksAreComputedOncePerPositionAndToken) {
+  struct Counting final : Constraint {
+    explicit Counting(int& n) : calls(n) {}
+    void allowed(std::span<uint32_t> bits) override {
+      ++calls;
+      bits[0] = ~0u;
+    }
+    void push(int32_t) override {}
+    void pop(int64_t) override {}
+    int& calls;
+  };
+  int calls = 0;
+  LogitRules rules;
+  rules.constraint = [&calls] { return std::make_unique<Counting>(calls); };
+  LogitState state(rules, toy::Tokens{0});
+  std::vector<float> logits(8, 0.f);
+  for (const int32_t token : {3, 4}) {
+    state.apply(logits);
+    state.push(token);
+  }
+  state.apply(logits);
+  EXPECT_EQ(calls, 3);
+  for (int i = 0; i < 2; ++i) {
+    state.pop();
+    state.apply(logits);
+  }
+  EXPECT_EQ(calls, 3) << "on the way back";
+  state.push(3);
+  state.apply(logits);
+  EXPECT_EQ(calls, 3) << "the same token again";
+  state.rewind();
+  state.push(5);
+  state.apply(logits);
+  EXPECT_EQ(calls, 4) << "another token";
+  state.commit(toy::Tokens{5});
+  state.apply(logits);
+  EXPECT_EQ(calls, 5);
+}
+
+TEST(LogitRules, RangesAreChecked) {
+  const auto refused = [](const char* name, auto change) {
+    LogitRules rules;
+    change(rules);
+    expect_error(ErrorKind::kUsage, {name}, [&] { validate(rules, 10); });
+  };
+  validate(LogitRules{}, 10);
+  validate(busy_rules(), 10);
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double bad : {0.0, -1.0, 2.1, nan}) refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
+  for (const double bad : {-2.1, 2.1, nan}) {
+    refused("presence_penalty", [bad](LogitRules& r) { r.presence_penalty = bad; });
+    refused("frequency_penalty", [bad](LogitRules& r) { r.frequency_penalty = bad; });
+  }
+  for (const auto& bad : {std::pair{10, 1.f}, {-1, 1.f}, {1, 100.5f}, {1, kInfinite}}) refused("logit_bias", [&](LogitRules& r) { r.bias = {bad}; });
+  for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}}) refused("bad_words", [&](LogitRules& r) { r.bad_words = {bad}; });
+}
+
+}  // namespace
+}  // namespace specdec::decode

@@ -1,0 +1,62 @@
+// The logit rules as their definitions say, by counting the whole text anew for every token: what the step's own bookkeeping is
+// compared with.
+#pragma once
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <set>
+#include <stdexcept>
+
+#include "engine/decode/logit_rules.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::decode::toy {
+
+// No 2 behind a 1, and at most two 0 in an answer; and some token is always left. As a Constraint it checks how it is used.
+class Automaton final : public Constraint {
+ public:
+  static bool allows(const Tokens& answer, int32_t token) {
+    if (token == 2 && !answer.empty() && answer.back() == 1) return false;
+    return token != 0 || std::count(answer.begin(), answer.end(), 0) < 2;
+  }
+  void allowed(std::span<uint32_t> bits) override {
+    std::fill(bits.begin(), bits.end(), 0u);
+    for (uint32_t id = 0; id < 32 * bits.size(); ++id)
+      if (allows(answer_, static_cast<int32_t>(id))) bits[id / 32] |= 1u << (id % 32);
+  }
+  void push(int32_t token) override {
+    if (!allows(answer_, token)) throw std::logic_error("pushed a token that was not allowed");
+    answer_.push_back(token);
+  }
+  void pop(int64_t count) override {
+    if (count < 1 || count > static_cast<int64_t>(answer_.size())) throw std::logic_error("popped more than was pushed");
+    answer_.resize(answer_.size() - static_cast<size_t>(count));
+  }
+
+ private:
+  Tokens answer_;
+};
+
+// context = `prompt` tokens, then the answer so far.
+inline void apply_reference(const LogitRules& rules, std::span<const int32_t> context, size_t prompt, std::span<float> logits) {
+  const Tokens answer(context.begin() + static_cast<ptrdiff_t>(prompt), context.end());
+  for (size_t x = 0; x < logits.size(); ++x) {
+    const int32_t id = static_cast<int32_t>(x);
+    double l = logits[x];
+    for (const auto& [biased, value] : rules.bias)
+      if (biased == id) l += value;
+    if (std::count(context.begin(), context.end(), id) > 0) l = l > 0 ? l / rules.repetition_penalty : l * rules.repetition_penalty;
+    const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
+    l -= rules.frequency_penalty * count + (count > 0 ? rules.presence_penalty : 0);
+    bool forbidden = rules.constraint && !Automaton::allows(answer, id);
+    for (const Tokens& word : rules.bad_words) {
+      Tokens tail = answer;
+      tail.push_back(id);
+      forbidden |= tail.size() >= word.size() && std::equal(word.rbegin(), word.rend(), tail.rbegin());
+    }
+    logits[x] = forbidden ? -std::numeric_limits<float>::infinity() : static_cast<float>(l);
+  }
+}
+
+}  // namespace specdec::decode::toy

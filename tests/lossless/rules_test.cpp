@@ -1,0 +1,138 @@
+// Penalties, bias, bad words and grammars under speculation: the joint distribution of what the step emits is that of plain decoding
+// with the same rules, for every rule of verification; and is not when verification leaves the rules out.
+#include <gtest/gtest.h>
+
+#include "tests/lossless/enumeration.h"
+
+namespace specdec::decode {
+namespace {
+
+constexpr double kRounding = 5e-7;  // the rules are applied in fp32, the reference in double
+
+struct NamedRules {
+  const char* name;
+  LogitRules rules;
+};
+
+std::unique_ptr<Constraint> automaton() { return std::make_unique<toy::Automaton>(); }
+
+std::vector<NamedRules> each_and_together() {
+  const auto make = [](const char* name, auto change) {
+    NamedRules named{name, {}};
+    change(named.rules);
+    return named;
+  };
+  return {
+      make("presence", [](LogitRules& r) { r.presence_penalty = 1.3; }),
+      make("frequency", [](LogitRules& r) { r.frequency_penalty = -0.9; }),
+      make("repetition", [](LogitRules& r) { r.repetition_penalty = 1.8; }),
+      make("bias", [](LogitRules& r) { r.bias = {{0, 1.5f}, {1, -2.f}}; }),
+      make("bad words", [](LogitRules& r) { r.bad_words = {{1, 0}, {0, 1, 1}}; }),
+      make("grammar", [](LogitRules& r) { r.constraint = automaton; }),
+      make("all", [](LogitRules& r) {
+        r.presence_penalty = -0.4;
+        r.frequency_penalty = 0.8;
+        r.repetition_penalty = 0.7;
+        r.bias = {{1, 0.9f}, {0, -0.6f}};
+        r.bad_words = {{1, 0}};
+        r.constraint = automaton;
+      }),
+  };
+}
+
+const VerifyRule kBoth[] = {VerifyRule::kToken, VerifyRule::kBlock};
+
+Case ruled(const LogitRules& rules, int k, VerifyRule rule) {
+  Case c;
+  c.rules = rules;
+  c.rule = rule;
+  c.controller.fixed_k = k;
+  if (k > 2) c.remaining = k + 1;  // K shrinks behind the first step: fewer outcomes
+  return c;
+}
+
+TEST(Rules, EveryRuleForEveryKAndVerification) {
+  for (const NamedRules& named : each_and_together())
+    for (const VerifyRule rule : kBoth)
+      for (int k = 0; k <= 4; ++k) {
+        const Outcome o = enumerate(ruled(named.rules, k, rule));
+        EXPECT_LE(o.error, kRounding) << named.name << " " << to_string(rule) << " K=" << k << " after " << o.runs;
+        EXPECT_NEAR(o.mass, 1.0, 1e-9) << named.name;
+        EXPECT_EQ(o.max_drafted, k) << named.name;
+      }
+}
+
+TEST(Rules, WithTemperatureAndCutsAndGreedy) {
+  const SamplingOptions options[] = {{.temperature = 0}, {.temperature = 1.4, .top_k = 2}, {.top_p = 0.8, .min_p = 0.2}};
+  for (const NamedRules& named : each_and_together())
+    for (const VerifyRule rule : kBoth)
+      for (const SamplingOptions& sampling : options) {
+        Case c = ruled(named.rules, 2, rule);
+        c.sampling = sampling;
+        EXPECT_LE(enumerate(c).error, kRounding) << named.name << " " << to_string(rule) << " T=" << sampling.temperature;
+      }
+}
+
+TEST(Rules, TwoSequencesKeepTheirOwnState) {
+  for (const VerifyRule rule : kBoth) {
+    Case c = ruled(each_and_together().back().rules, 2, rule);
+    c.sequences = 2;
+    c.length = 2;
+    c.remaining = 3;
+    EXPECT_LE(enumerate(c).error, kRounding) << to_string(rule);
+  }
+}
+
+TEST(Rules, AdaptiveKIsExactUnderRules) {
+  CostModel costs;
+  for (int i = 0; i < 4; ++i) {
+    costs.record_draft(1, 0.05);
+    for (int rows = 1; rows <= 4; ++rows) costs.record_target(1, rows, 1 + 0.02 * (rows - 1));
+  }
+  for (const VerifyRule rule : kBoth) {
+    Case c = ruled(each_and_together().back().rules, 0, rule);
+    c.controller = {.max_k = 3, .confidence_floor = 0.45};
+    c.costs = &costs;
+    const Outcome o = enumerate(c);
+    EXPECT_LE(o.error, kRounding) << to_string(rule);
+    EXPECT_LT(o.min_drafted, o.max_drafted);
+  }
+}
+
+TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
+  for (const NamedRules& named : each_and_together())
+    for (const VerifyRule rule : kBoth)
+      for (const int k : {0, 2}) {
+        Case c = ruled(named.rules, k, rule);
+        c.rules_left_out = true;
+        EXPECT_GE(enumerate(c).error, 1e-3) << named.name << " " << to_string(rule) << " K=" << k;
+      }
+}
+
+// The state as it was at the start of the step, for all its positions: what an engine does that applies penalties once a step.
+class Frozen final : public Constraint {
+ public:
+  void allowed(std::span<uint32_t> bits) override {
+    std::fill(bits.begin(), bits.end(), 0u);
+    for (int32_t id = 0; id < 32; ++id)
+      if (toy::Automaton::allows(settled_, id)) bits[0] |= 1u << id;
+  }
+  void push(int32_t token) override { tokens_.push_back(token), settle(); }
+  void pop(int64_t count) override { tokens_.resize(tokens_.size() - static_cast<size_t>(count)); }
+
+ private:
+  // Every second token starts a step here: K = 1 and nothing is known of what was accepted.
+  void settle() {
+    if (tokens_.size() % 2 == 0) settled_ = tokens_;
+  }
+  toy::Tokens tokens_, settled_;
+};
+
+TEST(Rules, AStateThatLagsBehindIsFound) {
+  Case c = ruled({}, 1, VerifyRule::kToken);
+  c.rules.constraint = [] { return std::make_unique<Frozen>(); };
+  EXPECT_GE(enumerate(c).error, 1e-3);
+}
+
+}  // namespace
+}  // namespace specdec::decode
