@@ -1,4 +1,4 @@
-/* C ABI of the Rust staticlib: Hugging Face tokenizers and Jinja chat templates.
+/* C ABI of the Rust staticlib: Hugging Face tokenizers, grammars (llguidance) and Jinja chat templates.
  * Every function returns a status and, where it is not SD_OK, fills *message (one line, UTF-8) if message is not null. Results
  * are written through out-parameters only on SD_OK, and are owned by the library: free them with sd_bytes_free / sd_ids_free.
  * Handles are immutable after creation: const calls on one handle are thread-safe. A Rust panic never crosses the border
@@ -46,7 +46,28 @@ int32_t sd_tokenizer_vocab_size(const sd_tokenizer* tokenizer, uint64_t* out);  
 int32_t sd_tokenizer_token_to_id(const sd_tokenizer* tokenizer, const uint8_t* token, size_t size, int64_t* out); /* -1 absent */
 /* SD_INVALID if no token has this id. *special: skipped by decode(skip_special). */
 int32_t sd_tokenizer_id_to_token(const sd_tokenizer* tokenizer, uint32_t id, int32_t* special, sd_bytes* out);
+/* The bytes that each id below size stands for, joined: those of id i end at ends[i]; none for ids that name no token. special: ids
+ * of special tokens, rising. At most 2^22 ids. */
+int32_t sd_tokenizer_token_bytes(const sd_tokenizer* tokenizer, size_t size, sd_bytes* out, sd_ids* ends, sd_ids* special, sd_bytes* message);
 int32_t sd_tokenizer_streaming(const sd_tokenizer* tokenizer, int32_t* out);
+
+/* --- grammars --- */
+typedef struct sd_vocabulary sd_vocabulary;
+typedef struct sd_grammar sd_grammar;
+enum { SD_JSON_SCHEMA = 0, SD_REGEX = 1 };
+/* The ids below size of a tokenizer, as a trie; eos: the ids that end a text, at least one. */
+int32_t sd_vocabulary_new(const sd_tokenizer* tokenizer, size_t size, const uint32_t* eos, size_t num_eos, sd_vocabulary** out, sd_bytes* message);
+void sd_vocabulary_free(sd_vocabulary* vocabulary);
+/* text: at most 64 KiB of a JSON schema or a regular expression in Rust's syntax, for the whole text. SD_INVALID where it is
+ * malformed, asks for what is not supported, is over the bounds on work and memory, or where no text satisfies it. */
+int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t size, sd_grammar** out, sd_bytes* message);
+int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
+void sd_grammar_free(sd_grammar* grammar);
+/* These three change the handle: one thread at a time. Bit id % 32 of word id / 32: id may follow. Nothing may after a bound on the work
+ * of one step was hit, and only the ids that end a text once it has ended. push: of an allowed id. pop: takes back the last count. */
+int32_t sd_grammar_mask(sd_grammar* grammar, uint32_t* words, size_t count);
+int32_t sd_grammar_push(sd_grammar* grammar, uint32_t token);
+int32_t sd_grammar_pop(sd_grammar* grammar, size_t count);
 
 /* --- chat templates --- */
 typedef struct sd_template sd_template;

@@ -129,6 +129,21 @@ std::string Tokenizer::id_to_token(int32_t id) const {
   return take(out);
 }
 
+TokenBytes Tokenizer::token_bytes(int64_t size) const {
+  sd_bytes bytes{}, message{};
+  sd_ids ends{}, special{};
+  check(sd_tokenizer_token_bytes(impl_->handle, static_cast<size_t>(size), &bytes, &ends, &special, &message), message, "tokenizer.json", ErrorKind::kModel);
+  const std::string joined = take(bytes);
+  TokenBytes out;
+  out.tokens.reserve(ends.size);
+  for (size_t i = 0, at = 0; i < ends.size; at = ends.data[i++]) out.tokens.push_back(joined.substr(at, ends.data[i] - at));
+  out.special.assign(special.data, special.data + special.size);
+  sd_ids_free(ends);
+  sd_ids_free(special);
+  return out;
+}
+
+const sd_tokenizer* Tokenizer::handle() const { return impl_->handle; }
 int32_t Tokenizer::bos_id() const { return impl_->bos_id; }
 int32_t Tokenizer::eos_id() const { return impl_->eos_id; }
 const std::string& Tokenizer::bos_token() const { return impl_->bos; }

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 
+struct sd_tokenizer;
+
 namespace specdec::text {
 
 // What tokenizer_config.json (special_tokens_map.json where it lacks a name) says about special tokens.
@@ -23,6 +25,12 @@ struct SpecialTokens {
 };
 // Missing files give an empty result. Throws Error(kModel) if a file is malformed.
 SpecialTokens read_special_tokens(const std::filesystem::path& model_directory);
+
+// What the tokens of a vocabulary stand for.
+struct TokenBytes {
+  std::vector<std::string> tokens;   // by id: bytes, not always whole characters; "" where the id names no token
+  std::vector<int32_t> special;      // ids, rising
+};
 
 class Tokenizer {
  public:
@@ -41,10 +49,13 @@ class Tokenizer {
   int64_t vocab_size() const;                 // with added tokens
   int32_t token_to_id(const std::string& token) const;  // -1 if absent
   std::string id_to_token(int32_t id) const;  // "" if absent
+  TokenBytes token_bytes(int64_t size) const;  // of the ids below size. Throws Error(kModel) for more than 2^22
   int32_t bos_id() const;                     // -1 if the tokenizer has none
   const std::string& bos_token() const;
   const std::string& eos_token() const;
   int32_t eos_id() const;                     // -1 if none
+
+  const sd_tokenizer* handle() const;         // for what else the Rust crate makes of it
 
  private:
   friend class IncrementalDecoder;

@@ -1,7 +1,9 @@
 //! C ABI of specdec's Rust half (specdec_rs.h says what every function promises). This file holds the border: ownership of
 //! buffers and handles, status codes, and the guard that stops panics; `tokenizer` and `template` hold the work.
 
+mod grammar;
 mod template;
+mod token_bytes;
 mod tokenizer;
 
 use std::panic::{catch_unwind, AssertUnwindSafe};

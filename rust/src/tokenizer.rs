@@ -11,7 +11,7 @@ const MAX_TEXT_BYTES: usize = 64 << 20;
 const MAX_GROWTH: f64 = 4096.0;
 
 pub struct HfTokenizer {
-    inner: Tokenizer,
+    pub(crate) inner: Tokenizer,
     streaming: Streaming,
 }
 

@@ -1,0 +1,194 @@
+//! What a grammar (JSON schema, regular expression) lets follow a text, token by token (llguidance). Grammars and texts are foreign:
+//! everything that costs time or memory has a bound, and what goes over it ends as an error of that grammar.
+
+use std::sync::Arc;
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{Matcher, ParserFactory};
+
+use crate::token_bytes::token_bytes;
+use crate::tokenizer::HfTokenizer;
+use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
+
+const MAX_GRAMMAR_BYTES: usize = 64 << 10;
+
+/// One a model: the trie of its tokens.
+pub struct Vocabulary {
+    factory: ParserFactory,
+}
+
+impl Vocabulary {
+    fn new(tokenizer: &HfTokenizer, size: usize, eos: &[u32]) -> Result<Vocabulary, Failure> {
+        if eos.is_empty() || eos.iter().any(|&id| id as usize >= size) {
+            return Err(Failure::invalid("a grammar needs end-of-text tokens of the vocabulary"));
+        }
+        let mut table = token_bytes(tokenizer, size)?;
+        for &id in table.special.iter().chain(eos) {
+            let token = &mut table.tokens[id as usize];
+            if token.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) {
+                token.insert(0, TokTrie::SPECIAL_TOKEN_MARKER);  // never part of a text
+            }
+        }
+        let trie = TokTrie::from(&TokRxInfo::new(size as u32, eos[0]), &table.tokens).with_eos_tokens(eos);
+        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        let mut factory = ParserFactory::new_simple(&env).map_err(|e| Failure::invalid(e.to_string()))?;
+        factory.quiet();
+        let limits = factory.limits_mut();
+        limits.initial_lexer_fuel = 1_000_000;  // some 20 ms
+        limits.step_lexer_fuel = 100_000;       // some 7 ms a mask
+        limits.step_max_items = 25_000;
+        limits.max_lexer_states = 20_000;       // some 40 MB
+        limits.max_grammar_size = 100_000;
+        limits.verbose_errors = false;
+        Ok(Vocabulary { factory })
+    }
+}
+
+/// The parser after some tokens. Once it has ended, by an end-of-text token or because nothing can follow, further tokens are
+/// counted and not looked at.
+pub struct GrammarMatcher {
+    matcher: Matcher,
+    behind_the_end: usize,
+}
+
+impl GrammarMatcher {
+    fn compile(vocabulary: &Vocabulary, kind: i32, text: &str) -> Result<GrammarMatcher, Failure> {
+        if text.len() > MAX_GRAMMAR_BYTES {
+            return Err(Failure::limit(format!("{} bytes, at most {MAX_GRAMMAR_BYTES} are taken", text.len())));
+        }
+        let grammar = match kind {
+            0 => TopLevelGrammar::from_json_schema(serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?),
+            1 => TopLevelGrammar::from_regex(text),
+            _ => return Err(Failure::invalid(format!("grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"))),
+        };
+        let mut matcher = Matcher::new(vocabulary.factory.create_parser(grammar));
+        // The first mask finds what compiling leaves for later; a grammar that no text satisfies has none.
+        match matcher.compute_mask_or_eos() {
+            Ok(mask) if !mask.is_zero() => Ok(GrammarMatcher { matcher, behind_the_end: 0 }),
+            Ok(_) => Err(Failure::invalid("no text satisfies this grammar")),
+            Err(error) => Err(Failure::invalid(error.to_string())),
+        }
+    }
+
+    /// Nothing is allowed after an error.
+    fn mask(&mut self, words: &mut [u32]) {
+        words.fill(0);
+        if let Ok(mask) = self.matcher.compute_mask_or_eos() {
+            let bits = mask.as_slice();
+            let count = bits.len().min(words.len());
+            words[..count].copy_from_slice(&bits[..count]);
+        }
+    }
+
+    fn push(&mut self, token: u32) {
+        if self.matcher.is_stopped() {
+            self.behind_the_end += 1;
+        } else {
+            let _ = self.matcher.consume_token(token);
+        }
+    }
+
+    fn pop(&mut self, count: usize) {
+        let behind = count.min(self.behind_the_end);
+        self.behind_the_end -= behind;
+        if count > behind {
+            let _ = self.matcher.rollback(count - behind);
+        }
+    }
+}
+
+// Matchers are compiled on one thread and used on another.
+const _: fn() = || {
+    fn crosses_threads<T: Send>() {}
+    fn is_shared<T: Sync>() {}
+    crosses_threads::<GrammarMatcher>();
+    is_shared::<Vocabulary>();
+};
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_vocabulary_new(
+    tokenizer: *const HfTokenizer,
+    size: usize,
+    eos: *const u32,
+    num_eos: usize,
+    out: *mut *mut Vocabulary,
+    message: *mut Bytes,
+) -> i32 {
+    guard(message, || {
+        let vocabulary = Vocabulary::new(handle(tokenizer)?, size, slice(eos, num_eos)?)?;
+        put(out, Box::into_raw(Box::new(vocabulary)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_vocabulary_free(vocabulary: *mut Vocabulary) {
+    if !vocabulary.is_null() {
+        guard(std::ptr::null_mut(), || {
+            drop(Box::from_raw(vocabulary));
+            Ok(())
+        });
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_new(
+    vocabulary: *const Vocabulary,
+    kind: i32,
+    text: *const u8,
+    size: usize,
+    out: *mut *mut GrammarMatcher,
+    message: *mut Bytes,
+) -> i32 {
+    guard(message, || {
+        let matcher = GrammarMatcher::compile(handle(vocabulary)?, kind, utf8(slice(text, size)?, "grammar")?)?;
+        put(out, Box::into_raw(Box::new(matcher)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_clone(grammar: *const GrammarMatcher, out: *mut *mut GrammarMatcher) -> i32 {
+    guard(std::ptr::null_mut(), || {
+        let original = handle(grammar)?;
+        let copy = GrammarMatcher { matcher: original.matcher.deep_clone(), behind_the_end: original.behind_the_end };
+        put(out, Box::into_raw(Box::new(copy)))
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_free(grammar: *mut GrammarMatcher) {
+    if !grammar.is_null() {
+        guard(std::ptr::null_mut(), || {
+            drop(Box::from_raw(grammar));
+            Ok(())
+        });
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_mask(grammar: *mut GrammarMatcher, words: *mut u32, count: usize) -> i32 {
+    guard(std::ptr::null_mut(), || {
+        let grammar = grammar.as_mut().ok_or_else(|| Failure::invalid("null handle"))?;
+        if words.is_null() {
+            return Err(Failure::invalid("null mask"));
+        }
+        grammar.mask(std::slice::from_raw_parts_mut(words, count));
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_push(grammar: *mut GrammarMatcher, token: u32) -> i32 {
+    guard(std::ptr::null_mut(), || {
+        grammar.as_mut().ok_or_else(|| Failure::invalid("null handle"))?.push(token);
+        Ok(())
+    })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_pop(grammar: *mut GrammarMatcher, count: usize) -> i32 {
+    guard(std::ptr::null_mut(), || {
+        grammar.as_mut().ok_or_else(|| Failure::invalid("null handle"))?.pop(count);
+        Ok(())
+    })
+}

@@ -1,0 +1,207 @@
+#include "text/grammar.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "tests/base/scratch.h"
+#include "tests/text/byte_tokenizer.h"
+#include "tests/text/shared_data.h"
+
+namespace specdec::text {
+namespace {
+
+using testing::byte_tokenizer;
+using testing::expect_error;
+using testing::kBos;
+using testing::kEos;
+using testing::kVocab;
+
+const Vocabulary& bytes() {
+  static const Vocabulary vocabulary(byte_tokenizer(), kVocab, {kEos});
+  return vocabulary;
+}
+
+using Bits = std::vector<uint32_t>;
+
+Bits mask(GrammarMatcher& matcher) {
+  Bits bits((kVocab + 31) / 32);
+  matcher.allowed(bits);
+  return bits;
+}
+bool has(const Bits& bits, int32_t id) { return bits[static_cast<size_t>(id) / 32] >> (id % 32) & 1; }
+
+// Every byte allowed where it stands, and the end of the text behind the last.
+bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& source, const std::string& text) {
+  const auto matcher = vocabulary.compile(kind, source)->matcher();
+  for (const char c : text) {
+    if (!has(mask(*matcher), static_cast<unsigned char>(c))) return false;
+    matcher->push(static_cast<unsigned char>(c));
+  }
+  return has(mask(*matcher), kEos);
+}
+
+TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
+  const std::string schema = R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"age":{"$ref":"#/$defs/age"}},"required":["name","age"],
+    "additionalProperties":false,"$defs":{"age":{"type":"integer","minimum":0,"maximum":150}}})";
+  const auto taken = [&](const std::string& text) { return takes(bytes(), GrammarKind::kJsonSchema, schema, text); };
+  EXPECT_TRUE(taken(R"({"name":"Ada","age":36})"));
+  EXPECT_TRUE(taken(R"({ "name": "é\n", "age": 0 })"));
+  EXPECT_FALSE(taken(R"({"age":36,"name":"Ada"})")) << "properties come in the order of the schema";
+  EXPECT_FALSE(taken(R"({"name":"Ada","age":151})"));
+  EXPECT_FALSE(taken(R"({"name":"Ada Lovelace","age":36})"));
+  EXPECT_FALSE(taken(R"({"name":"Ada"})"));
+  EXPECT_FALSE(taken(R"({"name":"Ada","age":36)")) << "not ended";
+  EXPECT_FALSE(taken(R"({"name":"Ada","age":36,"x":1})"));
+  EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"object"})", R"({"a":[1,{"b":null}],"c":-2.5e3})"));
+}
+
+TEST(Grammar, TakesWholeTextsOfARegularExpression) {
+  const auto taken = [](const std::string& regex, const std::string& text) { return takes(bytes(), GrammarKind::kRegex, regex, text); };
+  EXPECT_TRUE(taken("(yes|no)!?", "no!"));
+  EXPECT_FALSE(taken("(yes|no)!?", "nope"));
+  EXPECT_FALSE(taken("(yes|no)!?", "ye"));
+  EXPECT_TRUE(taken(R"(\d{4}/\d\d)", "2026/11"));
+  EXPECT_TRUE(taken("[α-ω]+", "λόγος") == false) << "ό is outside of the range";
+  EXPECT_TRUE(taken("[α-ω]+", "λογ"));
+}
+
+// Behind the end only the end: as many steps as one likes, and back again.
+TEST(Grammar, StaysAtItsEnd) {
+  const auto matcher = bytes().compile(GrammarKind::kRegex, "ab")->matcher();
+  Bits end((kVocab + 31) / 32);
+  end[kEos / 32] = 1u << (kEos % 32);
+  matcher->push('a');
+  const Bits before = mask(*matcher);
+  matcher->push('b');
+  EXPECT_EQ(mask(*matcher), end);
+  for (int i = 0; i < 5; ++i) {
+    matcher->push(kEos);
+    EXPECT_EQ(mask(*matcher), end);
+  }
+  matcher->pop(3);
+  EXPECT_EQ(mask(*matcher), end);
+  matcher->pop(3);  // two ends and the b
+  EXPECT_EQ(mask(*matcher), before);
+  EXPECT_TRUE(has(before, 'b') && !has(before, kEos));
+}
+
+// After any way forth and back the mask is that of a matcher that went there directly.
+TEST(Grammar, TakingBackLeavesNoTrace) {
+  const auto grammar = bytes().compile(GrammarKind::kJsonSchema, R"({"type":"array","items":{"enum":["a","bc",true,12]}})");
+  const auto walker = grammar->matcher();
+  std::string text;
+  std::map<std::string, Bits> seen;
+  uint64_t state = 12345;
+  const auto draw = [&state](size_t n) {
+    state = state * 6364136223846793005ull + 1442695040888963407ull;
+    return static_cast<size_t>(state >> 33) % n;
+  };
+  for (int i = 0; i < 600; ++i) {
+    const Bits here = mask(*walker);
+    const auto known = seen.find(text);
+    if (known == seen.end()) {
+      const auto direct = grammar->matcher();
+      for (const char c : text) direct->push(static_cast<unsigned char>(c));
+      EXPECT_EQ(here, mask(*direct)) << text;
+      seen[text] = here;
+    } else {
+      EXPECT_EQ(here, known->second) << text;
+    }
+    std::vector<int32_t> next;
+    for (int32_t id = 0; id < 256; ++id)
+      if (has(here, id) && id != ' ' && id != '\n' && id != '\t' && id != '\r') next.push_back(id);
+    if (!text.empty() && (next.empty() || text.size() > 40 || draw(3) == 0)) {
+      const size_t count = 1 + draw(std::min<size_t>(4, text.size()));
+      walker->pop(static_cast<int64_t>(count));
+      text.resize(text.size() - count);
+    } else {
+      const int32_t id = next[draw(next.size())];
+      walker->push(id);
+      text += static_cast<char>(id);
+    }
+  }
+  EXPECT_GT(seen.size(), 40u);
+}
+
+TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
+  const auto refused = [](GrammarKind kind, const std::string& source) {
+    expect_error(ErrorKind::kData, {kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"}, [&] { bytes().compile(kind, source); });
+  };
+  for (const char* regex : {"(a", "[z-a]", "a{5,2}", "(?=a)b"}) refused(GrammarKind::kRegex, regex);
+  for (const char* schema : {"{", "7", R"({"type":"nothing"})", R"({"$ref":"http://example.org/x"})", R"({"$ref":"#/missing"})", R"({"enum":[]})", "false",
+                             R"({"type":"string","pattern":"("})", R"({"type":"integer","minimum":3,"maximum":2})"})
+    refused(GrammarKind::kJsonSchema, schema);
+  refused(GrammarKind::kRegex, std::string(70000, 'a'));
+  expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {}); });
+  expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {kVocab}); });
+}
+
+// Hostile grammars end, with an error or with a matcher whose steps are bounded; nothing hangs or crashes.
+TEST(Grammar, HostileGrammarsAreBounded) {
+  std::string nested, wide = R"({"anyOf":[)", deep = "{}";
+  for (int i = 0; i < 3000; ++i) nested += "(a|";
+  nested += "b" + std::string(3000, ')');
+  for (int i = 0; i < 2000; ++i) wide += std::string(i ? "," : "") + R"({"const":")" + std::to_string(i * 7919) + "\"}";
+  wide += "]}";
+  for (int i = 0; i < 100; ++i) deep = R"({"type":"array","items":)" + deep + "}";
+  const std::vector<std::pair<GrammarKind, std::string>> hostile = {
+      {GrammarKind::kRegex, nested},
+      {GrammarKind::kRegex, "((((a{1,900}){1,900}){1,900}){1,900}b){1,900}"},
+      {GrammarKind::kRegex, "(.*a){40}"},
+      {GrammarKind::kRegex, "(a|aa|aaa|aaaa)*b.*(a|b){500}c"},
+      {GrammarKind::kRegex, ".*[ab].{200}"},
+      {GrammarKind::kJsonSchema, wide},
+      {GrammarKind::kJsonSchema, deep},
+      {GrammarKind::kJsonSchema, R"({"$ref":"#"})"},
+      {GrammarKind::kJsonSchema, R"({"allOf":[{"$ref":"#"},{"$ref":"#"}]})"},
+      {GrammarKind::kJsonSchema, R"({"type":"array","minItems":1000000,"maxItems":2000000,"items":{"type":"array","minItems":100000}})"},
+      {GrammarKind::kJsonSchema, R"({"type":"string","minLength":1000000})"},
+      {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"((((a{1,99}){1,99}){1,99}){1,99}){1,99}"})"},
+  };
+  for (const auto& [kind, source] : hostile) {
+    try {
+      const auto matcher = bytes().compile(kind, source)->matcher();
+      for (int step = 0; step < 50; ++step) {
+        const Bits bits = mask(*matcher);
+        int32_t id = 0;
+        while (id < kVocab && !has(bits, id)) ++id;
+        if (id == kVocab) break;
+        matcher->push(id);
+      }
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kData) << source.substr(0, 60) << ": " << e.what();
+    }
+  }
+}
+
+TEST(TokenBytes, AreTheBytesOfEveryToken) {
+  const TokenBytes table = byte_tokenizer().token_bytes(kVocab + 2);
+  ASSERT_EQ(table.tokens.size(), static_cast<size_t>(kVocab) + 2);
+  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(table.tokens[static_cast<size_t>(byte)], std::string(1, static_cast<char>(byte)));
+  EXPECT_EQ(table.tokens[kBos], "<s>");
+  EXPECT_EQ(table.tokens[kVocab], "") << "no token has this id";
+  EXPECT_EQ(table.special, (std::vector<int32_t>{kBos, kEos}));
+}
+
+// Byte-level vocabularies and one of SentencePiece, which puts a space before the text: joined, the tokens of a text are the text.
+TEST(TokenBytes, JoinToTheTextForRealVocabularies) {
+  const auto data = test::shared_data();
+  SKIP_WITHOUT(data);
+  const std::string text = "Hello, wörld!  \n\tint x = 1234; // 日本語 \U0001F600 naïve";
+  int found = 0;
+  for (const auto& [directory, lead] : {std::pair{"tokenizers/gpt2", ""}, {"tokenizers/qwen2", ""}, {"llama2-tokenizer", " "}, {"models/stories260K", " "}}) {
+    if (!std::filesystem::exists(data / directory / "tokenizer.json")) continue;
+    ++found;
+    const Tokenizer tokenizer(data / directory);
+    const TokenBytes table = tokenizer.token_bytes(tokenizer.vocab_size());
+    std::string joined;
+    for (const int32_t id : tokenizer.encode(text, false)) joined += table.tokens.at(static_cast<size_t>(id));
+    EXPECT_EQ(joined, lead + text) << directory;
+  }
+  EXPECT_GE(found, 2);
+}
+
+}  // namespace
+}  // namespace specdec::text
