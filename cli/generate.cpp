@@ -24,12 +24,23 @@ void add_generate(Cli& cli) {
   sub->add_flag("--ignore-eos", options->ignore_eos, "Go on after the end-of-text token");
   sub->add_flag("--allow-stale", options->allow_stale, "Use a draft that was made for another target");
   add_sampling_flags(*sub, options->sampling);
+  sub->add_option("--presence-penalty", options->presence_penalty, "Off every token that the answer has already, -2 to 2")->capture_default_str()->group("Sampling");
+  sub->add_option("--frequency-penalty", options->frequency_penalty, "The same for every time it has it, -2 to 2")->capture_default_str()->group("Sampling");
+  sub->add_option("--repetition-penalty", options->repetition_penalty, "Divides positive logits of tokens of prompt and answer, above 0 to 2")
+      ->capture_default_str()
+      ->group("Sampling");
+  sub->add_option("--logit-bias", options->logit_bias, "ID=VALUE, -100 to 100, added to this token's logit; may be repeated")->group("Sampling");
+  sub->add_option("--bad-word", options->bad_words, "Text that the answer must not have; may be repeated")->group("Sampling");
+  CLI::Option* schema = sub->add_option("--json-schema", options->json_schema_file, "FILE: the answer is JSON of this schema")->group("Sampling");
+  CLI::Option* regex = sub->add_option("--regex", options->regex, "The answer matches this regular expression as a whole")->group("Sampling");
+  schema->excludes(regex);
   add_speculation_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"
       "  specdec generate --target stories260K --prompt \"Once upon a time\"\n"
       "  specdec generate --target T --draft run/draft --prompt \"\" --temperature 0 --k 5 --max-tokens 200\n"
+      "  specdec generate --target T --prompt \"Shall I? \" --regex \"(yes|no), because [a-z ]+\\.\" --temperature 0\n"
       "  specdec --json generate --target store:production --messages chat.json --seed 7\n"
       "Exit codes: 0 done, 5 stale draft, 7 model, 8 memory or device, 75 stopped by a signal.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });

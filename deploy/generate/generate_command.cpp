@@ -1,11 +1,13 @@
 #include "deploy/generate/generate_command.h"
 
+#include <charconv>
 #include <cstdio>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "deploy/generate/model_argument.h"
+#include "deploy/serve/token_rules.h"
 #include "engine/decode/model_runner.h"
 
 namespace specdec::deploy {
@@ -25,6 +27,40 @@ int64_t tokens_bound(const GenerateOptions& o) {
   std::error_code ec;
   const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size()) : static_cast<int64_t>(fs::file_size(o.messages_file, ec)) + 4096;
   return (ec ? 4096 : bytes) + 8 + o.max_tokens;
+}
+
+std::pair<int32_t, float> bias_of(const std::string& text) {
+  int32_t id = -1;
+  double value = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [after, no_id] = std::from_chars(begin, end, id);
+  const bool equals = no_id == std::errc() && after != end && *after == '=';
+  const auto [last, no_value] = std::from_chars(equals ? after + 1 : end, end, value);
+  if (!equals || no_value != std::errc() || last != end) throw Error(ErrorKind::kUsage, "--logit-bias: expected ID=VALUE, found '" + text + "'");
+  return {id, static_cast<float>(value)};
+}
+
+decode::LogitRules rules_of(const GenerateOptions& o, const LoadedPair& pair) {
+  constexpr size_t kMaxSchemaBytes = 64 << 10;
+  decode::LogitRules rules;
+  rules.presence_penalty = o.presence_penalty;
+  rules.frequency_penalty = o.frequency_penalty;
+  rules.repetition_penalty = o.repetition_penalty;
+  for (const std::string& bias : o.logit_bias) rules.bias.push_back(bias_of(bias));
+  for (const std::string& word : o.bad_words) {
+    const auto spellings = bad_word_tokens(*pair.tokenizer, word);
+    if (spellings.empty()) throw Error(ErrorKind::kUsage, "--bad-word: expected text, found '" + word + "'");
+    rules.bad_words.insert(rules.bad_words.end(), spellings.begin(), spellings.end());
+  }
+  const int64_t vocab = pair.target->config.vocab_size;
+  if (!o.json_schema_file.empty() || !o.regex.empty()) {
+    const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.target->config.eos_ids);
+    rules.constraint = constraint_of(o.regex.empty()
+                                         ? vocabulary.compile(text::GrammarKind::kJsonSchema, read_file(o.json_schema_file, kMaxSchemaBytes, ErrorKind::kData))
+                                         : vocabulary.compile(text::GrammarKind::kRegex, o.regex));
+  }
+  decode::validate(rules, vocab);
+  return rules;
 }
 
 Json describe(const std::filesystem::path& directory) {
@@ -89,6 +125,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   request.max_tokens = options.max_tokens;
   if (!options.ignore_eos) request.eos_ids = pair.target->config.eos_ids;
   request.sampling = options.sampling;
+  request.rules = rules_of(options, pair);
   request.speculation = options.speculation;
   if (!pair.draft) request.speculation.k = 0;
   request.seed = options.device.seed;

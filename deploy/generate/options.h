@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/run_options.h"
 
@@ -17,6 +18,11 @@ struct GenerateOptions {
   bool allow_stale = false;
   DeviceOptions device;
   SamplingOptions sampling;
+  double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
+  std::vector<std::string> logit_bias;  // ID=VALUE
+  std::vector<std::string> bad_words;
+  std::string json_schema_file;   // the answer is JSON of this schema
+  std::string regex;              // the answer matches, as a whole
   SpeculationOptions speculation;
 };
 

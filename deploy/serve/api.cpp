@@ -1,11 +1,14 @@
 #include "deploy/serve/api.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <random>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "deploy/serve/token_rules.h"
 
 namespace specdec::deploy {
 
@@ -28,9 +31,10 @@ std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id)
 // Collects the answers of one queued request, as one body or as a stream.
 class Generation final : public Exchange {
  public:
-  Generation(ReplyFrame frame, bool stream, size_t choices, std::string request_id, std::shared_ptr<Channel> channel)
+  Generation(ReplyFrame frame, bool stream, size_t choices, std::string request_id, std::shared_ptr<Channel> channel,
+             std::shared_ptr<const text::TokenBytes> token_bytes)
       : frame_(std::move(frame)), stream_(stream), answers_(choices), begun_(choices, false), request_id_(std::move(request_id)),
-        channel_(std::move(channel)) {}
+        channel_(std::move(channel)), token_bytes_(std::move(token_bytes)) {}
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
@@ -71,25 +75,44 @@ class Generation final : public Exchange {
       }
       same->text += event.text;
       same->token_ids.insert(same->token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+      std::move(event.logprobs.begin(), event.logprobs.end(), std::back_inserter(same->logprobs));
       if (event.result) same->result = std::move(event.result);
     }
     return merged;
   }
 
+  // Of a stream the answer holds no more than the piece that comes next.
   void collect(const ChoiceEvent& event) {
     Answer& answer = answers_[event.choice];
-    if (!stream_) {
-      answer.text += event.text;
-      answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+    if (stream_) {
+      for (const TokenEntry& entry : answer.logprobs) answer.logprobs_offset += entry.characters;
+      answer.text.clear();
+      answer.token_ids.clear();
+      answer.logprobs.clear();
     }
+    answer.text += event.text;
+    answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+    for (const decode::PositionLogprobs& position : event.logprobs) answer.logprobs.push_back(entry_of(position));
     answer.result = event.result;
+  }
+
+  const std::string& bytes_of(int32_t id) const { return token_bytes_->tokens[static_cast<size_t>(id)]; }
+
+  TokenEntry entry_of(const decode::PositionLogprobs& position) const {
+    TokenEntry entry;
+    entry.bytes = bytes_of(position.token.id);
+    const bool special = std::binary_search(token_bytes_->special.begin(), token_bytes_->special.end(), position.token.id);
+    entry.characters = special ? 0 : characters(entry.bytes);
+    if (!std::isnan(position.token.logprob)) entry.logprob = position.token.logprob;
+    for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(bytes_of(t.id), t.logprob);
+    return entry;
   }
 
   std::string events(const ChoiceEvent& event) {
     std::string data;
     if (!begun_[event.choice]) data += first_event(frame_, event.choice);
     begun_[event.choice] = true;
-    data += delta_event(frame_, event.choice, event.text, event.token_ids);
+    data += delta_event(frame_, event.choice, answers_[event.choice]);
     if (event.result) data += finish_event(frame_, event.choice, event.result->reason);
     return data;
   }
@@ -97,7 +120,7 @@ class Generation final : public Exchange {
   // Before the first byte a failure is a status, behind it an event.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
-    const ApiError error = reason == FinishReason::kDrained ? draining() : internal_error();
+    const ApiError error = reason == FinishReason::kDrained ? draining() : reason == FinishReason::kNoTokenLeft ? no_token_left() : internal_error();
     if (!sent_) return {Turn::Kind::kReply, error_reply(error, request_id_), {}};
     ended_ = true;
     return {Turn::Kind::kData, {}, data + error_event(error, request_id_) + done_event()};
@@ -109,6 +132,7 @@ class Generation final : public Exchange {
   std::vector<bool> begun_;
   std::string request_id_;
   std::shared_ptr<Channel> channel_;
+  std::shared_ptr<const text::TokenBytes> token_bytes_;
   bool sent_ = false, ended_ = false;
 };
 
@@ -165,6 +189,7 @@ void Api::set_ready(ServedModel model) {
   model_ = std::move(model);
   for (int64_t id = 0; id < model_.tokenizer->vocab_size(); ++id)
     longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->id_to_token(static_cast<int32_t>(id)).size());
+  token_bytes_ = std::make_shared<text::TokenBytes>(model_.tokenizer->token_bytes(model_.vocab_size));
   metrics_.set_info(model_.card.draft, model_.card.target, model_.card.package);
   state_.store(State::kReady);
 }
@@ -242,11 +267,15 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
 
   const auto generation = std::make_shared<GenerationRequest>();
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
+  if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
   generation->id = request.id;
   generation->n = parsed.n;
   generation->sampling = parsed.sampling;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
+  generation->logprobs = parsed.logprobs;
+  generation->echo = parsed.echo;
+  generation->speculate = parsed.speculate;
   generation->stop = parsed.stop;
   generation->ignore_eos = parsed.ignore_eos;
   generation->domain = domain_of(parsed.domain);
@@ -264,9 +293,10 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   frame.include_usage = parsed.include_usage;
   frame.return_token_ids = parsed.return_token_ids;
   frame.include_metrics = parsed.include_metrics;
+  frame.logprobs = parsed.logprobs;
   for (const auto& prompt : generation->prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
 
-  const auto exchange = std::make_shared<Generation>(std::move(frame), parsed.stream, generation->choices(), request.id, generation->channel);
+  const auto exchange = std::make_shared<Generation>(std::move(frame), parsed.stream, generation->choices(), request.id, generation->channel, token_bytes_);
   switch (queue_.push(generation)) {
     case RequestQueue::Push::kAccepted: return exchange;
     case RequestQueue::Push::kFull: return finished(queue_full(), request.id);
@@ -310,6 +340,38 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     if (static_cast<int64_t>(prompt.size()) >= model_.max_context) return over;
   }
   return std::nullopt;
+}
+
+std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {
+  decode::LogitRules rules = parsed.rules;
+  for (const auto& [id, value] : rules.bias)
+    if (id >= model_.vocab_size) return invalid_parameter("logit_bias", "token ids below " + std::to_string(model_.vocab_size));
+  for (const std::string& word : parsed.bad_words)
+    for (std::vector<int32_t>& spelling : bad_word_tokens(*model_.tokenizer, word)) rules.bad_words.push_back(std::move(spelling));
+  for (const auto& word : rules.bad_words)
+    if (std::any_of(word.begin(), word.end(), [this](int32_t id) { return id >= model_.vocab_size; }))
+      return invalid_parameter("bad_words", "words of tokens that the model has");
+  if (parsed.grammar) {
+    if (model_.eos_ids.empty()) return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
+    const std::shared_ptr<const text::Grammar> grammar = compile(*parsed.grammar);
+    if (!grammar) return invalid_parameter(parsed.grammar->param, "a grammar that is well-formed, supported, satisfiable and not too large");
+    rules.constraint = constraint_of(grammar);
+  }
+  if (rules.any()) out.rules = std::make_shared<const decode::LogitRules>(std::move(rules));
+  return std::nullopt;
+}
+
+// On the thread of the connection: the engine never waits for a grammar. Null: it cannot be used.
+std::shared_ptr<const text::Grammar> Api::compile(const RequestedGrammar& grammar) {
+  std::call_once(vocabulary_made_, [this] {
+    vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
+  });
+  try {
+    return vocabulary_->compile(grammar.kind, grammar.source);
+  } catch (const Error& e) {
+    log(LogLevel::kWarn, grammar.param + ": " + e.what());
+    return nullptr;
+  }
 }
 
 // Without a length a chat answer may fill the context; a completion has OpenAI's 16 tokens.

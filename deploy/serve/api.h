@@ -19,6 +19,7 @@
 #include "deploy/serve/queue.h"
 #include "deploy/serve/reply.h"
 #include "text/chat_template.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace specdec::deploy {
@@ -57,6 +58,8 @@ class Api final : public HttpHandler {
   HttpReply get(const Route& route, const HttpRequest& request);
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
+  std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
+  std::shared_ptr<const text::Grammar> compile(const RequestedGrammar& grammar);
   std::optional<ApiError> fit(const ApiRequest& parsed, GenerationRequest& out) const;
   std::string domain_of(const std::string& asked);
 
@@ -69,6 +72,9 @@ class Api final : public HttpHandler {
   std::atomic<State> state_{State::kLoading};
   ServedModel model_;
   size_t longest_token_bytes_ = 1;
+  std::shared_ptr<const text::TokenBytes> token_bytes_;
+  std::once_flag vocabulary_made_;    // by the first request with a grammar
+  std::unique_ptr<const text::Vocabulary> vocabulary_;
   std::mutex mutex_;                  // of domains_
   std::set<std::string> domains_;
 };

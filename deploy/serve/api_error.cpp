@@ -35,6 +35,10 @@ ApiError unsupported_parameter(const std::string& param) {
   return error;
 }
 
+ApiError no_token_left() {
+  return make(400, kInvalid, "no_token_left", "The request's grammar, bad_words or logit_bias leave no token that may come next: loosen them.");
+}
+
 ApiError invalid_body() {
   return make(400, kInvalid, "invalid_json",
               "The body must be one JSON object in UTF-8: no duplicate keys, bounded depth and number of items.");

@@ -17,6 +17,7 @@ struct ApiError {
 
 ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
 ApiError unsupported_parameter(const std::string& param);                           // 400: not in this version
+ApiError no_token_left();             // 400: grammar, bad words or bias forbid everything
 ApiError invalid_body();              // 400: not one JSON object
 ApiError malformed_request();         // 400: not HTTP
 ApiError invalid_api_key();           // 401

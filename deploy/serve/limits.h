@@ -21,6 +21,10 @@ struct ServeLimits {
   size_t choices = 128;             // prompts × n
   int64_t n = 8;
   size_t stop_strings = 16, stop_bytes = 256;
+  size_t logit_biases = 1024;
+  size_t bad_words = 256, bad_word_bytes = 256;
+  size_t grammar_bytes = 64 << 10;  // a JSON schema or regular expression; choices all together
+  int64_t logprobs = 20;            // likeliest tokens a position
   size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
   size_t conversation_bytes = 128;  // metadata.conversation_id
   size_t domains = 64;              // distinct ones, then "other"

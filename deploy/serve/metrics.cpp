@@ -88,7 +88,8 @@ struct Metrics::Series {
 
 Metrics::Metrics() : series_(std::make_unique<Series>()) {
   for (const FinishReason reason :
-       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed, FinishReason::kDrained})
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed, FinishReason::kDrained,
+        FinishReason::kNoTokenLeft})
     series_->finished.Add({{"reason", to_string(reason)}});
 }
 

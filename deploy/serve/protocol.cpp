@@ -1,6 +1,9 @@
 #include "deploy/serve/protocol.h"
 
+#include <cctype>
+#include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "base/json.h"
@@ -13,6 +16,8 @@ namespace {
 struct Rejected {
   ApiError error;
 };
+
+using OrderedJson = nlohmann::ordered_json;
 
 [[noreturn]] void reject(const std::string& param, const std::string& expected) { throw Rejected{invalid_parameter(param, expected)}; }
 [[noreturn]] void refuse(const std::string& param) { throw Rejected{unsupported_parameter(param)}; }
@@ -40,9 +45,9 @@ double number(const Json& object, const char* key, double fallback, double low, 
   return x;
 }
 
-bool boolean(const Json& object, const char* key, const std::string& param) {
+bool boolean(const Json& object, const char* key, const std::string& param, bool fallback = false) {
   const Json* value = find(object, key);
-  if (!value) return false;
+  if (!value) return fallback;
   if (!value->is_boolean()) reject(param, "true or false");
   return value->get<bool>();
 }
@@ -89,29 +94,19 @@ void require_default(const Json& object, const char* key, const std::vector<Json
 }
 
 void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
-  require_default(body, "presence_penalty", {0});
-  require_default(body, "frequency_penalty", {0});
-  require_default(body, "repetition_penalty", {1});
-  require_default(body, "logit_bias", {Json::object()});
   require_default(body, "best_of", {n});
   if (endpoint == Endpoint::kChat) {
-    require_default(body, "logprobs", {false});
-    require_default(body, "top_logprobs", {0});
     require_default(body, "tools", {Json::array()});
     require_default(body, "tool_choice", {"none", "auto"});
     require_default(body, "functions", {Json::array()});
     require_default(body, "function_call", {"none", "auto"});
-    require_default(body, "response_format", {Json{{"type", "text"}}});
     require_default(body, "modalities", {Json::array({"text"})});
     require_default(body, "audio", {});
     require_default(body, "prediction", {});
   } else {
-    require_default(body, "logprobs", {});
-    require_default(body, "echo", {false});
     require_default(body, "suffix", {""});
   }
-  for (const char* key : {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "structured_outputs", "chat_template", "chat_template_kwargs"})
-    require_default(body, key, {Json::object()});
+  for (const char* key : {"guided_grammar", "chat_template", "chat_template_kwargs"}) require_default(body, key, {Json::object()});
 }
 
 void parse_sampling(const Json& body, ApiRequest& out) {
@@ -124,12 +119,150 @@ void parse_sampling(const Json& body, ApiRequest& out) {
     out.seed = integer(*s, "seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
 }
 
+void parse_bias(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  const Json* bias = find(body, "logit_bias");
+  if (!bias) return;
+  const std::string expected = "an object of at most " + std::to_string(limits.logit_biases) + " token ids, each with a number from -100 to 100";
+  if (!bias->is_object() || bias->size() > limits.logit_biases) reject("logit_bias", expected);
+  for (const auto& [key, value] : bias->items()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const double added = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+    if (error != std::errc() || id < 0 || key != std::to_string(id) || !(added >= -100 && added <= 100)) reject("logit_bias", expected);
+    out.rules.bias.emplace_back(id, static_cast<float>(added));
+  }
+}
+
+void parse_rules(const Json& body, const ServeLimits& limits, ApiRequest& out) {
+  out.rules.presence_penalty = number(body, "presence_penalty", 0, -2, 2, false, false, "a number from -2 to 2");
+  out.rules.frequency_penalty = number(body, "frequency_penalty", 0, -2, 2, false, false, "a number from -2 to 2");
+  out.rules.repetition_penalty = number(body, "repetition_penalty", 1, 0, 2, true, false, "a number above 0, at most 2");
+  parse_bias(body, limits, out);
+  if (const Json* words = find(body, "bad_words")) {
+    const std::string expected = "at most " + std::to_string(limits.bad_words) + " strings of 1 to " + std::to_string(limits.bad_word_bytes) + " bytes";
+    if (!words->is_array() || words->size() > limits.bad_words) reject("bad_words", expected);
+    for (const Json& word : *words) {
+      if (!word.is_string()) reject("bad_words", expected);
+      const std::string s = text(word, "bad_words");
+      if (s.empty() || s.size() > limits.bad_word_bytes) reject("bad_words", expected);
+      out.bad_words.push_back(s);
+    }
+  }
+}
+
+// OpenAI's two ways: chat says logprobs: true and top_logprobs: n, completions says logprobs: n.
+void parse_logprobs(const Json& body, Endpoint endpoint, const ServeLimits& limits, ApiRequest& out) {
+  const char* key = endpoint == Endpoint::kChat ? "top_logprobs" : "logprobs";
+  const Json* count = find(body, key);
+  if (endpoint == Endpoint::kChat) {
+    if (boolean(body, "logprobs", "logprobs")) out.logprobs = 0;
+    if (count && out.logprobs < 0 && *count != 0) reject("top_logprobs", "logprobs: true with it");
+  }
+  if (!count) return;
+  const int64_t n = integer(*count, key, 0, limits.logprobs);
+  if (endpoint == Endpoint::kCompletions || out.logprobs >= 0) out.logprobs = static_cast<int>(n);
+}
+
+// A regular expression for one of these texts, none of them empty.
+std::string one_of(const std::vector<std::string>& texts) {
+  std::string all;
+  char escape[8];
+  for (const std::string& text : texts) {
+    all += all.empty() ? "(" : "|";
+    for (const char c : text) {
+      const auto byte = static_cast<unsigned char>(c);
+      const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';  // "\<" would be the border of a word
+      if (plain) {
+        all += c;
+      } else {
+        std::snprintf(escape, sizeof escape, "\\x%02x", static_cast<unsigned>(byte));
+        all += escape;
+      }
+    }
+  }
+  return all + ")";
+}
+
+// Collects the one grammar of a request from the fields that may ask for one: OpenAI's, and vLLM's older and newer names.
+class GrammarFields {
+ public:
+  // ordered: the same body with the keys of its objects as they were sent, since a schema's order is the answer's.
+  GrammarFields(const OrderedJson& ordered, const ServeLimits& limits, ApiRequest& out) : body_(ordered), limits_(limits), out_(out) {}
+
+  void read() {
+    if (const OrderedJson* format = find_in(body_, "response_format")) response_format(*format);
+    kinds(body_, "guided_", "");
+    if (const OrderedJson* outputs = find_in(body_, "structured_outputs")) {
+      if (!outputs->is_object()) reject("structured_outputs", "an object with json, json_object, regex or choice");
+      for (const char* unknown : {"grammar", "structural_tag"})
+        if (find_in(*outputs, unknown)) refuse(std::string("structured_outputs.") + unknown);
+      kinds(*outputs, "", "structured_outputs.");
+      if (const OrderedJson* any = find_in(*outputs, "json_object"); any && *any == true) set("structured_outputs.json_object", kSchema, kAnyObject);
+    }
+  }
+
+ private:
+  static constexpr auto kSchema = text::GrammarKind::kJsonSchema, kRegex = text::GrammarKind::kRegex;
+  static constexpr char kAnyObject[] = R"({"type":"object"})";
+
+  static const OrderedJson* find_in(const OrderedJson& object, const std::string& key) {
+    const auto it = object.find(key);
+    return it == object.end() || it->is_null() ? nullptr : &*it;
+  }
+
+  void response_format(const OrderedJson& format) {
+    const OrderedJson* type = format.is_object() ? find_in(format, "type") : nullptr;
+    if (type && *type == "text") return;
+    if (type && *type == "json_object") return set("response_format", kSchema, kAnyObject);
+    if (!type || *type != "json_schema") reject("response_format.type", "text, json_object or json_schema");
+    const OrderedJson* wrapper = find_in(format, "json_schema");
+    const OrderedJson* schema = wrapper && wrapper->is_object() ? find_in(*wrapper, "schema") : nullptr;
+    if (!schema || !(schema->is_object() || schema->is_boolean())) reject("response_format.json_schema", "an object with the schema under 'schema'");
+    set("response_format.json_schema", kSchema, schema->dump());
+  }
+
+  void kinds(const OrderedJson& object, const std::string& prefix, const std::string& path) {
+    if (const OrderedJson* schema = find_in(object, prefix + "json"); schema && !schema->empty()) {
+      if (!schema->is_object() && !schema->is_string()) reject(path + prefix + "json", "a JSON schema, as an object or as text");
+      set(path + prefix + "json", kSchema, schema->is_string() ? schema->get<std::string>() : schema->dump());
+    }
+    if (const OrderedJson* regex = find_in(object, prefix + "regex"); regex && !regex->empty()) {
+      if (!regex->is_string()) reject(path + prefix + "regex", "a regular expression");
+      set(path + prefix + "regex", kRegex, regex->get<std::string>());
+    }
+    if (const OrderedJson* choice = find_in(object, prefix + "choice"); choice && !choice->empty()) {
+      std::vector<std::string> texts;
+      if (choice->is_array())
+        for (const OrderedJson& item : *choice)
+          if (item.is_string() && !item.get_ref<const std::string&>().empty()) texts.push_back(item.get<std::string>());
+      if (!choice->is_array() || texts.size() != choice->size()) reject(path + prefix + "choice", "texts to choose from, none of them empty");
+      set(path + prefix + "choice", kRegex, one_of(texts));
+    }
+  }
+
+  void set(const std::string& param, text::GrammarKind kind, std::string source) {
+    if (out_.grammar) reject(param, "one grammar a request: " + out_.grammar->param + " has given one");
+    if (source.empty() || source.size() > limits_.grammar_bytes) reject(param, "1 to " + std::to_string(limits_.grammar_bytes) + " bytes");
+    out_.grammar = {kind, std::move(source), param};
+  }
+
+  const OrderedJson& body_;
+  const ServeLimits& limits_;
+  ApiRequest& out_;
+};
+
+bool asks_for_grammar(const Json& body) {
+  for (const char* key : {"response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs"})
+    if (find(body, key)) return true;
+  return false;
+}
+
 void parse_length(const Json& body, ApiRequest& out) {
   constexpr int64_t kLongest = std::numeric_limits<int32_t>::max();
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     const Json* value = find(body, key);
     if (!value) continue;
-    const int64_t tokens = integer(*value, key, 1, kLongest);
+    const int64_t tokens = integer(*value, key, out.echo ? 0 : 1, kLongest);
     if (out.max_tokens && *out.max_tokens != tokens) reject(key, "the same value as max_tokens");
     out.max_tokens = tokens;
     out.max_tokens_param = key;
@@ -245,6 +378,10 @@ ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits)
   else
     parse_prompt(body, limits, out);
   parse_sampling(body, out);
+  parse_rules(body, limits, out);
+  parse_logprobs(body, endpoint, limits, out);
+  if (endpoint == Endpoint::kCompletions) out.echo = boolean(body, "echo", "echo");
+  out.speculate = boolean(body, "speculative", "speculative", true);
   parse_length(body, out);
   if (const Json* n = find(body, "n")) out.n = integer(*n, "n", 1, limits.n);
   const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());
@@ -271,7 +408,9 @@ std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_
   try {
     const Json value = parse_json(body, "body", ErrorKind::kUsage, {limits.body_bytes, limits.json_depth});
     if (!value.is_object()) return invalid_body();
-    return parse(endpoint, value, limits);
+    ApiRequest request = parse(endpoint, value, limits);
+    if (asks_for_grammar(value)) GrammarFields(OrderedJson::parse(body), limits, request).read();
+    return request;
   } catch (const Rejected& rejected) {
     return rejected.error;
   } catch (const Error&) {

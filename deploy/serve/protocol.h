@@ -13,10 +13,19 @@
 #include "base/schema/traffic_record.h"
 #include "deploy/serve/api_error.h"
 #include "deploy/serve/limits.h"
+#include "engine/decode/logit_rules.h"
+#include "text/grammar.h"
 
 namespace specdec::deploy {
 
 enum class Endpoint { kChat, kCompletions };
+
+// What the answer as a whole must be.
+struct RequestedGrammar {
+  text::GrammarKind kind = text::GrammarKind::kJsonSchema;
+  std::string source;
+  std::string param;                              // the field that asked for it
+};
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
@@ -27,6 +36,12 @@ struct ApiRequest {
   std::optional<int64_t> max_tokens;
   std::string max_tokens_param = "max_tokens";    // the name it was given under
   SamplingOptions sampling;                       // defaults of OpenAI: temperature 1, top_p 1
+  decode::LogitRules rules;                       // penalties and bias (ids >= 0; the vocabulary is checked later)
+  std::vector<std::string> bad_words;             // texts
+  std::optional<RequestedGrammar> grammar;        // response_format, guided_*, structured_outputs
+  int logprobs = -1;                              // >= 0: of every token, with so many likeliest ones
+  bool echo = false;                              // completions: the answer begins with the prompt; max_tokens may then be 0
+  bool speculate = true;                          // "speculative": false decodes this request without the draft
   std::optional<int64_t> seed;
   int64_t n = 1;
   std::vector<std::string> stop;

@@ -14,18 +14,29 @@ const char* to_string(FinishReason reason) {
     case FinishReason::kCancelled: return "cancelled";
     case FinishReason::kFailed: return "failed";
     case FinishReason::kDrained: return "drained";
+    case FinishReason::kNoTokenLeft: return "no_token_left";
   }
   return "failed";
 }
+
+namespace {
+
+size_t bytes_of(const ChoiceEvent& event) {
+  size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t);
+  for (const decode::PositionLogprobs& position : event.logprobs) bytes += sizeof position + position.top.size() * sizeof position.token;
+  return bytes;
+}
+
+}  // namespace
 
 void Channel::push(ChoiceEvent event) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
-    bytes_ += event.text.size() + event.token_ids.size() * sizeof(int32_t);
+    if (!event.echo) bytes_ += bytes_of(event);
     if (bytes_ > pending_bytes_) cancel();
+    if (events_.empty()) wake = wake_;  // else it was called already and take() is on its way
     events_.push_back(std::move(event));
-    wake = wake_;
   }
   if (wake) wake();
 }

@@ -16,11 +16,13 @@
 #include "base/acceptance.h"
 #include "base/run_options.h"
 #include "base/schema/traffic_record.h"
+#include "engine/decode/logit_rules.h"
+#include "engine/decode/logprobs.h"
 
 namespace specdec::deploy {
 
-enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained };
-const char* to_string(FinishReason reason);  // "stop", "length", "cancelled", "failed", "drained"
+enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft };
+const char* to_string(FinishReason reason);  // "stop", "length", "cancelled", "failed", "drained", "no_token_left"
 
 // How one answer ended.
 struct ChoiceResult {
@@ -34,6 +36,9 @@ struct ChoiceEvent {
   size_t choice = 0;
   std::string text;                         // to be appended
   std::vector<int32_t> token_ids;           // that were emitted, the same way
+  std::vector<decode::PositionLogprobs> logprobs;  // of token_ids, where asked for; with echo the prompt's before
+                                            // them, whose first is NaN: nothing stands before it
+  bool echo = false;                        // the prompt: bounded by the request, so not by what the client has fetched
   std::optional<ChoiceResult> result;       // the last event of the choice
 };
 
@@ -46,8 +51,8 @@ class Channel {
   void push(ChoiceEvent event);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Connection side. take() hands over all events so far; `wake` is called after each push, from the engine thread and outside
-  // of the lock. After on_event({}) returns, the old function may still be running once.
+  // Connection side. take() hands over all events so far; `wake` is called after the first push behind a take(), from the engine
+  // thread and outside of the lock. After on_event({}) returns, the old function may still be running once.
   std::vector<ChoiceEvent> take();
   void on_event(std::function<void()> wake);
   void cancel() { cancelled_.store(true, std::memory_order_relaxed); }
@@ -68,6 +73,10 @@ struct GenerationRequest {
   int64_t n = 1;
   int64_t max_tokens = 0;
   SamplingOptions sampling;
+  std::shared_ptr<const decode::LogitRules> rules;  // null: none
+  int logprobs = -1;                        // >= 0: of every token, with so many likeliest ones
+  bool echo = false;                        // the answer begins with the prompt
+  bool speculate = true;
   uint64_t seed = 0;                        // of answer 0 of every prompt; see choice_seed
   std::vector<std::string> stop;
   bool ignore_eos = false;

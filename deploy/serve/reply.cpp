@@ -1,5 +1,8 @@
 #include "deploy/serve/reply.h"
 
+#include <algorithm>
+#include <cstdio>
+
 #include "base/json.h"
 
 namespace specdec::deploy {
@@ -19,6 +22,64 @@ Json frame_json(const ReplyFrame& frame, bool chunk) {
           {"model", frame.model},
           {"system_fingerprint", or_null(frame.system_fingerprint)},
           {"choices", Json::array()}};
+}
+
+// A token that is no whole text has no JSON string: OpenAI's older interface spelt its bytes, and so no two are mixed up.
+std::string token_text(const std::string& bytes) {
+  const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
+  if (valid == Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace)) return bytes;
+  std::string text = "bytes:";
+  char hex[8];
+  for (const char c : bytes) {
+    std::snprintf(hex, sizeof hex, "\\x%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    text += hex;
+  }
+  return text;
+}
+
+// JSON has no infinity; vLLM's and OpenAI's stand-in for a token without mass.
+float finite(float logprob) { return std::max(logprob, -9999.f); }
+
+Json chat_token(const std::string& bytes, float logprob) {
+  Json list = Json::array();
+  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
+  return {{"token", token_text(bytes)}, {"logprob", finite(logprob)}, {"bytes", std::move(list)}};
+}
+
+Json chat_logprobs(const std::vector<TokenEntry>& entries) {
+  Json content = Json::array();
+  for (const TokenEntry& entry : entries) {
+    Json token = chat_token(entry.bytes, entry.logprob.value_or(0));
+    token["top_logprobs"] = Json::array();
+    for (const auto& [bytes, logprob] : entry.top) token["top_logprobs"].push_back(chat_token(bytes, logprob));
+    content.push_back(std::move(token));
+  }
+  return {{"content", std::move(content)}, {"refusal", nullptr}};
+}
+
+// The drawn token is always in its own dictionary, as in OpenAI's.
+Json completion_logprobs(const ReplyFrame& frame, const Answer& answer) {
+  Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(), offsets = Json::array();
+  size_t offset = answer.logprobs_offset;
+  for (const TokenEntry& entry : answer.logprobs) {
+    tokens.push_back(token_text(entry.bytes));
+    logprobs.push_back(entry.logprob ? Json(finite(*entry.logprob)) : Json());
+    offsets.push_back(offset);
+    offset += entry.characters;
+    Json likeliest = entry.logprob ? Json::object() : Json();
+    for (const auto& [bytes, logprob] : entry.top) likeliest.emplace(token_text(bytes), finite(logprob));  // of one text, the likelier
+    if (entry.logprob) likeliest.emplace(token_text(entry.bytes), finite(*entry.logprob));
+    top.push_back(std::move(likeliest));
+  }
+  return {{"tokens", std::move(tokens)},
+          {"token_logprobs", std::move(logprobs)},
+          {"top_logprobs", frame.logprobs > 0 ? std::move(top) : Json()},
+          {"text_offset", std::move(offsets)}};
+}
+
+Json logprobs_json(const ReplyFrame& frame, const Answer& answer) {
+  if (frame.logprobs < 0) return nullptr;
+  return frame.endpoint == Endpoint::kChat ? chat_logprobs(answer.logprobs) : completion_logprobs(frame, answer);
 }
 
 Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
@@ -74,11 +135,15 @@ Json model_json(const ModelCard& card) {
 
 }  // namespace
 
+size_t characters(const std::string& bytes) {
+  return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
 std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers) {
   Json body = frame_json(frame, false);
   for (size_t i = 0; i < answers.size(); ++i) {
     const Answer& answer = answers[i];
-    Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
+    Json choice = {{"index", i}, {"logprobs", logprobs_json(frame, answer)}, {"finish_reason", to_string(answer.result->reason)}};
     if (frame.endpoint == Endpoint::kChat)
       choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
     else
@@ -98,14 +163,15 @@ std::string first_event(const ReplyFrame& frame, size_t choice) {
   return chunk(frame, std::move(out));
 }
 
-std::string delta_event(const ReplyFrame& frame, size_t choice, const std::string& text, const std::vector<int32_t>& token_ids) {
-  if (text.empty() && !(frame.return_token_ids && !token_ids.empty())) return {};
+std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& piece) {
+  if (piece.text.empty() && piece.logprobs.empty() && !(frame.return_token_ids && !piece.token_ids.empty())) return {};
   Json out = chunk_choice(frame, choice);
   if (frame.endpoint == Endpoint::kChat)
-    out["delta"] = {{"content", text}};
+    out["delta"] = {{"content", piece.text}};
   else
-    out["text"] = text;
-  if (frame.return_token_ids) out["token_ids"] = token_ids;
+    out["text"] = piece.text;
+  if (!piece.logprobs.empty()) out["logprobs"] = logprobs_json(frame, piece);
+  if (frame.return_token_ids) out["token_ids"] = piece.token_ids;
   return chunk(frame, std::move(out));
 }
 

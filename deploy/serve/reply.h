@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "deploy/serve/protocol.h"
@@ -18,21 +20,34 @@ struct ReplyFrame {
   std::string model, system_fingerprint;
   int64_t created = 0;
   bool include_usage = false, return_token_ids = false, include_metrics = false;
+  int logprobs = -1;                 // >= 0: every token's, with so many likeliest ones
   int64_t prompt_tokens = 0;         // all prompts together
 };
 
-// One answer as collected so far.
+// A token in a list of log-probabilities.
+struct TokenEntry {
+  std::string bytes;                             // not always whole characters
+  size_t characters = 0;                         // that it adds to the text: special tokens add none
+  std::optional<float> logprob;                  // none for the first token of an echoed prompt
+  std::vector<std::pair<std::string, float>> top;  // the likeliest here, falling: bytes and log-probability
+};
+
+// One answer as collected so far, or the next piece of it.
 struct Answer {
   std::string text;
   std::vector<int32_t> token_ids;
+  std::vector<TokenEntry> logprobs;              // only where asked for
+  size_t logprobs_offset = 0;                    // characters of the answer before logprobs[0]
   std::optional<ChoiceResult> result;
 };
 
 std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers);
 
+size_t characters(const std::string& bytes);  // code points that begin in it
+
 // Events of a stream, each "data: {…}\n\n". The first of a chat choice carries the role.
 std::string first_event(const ReplyFrame& frame, size_t choice);
-std::string delta_event(const ReplyFrame& frame, size_t choice, const std::string& text, const std::vector<int32_t>& token_ids);
+std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& piece);
 std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason);
 std::string usage_event(const ReplyFrame& frame, const std::vector<Answer>& answers);  // "" unless usage or metrics were asked for
 std::string error_event(const ApiError& error, const std::string& request_id);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -49,7 +50,8 @@ bool Scheduler::turn() {
   join();
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
-  step();
+  leave();  // an echo without an answer has ended already
+  if (!active_.empty()) step();
   leave();
   running_.store(active_.size(), std::memory_order_relaxed);
   return true;
@@ -103,6 +105,11 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
   spec.max_tokens = request.max_tokens;
   spec.sampling = request.sampling;
   spec.seed = choice_seed(request.seed, sequence->choice % n);
+  spec.rules = request.rules;
+  spec.logprobs = request.logprobs;
+  spec.speculate = request.speculate;
+  ChoiceEvent echoed;
+  if (request.echo && request.logprobs >= 0) spec.prompt_logprobs = &echoed.logprobs;
   try {
     sequence->key = runner_.start(spec);
   } catch (const std::exception& e) {
@@ -111,8 +118,22 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
     end(*sequence, FinishReason::kFailed);
     return false;
   }
+  if (request.echo) echo(*sequence, std::move(echoed));
   active_.push_back(std::move(sequence));
   return true;
+}
+
+// The prompt as the beginning of the text. Its first token has nothing before it, so no log-probability.
+void Scheduler::echo(Active& sequence, ChoiceEvent event) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  const GenerationRequest& request = *sequence.request;
+  const size_t prompt = sequence.choice / static_cast<size_t>(request.n);
+  event.choice = sequence.choice;
+  event.echo = true;
+  event.text = request.texts[prompt];
+  if (request.logprobs >= 0) event.logprobs.insert(event.logprobs.begin(), decode::PositionLogprobs{{request.prompts[prompt].front(), kNone}, {}});
+  request.channel->push(std::move(event));
+  if (request.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
 void Scheduler::step() {
@@ -127,6 +148,10 @@ void Scheduler::step() {
   }
   int64_t drafted = 0, failed = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
+    if (results_[i].no_token_left) {
+      end(*active_[i], FinishReason::kNoTokenLeft);
+      continue;
+    }
     if (results_[i].failed || results_[i].emitted.empty()) {
       ++failed;
       end(*active_[i], FinishReason::kFailed);
@@ -162,8 +187,10 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   ChoiceEvent event;
   event.choice = sequence.choice;
   std::optional<FinishReason> reason;
-  for (const int32_t token : result.emitted) {
+  for (size_t i = 0; i < result.emitted.size(); ++i) {
+    const int32_t token = result.emitted[i];
     event.token_ids.push_back(token);
+    if (i < result.logprobs.size()) event.logprobs.push_back(result.logprobs[i]);
     ++so_far.completion_tokens;
     const bool eos = !request.ignore_eos && std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
     if (!eos) event.text += sequence.stop.push(sequence.decoder.push(token));
@@ -191,7 +218,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   event.choice = sequence.choice;
   event.result = result;
   sequence.request->channel->push(std::move(event));
-  if (on_finished_ && (reason == FinishReason::kStop || reason == FinishReason::kLength))
+  if (on_finished_ && result.completion_tokens > 0 && (reason == FinishReason::kStop || reason == FinishReason::kLength))
     on_finished_({sequence.request, sequence.choice, sequence.text, result});
 }
 

@@ -55,6 +55,7 @@ class Scheduler {
   void leave();
   void join();
   bool start(std::unique_ptr<Active> sequence);
+  void echo(Active& sequence, ChoiceEvent event);
   void step();
   void deliver(Active& sequence, const StepResult& result);
   void end(Active& sequence, FinishReason reason);

@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "base/run_options.h"
+#include "engine/decode/logit_rules.h"
+#include "engine/decode/logprobs.h"
 
 namespace specdec::deploy {
 
@@ -16,13 +19,19 @@ struct SequenceSpec {
   int64_t max_tokens = 0;
   SamplingOptions sampling;
   uint64_t seed = 0;
+  std::shared_ptr<const decode::LogitRules> rules = nullptr;  // null: none
+  int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
+  std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted
+  bool speculate = true;
 };
 
 struct StepResult {
   bool failed = false;               // this sequence cannot go on; the others are not touched
+  bool no_token_left = false;        // … because of what its own request asks for: nothing is broken
   std::vector<int32_t> emitted;      // at least one token unless failed
   int drafted = 0, accepted = 0;
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
+  std::vector<decode::PositionLogprobs> logprobs;  // of each emitted token, where asked for
 };
 
 // Running totals since the start.

@@ -1,4 +1,4 @@
-// A byte tokenizer on disk and a step runner that talks without a model, shared by the tests of serve.
+// A step runner that talks without a model, shared by the tests of serve.
 #pragma once
 
 #include <algorithm>
@@ -15,50 +15,16 @@
 #include "base/philox.h"
 #include "deploy/serve/step_runner.h"
 #include "tests/base/scratch.h"
+#include "tests/text/byte_tokenizer.h"
 #include "text/tokenizer.h"
 
 namespace specdec::deploy {
 
+using testing::byte_tokenizer;
+using testing::kBos;
+using testing::kEos;
+using testing::kVocab;
 using testing::Scratch;
-
-constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;
-
-// Byte-level BPE without merges: token id = byte value, and two special tokens. GPT-2's table of printable stand-ins.
-inline void write_byte_tokenizer(const std::filesystem::path& directory) {
-  const auto utf8 = [](int c) {
-    std::string s;
-    if (c < 0x80) return std::string(1, static_cast<char>(c));
-    s.push_back(static_cast<char>(0xC0 | (c >> 6)));
-    s.push_back(static_cast<char>(0x80 | (c & 63)));
-    return s;
-  };
-  Json vocab = Json::object();
-  int stand_in = 256;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
-    vocab[utf8(printable ? byte : stand_in++)] = byte;
-  }
-  Json added = Json::array();
-  for (const auto& [id, text] : {std::pair{kBos, "<s>"}, std::pair{kEos, "</s>"}})
-    added.push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  const Json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", nullptr},
-                          {"pre_tokenizer", byte_level}, {"post_processor", nullptr}, {"decoder", byte_level},
-                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                                     {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
-                                     {"merges", Json::array()}}}};
-  testing::put(directory / "tokenizer.json", tokenizer.dump());
-  testing::put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":true,"add_eos_token":false})");
-}
-
-inline const text::Tokenizer& byte_tokenizer() {
-  static const Scratch directory;
-  static const text::Tokenizer tokenizer = [] {
-    write_byte_tokenizer(directory.root());
-    return text::Tokenizer(directory.root());
-  }();
-  return tokenizer;
-}
 
 // Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS, "loop" by
 // endless letters, "die:start" and "die:step" fail there; any other by a text drawn from the seed.

@@ -33,7 +33,7 @@ struct Bad {
 
 // What only one of the two routes knows.
 std::vector<Bad> bad_chats() {
-  const auto C = Endpoint::kChat, T = Endpoint::kCompletions;
+  const auto C = Endpoint::kChat;
   return {
       {C, R"({})", "messages"},
       {C, R"({"messages":null})", "messages"},
@@ -57,7 +57,11 @@ std::vector<Bad> bad_chats() {
       {C, chat(R"("tools":[{"type":"function"}])"), "tools"},
       {C, chat(R"("tool_choice":"required")"), "tool_choice"},
       {C, chat(R"("functions":[{}])"), "functions"},
-      {C, chat(R"("response_format":{"type":"json_object"})"), "response_format"},
+      {C, chat(R"("logprobs":1)"), "logprobs"},
+      {C, chat(R"("top_logprobs":5)"), "top_logprobs"},
+      {C, chat(R"("logprobs":true,"top_logprobs":21)"), "top_logprobs"},
+      {C, chat(R"("logprobs":true,"top_logprobs":-1)"), "top_logprobs"},
+      {C, chat(R"("max_tokens":0,"echo":true)"), "max_tokens"},
   };
 }
 
@@ -67,8 +71,6 @@ std::vector<Bad> bad_bodies() {
   const std::vector<Bad> more = {
       {C, chat(R"("modalities":["text","audio"])"), "modalities"},
       {C, chat(R"("audio":{})"), "audio"},
-      {C, chat(R"("logprobs":true)"), "logprobs"},
-      {C, chat(R"("top_logprobs":5)"), "top_logprobs"},
       {C, chat(R"("chat_template":"{{ 7*7 }}")"), "chat_template"},
       {C, chat(R"("chat_template_kwargs":{"tokenize":true})"), "chat_template_kwargs"},
       {T, R"({})", "prompt"},
@@ -84,9 +86,12 @@ std::vector<Bad> bad_bodies() {
       {T, R"({"prompt":[[1],"a"]})", "prompt"},
       {T, R"({"prompt":[true]})", "prompt"},
       {T, R"({"prompt":"a\u0000"})", "prompt"},
-      {T, completion(R"("echo":true)"), "echo"},
+      {T, completion(R"("echo":1)"), "echo"},
+      {T, completion(R"("echo":true,"max_tokens":-1)"), "max_tokens"},
       {T, completion(R"("suffix":"x")"), "suffix"},
-      {T, completion(R"("logprobs":0)"), "logprobs"},
+      {T, completion(R"("logprobs":true)"), "logprobs"},
+      {T, completion(R"("logprobs":21)"), "logprobs"},
+      {T, completion(R"("logprobs":-1)"), "logprobs"},
       {T, completion(R"("best_of":2)"), "best_of"},
   };
   all.insert(all.end(), more.begin(), more.end());
@@ -108,17 +113,23 @@ std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
       {"stop", {"7", "\"\"", "[\"\"]", "[7]", "{}", "[null]", "\"\\u0000\""}},
       {"stream", {"1", "\"true\""}},
       {"stream_options", {"{\"include_usage\":true}", "7"}},
-      {"presence_penalty", {"0.1", "\"0\"", "true"}},
-      {"frequency_penalty", {"-1"}},
-      {"repetition_penalty", {"1.1"}},
-      {"logit_bias", {"{\"5\":1}", "[]", "7"}},
+      {"presence_penalty", {"2.1", "-2.1", "\"0\"", "true"}},
+      {"frequency_penalty", {"2.1", "-2.1", "[]"}},
+      {"repetition_penalty", {"0", "-1", "2.1", "\"1\""}},
+      {"logit_bias", {R"({"5":101})", R"({"5":-100.5})", R"({"5":"1"})", R"({"-1":1})", R"({"05":1})", R"({"a":1})", R"({"":1})", R"({"2147483648":1})",
+                      R"({"5 ":1})", "[]", "7"}},
+      {"bad_words", {"\"x\"", "[\"\"]", "[7]", "{}", "[\"\\u0000\"]"}},
+      {"speculative", {"0", "\"false\""}},
       {"return_token_ids", {"1"}},
       {"include_metrics", {"\"yes\""}},
       {"ignore_eos", {"0"}},
       {"user", {"7"}},
       {"metadata", {"\"x\"", "[]"}},
-      {"guided_json", {"{\"type\":\"object\"}"}},
-      {"structured_outputs", {"{\"json\":{}}"}},
+      {"guided_json", {"7", "[1]", "true"}},
+      {"guided_regex", {"7", "{\"a\":1}"}},
+      {"guided_choice", {"\"a\"", "[\"\"]", "[7]", "{\"a\":1}"}},
+      {"guided_grammar", {"\"start: A\""}},
+      {"structured_outputs", {"7", "\"x\""}},
   };
 }
 
@@ -137,6 +148,14 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
   }
   EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("stream":true,"stream_options":{"include_usage":1})")).param, "stream_options.include_usage");
   EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("max_tokens":5,"max_completion_tokens":6)")).param, "max_completion_tokens");
+  const auto param = [](const std::string& more) { return refuse(Endpoint::kChat, chat(more)).param; };
+  for (const char* format : {"7", "{}", R"("text")", R"({"type":"xml"})", R"({"type":7})"}) EXPECT_EQ(param(std::string("\"response_format\":") + format), "response_format.type");
+  for (const char* schema : {"7", "{}", R"({"schema":7})", "null"})
+    EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":)" + std::string(schema) + "}"), "response_format.json_schema");
+  EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
+  EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
+  EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar a request";
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"), "structured_outputs.regex");
 }
 
 TEST(Protocol, WhatIsNotOneBoundedJsonObjectIsA400) {
@@ -175,6 +194,13 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("[1]", n(kLimits.prompts)) + "]}"), want);
     EXPECT_EQ(status(T, completion("\"stop\":[" + repeat("\"s\"", n(kLimits.stop_strings)) + "]")), want);
     EXPECT_EQ(status(T, completion("\"stop\":\"" + std::string(n(kLimits.stop_bytes), 's') + "\"")), want);
+    EXPECT_EQ(status(T, completion("\"bad_words\":[" + repeat("\"s\"", n(kLimits.bad_words)) + "]")), want);
+    EXPECT_EQ(status(T, completion("\"bad_words\":[\"" + std::string(n(kLimits.bad_word_bytes), 's') + "\"]")), want);
+    EXPECT_EQ(status(T, completion("\"guided_regex\":\"" + std::string(n(kLimits.grammar_bytes), 's') + "\"")), want);
+    EXPECT_EQ(status(T, completion("\"logprobs\":" + std::to_string(n(static_cast<size_t>(kLimits.logprobs))))), want);
+    std::string biases;
+    for (size_t i = 0; i < n(kLimits.logit_biases); ++i) biases += (i ? ",\"" : "\"") + std::to_string(i) + "\":1";
+    EXPECT_EQ(status(T, completion("\"logit_bias\":{" + biases + "}")), want);
     EXPECT_EQ(status(T, completion("\"n\":" + std::to_string(n(static_cast<size_t>(kLimits.n))))), want);
     const std::string padding(n(kLimits.body_bytes) - completion("\"x\":\"\"").size(), 'a');
     EXPECT_EQ(status(T, completion("\"x\":\"" + padding + "\"")), want == 200 ? 200 : 413);
@@ -208,6 +234,42 @@ TEST(Protocol, ReadsAFullChatRequest) {
   EXPECT_TRUE(r.stream && r.include_usage && r.return_token_ids && r.include_metrics && r.ignore_eos);
   EXPECT_EQ(r.domain, "code");
   EXPECT_EQ(r.conversation, "c-1");
+}
+
+TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {
+  const ApiRequest r = accept(Endpoint::kChat, chat(R"("presence_penalty":-2,"frequency_penalty":2,"repetition_penalty":1.5,"logit_bias":{"7":-100,"0":0.5},
+    "bad_words":["x","y z"],"logprobs":true,"top_logprobs":20,"speculative":false,"guided_regex":"a+")"));
+  EXPECT_EQ(r.rules.presence_penalty, -2);
+  EXPECT_EQ(r.rules.frequency_penalty, 2);
+  EXPECT_EQ(r.rules.repetition_penalty, 1.5);
+  EXPECT_EQ(r.rules.bias, (std::vector<std::pair<int32_t, float>>{{0, 0.5f}, {7, -100.f}}));
+  EXPECT_EQ(r.bad_words, (std::vector<std::string>{"x", "y z"}));
+  EXPECT_EQ(r.logprobs, 20);
+  EXPECT_FALSE(r.speculate);
+  ASSERT_TRUE(r.grammar);
+  EXPECT_EQ(r.grammar->kind, text::GrammarKind::kRegex);
+  EXPECT_EQ(r.grammar->source, "a+");
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("logprobs":true)")).logprobs, 0);
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("top_logprobs":0)")).logprobs, -1);
+  const ApiRequest scored = accept(Endpoint::kCompletions, completion(R"("echo":true,"max_tokens":0,"logprobs":3)"));
+  EXPECT_TRUE(scored.echo && scored.max_tokens == 0 && scored.logprobs == 3);
+}
+
+TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {
+  const auto grammar = [](const std::string& more) { return accept(Endpoint::kChat, chat(more)).grammar.value_or(RequestedGrammar{}); };
+  const std::string schema = R"({"type":"object","properties":{"zebra":{"type":"integer"},"ant":{"type":"string"}}})";
+  for (const std::string& form : {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" + schema + "}}",
+                                  "\"guided_json\":" + schema, "\"structured_outputs\":{\"json\":" + schema + "}"}) {
+    EXPECT_EQ(grammar(form).source, schema) << form;
+    EXPECT_EQ(grammar(form).kind, text::GrammarKind::kJsonSchema);
+  }
+  EXPECT_EQ(grammar(R"("guided_json":"{\"type\":\"null\"}")").source, R"({"type":"null"})");
+  for (const char* form : {R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"json_object":true})"})
+    EXPECT_EQ(grammar(form).source, R"({"type":"object"})");
+  EXPECT_EQ(grammar(R"("guided_choice":["a.b","c|d","<é>"])").source, "(a\\x2eb|c\\x7cd|<é>)");
+  EXPECT_EQ(grammar(R"("structured_outputs":{"choice":["yes"]})").source, "(yes)");
+  for (const char* none : {R"("response_format":{"type":"text"})", R"("guided_json":null)", R"("guided_json":{})", R"("structured_outputs":{})"})
+    EXPECT_FALSE(accept(Endpoint::kChat, chat(none)).grammar) << none;
 }
 
 TEST(Protocol, NullAndAbsentAreTheDefaults) {

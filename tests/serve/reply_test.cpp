@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "base/json.h"
 
 namespace specdec::deploy {
@@ -26,6 +28,13 @@ Answer answer(const std::string& text, FinishReason reason = FinishReason::kStop
   a.result->counts.add_step(3, 1, {0.5, 0.5});
   a.result->counts.add_step(3, 3, {0.5, 0.5, 0.5});
   a.result->accepted_histogram = {0, 1, 0, 1};
+  return a;
+}
+
+Answer piece(const std::string& text, std::vector<int32_t> ids) {
+  Answer a;
+  a.text = text;
+  a.token_ids = std::move(ids);
   return a;
 }
 
@@ -61,25 +70,60 @@ TEST(Reply, SeveralCompletionsShareUsageAndHaveNoMetrics) {
 TEST(Reply, StreamEvents) {
   ReplyFrame f = frame(Endpoint::kChat);
   EXPECT_EQ(data(first_event(f, 0))["choices"][0]["delta"], Json::parse(R"({"role":"assistant","content":""})"));
-  const Json delta = data(delta_event(f, 1, "hi", {7}));
+  const Json delta = data(delta_event(f, 1, piece("hi", {7})));
   EXPECT_EQ(delta["object"], "chat.completion.chunk");
   EXPECT_EQ(delta["choices"][0], Json::parse(R"({"index":1,"logprobs":null,"finish_reason":null,"delta":{"content":"hi"}})"));
   EXPECT_FALSE(delta.contains("usage"));
-  EXPECT_EQ(delta_event(f, 0, "", {7}), "");
+  EXPECT_EQ(delta_event(f, 0, piece("", {7})), "");
   EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop))["choices"][0], Json::parse(R"({"index":0,"logprobs":null,"finish_reason":"stop","delta":{}})"));
   EXPECT_EQ(usage_event(f, {answer("x")}), "");
   f.include_usage = true;
   f.return_token_ids = true;
-  EXPECT_TRUE(data(delta_event(f, 0, "", {7}))["usage"].is_null());
-  EXPECT_EQ(data(delta_event(f, 0, "", {7}))["choices"][0]["token_ids"], Json::parse("[7]"));
+  EXPECT_TRUE(data(delta_event(f, 0, piece("", {7})))["usage"].is_null());
+  EXPECT_EQ(data(delta_event(f, 0, piece("", {7})))["choices"][0]["token_ids"], Json::parse("[7]"));
   const Json usage = data(usage_event(f, {answer("x")}));
   EXPECT_TRUE(usage["choices"].empty());
   EXPECT_EQ(usage["usage"]["total_tokens"], 7);
   EXPECT_FALSE(usage.contains("metrics"));
   const ReplyFrame c = frame(Endpoint::kCompletions);
   EXPECT_EQ(first_event(c, 0), "");
-  EXPECT_EQ(data(delta_event(c, 0, "t", {}))["choices"][0]["text"], "t");
+  EXPECT_EQ(data(delta_event(c, 0, piece("t", {})))["choices"][0]["text"], "t");
   EXPECT_EQ(done_event(), "data: [DONE]\n\n");
+}
+
+// Half a character, a token of its whole, and one that adds nothing to the text.
+Answer scored() {
+  Answer a = answer("é");
+  a.logprobs_offset = 4;
+  a.logprobs.push_back({"\xc3", 1, -0.5f, {{"\xc3", -0.5f}, {"x", -1.f}}});
+  a.logprobs.push_back({"\xa9", 0, -std::numeric_limits<float>::infinity(), {{"y", -0.25f}, {"y", -3.f}}});
+  a.logprobs.push_back({"</s>", 0, std::nullopt, {}});
+  return a;
+}
+
+TEST(Reply, LogprobsOfAChat) {
+  ReplyFrame f = frame(Endpoint::kChat);
+  f.logprobs = 2;
+  const Json logprobs = Json::parse(full_reply(f, {scored()}))["choices"][0]["logprobs"];
+  EXPECT_EQ(logprobs["content"][0], Json::parse(R"({"token":"bytes:\\xc3","logprob":-0.5,"bytes":[195],"top_logprobs":[
+    {"token":"bytes:\\xc3","logprob":-0.5,"bytes":[195]},{"token":"x","logprob":-1.0,"bytes":[120]}]})"));
+  EXPECT_EQ(logprobs["content"][1]["logprob"], -9999.0) << "JSON has no infinity";
+  EXPECT_TRUE(logprobs["refusal"].is_null());
+  EXPECT_EQ(data(delta_event(f, 0, scored()))["choices"][0]["logprobs"], logprobs);
+  EXPECT_TRUE(data(delta_event(f, 0, piece("x", {})))["choices"][0]["logprobs"].is_null());
+  Answer silent = piece("", {});
+  silent.logprobs = scored().logprobs;
+  EXPECT_NE(delta_event(f, 0, silent), "") << "tokens whose text is held back still have their figures";
+}
+
+TEST(Reply, LogprobsOfACompletion) {
+  ReplyFrame f = frame(Endpoint::kCompletions);
+  f.logprobs = 2;
+  EXPECT_EQ(Json::parse(full_reply(f, {scored()}))["choices"][0]["logprobs"], Json::parse(R"({"tokens":["bytes:\\xc3","bytes:\\xa9","</s>"],
+    "token_logprobs":[-0.5,-9999.0,null],"text_offset":[4,5,5],
+    "top_logprobs":[{"bytes:\\xc3":-0.5,"x":-1.0},{"y":-0.25,"bytes:\\xa9":-9999.0},null]})"));
+  f.logprobs = 0;
+  EXPECT_TRUE(Json::parse(full_reply(f, {scored()}))["choices"][0]["logprobs"]["top_logprobs"].is_null());
 }
 
 TEST(Reply, TextThatIsNotUtf8IsReplacedNotThrown) {

@@ -193,7 +193,9 @@ TEST(Server, EveryErrorClass) {
   };
   const std::string chat = "/v1/chat/completions", completions = "/v1/completions";
   error(post(completions, R"({"prompt":"x","temperature":9})"), 400, "invalid_value", "temperature");
-  error(post(completions, R"({"prompt":"x","logit_bias":{"1":5}})"), 400, "unsupported_parameter", "logit_bias");
+  error(post(completions, R"({"prompt":"x","logit_bias":{"258":5}})"), 400, "invalid_value", "logit_bias");
+  error(post(completions, R"({"prompt":"x","guided_regex":"("})"), 400, "invalid_value", "guided_regex");
+  error(post(completions, R"({"prompt":"x","suffix":"y"})"), 400, "unsupported_parameter", "suffix");
   error(post(completions, "{"), 400, "invalid_json", "");
   error(post(completions, R"({"prompt":[1,258]})"), 400, "invalid_value", "prompt");
   error(post(completions, R"({"prompt":")" + std::string(64, 'x') + "\"}"), 400, "invalid_value", "prompt");

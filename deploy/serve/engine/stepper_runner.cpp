@@ -1,6 +1,7 @@
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -8,6 +9,20 @@
 #include "engine/decode/randomness.h"
 
 namespace specdec::deploy {
+
+namespace {
+
+bool of_the_request(const std::exception_ptr& failure) {
+  try {
+    std::rethrow_exception(failure);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::kUsage;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
 
 // Adds up the time of a model's passes.
 class StepperRunner::TimedModel final : public decode::ForwardingModel {
@@ -33,6 +48,8 @@ struct StepperRunner::Running {
   Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
   decode::SeededRandomness randomness;
   decode::KController controller;
+  std::shared_ptr<const decode::LogitRules> rules;
+  std::optional<decode::LogitState> state;  // of rules
   decode::Sequence sequence;
   bool draft_failed = false;
 };
@@ -58,12 +75,19 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.sampling = spec.sampling;
   s.verify = options_.speculation.verify;
   s.randomness = &running->randomness;
-  s.controller = draft_ && options_.speculation.k != 0 ? &running->controller : nullptr;
+  s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
+  if (spec.rules && spec.rules->any()) {
+    running->rules = spec.rules;
+    s.rules = &running->state.emplace(*running->rules, spec.prompt);
+  }
+  s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
+  s.prompt_logprobs = spec.prompt_logprobs != nullptr;
   s.remaining = spec.max_tokens;
   const double started = clock_.seconds(), target_before = target_->seconds;
   stepper_.start(s);
   prompt_seconds_ += clock_.seconds() - started;
   prompt_target_seconds_ += target_->seconds - target_before;
+  if (spec.prompt_logprobs) *spec.prompt_logprobs = std::move(s.prompt_positions);
   running_.emplace(next_key_, std::move(running));
   return next_key_++;
 }
@@ -98,11 +122,13 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
   if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = s.failure || s.emitted.empty();
+  result.no_token_left = s.failure && of_the_request(s.failure);
   if (result.failed) return;
   result.emitted = s.emitted;
   result.drafted = s.drafted;
   result.accepted = s.accepted;
   result.overlaps = s.overlaps;
+  result.logprobs = std::move(s.emitted_logprobs);
   overlap_.add(s.overlaps);
 }
 

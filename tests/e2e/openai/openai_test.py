@@ -126,16 +126,71 @@ def check_chat_and_streams(server, name):
     expect(client.completions.create(model=name, prompt="x", max_tokens=1).usage.completion_tokens == 1, "a stream left early does no harm")
 
 
+def check_sampling_options(server, name):
+    client = server.client()
+    ask = lambda **more: client.completions.create(**{"model": name, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 60, **more})
+    ids = lambda reply: reply.choices[0].token_ids
+    plain = ask(extra_body={"return_token_ids": True})
+    opted_out = ask(extra_body={"return_token_ids": True, "speculative": False, "include_metrics": True})
+    expect(ids(opted_out) == ids(plain) and opted_out.metrics["speculative_decoding"]["num_draft_tokens"] == 0, "speculative: false gives the same text without the draft")
+
+    first = ids(plain)[4]
+    banned = ask(logit_bias={str(first): -100}, extra_body={"return_token_ids": True})
+    expect(first not in ids(banned), "logit_bias -100 keeps a greedy token out")
+    repeats = lambda reply: len(ids(reply)) - len(set(ids(reply)))
+    for option in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"extra_body": {"repetition_penalty": 1.8, "return_token_ids": True}}):
+        speculated = ask(**{"extra_body": {"return_token_ids": True}, **option})
+        alone = ask(**{**option, "extra_body": {**option.get("extra_body", {}), "return_token_ids": True, "speculative": False}})
+        expect(ids(speculated) == ids(alone) and repeats(speculated) < repeats(plain), f"{option}: less repetition, and the text without the draft")
+    word = plain.choices[0].text.split()[2]
+    expect(word not in ask(extra_body={"bad_words": [word]}).choices[0].text, f"bad word {word!r}")
+
+    scored = ask(logprobs=3, echo=True, max_tokens=20)
+    figures, text = scored.choices[0].logprobs, scored.choices[0].text
+    expect(text.startswith("Once upon a time") and figures.token_logprobs[0] is None and all(x <= 0 for x in figures.token_logprobs[1:])
+           and len(figures.tokens) == scored.usage.total_tokens and all(len(t) in (3, 4) for t in figures.top_logprobs[1:]), "echo with logprobs")
+    prompt_only = ask(logprobs=0, echo=True, max_tokens=0).choices[0]
+    n = scored.usage.prompt_tokens
+    expect(prompt_only.text == "Once upon a time" and all(abs(a - b) < 1e-3 for a, b in zip(prompt_only.logprobs.token_logprobs[1:], figures.token_logprobs[1:n])),
+           "max_tokens 0 scores the prompt alone")
+    same = ask(logprobs=3, max_tokens=20, extra_body={"speculative": False}).choices[0].logprobs
+    expect(all(abs(a - b) < 1e-3 for a, b in zip(same.token_logprobs, figures.token_logprobs[n:])), "logprobs are the target's, with and without the draft")
+
+    chat = dict(model=name, messages=[{"role": "user", "content": "A cat"}], temperature=0.8, seed=3, max_completion_tokens=25, logprobs=True, top_logprobs=2)
+    whole = client.chat.completions.create(**chat, n=2)
+    entries = whole.choices[0].logprobs.content
+    expect(len(whole.choices) == 2 and all(len(e.top_logprobs) == 2 and e.top_logprobs[0].logprob >= e.logprob for e in entries), "chat logprobs")
+    spelt = b"".join(bytes(e.bytes) for e in entries if e.token != "</s>").decode()
+    expect(spelt.strip() == whole.choices[0].message.content.strip(), "their bytes join to the text")
+    chunks = client.chat.completions.create(**chat, stream=True)
+    streamed = [e for c in chunks if c.choices and c.choices[0].logprobs for e in c.choices[0].logprobs.content]
+    expect([e.logprob for e in streamed] == [e.logprob for e in entries], "a stream has the same logprobs")
+
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "good": {"type": "boolean"}}, "required": ["name", "good"], "additionalProperties": False}
+    for seed in range(6):
+        reply = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}], seed=seed, max_completion_tokens=120,
+                                               response_format={"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}).choices[0]
+        value = json.loads(reply.message.content)
+        expect(list(value) == ["name", "good"] and len(value["name"]) <= 6 and isinstance(value["good"], bool) and reply.finish_reason == "stop", f"JSON of the schema: {value}")
+    for speculative in (True, False):
+        reply = ask(temperature=1, seed=5, extra_body={"guided_regex": "(cat|dog)( and (cat|dog)){2}", "speculative": speculative}).choices[0]
+        expect(re.fullmatch("(cat|dog)( and (cat|dog)){2}", reply.text) and reply.finish_reason == "stop", f"a regular expression: {reply.text!r}")
+    expect(ask(temperature=1, extra_body={"guided_choice": ["yes", "no"]}).choices[0].text in ("yes", "no"), "a choice")
+    fails(openai.BadRequestError, lambda: ask(extra_body={"guided_choice": ["x"], "bad_words": ["x"]}), 400, None, "no_token_left")
+
+
 def check_errors(server, name):
     client = server.client()
     ask = lambda **more: lambda: client.completions.create(**{"model": name, "prompt": "x", "max_tokens": 2, **more})
     bad = openai.BadRequestError
     fails(bad, ask(temperature=3), 400, "temperature")
     fails(bad, ask(n=9), 400, "n")
-    fails(bad, ask(logprobs=2), 400, "logprobs")
-    fails(bad, ask(logit_bias={"5": 1}), 400, "logit_bias")
-    fails(bad, ask(presence_penalty=1), 400, "presence_penalty")
-    fails(bad, ask(echo=True), 400, "echo")
+    fails(bad, ask(logprobs=21), 400, "logprobs")
+    fails(bad, ask(logit_bias={"512": 1}), 400, "logit_bias")
+    fails(bad, ask(presence_penalty=3), 400, "presence_penalty")
+    fails(bad, ask(suffix="x"), 400, "suffix")
+    fails(bad, ask(extra_body={"guided_regex": "("}), 400, "guided_regex")
+    fails(bad, ask(extra_body={"bad_words": [""]}), 400, "bad_words")
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
     fails(bad, ask(prompt="word " * 600), 400, "prompt")
     fails(bad, ask(max_tokens=600), 400, "max_tokens")
@@ -187,6 +242,7 @@ with tempfile.TemporaryDirectory() as folder:
     expect(json.loads(server.get("/ready"))["status"] == "ready", "ready")
     check_answers(server, "talker")
     check_chat_and_streams(server, "talker")
+    check_sampling_options(server, "talker")
     check_errors(server, "talker")
     metrics = server.get("/metrics")
     value = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.M).group(1))

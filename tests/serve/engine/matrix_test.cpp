@@ -1,0 +1,159 @@
+// Options × K × verification × grammar × n through the whole server: none fails, and what each promises holds for every answer.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <regex>
+
+#include "tests/serve/engine/toy_server.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::toy::Tokens;
+
+// Fields that are asked for together, by name.
+std::vector<std::pair<std::string, Json>> option_sets() {
+  return {
+      {"none", Json::object()},
+      {"cuts", {{"temperature", 0.7}, {"top_k", 4}, {"top_p", 0.9}, {"min_p", 0.05}}},
+      {"penalties", {{"presence_penalty", 0.5}, {"frequency_penalty", 0.5}, {"repetition_penalty", 1.3}}},
+      {"bias", {{"logit_bias", {{"2", -100}, {"0", 2}}}}},
+      {"bad words", {{"bad_words", {"ab", "c"}}}},
+      {"stop", {{"stop", {"ba", "dd"}}}},
+      {"logprobs", {{"logprobs", 3}, {"echo", true}}},
+      {"short", {{"max_tokens", 1}}},
+      {"shorter than K", {{"max_tokens", 3}, {"logprobs", 0}}},
+      {"opted out", {{"speculative", false}}},
+      {"all", {{"temperature", 0.9}, {"top_p", 0.97}, {"presence_penalty", 0.3}, {"repetition_penalty", 1.1}, {"logit_bias", {{"1", 0.7}}}, {"bad_words", {"cc"}},
+               {"stop", {"abab"}}, {"logprobs", 2}, {"echo", true}, {"max_tokens", 9}}},
+  };
+}
+
+float target_logprob(const Tokens& text, size_t at) {
+  std::vector<float> row(kToyVocab);
+  toy_logits(21)(std::span<const int32_t>(text).first(at), row);
+  double total = 0;
+  for (const float l : row) total += std::exp(static_cast<double>(l));
+  return static_cast<float>(row[static_cast<size_t>(text[at])] - std::log(total));
+}
+
+void check_logprobs(const Json& body, const Json& choice, const Tokens& prompt, const std::string& what) {
+  if (!body.contains("logprobs")) {
+    EXPECT_TRUE(choice["logprobs"].is_null()) << what;
+    return;
+  }
+  const Json& logprobs = choice["logprobs"];
+  const bool echo = body.value("echo", false);
+  Tokens text = prompt;
+  const Tokens answer = choice["token_ids"].get<Tokens>();
+  text.insert(text.end(), answer.begin(), answer.end());
+  const size_t first = echo ? 0 : prompt.size();
+  ASSERT_EQ(logprobs["token_logprobs"].size(), text.size() - first) << what;
+  for (size_t i = first; i < text.size(); ++i) {
+    const Json& found = logprobs["token_logprobs"][i - first];
+    if (i == 0)
+      EXPECT_TRUE(found.is_null()) << what;
+    else
+      EXPECT_NEAR(found.get<double>(), std::max(target_logprob(text, i), -9999.f), 1e-4) << what << ", token " << i;
+  }
+  EXPECT_EQ(logprobs["top_logprobs"].is_null(), body["logprobs"] == 0) << what;
+}
+
+void check_answer(const Json& body, const Json& choice, const std::string& what) {
+  const Tokens prompt = {kToyBos, 0, 3};
+  const bool echo = body.value("echo", false), grammar = body.contains("guided_regex");
+  std::string text = choice["text"];
+  const std::string reason = choice["finish_reason"];
+  if (echo) {
+    EXPECT_TRUE(text.starts_with("ad")) << what;
+    text.erase(0, 2);
+  }
+  EXPECT_TRUE(reason == "stop" || reason == "length") << what << ": " << reason;
+  const Tokens ids = choice["token_ids"].get<Tokens>();
+  EXPECT_GE(ids.size(), 1u);
+  EXPECT_LE(static_cast<int64_t>(ids.size()), body["max_tokens"].get<int64_t>()) << what;
+  EXPECT_TRUE(reason == "stop" || static_cast<int64_t>(ids.size()) == body["max_tokens"].get<int64_t>()) << what;
+  for (const Json& stop : body.value("stop", Json::array())) EXPECT_EQ(text.find(stop.get<std::string>()), std::string::npos) << what;
+  for (const Json& word : body.value("bad_words", Json::array())) EXPECT_EQ(text.find(word.get<std::string>()), std::string::npos) << what << ": " << text;
+  EXPECT_TRUE(!body.contains("logit_bias") || !body["logit_bias"].contains("2") || text.find('c') == std::string::npos) << what;
+  if (grammar) {
+    static const std::regex whole("(ab?|d)(c|d|a)*"), part("(a|ab|d)?(c|d|a)*");
+    EXPECT_TRUE(std::regex_match(text, part)) << what << ": " << text;
+    EXPECT_TRUE(ids.back() != kToyEos || std::regex_match(text, whole)) << what << ": " << text;
+  }
+  check_logprobs(body, choice, prompt, what);
+}
+
+TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
+  std::map<std::string, std::string> greedy;  // text by option set, grammar and n: the same for every K and rule
+  for (int k = 0; k <= 8; ++k)
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
+      ToyServer server({k, rule});
+      for (const auto& [name, fields] : option_sets())
+        for (const bool grammar : {false, true})
+          for (const int n : {1, 3})
+            for (const bool is_greedy : {false, true}) {
+              Json body = {{"prompt", {kToyBos, 0, 3}}, {"max_tokens", 12}, {"n", n}, {"seed", 5}, {"return_token_ids", true}};
+              body.update(fields);
+              if (is_greedy) body["temperature"] = 0;
+              if (grammar) body["guided_regex"] = "(ab?|d)[cda]*";
+              const std::string key = name + (grammar ? ", grammar" : "") + ", n=" + std::to_string(n);
+              const std::string what = key + ", K=" + std::to_string(k) + ", " + to_string(rule) + (is_greedy ? ", greedy" : "");
+              const Json reply = server.complete(body);
+              ASSERT_EQ(reply["choices"].size(), static_cast<size_t>(n)) << what;
+              std::string texts;
+              for (const Json& choice : reply["choices"]) {
+                check_answer(body, choice, what);
+                texts += choice["text"].get<std::string>() + "|";
+              }
+              if (!is_greedy) continue;
+              EXPECT_EQ(greedy.emplace(key, texts).first->second, texts) << what;
+            }
+      ASSERT_FALSE(::testing::Test::HasFailure());
+    }
+}
+
+TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
+  ToyServer server({3, VerifyRule::kToken});
+  const Json reply = server.complete({{"prompt", "abc"}, {"max_tokens", 0}, {"echo", true}, {"logprobs", 1}});
+  const Json& choice = reply["choices"][0];
+  EXPECT_EQ(choice["text"], "abc");
+  EXPECT_EQ(choice["finish_reason"], "length");
+  EXPECT_EQ(reply["usage"]["completion_tokens"], 0);
+  EXPECT_EQ(choice["logprobs"]["tokens"], Json::parse(R"(["<s>","a","b","c"])"));
+  EXPECT_EQ(choice["logprobs"]["text_offset"], Json::parse("[0,0,1,2]"));
+  EXPECT_TRUE(choice["logprobs"]["token_logprobs"][0].is_null());
+  EXPECT_NEAR(choice["logprobs"]["token_logprobs"][3].get<double>(), target_logprob({kToyBos, 0, 1, 2}, 3), 1e-4);
+  EXPECT_EQ(server.ask({{"prompt", "abc"}, {"max_tokens", 0}}).status, 400);
+}
+
+TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
+  ToyServer server({3, VerifyRule::kToken});
+  for (int i = 0; i < 40; ++i) {  // more than the failures in a row that mean a broken device
+    const Response r = server.ask({{"prompt", "a"}, {"max_tokens", 5}, {"bad_words", {"a", "b", "c", "d"}}, {"guided_regex", "[abcd]+"}, {"temperature", i % 2}});
+    EXPECT_EQ(r.status, 400);
+    EXPECT_EQ(Json::parse(r.body)["error"]["code"], "no_token_left");
+  }
+  EXPECT_EQ(server.ask({{"prompt", "a"}, {"max_tokens", 2}}).status, 200);
+}
+
+TEST(Matrix, GrammarsThatCannotBeUsedAreRefusedOnTheWayIn) {
+  ToyServer server({2, VerifyRule::kToken});
+  const auto refused = [&](const Json& fields, const std::string& param) {
+    Json body = {{"prompt", "a"}, {"max_tokens", 2}};
+    body.update(fields);
+    const Response r = server.ask(body);
+    EXPECT_EQ(r.status, 400) << body.dump();
+    EXPECT_EQ(Json::parse(r.body)["error"]["param"], param) << r.body;
+  };
+  refused({{"guided_regex", "(a"}}, "guided_regex");
+  refused({{"guided_regex", "e+"}}, "guided_regex");  // no token of the vocabulary
+  refused({{"guided_json", {{"type", "nothing"}}}}, "guided_json");
+  refused({{"guided_json", "{"}}, "guided_json");
+  refused({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"$ref", "http://example.org/schema.json"}}}}}}}}, "response_format.json_schema");
+  EXPECT_EQ(server.complete({{"prompt", "a"}, {"max_tokens", 9}, {"guided_choice", {"ab", "dc"}}, {"seed", 1}})["choices"][0]["finish_reason"], "stop");
+}
+
+}  // namespace
+}  // namespace specdec::deploy

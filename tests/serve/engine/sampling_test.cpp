@@ -1,0 +1,179 @@
+// Every option of sampling through the whole server, with speculation: 200,000 answers an option, compared with the distribution
+// that its definition gives. A request is one text of JSON over a socket; what comes back is counted.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "base/statistics.h"
+#include "tests/serve/engine/toy_server.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::LogitRules;
+using decode::toy::Tokens;
+
+// The option as its field and as what it means.
+struct Option {
+  std::string name;
+  Json fields;
+  SamplingOptions sampling;
+  LogitRules rules;
+  std::string stop;
+  int64_t max_tokens = 3;
+  std::function<bool(const std::string&)> prefix_of_grammar;  // a text that the grammar can still complete
+  std::function<bool(const std::string&)> whole_of_grammar;
+};
+
+const Tokens kPrompt = {kToyBos, 0, 1};  // "ab"
+
+std::string letters(const Tokens& answer) {
+  std::string text;
+  for (const int32_t t : answer)
+    if (t < 4) text += static_cast<char>('a' + t);
+  return text;
+}
+
+// Probability of every answer, by walking the tree of texts.
+void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability, std::map<Tokens, double>& out) {
+  const bool stopped = !o.stop.empty() && letters(answer).find(o.stop) != std::string::npos;
+  if (stopped || static_cast<int64_t>(answer.size()) == o.max_tokens || (!answer.empty() && answer.back() == kToyEos)) {
+    out[answer] += probability;
+    return;
+  }
+  Tokens context = kPrompt;
+  context.insert(context.end(), answer.begin(), answer.end());
+  std::vector<float> row(kToyVocab);
+  logits(context, row);
+  decode::toy::apply_reference(o.rules, context, kPrompt.size(), row);
+  if (o.prefix_of_grammar)
+    for (int32_t t = 0; t < kToyVocab; ++t) {
+      Tokens next = answer;
+      next.push_back(t);
+      if (!(t == kToyEos ? o.whole_of_grammar(letters(answer)) : o.prefix_of_grammar(letters(next)))) row[static_cast<size_t>(t)] = -std::numeric_limits<float>::infinity();
+    }
+  std::vector<int32_t> scratch;
+  decode::distribution(row, o.sampling, row, scratch);
+  for (int32_t t = 0; t < kToyVocab; ++t) {
+    if (!(row[static_cast<size_t>(t)] > 0)) continue;
+    answer.push_back(t);
+    walk(o, logits, answer, probability * row[static_cast<size_t>(t)], out);
+    answer.pop_back();
+  }
+}
+
+// (a|b)+c?: prefixes are a run of a and b, then perhaps one c.
+bool ab_then_c(const std::string& text) {
+  const size_t run = text.find_first_not_of("ab");
+  return run == std::string::npos || (run > 0 && run + 1 == text.size() && text[run] == 'c');
+}
+
+std::vector<Option> options() {
+  std::vector<Option> all;
+  all.reserve(32);  // references to its elements are kept below
+  const auto add = [&all](const std::string& name, Json fields) -> Option& {
+    all.push_back({name, std::move(fields), {}, {}, "", 3, {}, {}});
+    return all.back();
+  };
+  add("temperature", {{"temperature", 1.5}}).sampling.temperature = 1.5;
+  add("top_k, top_p and min_p", {{"top_k", 3}, {"top_p", 0.9}, {"min_p", 0.1}}).sampling = {.top_k = 3, .top_p = 0.9, .min_p = 0.1};
+  add("presence_penalty", {{"presence_penalty", 1.7}}).rules.presence_penalty = 1.7;
+  add("frequency_penalty", {{"frequency_penalty", -1.1}}).rules.frequency_penalty = -1.1;
+  add("repetition_penalty", {{"repetition_penalty", 1.6}}).rules.repetition_penalty = 1.6;
+  add("logit_bias", {{"logit_bias", {{"0", 1.25}, {"5", -2}}}}).rules.bias = {{0, 1.25f}, {5, -2.f}};
+  add("bad_words", {{"bad_words", {"ba", "d"}}}).rules.bad_words = {{1, 0}, {3}};
+  add("stop", {{"stop", {"cb"}}}).stop = "cb";
+  add("max_tokens 1", {{"max_tokens", 1}}).max_tokens = 1;
+  add("max_tokens 2", {{"max_tokens", 2}}).max_tokens = 2;
+  add("speculative false", {{"speculative", false}});
+  Option& regex = add("guided_regex", {{"guided_regex", "(a|b)+c?"}});
+  regex.prefix_of_grammar = ab_then_c;
+  regex.whole_of_grammar = [](const std::string& text) { return !text.empty(); };
+  Option& together = add("all together", {{"temperature", 0.8}, {"top_p", 0.95}, {"presence_penalty", 0.6}, {"frequency_penalty", 0.4}, {"repetition_penalty", 1.2},
+                                          {"logit_bias", {{"1", 0.5}}}, {"bad_words", {"bb"}}, {"stop", {"aa"}}, {"guided_regex", "(a|b)+c?"}, {"logprobs", 1}});
+  together.sampling = {.temperature = 0.8, .top_p = 0.95};
+  together.rules.presence_penalty = 0.6;
+  together.rules.frequency_penalty = 0.4;
+  together.rules.repetition_penalty = 1.2;
+  together.rules.bias = {{1, 0.5f}};
+  together.rules.bad_words = {{1, 1}};
+  together.stop = "aa";
+  together.prefix_of_grammar = regex.prefix_of_grammar;
+  together.whole_of_grammar = regex.whole_of_grammar;
+  return all;
+}
+
+// Pearson's test; cells that expect fewer than 5 are one.
+double p_value_of(const std::map<Tokens, int64_t>& counts, const std::map<Tokens, double>& expected, int64_t n) {
+  double statistic = 0, rest_expected = 0, rest_seen = 0;
+  int cells = 0;
+  for (const auto& [answer, probability] : expected) {
+    const double want = probability * static_cast<double>(n);
+    const auto it = counts.find(answer);
+    const double seen = it == counts.end() ? 0 : static_cast<double>(it->second);
+    if (want < 5) {
+      rest_expected += want;
+      rest_seen += seen;
+      continue;
+    }
+    statistic += (seen - want) * (seen - want) / want;
+    ++cells;
+  }
+  if (rest_expected > 0) {
+    statistic += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+    ++cells;
+  }
+  return cells > 1 ? chi_square_p_value(statistic, cells - 1) : 1.0;
+}
+
+// The answers' ids, read without building JSON: there are millions.
+void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, int64_t& n) {
+  static const std::string kKey = "\"token_ids\":[";
+  for (size_t at = body.find(kKey); at != std::string::npos; at = body.find(kKey, at)) {
+    Tokens ids;
+    for (at += kKey.size(); body[at] != ']'; ++at)
+      if (body[at] != ',') ids.push_back(body[at] - '0');  // ids of one digit
+    ++counts[ids];
+    ++n;
+  }
+}
+
+TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
+  constexpr int64_t kPerRequest = 128, kSamples = 200 * 1000;
+  ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest});
+  size_t turn = 0;
+  for (const Option& option : options()) {
+    ToyServer& server = turn++ % 2 == 0 ? token : block;
+    std::map<Tokens, double> expected;
+    walk(option, toy_logits(21), {}, 1, expected);
+    std::map<Tokens, int64_t> counts;
+    int64_t n = 0;
+    for (int64_t seed = 1; n < kSamples && !::testing::Test::HasFailure(); ++seed) {
+      Json body = {{"prompt", {kToyBos, 0, 1}}, {"max_tokens", 3}, {"n", kPerRequest}, {"seed", 1000 * static_cast<int64_t>(turn) + seed}, {"return_token_ids", true}};
+      body.update(option.fields);
+      const Response r = server.ask(body);
+      ASSERT_EQ(r.status, 200) << option.name << ": " << r.body;
+      count_answers(r.body, counts, n);
+    }
+    for (const auto& [answer, count] : counts) EXPECT_TRUE(expected.contains(answer)) << option.name << ": " << letters(answer) << " cannot be";
+    EXPECT_GE(p_value_of(counts, expected, n), 1e-4) << option.name << " after " << n;
+  }
+}
+
+// The same comparison finds an option that is left out.
+TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
+  ToyServer server({2, VerifyRule::kToken});
+  Option option;
+  option.rules.presence_penalty = 0.3;
+  std::map<Tokens, double> expected;
+  walk(option, toy_logits(21), {}, 1, expected);
+  std::map<Tokens, int64_t> counts;
+  for (int64_t seed = 1; seed <= 160; ++seed)
+    for (const Json& choice : server.complete({{"prompt", {kToyBos, 0, 1}}, {"max_tokens", 3}, {"n", 128}, {"seed", seed}, {"return_token_ids", true}})["choices"])
+      ++counts[choice["token_ids"].get<Tokens>()];
+  EXPECT_LT(p_value_of(counts, expected, 160 * 128), 1e-9);
+}
+
+}  // namespace
+}  // namespace specdec::deploy

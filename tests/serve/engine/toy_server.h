@@ -1,0 +1,92 @@
+// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Everything but the models is what serves.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <thread>
+
+#include "base/json.h"
+#include "deploy/serve/engine/stepper_runner.h"
+#include "deploy/serve/server.h"
+#include "engine/decode/sampler.h"
+#include "tests/lossless/rules.h"
+#include "tests/serve/client.h"
+#include "tests/serve/fixture.h"
+
+namespace specdec::deploy {
+
+constexpr int32_t kToyBos = 4, kToyEos = 5;
+constexpr int64_t kToyVocab = 6;
+
+inline const text::Tokenizer& toy_tokenizer() {
+  static const Scratch directory;
+  static const text::Tokenizer tokenizer = [] {
+    testing::write_tokenizer(directory.root(), {{"a", 0}, {"b", 1}, {"c", 2}, {"d", 3}}, kToyBos, kToyEos);
+    return text::Tokenizer(directory.root());
+  }();
+  return tokenizer;
+}
+
+// Depends on the last two tokens; BOS has no mass, so that every text is one of letters.
+inline decode::toy::Model::Logits toy_logits(uint64_t seed, double spread = 1.5) {
+  return [inner = decode::toy::random_logits(seed, spread)](std::span<const int32_t> context, std::span<float> logits) {
+    inner(context.last(std::min<size_t>(2, context.size())), logits);
+    logits[kToyBos] = -std::numeric_limits<float>::infinity();
+  };
+}
+
+struct ToyOptions {
+  int k = 2;
+  VerifyRule rule = VerifyRule::kToken;
+  int64_t max_batch = 32;
+};
+
+class ToyServer {
+ public:
+  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule}, 0.7}, clock_) {
+    ServeOptions serve;
+    serve.port = 0;
+    serve.max_batch = options.max_batch;
+    ServeLimits limits;
+    limits.n = static_cast<int64_t>(limits.choices);  // many samples a request
+    server_.emplace(serve, limits, clock_);
+    ServedModel model;
+    model.card.name = "toy";
+    model.tokenizer = &toy_tokenizer();
+    model.eos_ids = {kToyEos};
+    model.vocab_size = kToyVocab;
+    model.max_context = model.card.max_context = 64;
+    std::atomic<bool> ready{false};
+    thread_ = std::thread([this, &ready, model] { server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }); });
+    while (!ready.load()) std::this_thread::yield();
+  }
+  ~ToyServer() {
+    connection_.reset();
+    stop_.store(true);
+    thread_.join();
+  }
+
+  Response ask(const Json& body) {
+    if (!connection_) connection_.emplace(server_->port());
+    connection_->send(post("/v1/completions", body.dump()));
+    return connection_->read();
+  }
+  // A request that must succeed.
+  Json complete(const Json& body) {
+    const Response r = ask(body);
+    EXPECT_EQ(r.status, 200) << body.dump() << " → " << r.body;
+    return r.status == 200 ? Json::parse(r.body) : Json({{"choices", Json::array()}});
+  }
+
+  decode::toy::Model target{kToyVocab, toy_logits(21)}, draft{kToyVocab, toy_logits(22)};
+
+ private:
+  SystemClock clock_;
+  StepperRunner runner_;
+  std::optional<Server> server_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
+  std::optional<Client> connection_;
+};
+
+}  // namespace specdec::deploy
