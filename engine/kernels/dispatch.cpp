@@ -53,11 +53,12 @@ void force_reference(bool on) { forced() = on; }
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) { return ref::embedding(table, ids, out); }
 
-at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) {
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
   const Variant variant = choose({&x, &weight});
-  if (variant == Variant::kRef) return ref::rms_norm(x, weight, eps, out);
+  const bool uncovered = variant == Variant::kCuda && (options.offset != 0 || options.rounds_last);
+  if (variant == Variant::kRef || uncovered) return ref::rms_norm(x, weight, options, out);
   at::Tensor result = or_empty_like(out, x);
-  variant == Variant::kCpu ? cpu::rms_norm(x, weight, eps, result) : cuda::rms_norm(x, weight, eps, result);
+  variant == Variant::kCpu ? cpu::rms_norm(x, weight, options, result) : cuda::rms_norm(x, weight, options.eps, result);
   return result;
 }
 
@@ -73,18 +74,21 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
   const Variant variant = choose({&x});
-  if (variant == Variant::kRef) return ref::rope(x, cos, sin, out);
+  const bool uncovered = variant == Variant::kCuda && 2 * cos.size(-1) != x.size(-1);
+  if (variant == Variant::kRef || uncovered) return ref::rope(x, cos, sin, out);
   at::Tensor result = or_empty_like(out, x);
   variant == Variant::kCpu ? cpu::rope(x, cos, sin, result) : cuda::rope(x, cos, sin, result);
   return result;
 }
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out) {
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
+                     const at::Tensor& out) {
   const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows, whole = !allowed.defined() && q.size(1) == k.size(2) && !out.defined();
-  if (!few && whole && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v);
-  if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, out);
+  const bool plain = options.soft_cap == 0 && (options.window == 0 || options.window >= k.size(2));
+  if (!few && whole && plain && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v, options.scale);
+  if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, options, out);
   at::Tensor result = or_empty_like(out, q);
-  cpu::attention(q, k, v, allowed, result);
+  cpu::attention(q, k, v, allowed, options, result);
   return result;
 }
 
@@ -95,6 +99,15 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tens
   variant == Variant::kCpu ? cpu::silu_mul(gate, up, result) : cuda::silu_mul(gate, up, result);
   return result;
 }
+
+at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  if (choose({&gate, &up}) != Variant::kCpu) return ref::gelu_tanh_mul(gate, up, out);
+  at::Tensor result = or_empty_like(out, gate);
+  cpu::gelu_tanh_mul(gate, up, result);
+  return result;
+}
+
+at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out) { return ref::soft_cap(x, cap, out); }
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) { return ref::add(a, b, out); }
 

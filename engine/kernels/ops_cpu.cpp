@@ -45,14 +45,16 @@ void by_dtype(const at::Tensor& weight, const F& f) {
 
 }  // namespace
 
-void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out) {
+void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
   const at::Tensor in = wide(x), scale = wide(weight), buffer = result_buffer(out);
   const int64_t n = x.size(-1);
   const auto& kernel = kernels<float>();
   const float* from = data<float>(in);
   float* to = buffer.data_ptr<float>();
   over_rows(x.numel() / n, n, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(eps), n, to + r * n);
+    for (int64_t r = begin; r < end; ++r) {
+      kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(options.eps), static_cast<float>(options.offset), n, to + r * n);
+    }
   });
   deliver(buffer, out);
 }
@@ -72,21 +74,26 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
 
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
   const at::Tensor in = wide(x), buffer = result_buffer(out);
-  const int64_t heads = x.size(-2), d = x.size(-1), rows = x.numel() / (heads * d);
-  const at::Tensor c = wide(cos.expand_as(in.select(-2, 0).slice(-1, 0, d / 2))), s = wide(sin.expand_as(c));
+  const int64_t heads = x.size(-2), d = x.size(-1), rows = x.numel() / (heads * d), half = cos.size(-1);
+  const at::Tensor c = wide(cos.expand_as(in.select(-2, 0).slice(-1, 0, half))), s = wide(sin.expand_as(c));
   over_rows(rows, heads * d, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * heads; i < end * heads; ++i) {
-      const int64_t angle = i / heads * (d / 2);
-      kernels<float>().rope(data<float>(in) + i * d, data<float>(c) + angle, data<float>(s) + angle, d, buffer.data_ptr<float>() + i * d);
+      const float* from = data<float>(in) + i * d;
+      float* to = buffer.data_ptr<float>() + i * d;
+      const int64_t angle = i / heads * half;
+      kernels<float>().rope(from, data<float>(c) + angle, data<float>(s) + angle, 2 * half, to);
+      std::copy(from + 2 * half, from + d, to + 2 * half);
     }
   });
   deliver(buffer, out);
 }
 
-void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const at::Tensor& out) {
+void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
+               const at::Tensor& out) {
   const at::Tensor in = wide(q), keys = k.contiguous(), values = v.contiguous(), buffer = result_buffer(out);
   const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1), slots = k.size(2);
   const at::Tensor mask = allowed.defined() ? allowed.expand({batch, queries, slots}).contiguous() : at::Tensor();
+  const float scale = options.scale != 0 ? static_cast<float>(options.scale) : 1.0f / std::sqrt(static_cast<float>(d));
   std::vector<int32_t> listed;
   std::vector<float> scores(static_cast<size_t>(heads / groups * slots));
   by_dtype(keys, [&]<class T>() {
@@ -100,23 +107,32 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
           if (m[i]) listed.push_back(static_cast<int32_t>(i));
         }
       }
-      const Visible visible{prefix, listed.data(), static_cast<int64_t>(listed.size())};
+      const auto extra = static_cast<int64_t>(listed.size());
+      const Visible visible{prefix, listed.data(), extra, options.window != 0 ? std::max<int64_t>(0, prefix + extra - options.window) : 0};
       for (int64_t g = 0; g < groups; ++g) {
         const int64_t query = (row * heads + g * (heads / groups)) * d, cache = (row / queries * groups + g) * slots * d;
         kernels<T>().attention({data<float>(in) + query, heads * d, 1, heads / groups, d, data<T>(keys) + cache, data<T>(values) + cache,
-                                &visible, 1.0f / std::sqrt(static_cast<float>(d)), scores.data(), slots, buffer.data_ptr<float>() + query});
+                                &visible, scale, scores.data(), slots, buffer.data_ptr<float>() + query, static_cast<float>(options.soft_cap)});
       }
     }
   });
   deliver(buffer, out);
 }
 
-void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+namespace {
+
+template <class Kernel>
+void gated(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out, const Kernel& kernel) {
   const at::Tensor g = wide(gate), u = wide(up), buffer = result_buffer(out);
   over_rows(g.numel(), 1, [&](int64_t begin, int64_t end) {
-    kernels<float>().silu_mul(data<float>(g) + begin, data<float>(u) + begin, end - begin, buffer.data_ptr<float>() + begin);
+    kernel(data<float>(g) + begin, data<float>(u) + begin, end - begin, buffer.data_ptr<float>() + begin);
   });
   deliver(buffer, out);
 }
+
+}  // namespace
+
+void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { gated(gate, up, out, kernels<float>().silu_mul); }
+void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { gated(gate, up, out, kernels<float>().gelu_tanh_mul); }
 
 }  // namespace specdec::kernels::cpu

@@ -1,6 +1,10 @@
 #include "engine/model/config.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "engine/model/families.h"
 
 namespace specdec::model {
 
@@ -9,28 +13,6 @@ namespace {
 constexpr ErrorKind kKind = ErrorKind::kModel;
 
 [[noreturn]] void fail(const std::string& where, const std::string& message) { throw Error(kKind, where + ": " + message); }
-
-LayerConfig llama_layer(const Json& config, const std::string& where) {
-  const bool attention = json_bool(config, "attention_bias", false, where, kKind);
-  return {.qkv_bias = attention, .out_bias = attention, .mlp_bias = json_bool(config, "mlp_bias", false, where, kKind)};
-}
-
-// What differs between families: a row here, and the names in weights.cpp.
-struct Family {
-  const char* model_type;
-  const char* architecture;
-  LayerConfig (*layer)(const Json& config, const std::string& where);
-};
-constexpr Family kFamilies[] = {{"llama", "LlamaForCausalLM", llama_layer}};
-
-const Family& find_family(const std::string& model_type, const std::string& where) {
-  std::string known;
-  for (const Family& family : kFamilies) {
-    if (model_type == family.model_type) return family;
-    known += (known.empty() ? "" : ", ") + std::string(family.model_type);
-  }
-  fail(where, "model_type: '" + model_type + "' is not supported; supported: " + known);
-}
 
 constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
     {"float32", at::ScalarType::Float}, {"bfloat16", at::ScalarType::BFloat16}, {"float16", at::ScalarType::Half}};
@@ -46,41 +28,6 @@ at::ScalarType parse_dtype(const Json& config, const std::string& where) {
   fail(where, "dtype: '" + name + "' is not supported; expected float32, bfloat16 or float16");
 }
 
-// One rope object: `rope_scaling` of transformers 4 or `rope_parameters` of transformers 5.
-RopeConfig parse_rope_object(const Json& rope, double default_theta, int64_t max_position, const std::string& where) {
-  if (!rope.is_object()) fail(where, "expected an object");
-  for (const auto& [key, value] : rope.items()) {
-    if (value.is_object()) fail(where, "'" + key + "': rope settings per layer type are not supported");
-  }
-  RopeConfig out;
-  out.theta = json_double(rope, "rope_theta", 1, 1e12, default_theta, where, kKind);
-  const std::string type = json_string(rope, "rope_type", json_string(rope, "type", "default", where, kKind), where, kKind);
-  if (json_double(rope, "partial_rotary_factor", 0, 1, 1.0, where, kKind) != 1.0) fail(where, "partial_rotary_factor other than 1 is not supported");
-  if (type == "default") return out;
-  if (type != "llama3") fail(where, "rope_type: '" + type + "' is not supported; supported: default, llama3");
-  out.kind = RopeConfig::Kind::kLlama3;
-  out.factor = json_double(rope, "factor", 1, 1e6, where, kKind);
-  out.low_freq_factor = json_double(rope, "low_freq_factor", 1e-6, 1e6, where, kKind);
-  out.high_freq_factor = json_double(rope, "high_freq_factor", 1e-6, 1e6, where, kKind);
-  out.original_max_position = json_int(rope, "original_max_position_embeddings", 1, 1 << 30, max_position, where, kKind);
-  if (out.high_freq_factor <= out.low_freq_factor) fail(where, "high_freq_factor must be larger than low_freq_factor");
-  return out;
-}
-
-// Both forms may be present (engines read one or the other); if they disagree one engine would run another model.
-RopeConfig parse_rope(const Json& config, int64_t max_position, const std::string& where) {
-  const auto present = [&](const char* key) { return config.contains(key) && !config.at(key).is_null(); };
-  const double theta = json_double(config, "rope_theta", 1, 1e12, 10000.0, where, kKind);
-  if (json_double(config, "partial_rotary_factor", 0, 1, 1.0, where, kKind) != 1.0) fail(where, "partial_rotary_factor other than 1 is not supported");
-  RopeConfig older{.theta = theta};
-  if (present("rope_scaling")) older = parse_rope_object(config["rope_scaling"], theta, max_position, where + ": rope_scaling");
-  if (!present("rope_parameters")) return older;
-  const RopeConfig newer = parse_rope_object(config["rope_parameters"], theta, max_position, where + ": rope_parameters");
-  const bool older_complete = present("rope_theta") && (present("rope_scaling") || newer.kind == RopeConfig::Kind::kDefault);
-  if (older_complete && older != newer) fail(where, "rope_parameters and rope_theta / rope_scaling disagree");
-  return newer;
-}
-
 void add_token_ids(const Json& config, const char* key, int64_t vocab_size, std::vector<int32_t>& ids, const std::string& where) {
   if (!config.contains(key) || config.at(key).is_null()) return;
   const Json& value = config.at(key);
@@ -92,7 +39,10 @@ void add_token_ids(const Json& config, const char* key, int64_t vocab_size, std:
   }
 }
 
-void parse_shape(const Json& config, const std::string& where, DecoderConfig& out) {
+constexpr std::pair<const char*, Activation> kActivations[] = {
+    {"silu", Activation::kSilu}, {"gelu_pytorch_tanh", Activation::kGeluTanh}, {"gelu_new", Activation::kGeluTanh}};
+
+void parse_shape(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   const auto integer = [&](const char* key, int64_t high) { return json_int(config, key, 1, high, where, kKind); };
   out.vocab_size = integer("vocab_size", 1 << 24);
   out.hidden_size = integer("hidden_size", 1 << 16);
@@ -101,23 +51,156 @@ void parse_shape(const Json& config, const std::string& where, DecoderConfig& ou
   out.num_heads = integer("num_attention_heads", 1024);
   out.num_kv_heads = json_int(config, "num_key_value_heads", 1, out.num_heads, out.num_heads, where, kKind);
   if (out.num_heads % out.num_kv_heads != 0) fail(where, "num_attention_heads must be a multiple of num_key_value_heads");
-  const bool divides = out.hidden_size % out.num_heads == 0;
-  out.head_dim = json_int(config, "head_dim", 2, 1024, divides ? out.hidden_size / out.num_heads : 0, where, kKind);
+  const int64_t usual = family.head_dim != 0 ? family.head_dim : out.hidden_size % out.num_heads == 0 ? out.hidden_size / out.num_heads : 0;
+  out.head_dim = json_int(config, "head_dim", 2, 1024, usual, where, kKind);
   if (out.head_dim == 0) fail(where, "hidden_size is no multiple of num_attention_heads, and head_dim is missing");
   if (out.head_dim % 2 != 0) fail(where, "head_dim: expected an even number, found " + std::to_string(out.head_dim));
-  out.max_position = json_int(config, "max_position_embeddings", 1, 1 << 30, 2048, where, kKind);
-  out.rms_norm_eps = json_double(config, "rms_norm_eps", 0, 1, 1e-6, where, kKind);
+  out.max_position = json_int(config, "max_position_embeddings", 1, 1 << 30, family.max_position, where, kKind);
+  out.rms_norm_eps = json_double(config, "rms_norm_eps", 0, 1, family.rms_norm_eps, where, kKind);
+}
+
+void parse_arithmetic(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
+  const std::string activation = json_string(config, family.activation_key, family.activation == Activation::kSilu ? "silu" : "gelu_pytorch_tanh", where, kKind);
+  const auto* known = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& entry) { return activation == entry.first; });
+  if (known == std::end(kActivations))
+    fail(where, std::string(family.activation_key) + ": '" + activation + "' is not supported; supported: silu, gelu_pytorch_tanh");
+  out.activation = known->second;
+  out.norm_offset = family.norm_offset;
+  out.norm_rounds_last = family.norm_rounds_last;
+  if (!family.gemma) return;
+  if (json_bool(config, "use_bidirectional_attention", false, where, kKind)) fail(where, "use_bidirectional_attention: only causal decoders are supported");
+  // A soft-cap that is null is none; one that is absent is the family's.
+  const auto soft_cap = [&](const char* key, double usual) { return json_double(config, key, 1e-3, 1e6, config.contains(key) ? 0.0 : usual, where, kKind); };
+  out.embedding_scale = std::sqrt(static_cast<double>(out.hidden_size));
+  out.attention_scalar = json_double(config, "query_pre_attn_scalar", 1e-6, 1e6, 256, where, kKind);
+  out.attention_soft_cap = soft_cap("attn_logit_softcapping", family.attention_soft_cap);
+  out.final_soft_cap = soft_cap("final_logit_softcapping", family.final_soft_cap);
+}
+
+// layer_types as true for sliding; empty where it is absent.
+std::vector<bool> parse_layer_types(const Json& config, int64_t num_layers, const std::string& where) {
+  std::vector<bool> sliding;
+  if (!config.contains("layer_types") || config["layer_types"].is_null()) return sliding;
+  const Json& list = json_array(config, "layer_types", 1024, where, kKind);
+  if (list.size() != static_cast<size_t>(num_layers))
+    fail(where, "layer_types: expected " + std::to_string(num_layers) + " entries, one for each layer, found " + std::to_string(list.size()));
+  for (const Json& item : list) {
+    if (item != "sliding_attention" && item != "full_attention")
+      fail(where, "layer_types: " + item.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) + " is not supported; supported: full_attention, sliding_attention");
+    sliding.push_back(item == "sliding_attention");
+  }
+  return sliding;
+}
+
+void parse_windows(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
+  const std::vector<bool> types = parse_layer_types(config, out.num_layers, where);
+  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper || family.windows == Windows::kUnrotated;
+  int64_t window = json_int(config, "sliding_window", 1, 1 << 30, config.contains("sliding_window") ? 0 : family.sliding_window, where, kKind);
+  if (family.windows == Windows::kNone || (by_switch && !json_bool(config, "use_sliding_window", false, where, kKind))) window = 0;
+  const int64_t upper = json_int(config, "max_window_layers", 0, 1 << 20, 28, where, kKind);
+  const int64_t full_every = json_int(config, "sliding_window_pattern", 1, 1 << 20, std::max<int64_t>(family.full_every, 1), where, kKind);
+  const bool by_layer = family.windows == Windows::kUpper || family.windows == Windows::kUnrotated || family.windows == Windows::kAlternating;
+  for (size_t l = 0; l < out.layers.size(); ++l) {
+    const auto layer = static_cast<int64_t>(l);
+    bool sliding = family.windows != Windows::kNone;
+    if (family.windows == Windows::kUpper) sliding = layer >= upper;
+    if (family.windows == Windows::kUnrotated) sliding = out.layers[l].rope == LayerRope::kNone;
+    if (family.windows == Windows::kAlternating) sliding = (layer + 1) % full_every != 0;
+    if (by_layer && !types.empty()) sliding = types[l];
+    if (!by_layer && !types.empty() && window != 0 && types[l] != sliding)
+      fail(where, "layer_types: " + std::string(family.model_type) + " has the same attention in every layer; layer " + std::to_string(l) + " differs");
+    out.layers[l].window = sliding ? window : 0;
+    if (family.local_rope && sliding) out.layers[l].rope = LayerRope::kLocal;
+  }
+  if (family.local_rope && window == 0) fail(where, "sliding_window: " + std::string(family.model_type) + " needs one");
+}
+
+void parse_experts(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
+  if (!family.experts.router) return;
+  const bool local = config.contains("num_local_experts");
+  out.num_experts = json_int(config, local ? "num_local_experts" : "num_experts", 1, 4096, where, kKind);
+  if (out.num_experts * out.num_layers > 65536) fail(where, "num_experts: more than 65536 experts in all layers together");
+  out.experts_per_token = json_int(config, "num_experts_per_tok", 1, out.num_experts, where, kKind);
+  const char* width = family.experts.width;
+  out.expert_intermediate_size = width ? json_int(config, width, 1, 1 << 20, where, kKind) : out.intermediate_size;
+  out.normalise_experts = width ? json_bool(config, "norm_topk_prob", false, where, kKind) : true;
+  const int64_t step = width ? json_int(config, "decoder_sparse_step", 1, 1 << 20, 1, where, kKind) : 1;
+  for (size_t l = 0; l < out.layers.size(); ++l) out.layers[l].experts = (static_cast<int64_t>(l) + 1) % step == 0;
+  if (!width || !config.contains("mlp_only_layers") || config["mlp_only_layers"].is_null()) return;
+  for (const Json& item : json_array(config, "mlp_only_layers", 1024, where, kKind)) {
+    const int64_t layer = json_int(Json{{"mlp_only_layers", item}}, "mlp_only_layers", 0, out.num_layers - 1, where, kKind);
+    out.layers[static_cast<size_t>(layer)].experts = false;
+  }
+}
+
+void parse_layers(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
+  const bool bias = family.biases == Biases::kFlag && json_bool(config, "attention_bias", false, where, kKind);
+  LayerConfig layer{.qkv_bias = bias || family.biases == Biases::kQkv, .out_bias = bias, .qk_norm = family.qk_norm};
+  layer.mlp_bias = family.mlp_bias && json_bool(config, "mlp_bias", false, where, kKind);
+  layer.input_norm = layer.mlp_norm = family.norms != Norms::kAfter;
+  layer.attention_out_norm = layer.mlp_out_norm = family.norms != Norms::kBefore;
+  out.layers.assign(static_cast<size_t>(out.num_layers), layer);
+  if (family.unrotated_layers) {
+    const int64_t interval = json_int(config, "no_rope_layer_interval", 1, 1 << 20, 4, where, kKind);
+    const bool listed = config.contains("no_rope_layers") && !config["no_rope_layers"].is_null();
+    if (listed && json_array(config, "no_rope_layers", 4096, where, kKind).size() < out.layers.size())
+      fail(where, "no_rope_layers: expected an entry for each of the " + std::to_string(out.num_layers) + " layers");
+    for (size_t l = 0; l < out.layers.size(); ++l) {
+      const bool turned = listed ? json_int(Json{{"no_rope_layers", config["no_rope_layers"][l]}}, "no_rope_layers", 0, 1, where, kKind) != 0
+                                 : (static_cast<int64_t>(l) + 1) % interval != 0;
+      if (!turned) out.layers[l].rope = LayerRope::kNone;
+    }
+  }
+  parse_windows(config, family, where, out);
+  parse_experts(config, family, where, out);
 }
 
 void refuse_unsupported(const Json& config, const Family& family, const std::string& where) {
   if (config.contains("quantization_config") && !config["quantization_config"].is_null())
     fail(where, "quantization_config: quantised checkpoints are not supported; use the fp32, bf16 or fp16 weights");
-  const std::string activation = json_string(config, "hidden_act", "silu", where, kKind);
-  if (activation != "silu") fail(where, "hidden_act: '" + activation + "' is not supported; supported: silu");
   if (!config.contains("architectures") || config["architectures"].is_null()) return;
   const Json& names = config["architectures"];
   if (!names.is_array() || std::find(names.begin(), names.end(), family.architecture) == names.end())
     fail(where, "architectures: expected [\"" + std::string(family.architecture) + "\"], found " + names.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// What parse_layers and parse_arithmetic read, layer by layer where the family's readers understand that.
+void write_layers(const DecoderConfig& config, const Family& family, Json& out) {
+  const LayerConfig first = config.layers.empty() ? LayerConfig{} : config.layers.front();
+  if (family.biases == Biases::kFlag) out["attention_bias"] = first.qkv_bias;
+  if (family.mlp_bias) out["mlp_bias"] = first.mlp_bias;
+  int64_t window = 0;
+  Json types = Json::array(), turned = Json::array(), dense = Json::array();
+  size_t lowest = config.layers.size();  // the first layer with a window
+  for (size_t l = 0; l < config.layers.size(); ++l) {
+    const LayerConfig& layer = config.layers[l];
+    window = std::max(window, layer.window);
+    if (layer.window != 0) lowest = std::min(lowest, l);
+    types.push_back(layer.window != 0 ? "sliding_attention" : "full_attention");
+    turned.push_back(layer.rope == LayerRope::kNone ? 0 : 1);
+    if (!layer.experts) dense.push_back(l);
+  }
+  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper || family.windows == Windows::kUnrotated;
+  if (by_switch) out["use_sliding_window"] = window != 0;
+  if (window != 0) out["sliding_window"] = window;
+  if (window == 0 && (family.windows == Windows::kAll || by_switch)) out["sliding_window"] = nullptr;  // absent would be the family's default
+  if (family.windows == Windows::kUpper) out["max_window_layers"] = lowest;
+  if (family.windows == Windows::kUpper || family.windows == Windows::kUnrotated || family.windows == Windows::kAlternating) out["layer_types"] = types;
+  if (family.unrotated_layers) out["no_rope_layers"] = turned;
+  if (family.gemma) {
+    const auto whole = static_cast<int64_t>(config.attention_scalar);  // transformers wants an integer
+    out["query_pre_attn_scalar"] = static_cast<double>(whole) == config.attention_scalar ? Json(whole) : Json(config.attention_scalar);
+    out["attn_logit_softcapping"] = config.attention_soft_cap != 0 ? Json(config.attention_soft_cap) : Json();
+    out["final_logit_softcapping"] = config.final_soft_cap != 0 ? Json(config.final_soft_cap) : Json();
+  }
+  if (!family.experts.router) return;
+  out["num_experts_per_tok"] = config.experts_per_token;
+  if (!family.experts.width) {
+    out["num_local_experts"] = config.num_experts;
+    return;
+  }
+  out.update(Json{{"num_experts", config.num_experts}, {family.experts.width, config.expert_intermediate_size}, {"norm_topk_prob", config.normalise_experts},
+                  {"decoder_sparse_step", 1}, {"mlp_only_layers", dense}});
 }
 
 }  // namespace
@@ -129,19 +212,27 @@ const char* dtype_name(at::ScalarType dtype) {
   throw Error(ErrorKind::kInternal, "dtype " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
 }
 
+double DecoderConfig::attention_scale() const {
+  return 1.0 / std::sqrt(attention_scalar != 0 ? attention_scalar : static_cast<double>(head_dim));
+}
+
 DecoderConfig parse_decoder_config(const Json& config, const std::string& where) {
   if (!config.is_object()) fail(where, "expected a JSON object");
   DecoderConfig out;
   out.model_type = json_string(config, "model_type", where, kKind);
   const Family& family = find_family(out.model_type, where);
   refuse_unsupported(config, family, where);
-  parse_shape(config, where, out);
-  out.rope = parse_rope(config, out.max_position, where);
-  out.tie_embeddings = json_bool(config, "tie_word_embeddings", false, where, kKind);
-  out.layers.assign(static_cast<size_t>(out.num_layers), family.layer(config, where));
+  parse_shape(config, family, where, out);
+  parse_arithmetic(config, family, where, out);
+  parse_rope(config, family, where, out);
+  out.tie_embeddings = json_bool(config, "tie_word_embeddings", family.tied, where, kKind);
+  parse_layers(config, family, where, out);
   out.dtype = parse_dtype(config, where);
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(json_int(config, "bos_token_id", 0, out.vocab_size - 1, -1, where, kKind));
+  // Often -1 or beyond the vocabulary; nothing here needs it.
+  const int64_t pad = json_int(config, "pad_token_id", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), -1, where, kKind);
+  if (pad >= 0 && pad < out.vocab_size) out.pad_id = static_cast<int32_t>(pad);
   return out;
 }
 
@@ -158,15 +249,6 @@ DecoderConfig load_decoder_config(const std::filesystem::path& directory) {
 
 Json to_json(const DecoderConfig& config) {
   const Family& family = find_family(config.model_type, "config");
-  const LayerConfig layer = config.layers.empty() ? LayerConfig{} : config.layers.front();
-  Json rope = {{"rope_type", "default"}};
-  if (config.rope.kind == RopeConfig::Kind::kLlama3) {
-    rope = {{"rope_type", "llama3"},
-            {"factor", config.rope.factor},
-            {"low_freq_factor", config.rope.low_freq_factor},
-            {"high_freq_factor", config.rope.high_freq_factor},
-            {"original_max_position_embeddings", config.rope.original_max_position}};
-  }
   Json out = {{"architectures", Json::array({family.architecture})},
               {"model_type", config.model_type},
               {"vocab_size", config.vocab_size},
@@ -178,21 +260,18 @@ Json to_json(const DecoderConfig& config) {
               {"head_dim", config.head_dim},
               {"max_position_embeddings", config.max_position},
               {"rms_norm_eps", config.rms_norm_eps},
-              {"hidden_act", "silu"},
-              {"attention_bias", layer.qkv_bias},
               {"attention_dropout", 0.0},
-              {"mlp_bias", layer.mlp_bias},
               {"tie_word_embeddings", config.tie_embeddings},
               {"initializer_range", 0.02},
               {"use_cache", true},
-              {"rope_theta", config.rope.theta},
               {"dtype", dtype_name(config.dtype)},
               {"torch_dtype", dtype_name(config.dtype)}};
-  // transformers 5 reads rope_parameters, older readers rope_theta + rope_scaling (no rope_scaling: default).
-  if (config.rope.kind != RopeConfig::Kind::kDefault) out["rope_scaling"] = rope;
-  rope["rope_theta"] = config.rope.theta;
-  out["rope_parameters"] = rope;
+  out[family.activation_key] = config.activation == Activation::kSilu ? "silu" : "gelu_pytorch_tanh";
+  write_rope(config, family, out);
+  write_layers(config, family, out);
   if (config.bos_id >= 0) out["bos_token_id"] = config.bos_id;
+  if (config.pad_id >= 0) out["pad_token_id"] = config.pad_id;
+  if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;  // absent would be the family's, beyond a small vocabulary
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;
   return out;

@@ -2,48 +2,109 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <string>
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/forward_cpu.h"
 #include "engine/model/rope.h"
+#include "engine/model/stretched_pass.h"
 
 namespace specdec::model {
 
 namespace {
 
 namespace ops = kernels;
+using ops::NormOptions;
+
+// cos and sin of a pass's positions.
+struct PassAngles {
+  at::Tensor cos, sin;
+};
+struct PassRotations {
+  PassAngles global, local;
+  PassAngles of(const LayerConfig& layer) const { return layer.rope == LayerRope::kNone ? PassAngles{} : layer.rope == LayerRope::kLocal ? local : global; }
+};
+
+bool has_local_rope(const DecoderConfig& config) {
+  return std::any_of(config.layers.begin(), config.layers.end(), [](const LayerConfig& layer) { return layer.rope == LayerRope::kLocal; });
+}
+
+NormOptions norm_options(const DecoderConfig& config) { return {config.rms_norm_eps, config.norm_offset, config.norm_rounds_last}; }
+
+at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::Tensor& up) {
+  return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
+}
+
+// The experts with the largest router probabilities, their results weighted by these. h [..., E].
+at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at::Tensor& h) {
+  const at::Tensor rows = h.reshape({-1, config.hidden_size});
+  auto [weights, chosen] = ops::linear(rows, w.router).to(at::kFloat).softmax(-1).topk(config.experts_per_token, -1);
+  if (config.normalise_experts) weights = weights / weights.sum(-1, /*keepdim=*/true);
+  at::Tensor out = at::zeros_like(rows);
+  for (size_t k = 0; k < w.experts.size(); ++k) {
+    const at::Tensor hits = (chosen == static_cast<int64_t>(k)).nonzero();
+    if (hits.size(0) == 0) continue;
+    const ExpertWeights& expert = w.experts[k];
+    const at::Tensor row = hits.select(1, 0), x = rows.index_select(0, row);
+    const at::Tensor inner = gated(config, ops::linear(x, expert.gate), ops::linear(x, expert.up));
+    const at::Tensor weight = weights.flatten().index_select(0, row * config.experts_per_token + hits.select(1, 1));
+    out = out.index_add(0, row, (ops::linear(inner, expert.down) * weight.unsqueeze(-1)).to(out.scalar_type()));
+  }
+  return out.view(h.sizes());
+}
 
 // Residual stream in, residual stream out. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) -> [..., S, H, D].
 template <class Attend>
-at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const at::Tensor& positions, const HiddenObserver& observer, const Attend& attend) {
+at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations, const HiddenObserver& observer, const Attend& attend) {
   const DecoderConfig& config = decoder.config;
-  const auto [cos, sin] = rope_angles(inverse_frequencies(config), positions);
+  const NormOptions norm = norm_options(config);
   const auto heads = [&](const at::Tensor& projected, int64_t count) {
     auto shape = projected.sizes().vec();
     shape.back() = count;
     shape.push_back(config.head_dim);
     return projected.view(shape);
   };
+  const auto turned = [&](const LayerConfig& flags, at::Tensor projected, int64_t count, const at::Tensor& weight, const PassAngles& angles) {
+    if (flags.qk_norm == QkNorm::kProjection) projected = ops::rms_norm(projected, weight, norm);
+    projected = heads(projected, count);
+    if (flags.qk_norm == QkNorm::kHead) projected = ops::rms_norm(projected, weight, norm);
+    return angles.cos.defined() ? ops::rope(projected, angles.cos, angles.sin) : projected;
+  };
   if (observer) observer(0, x);
   for (int64_t l = 0; l < config.num_layers; ++l) {
     const LayerWeights& w = decoder.weights.layers[static_cast<size_t>(l)];
-    at::Tensor h = ops::rms_norm(x, w.input_norm, config.rms_norm_eps);
-    const at::Tensor q = ops::rope(heads(ops::linear(h, w.q, w.q_bias), config.num_heads), cos, sin);
-    const at::Tensor k = ops::rope(heads(ops::linear(h, w.k, w.k_bias), config.num_kv_heads), cos, sin);
+    const LayerConfig& flags = config.layers[static_cast<size_t>(l)];
+    const PassAngles angles = rotations.of(flags);
+    at::Tensor h = flags.input_norm ? ops::rms_norm(x, w.input_norm, norm) : x;
+    const at::Tensor q = turned(flags, ops::linear(h, w.q, w.q_bias), config.num_heads, w.q_norm, angles);
+    const at::Tensor k = turned(flags, ops::linear(h, w.k, w.k_bias), config.num_kv_heads, w.k_norm, angles);
     const at::Tensor v = heads(ops::linear(h, w.v, w.v_bias), config.num_kv_heads);
-    x = ops::add(x, ops::linear(attend(l, q, k, v).flatten(-2), w.o, w.o_bias));
-    h = ops::rms_norm(x, w.post_norm, config.rms_norm_eps);
-    const at::Tensor inner = ops::silu_mul(ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias));
-    x = ops::add(x, ops::linear(inner, w.down, w.down_bias));
+    h = ops::linear(attend(l, q, k, v).flatten(-2), w.o, w.o_bias);
+    x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
+    h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
+    h = flags.experts ? mixture(config, w, h)
+                      : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)), w.down, w.down_bias);
+    x = ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
     if (observer) observer(l + 1, x);
   }
   return x;
 }
 
+at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
+  const at::Tensor x = ops::embedding(decoder.weights.embed, ids);
+  if (decoder.config.embedding_scale == 1) return x;
+  return x * at::scalar_tensor(decoder.config.embedding_scale, x.options().dtype(at::kFloat)).to(x.scalar_type());
+}
+
 at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
-  return ops::linear(ops::rms_norm(x, decoder.weights.norm, decoder.config.rms_norm_eps), decoder.weights.lm_head);
+  const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), decoder.weights.lm_head);
+  return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
+}
+
+ops::AttentionOptions attention_options(const DecoderConfig& config, int64_t layer) {
+  return {.scale = config.attention_scale(), .soft_cap = config.attention_soft_cap, .window = config.layers[static_cast<size_t>(layer)].window};
 }
 
 [[noreturn]] void inconsistent(const std::string& message) { throw Error(ErrorKind::kInternal, "decoder pass: " + message); }
@@ -87,27 +148,25 @@ at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
   return at::cat({before, part.tree_mask.to(device)}, 1).unsqueeze(0);
 }
 
-}  // namespace
-
-at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
-  const auto length = batch.tokens.size(1);
-  const at::Tensor positions = batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
-  at::Tensor allowed;
-  if (batch.segment.defined()) {
-    const at::Tensor causal = at::ones({length, length}, batch.tokens.options().dtype(at::kBool)).tril();
-    allowed = (batch.segment.unsqueeze(2) == batch.segment.unsqueeze(1)).logical_and(causal);
-  }
-  const auto attend = [&](int64_t, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-    return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed);
+// Each part under the scaling of its cache.
+PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts, const at::Tensor& positions) {
+  const auto angles = [&](const RopeConfig& rope) {
+    std::vector<at::Tensor> cos, sin;
+    int64_t row = 0;
+    for (const SequencePart& part : parts) {
+      const auto count = static_cast<int64_t>(part.tokens.size());
+      if (!cos.empty() && !rope_varies(rope)) break;
+      const auto [c, s] = rope_angles(rope, config.head_dim, part.cache->stretch(), rope_varies(rope) ? positions.narrow(0, row, count) : positions);
+      cos.push_back(c), sin.push_back(s);
+      row += count;
+    }
+    return PassAngles{at::cat(cos), at::cat(sin)};
   };
-  return head(decoder, run_layers(decoder, ops::embedding(decoder.weights.embed, batch.tokens), positions, observer, attend));
+  return {angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
 }
 
-at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
-  for (const SequencePart& part : parts) check_part(decoder.config, part);
-  const c10::NoGradGuard no_gradients;
-  if (cpu_pass_applies(decoder, parts)) return cpu_pass(decoder, parts, observer);
-
+at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+  const DecoderConfig& config = decoder.config;
   const at::Device device = decoder.weights.embed.device();
   const FlatBatch flat = flatten(parts, device);
   std::vector<at::Tensor> allowed;
@@ -119,15 +178,48 @@ at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, 
       const auto count = static_cast<int64_t>(parts[i].tokens.size());
       const auto [keys, values] = parts[i].cache->append(layer, k.narrow(0, row, count), v.narrow(0, row, count));
       const auto batched = [&](const at::Tensor& x) { return x.to(q.scalar_type()).unsqueeze(0); };
-      out.push_back(ops::attention(q.narrow(0, row, count).unsqueeze(0), batched(keys), batched(values), allowed[i]).squeeze(0));
+      out.push_back(ops::attention(q.narrow(0, row, count).unsqueeze(0), batched(keys), batched(values), allowed[i], attention_options(config, layer)).squeeze(0));
       row += count;
     }
     return out.size() == 1 ? out.front() : at::cat(out, 0);
   };
-  const at::Tensor x = run_layers(decoder, ops::embedding(decoder.weights.embed, flat.ids), flat.positions, observer, attend);
+  const at::Tensor x = run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);
   const at::Tensor logits = head(decoder, x.index_select(0, flat.logit_rows)).to(at::kFloat);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
+}
+
+}  // namespace
+
+at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
+  const DecoderConfig& config = decoder.config;
+  const auto length = batch.tokens.size(1);
+  const at::Tensor positions = batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
+  at::Tensor allowed;
+  if (batch.segment.defined()) {
+    const at::Tensor causal = at::ones({length, length}, batch.tokens.options().dtype(at::kBool)).tril();
+    allowed = (batch.segment.unsqueeze(2) == batch.segment.unsqueeze(1)).logical_and(causal);
+  }
+  const auto angles = [&](const RopeConfig& rope) {
+    const int64_t stretch = rope_varies(rope) ? rope_stretch(rope, positions.max().item<int64_t>() + 1) : 0;
+    const auto [cos, sin] = rope_angles(rope, config.head_dim, stretch, positions);
+    return PassAngles{cos, sin};
+  };
+  const PassRotations rotations{angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
+  const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+    return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed, attention_options(config, layer));
+  };
+  return head(decoder, run_layers(decoder, embed(decoder, batch.tokens), rotations, observer, attend));
+}
+
+at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+  return cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer) : reference_pass(decoder, parts, observer);
+}
+
+at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+  for (const SequencePart& part : parts) check_part(decoder.config, part);
+  const c10::NoGradGuard no_gradients;
+  return rope_varies(decoder.config.rope) ? stretched_pass(decoder, parts, observer) : one_pass(decoder, parts, observer);
 }
 
 }  // namespace specdec::model

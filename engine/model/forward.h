@@ -19,7 +19,7 @@ using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidde
 
 // Teacher-forced pass without a cache, differentiable. tokens [B, S] int64, right-padded (causal: padding never reaches
 // earlier positions); positions [B, S] int64 or undefined (0..S-1); segment [B, S] int64 or undefined: tokens attend only to
-// equal segments (packed rows). Returns logits [B, S, V] in the weights' dtype.
+// equal segments (packed rows). Scalings that depend on the length take the batch's longest position (rope.h). Returns logits [B, S, V] in the weights' dtype.
 struct TrainBatch {
   at::Tensor tokens = {}, positions = {}, segment = {};
 };
@@ -27,6 +27,7 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 
 // Incremental pass over several sequences at once (flat batch). Each part appends its tokens to its cache and gets logits
 // for its last `num_logits` tokens. tree_mask: [T, T] bool over the part's own tokens (true = may attend), undefined = causal;
+// A sliding window counts the keys that a token may see, so the tokens of a branch have the window they would have alone.
 // positions: explicit, or empty for cache length + 0..T-1. A cache may appear once in a pass.
 struct SequencePart {
   KvCache* cache = nullptr;

@@ -3,13 +3,17 @@
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <memory>
+#include <numeric>
 
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/ops.h"
 #include "engine/kernels/team.h"
+#include "engine/model/angle_table.h"
 #include "engine/model/rope.h"
 
 namespace specdec::model {
@@ -21,51 +25,6 @@ using kernels::Member;
 
 // Up to this many rows every thread normalises all of them for itself: cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
-
-// Cosines and sines by position, kept between passes: a thread runs few models (target, draft).
-class AngleTable {
- public:
-  explicit AngleTable(const DecoderConfig& config) : rope_(config.rope), half_(config.head_dim / 2) {
-    const at::Tensor frequencies = inverse_frequencies(config).contiguous();
-    const float* data = frequencies.const_data_ptr<float>();
-    frequencies_.assign(data, data + half_);
-  }
-  bool fits(const DecoderConfig& config) const { return rope_ == config.rope && half_ == config.head_dim / 2; }
-
-  void copy(int64_t position, float* cos, float* sin) {
-    constexpr int64_t kKept = 1 << 16;
-    if (position < 0 || position >= kKept) return compute(position, cos, sin);
-    for (int64_t next = static_cast<int64_t>(table_.size()) / (2 * half_); next <= position; ++next) {
-      table_.resize(table_.size() + static_cast<size_t>(2 * half_));
-      compute(next, table_.data() + 2 * half_ * next, table_.data() + 2 * half_ * next + half_);
-    }
-    const float* row = table_.data() + 2 * half_ * position;
-    std::copy(row, row + half_, cos);
-    std::copy(row + half_, row + 2 * half_, sin);
-  }
-
- private:
-  void compute(int64_t position, float* cos, float* sin) const {
-    for (int64_t i = 0; i < half_; ++i) {
-      const float angle = static_cast<float>(position) * frequencies_[static_cast<size_t>(i)];
-      cos[i] = std::cos(angle);
-      sin[i] = std::sin(angle);
-    }
-  }
-  RopeConfig rope_;
-  int64_t half_;
-  std::vector<float> frequencies_, table_;
-};
-
-AngleTable& angle_table(const DecoderConfig& config) {
-  constexpr size_t kTables = 8;
-  thread_local std::vector<std::unique_ptr<AngleTable>> tables;
-  for (auto& table : tables) {
-    if (table->fits(config)) return *table;
-  }
-  if (tables.size() == kTables) tables.erase(tables.begin());
-  return *tables.emplace_back(std::make_unique<AngleTable>(config));
-}
 
 // One block of memory cut into buffers; grows, never shrinks, so a warm pass allocates nothing.
 class Arena {
@@ -122,20 +81,30 @@ class Pass {
  public:
   Pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer)
       : decoder_(decoder), config_(decoder.config), kernels_(cpu::kernels<T>()), observer_(observer) {
+    for (const LayerConfig& layer : config_.layers) {
+      mixed_ |= layer.experts;
+      branched_ |= layer.experts || layer.attention_out_norm || layer.mlp_out_norm;
+      uses_[0] |= layer.rope == LayerRope::kGlobal;
+      uses_[1] |= layer.rope == LayerRope::kLocal;
+    }
     for (const SequencePart& part : parts) add(part);
-    for (const Listed& l : listed_) visible_.push_back({l.prefix, extra_.data() + l.extra, l.count});
+    list_visible();
     count_ = static_cast<int64_t>(rows_.size());
     heads_width_ = config_.num_heads * config_.head_dim;
     kv_width_ = config_.num_kv_heads * config_.head_dim;
+    inner_ = std::max(config_.intermediate_size, mixed_ ? config_.experts_per_token * config_.expert_intermediate_size : 0);
     threads_ = choose_threads();
-    const int64_t e = config_.hidden_size, i = config_.intermediate_size, half = config_.head_dim / 2;
-    const int64_t copies = count_ <= kPrivateRows ? threads_ : 1;
+    const int64_t e = config_.hidden_size, copies = count_ <= kPrivateRows ? threads_ : 1, half = config_.head_dim / 2;
+    const auto angles = [&](int rope) { return uses_[static_cast<size_t>(rope)] ? count_ * half : 0; };
     score_count_ = kAttendRows * config_.num_heads / config_.num_kv_heads * longest_;
     thread_local Arena arena;
-    arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_, attended_, count_ * heads_width_, k_, count_ * kv_width_,
-              v_, count_ * kv_width_, gate_, count_ * i, up_, count_ * i, cos_, count_ * half, sin_, count_ * half, scores_, threads_ * score_count_);
-    AngleTable& angles = angle_table(config_);
-    for (int64_t r = 0; r < count_; ++r) angles.copy(positions_[static_cast<size_t>(r)], cos_ + r * half, sin_ + r * half);
+    arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_, attended_, count_ * heads_width_, k_,
+              count_ * kv_width_, v_, count_ * kv_width_, gate_, count_ * inner_, up_, count_ * inner_, branch_, branched_ ? count_ * e : 0, router_,
+              mixed_ ? count_ * config_.num_experts : 0, scores_, threads_ * score_count_, cos_[0], angles(0), sin_[0], angles(0), cos_[1], angles(1),
+              sin_[1], angles(1));
+    for (const int rope : {0, 1}) {
+      if (uses_[static_cast<size_t>(rope)]) fill_angles(rope);
+    }
   }
 
   at::Tensor run() {
@@ -149,6 +118,8 @@ class Pass {
 
  private:
   static const T* data(const at::Tensor& tensor) { return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr; }
+
+  const RopeConfig& rope(int which) const { return which == 0 ? config_.rope : config_.local_rope; }
 
   void add(const SequencePart& part) {
     const auto count = static_cast<int64_t>(part.tokens.size());
@@ -176,10 +147,31 @@ class Pass {
     }
   }
 
+  // What each row sees in layers of each kind of window.
+  void list_visible() {
+    for (const LayerConfig& layer : config_.layers) {
+      if (visible_.contains(layer.window)) continue;
+      std::vector<cpu::Visible>& rows = visible_[layer.window];
+      for (const Listed& l : listed_) {
+        const int64_t first = layer.window != 0 ? std::max<int64_t>(0, l.prefix + l.count - layer.window) : 0;
+        rows.push_back({l.prefix, extra_.data() + l.extra, l.count, first});
+      }
+    }
+  }
+
+  void fill_angles(int which) {
+    const auto at = static_cast<size_t>(which);
+    const int64_t half = half_[at] = rotary_dim(rope(which), config_.head_dim) / 2;
+    for (int64_t r = 0; r < count_; ++r) {
+      const int64_t stretch = rope_varies(rope(which)) ? rows_[static_cast<size_t>(r)].cache->stretch() : 0;
+      angle_table(rope(which), config_.head_dim, stretch).copy(positions_[static_cast<size_t>(r)], cos_[at] + r * half, sin_[at] + r * half);
+    }
+  }
+
   // A thread pays if its share of one stage (five a layer) takes longer than meeting the others, about 1.5 µs.
   // Speeds of one core, roughly: 20 GB/s of weights, 40 products a nanosecond.
   int choose_threads() const {
-    const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * config_.intermediate_size));
+    const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
     const double nanoseconds = layer / 5 * std::max(static_cast<double>(sizeof(T)) / 20, static_cast<double>(count_) / 40);
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
@@ -189,56 +181,105 @@ class Pass {
     kernels_.linear({x, k, rows, data(w), k, columns.first, columns.second, data(bias), out, width, add});
   }
 
-  // The rows normalised, as this member may read them.
+  void normalise(const float* row, const at::Tensor& weight, int64_t n, float* out) const {
+    kernels_.rms_norm(row, data(weight), static_cast<float>(config_.rms_norm_eps), static_cast<float>(config_.norm_offset), n, out);
+  }
+
+  // The rows normalised, as this member may read them; without a weight the rows themselves.
   const float* norm(const Member& member, const at::Tensor& weight) const {
+    if (!weight.defined()) return x_;
     const int64_t e = config_.hidden_size;
     const bool own = count_ <= kPrivateRows;
     float* out = own ? normed_ + member.id * count_ * e : normed_;
     const auto [begin, end] = own ? std::pair<int64_t, int64_t>{0, count_} : member.part(count_);
-    for (int64_t r = begin; r < end; ++r) kernels_.rms_norm(x_ + r * e, data(weight), static_cast<float>(config_.rms_norm_eps), e, out + r * e);
+    for (int64_t r = begin; r < end; ++r) normalise(x_ + r * e, weight, e, out + r * e);
     if (!own) member.barrier();
     return out;
   }
 
-  // Queries, keys and values of whole heads: rotated here, keys and values written to the caches.
+  // A matrix's result joins the residual stream, through a norm where there is one.
+  void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& out_norm) const {
+    const int64_t e = config_.hidden_size;
+    const bool direct = !out_norm.defined();
+    product(rows, k, count_, w, bias, member.part(e, 8), direct ? x_ : branch_, e, direct);
+    member.barrier();
+    if (direct) return;
+    const auto [begin, end] = member.part(count_);
+    for (int64_t r = begin; r < end; ++r) {
+      float *branch = branch_ + r * e, *x = x_ + r * e;
+      normalise(branch, out_norm, e, branch);
+      for (int64_t i = 0; i < e; ++i) x[i] += branch[i];
+    }
+    member.barrier();
+  }
+
+  // Heads `part` (in values) of row r of queries or keys: normalised where that is by head, and turned.
+  void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row, std::pair<int64_t, int64_t> part) const {
+    const int64_t d = config_.head_dim;
+    const size_t which = flags.rope == LayerRope::kLocal ? 1 : 0;
+    const int64_t half = half_[which];
+    for (int64_t c = part.first; c < part.second; c += d) {
+      if (flags.qk_norm == QkNorm::kHead) normalise(row + c, weight, d, row + c);
+      if (flags.rope != LayerRope::kNone)
+        kernels_.rope(row + c, cos_[which] + r * half, sin_[which] + r * half, 2 * half, row + c);
+    }
+  }
+
+  void write(int64_t layer, const float* row, bool keys, int64_t r, std::pair<int64_t, int64_t> part) const {
+    const Row& at = rows_[static_cast<size_t>(r)];
+    const int64_t d = config_.head_dim;
+    T* to = static_cast<T*>((keys ? at.cache->keys(layer) : at.cache->values(layer)).data_ptr());
+    for (int64_t c = part.first; c < part.second; c += d) kernels_.narrow(row + c, d, to + (c / d * at.cache->capacity() + at.slot) * d);
+  }
+
+  // Queries, keys and values of whole heads: turned here, keys and values written to the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
     const LayerWeights& w = decoder_.weights.layers[static_cast<size_t>(layer)];
+    const LayerConfig& flags = config_.layers[static_cast<size_t>(layer)];
     const int64_t e = config_.hidden_size, d = config_.head_dim, h = config_.num_heads, g = config_.num_kv_heads;
     const auto [begin, end] = member.part(h + 2 * g);
     const auto columns = [&](int64_t first, int64_t heads) {  // of heads [first, first + heads) that are this member's
       return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d, std::clamp<int64_t>(end - first, 0, heads) * d};
     };
-    const auto rotate = [&](float* rows, int64_t width, std::pair<int64_t, int64_t> part) {
-      for (int64_t r = 0; r < count_; ++r) {
-        for (int64_t c = part.first; c < part.second; c += d)
-          kernels_.rope(rows + r * width + c, cos_ + r * (d / 2), sin_ + r * (d / 2), d, rows + r * width + c);
-      }
-    };
-    const auto write = [&](const float* rows, std::pair<int64_t, int64_t> part, bool keys) {
-      for (int64_t r = 0; r < count_; ++r) {
-        const Row& row = rows_[static_cast<size_t>(r)];
-        T* to = static_cast<T*>((keys ? row.cache->keys(layer) : row.cache->values(layer)).data_ptr());
-        for (int64_t c = part.first; c < part.second; c += d)
-          kernels_.narrow(rows + r * kv_width_ + c, d, to + (c / d * row.cache->capacity() + row.slot) * d);
-      }
-    };
     const auto q = columns(0, h), k = columns(h, g), v = columns(h + g, g);
-    if (q.first < q.second) product(x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false), rotate(q_, heads_width_, q);
-    if (k.first < k.second) product(x, e, count_, w.k, w.k_bias, k, k_, kv_width_, false), rotate(k_, kv_width_, k), write(k_, k, true);
-    if (v.first < v.second) product(x, e, count_, w.v, w.v_bias, v, v_, kv_width_, false), write(v_, v, false);
+    if (q.first < q.second) product(x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false);
+    if (k.first < k.second) product(x, e, count_, w.k, w.k_bias, k, k_, kv_width_, false);
+    if (v.first < v.second) product(x, e, count_, w.v, w.v_bias, v, v_, kv_width_, false);
+    for (int64_t r = 0; r < count_; ++r) write(layer, v_ + r * kv_width_, false, r, v);
+    const auto finish = [&](int64_t r, std::pair<int64_t, int64_t> queries, std::pair<int64_t, int64_t> keys) {
+      finish_heads(flags, w.q_norm, r, q_ + r * heads_width_, queries);
+      finish_heads(flags, w.k_norm, r, k_ + r * kv_width_, keys);
+      write(layer, k_ + r * kv_width_, true, r, keys);
+    };
+    if (flags.qk_norm != QkNorm::kProjection) {
+      for (int64_t r = 0; r < count_; ++r) finish(r, q, k);
+      return;
+    }
+    member.barrier();  // whole rows from here on
+    const auto [first, last] = member.part(count_);
+    for (int64_t r = first; r < last; ++r) {
+      normalise(q_ + r * heads_width_, w.q_norm, heads_width_, q_ + r * heads_width_);
+      normalise(k_ + r * kv_width_, w.k_norm, kv_width_, k_ + r * kv_width_);
+      finish(r, {0, heads_width_}, {0, kv_width_});
+    }
   }
 
   void attend(const Member& member, int64_t layer) const {
     const int64_t d = config_.head_dim, kv = config_.num_kv_heads, heads = config_.num_heads / kv;
-    const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+    const auto scale = static_cast<float>(config_.attention_scale()), cap = static_cast<float>(config_.attention_soft_cap);
+    const std::vector<cpu::Visible>& visible = visible_.at(config_.layers[static_cast<size_t>(layer)].window);
     // Interleaved: later rows of a prompt see more keys.
     for (int64_t unit = member.id; unit < static_cast<int64_t>(groups_.size()) * kv; unit += member.size) {
       const Group& group = groups_[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
       const int64_t g = unit % kv, at = group.first * heads_width_ + g * heads * d, slots = g * cache.capacity() * d;
-      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, data(cache.keys(layer)) + slots, data(cache.values(layer)) + slots,
-                          visible_.data() + group.first, scale, scores_ + member.id * score_count_, longest_, attended_ + at});
+      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, data(cache.keys(layer)) + slots, data(cache.values(layer)) + slots, visible.data() + group.first, scale,
+                          scores_ + member.id * score_count_, longest_, attended_ + at, cap});
     }
+  }
+
+  void gate(const float* up, int64_t n, float* gate) const {
+    config_.activation == Activation::kSilu ? kernels_.silu_mul(gate, up, n, gate) : kernels_.gelu_tanh_mul(gate, up, n, gate);
   }
 
   void feed_forward(const Member& member, const LayerWeights& w, const float* x) const {
@@ -246,12 +287,52 @@ class Pass {
     const auto part = member.part(i, 8);
     product(x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
     product(x, e, count_, w.up, w.up_bias, part, up_, i, false);
+    for (int64_t r = 0; r < count_; ++r) gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
+    member.barrier();
+    join(member, gate_, i, w.down, w.down_bias, w.mlp_out_norm);
+  }
+
+  // Which experts each row takes and their weights, ordered by expert: its matrices then stay in the cache for all of its rows.
+  void choose_experts() {
+    const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
+    std::vector<int64_t> order(static_cast<size_t>(experts));
+    choices_.clear();
     for (int64_t r = 0; r < count_; ++r) {
-      float* gate = gate_ + r * i + part.first;
-      kernels_.silu_mul(gate, up_ + r * i + part.first, part.second - part.first, gate);
+      float* logits = router_ + r * experts;
+      std::iota(order.begin(), order.end(), int64_t{0});
+      std::partial_sort(order.begin(), order.begin() + taken, order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
+      double total = 0, chosen = 0;
+      const double top = logits[order[0]];
+      for (int64_t k = 0; k < experts; ++k) total += std::exp(logits[k] - top);
+      for (int64_t k = 0; k < taken; ++k) chosen += std::exp(logits[order[static_cast<size_t>(k)]] - top);
+      for (int64_t k = 0; k < taken; ++k) {
+        const int64_t expert = order[static_cast<size_t>(k)];
+        choices_.push_back({r, k, expert, static_cast<float>(std::exp(logits[expert] - top) / (config_.normalise_experts ? chosen : total))});
+      }
+    }
+    std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
+  }
+
+  void mixture(const Member& member, const LayerWeights& w, const float* x) {
+    const int64_t e = config_.hidden_size, i = config_.expert_intermediate_size, taken = config_.experts_per_token;
+    product(x, e, count_, w.router, {}, member.part(config_.num_experts, 8), router_, config_.num_experts, false);
+    member.barrier();
+    if (member.id == 0) choose_experts();
+    member.barrier();
+    const auto part = member.part(i, 8), columns = member.part(e, 8);
+    for (const Choice& c : choices_) {
+      const ExpertWeights& expert = w.experts[static_cast<size_t>(c.expert)];
+      const int64_t at = (c.row * taken + c.place) * i;
+      product(x + c.row * e, e, 1, expert.gate, {}, part, gate_ + at, i, false);
+      product(x + c.row * e, e, 1, expert.up, {}, part, up_ + at, i, false);
+      gate(up_ + at + part.first, part.second - part.first, gate_ + at + part.first);
     }
     member.barrier();
-    product(gate_, i, count_, w.down, w.down_bias, member.part(e, 8), x_, e, true);
+    for (const Choice& c : choices_) {  // a row's experts in the order of their numbers
+      float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
+      product(gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {}, columns, branch, e, false);
+      for (int64_t n = columns.first; n < columns.second; ++n) to[n] += c.weight * branch[n];
+    }
     member.barrier();
   }
 
@@ -266,7 +347,7 @@ class Pass {
 
   void logits(const Member& member) const {
     const int64_t e = config_.hidden_size, vocab = config_.vocab_size;
-    const float eps = static_cast<float>(config_.rms_norm_eps);
+    const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = member.part(vocab, 8);
     // In blocks of rows that each member normalises for itself.
     const auto wanted = static_cast<int64_t>(logit_rows_.size());
@@ -275,16 +356,20 @@ class Pass {
     for (int64_t first = 0; first < wanted; first += block) {
       const int64_t rows = std::min(block, wanted - first);
       for (int64_t r = 0; r < rows; ++r)
-        kernels_.rms_norm(x_ + logit_rows_[static_cast<size_t>(first + r)] * e, data(decoder_.weights.norm), eps, e, own + r * e);
+        normalise(x_ + logit_rows_[static_cast<size_t>(first + r)] * e, decoder_.weights.norm, e, own + r * e);
       product(own, e, rows, decoder_.weights.lm_head, {}, columns, logits_ + first * vocab, vocab, false);
+      for (int64_t r = first; cap != 0 && r < first + rows; ++r) kernels_.soft_cap(logits_ + r * vocab + columns.first, columns.second - columns.first, 1.0f, cap);
     }
   }
 
   void work(const Member& member) {
     const int64_t e = config_.hidden_size;
     const auto [begin, end] = member.part(count_);
-    for (int64_t r = begin; r < end; ++r)
+    const float scale = embedding_scale();
+    for (int64_t r = begin; r < end; ++r) {
       kernels_.widen(data(decoder_.weights.embed) + rows_[static_cast<size_t>(r)].token * e, e, x_ + r * e);
+      for (int64_t i = 0; scale != 1 && i < e; ++i) x_[r * e + i] *= scale;
+    }
     member.barrier();
     observe(member, 0);
     for (int64_t l = 0; l < config_.num_layers; ++l) {
@@ -293,12 +378,20 @@ class Pass {
       member.barrier();
       attend(member, l);
       member.barrier();
-      product(attended_, heads_width_, count_, w.o, w.o_bias, member.part(e, 8), x_, e, true);
-      member.barrier();
-      feed_forward(member, w, norm(member, w.post_norm));
+      join(member, attended_, heads_width_, w.o, w.o_bias, w.attention_out_norm);
+      const float* x = norm(member, w.mlp_norm);
+      config_.layers[static_cast<size_t>(l)].experts ? mixture(member, w, x) : feed_forward(member, w, x);
       observe(member, l + 1);
     }
     logits(member);
+  }
+
+  float embedding_scale() const {  // rounded as the weights are
+    T narrow;
+    float wide = static_cast<float>(config_.embedding_scale);
+    kernels_.narrow(&wide, 1, &narrow);
+    kernels_.widen(&narrow, 1, &wide);
+    return wide;
   }
 
   const Decoder& decoder_;
@@ -310,15 +403,24 @@ class Pass {
     size_t extra;
     int64_t count;
   };
+  struct Choice {
+    int64_t row, place, expert;
+    float weight;
+  };
   std::vector<Row> rows_;
   std::vector<Group> groups_;
   std::vector<Listed> listed_;
-  std::vector<cpu::Visible> visible_;
+  std::map<int64_t, std::vector<cpu::Visible>> visible_;  // by window
+  std::vector<Choice> choices_;
   std::vector<int64_t> positions_, logit_rows_;
   std::vector<int32_t> extra_;
-  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, longest_ = 0, score_count_ = 0;
+  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, longest_ = 0, score_count_ = 0;
+  bool mixed_ = false, branched_ = false;
+  std::array<bool, 2> uses_ = {false, false};  // a rope
+  std::array<int64_t, 2> half_ = {0, 0};
   int threads_ = 1;
-  float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *cos_, *sin_, *scores_, *logits_;
+  float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *branch_, *router_, *scores_, *logits_;
+  std::array<float*, 2> cos_, sin_;
   std::exception_ptr failure_;
 };
 
@@ -335,10 +437,16 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
   const at::Tensor& embed = decoder.weights.embed;
   const auto dtype = embed.scalar_type();
   if (kernels::reference_forced() || !embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
+  const auto plain = [&](const at::Tensor& tensor) { return !tensor.defined() || (tensor.is_contiguous() && tensor.scalar_type() == dtype); };
   for (const LayerWeights& w : decoder.weights.layers) {
-    for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.o, &w.post_norm, &w.gate, &w.up, &w.down}) {
-      if (!tensor->is_contiguous() || tensor->scalar_type() != dtype) return false;
+    for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm, &w.mlp_norm, &w.mlp_out_norm, &w.gate,
+                                     &w.up, &w.down, &w.router}) {
+      if (!plain(*tensor)) return false;
     }
+    for (const ExpertWeights& expert : w.experts) {
+      if (!plain(expert.gate) || !plain(expert.up) || !plain(expert.down)) return false;
+    }
+    if (!w.experts.empty() && w.mlp_out_norm.defined()) return false;
   }
   return std::all_of(parts.begin(), parts.end(), [&](const SequencePart& part) { return part.cache->keys(0).scalar_type() == dtype; });
 }

@@ -20,6 +20,18 @@ void KvCache::truncate(int64_t length) {
   length_ = length;
 }
 
+void KvCache::set_stretch(int64_t stretch) {
+  if (length_ != 0 && stretch != stretch_) throw Error(ErrorKind::kInternal, "cache holds tokens of another scaling");
+  stretch_ = stretch;
+}
+
+void KvCache::record(std::span<const int32_t> tokens, std::span<const int64_t> positions) {
+  tokens_.resize(static_cast<size_t>(length_));  // what lies beyond was drafted and dropped
+  positions_.resize(static_cast<size_t>(length_));
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  positions_.insert(positions_.end(), positions.begin(), positions.end());
+}
+
 void KvCache::reserve(int64_t capacity) {
   if (capacity <= capacity_) return;
   constexpr int64_t kBlock = 128;

@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -24,12 +25,21 @@ class KvCache {
   // Writes rows at [length, length + T) of one layer and returns views [G, length + T, D] of keys and values.
   std::pair<at::Tensor, at::Tensor> append(int64_t layer, const at::Tensor& k, const at::Tensor& v);  // [T, G, D] each
   void commit(int64_t num_tokens);     // after the last layer: length += num_tokens
+  // For texts whose scaling depends on their length (rope.h): the scaling of the content, and the tokens at [length, length + T), which
+  // are kept so that the content can be computed anew.
+  int64_t stretch() const { return stretch_; }
+  void set_stretch(int64_t stretch);  // throws Error(kInternal) unless the cache is empty or has this one
+  void record(std::span<const int32_t> tokens, std::span<const int64_t> positions);
+  std::span<const int32_t> tokens() const { return std::span(tokens_).first(static_cast<size_t>(length_)); }
+  std::span<const int64_t> positions() const { return std::span(positions_).first(static_cast<size_t>(length_)); }
   int64_t bytes() const;
   static int64_t bytes_per_token(const DecoderConfig& config, at::ScalarType dtype);
 
  private:
   std::vector<at::Tensor> k_, v_;  // per layer [G, capacity, D]
-  int64_t length_ = 0, capacity_ = 0;
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> positions_;
+  int64_t length_ = 0, capacity_ = 0, stretch_ = 0;
 };
 
 }  // namespace specdec::model

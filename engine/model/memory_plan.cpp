@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "engine/kernels/cuda.h"
 #include "engine/model/kv_cache.h"
+#include "engine/model/weights.h"
 
 namespace specdec::model {
 
@@ -53,7 +54,8 @@ int64_t available_bytes(at::Device device) {
 
 // Buffers of one pass over `rows` tokens: activations and fp32 logits.
 int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows) {
-  const int64_t width = 3 * config.hidden_size + 2 * config.intermediate_size + (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const int64_t inner = std::max(config.intermediate_size, config.experts_per_token * config.expert_intermediate_size);
+  const int64_t width = 4 * config.hidden_size + 2 * inner + (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
@@ -65,14 +67,9 @@ std::string MemoryPlan::text() const {
 }
 
 int64_t num_parameters(const DecoderConfig& config) {
-  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim, i = config.intermediate_size;
-  int64_t total = config.vocab_size * e * (config.tie_embeddings ? 1 : 2) + e;
-  for (const LayerConfig& layer : config.layers) {
-    total += 2 * e + h * e + 2 * g * e + e * h + 3 * i * e;
-    if (layer.qkv_bias) total += h + 2 * g;
-    if (layer.out_bias) total += e;
-    if (layer.mlp_bias) total += 2 * i + e;
-  }
+  DecoderWeights none;
+  int64_t total = 0;
+  for (const Parameter& p : list_parameters(none, config)) total += c10::multiply_integers(p.shape);
   return total;
 }
 

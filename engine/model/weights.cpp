@@ -26,34 +26,6 @@ std::string text(at::IntArrayRef shape) {
   return out + "]";
 }
 
-// f(name, tensor&, shape) for every parameter once. The names are Hugging Face's.
-template <class F>
-void visit_shaped(DecoderWeights& weights, const DecoderConfig& config, const F& f) {
-  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim;
-  const int64_t i = config.intermediate_size, v = config.vocab_size;
-  f("model.embed_tokens.weight", weights.embed, {v, e});
-  for (size_t l = 0; l < weights.layers.size(); ++l) {
-    LayerWeights& w = weights.layers[l];
-    const LayerConfig& flags = config.layers[l];
-    const std::string layer = "model.layers." + std::to_string(l) + ".", attention = layer + "self_attn.", mlp = layer + "mlp.";
-    const auto linear = [&](const std::string& name, at::Tensor& weight, at::Tensor& bias, bool biased, int64_t out, int64_t in) {
-      f(name + ".weight", weight, {out, in});
-      if (biased) f(name + ".bias", bias, {out});
-    };
-    f(layer + "input_layernorm.weight", w.input_norm, {e});
-    linear(attention + "q_proj", w.q, w.q_bias, flags.qkv_bias, h, e);
-    linear(attention + "k_proj", w.k, w.k_bias, flags.qkv_bias, g, e);
-    linear(attention + "v_proj", w.v, w.v_bias, flags.qkv_bias, g, e);
-    linear(attention + "o_proj", w.o, w.o_bias, flags.out_bias, e, h);
-    f(layer + "post_attention_layernorm.weight", w.post_norm, {e});
-    linear(mlp + "gate_proj", w.gate, w.gate_bias, flags.mlp_bias, i, e);
-    linear(mlp + "up_proj", w.up, w.up_bias, flags.mlp_bias, i, e);
-    linear(mlp + "down_proj", w.down, w.down_bias, flags.mlp_bias, e, i);
-  }
-  f("model.norm.weight", weights.norm, {e});
-  if (!config.tie_embeddings) f("lm_head.weight", weights.lm_head, {v, e});
-}
-
 // Known and not needed: buffers of old exports, and the copy of a tied output matrix.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
@@ -93,27 +65,24 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
   throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16");
 }
 
-// Fills every parameter with make(name, shape), moved to the device; on the CPU all lie in one block, in the order of a pass.
+// Fills every parameter with make(parameter), moved to the device; on the CPU all lie in one block, in the order of a pass.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
-  DecoderWeights& weights = decoder.weights;
-  weights.layers.resize(static_cast<size_t>(decoder.config.num_layers));
+  const std::vector<Parameter> parameters = list_parameters(decoder.weights, decoder.config);
   size_t bytes = 0;
-  visit_shaped(weights, decoder.config, [&](const std::string&, at::Tensor&, at::IntArrayRef shape) {
-    bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(shape)) * c10::elementSize(dtype));
-  });
+  for (const Parameter& p : parameters) bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(p.shape)) * c10::elementSize(dtype));
   TensorBlock block(device.is_cpu() ? bytes : 0);
-  visit_shaped(weights, decoder.config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
-    const at::Tensor made = make(name, shape);
-    tensor = device.is_cpu() ? block.take(shape, dtype).copy_(made) : made.to(dtype).to(device);
-  });
-  if (decoder.config.tie_embeddings) weights.lm_head = weights.embed;
+  for (const Parameter& p : parameters) {
+    const at::Tensor made = make(p);
+    *p.tensor = device.is_cpu() ? block.take(p.shape, dtype).copy_(made) : made.to(dtype).to(device);
+  }
+  if (decoder.config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
 }
 
 }  // namespace
 
 void DecoderWeights::visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f) {
-  visit_shaped(*this, config, [&](const std::string& name, at::Tensor& tensor, std::initializer_list<int64_t>) { f(name, tensor); });
+  for (const Parameter& p : list_parameters(*this, config)) f(p.name, *p.tensor);
 }
 
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
@@ -125,11 +94,16 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
     if (!ignored(name, decoder.config)) unread.insert(name);
   }
   with_context(directory.string(), [&] {
-    fill(decoder, device, dtype, [&](const std::string& name, at::IntArrayRef shape) {
-      at::Tensor tensor = read_tensor(files, name, shape, dtype);
-      narrowed |= dtype != at::kFloat && files.entry(name).dtype == "F32";
-      unread.erase(name);
-      return tensor;
+    at::Tensor stored;
+    fill(decoder, device, dtype, [&](const Parameter& p) {
+      if (p.row == 0) {
+        std::vector<int64_t> shape = p.shape;
+        shape[0] = p.stored_rows;
+        stored = read_tensor(files, p.stored, shape, dtype);
+        narrowed |= dtype != at::kFloat && files.entry(p.stored).dtype == "F32";
+        unread.erase(p.stored);
+      }
+      return stored.narrow(0, p.row, p.shape[0]);
     });
     if (!unread.empty())
       throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " + decoder.config.model_type +
@@ -166,9 +140,9 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device de
   Decoder decoder{config, {}};
   decoder.config.dtype = dtype;
   uint32_t stream = 0;
-  fill(decoder, device, dtype, [&](const std::string& name, at::IntArrayRef shape) {
-    at::Tensor tensor = name.ends_with("norm.weight") ? at::ones(shape, at::kFloat) : at::zeros(shape, at::kFloat);
-    if (shape.size() == 2) {
+  fill(decoder, device, dtype, [&](const Parameter& p) {
+    at::Tensor tensor = at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config.norm_offset : 0.0, at::kFloat);
+    if (p.shape.size() == 2) {
       float* data = tensor.data_ptr<float>();
       const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + tensor.numel() / 16384);
       kernels::run_team(static_cast<int>(threads), [&](const kernels::Member& member) {
@@ -188,18 +162,21 @@ Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device de
 
 void save_decoder(const Decoder& decoder, const std::filesystem::path& directory) {
   DecoderWeights weights = decoder.weights;
-  std::vector<at::Tensor> kept;
+  std::vector<at::Tensor> kept, parts;
   std::vector<TensorToWrite> tensors;
   DecoderConfig config = decoder.config;
   config.dtype = weights.embed.scalar_type();
-  visit_shaped(weights, config, [&](const std::string& name, at::Tensor& tensor, at::IntArrayRef shape) {
-    if (!tensor.defined() || tensor.sizes() != shape || tensor.scalar_type() != config.dtype)
-      throw Error(ErrorKind::kInternal, "tensor " + name + " does not fit its config");
-    kept.push_back(tensor.detach().to(at::kCPU).contiguous());
+  for (const Parameter& p : list_parameters(weights, config)) {
+    if (!p.tensor->defined() || p.tensor->sizes() != at::IntArrayRef(p.shape) || p.tensor->scalar_type() != config.dtype)
+      throw Error(ErrorKind::kInternal, "tensor " + p.name + " does not fit its config");
+    parts.push_back(p.tensor->detach().to(at::kCPU).contiguous());
+    if (p.row + p.shape[0] < p.stored_rows) continue;
+    kept.push_back(parts.size() == 1 ? parts.front() : at::cat(parts, 0));
+    parts.clear();
     std::string stored;
     for (const auto& [file_name, type] : kStoredDtypes) stored = type == config.dtype ? file_name : stored;
-    tensors.push_back({name, stored, shape.vec(), {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
-  });
+    tensors.push_back({p.stored, stored, kept.back().sizes().vec(), {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
+  }
   write_safetensors(directory / "model.safetensors", tensors);
   write_file_atomic(directory / "config.json", to_json(config).dump(2) + "\n");
 }

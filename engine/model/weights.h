@@ -12,15 +12,25 @@
 
 namespace specdec::model {
 
+struct ExpertWeights {
+  at::Tensor gate, up;     // [X, E], X the experts' width
+  at::Tensor down;         // [E, X]
+};
+
+// What a layer's config leaves out is undefined. Checkpoints that hold q, k, v or gate, up as one tensor (Phi-3) are split when
+// they are read and joined when they are written.
 struct LayerWeights {
   at::Tensor input_norm;   // [E]
   at::Tensor q, k, v;      // [H·D, E], [G·D, E], [G·D, E]
-  at::Tensor q_bias, k_bias, v_bias, o_bias;  // undefined unless the layer's flag is set
+  at::Tensor q_bias, k_bias, v_bias, o_bias;
+  at::Tensor q_norm, k_norm;  // [D] each, or [H·D] and [G·D]
   at::Tensor o;            // [E, H·D]
-  at::Tensor post_norm;    // [E]
+  at::Tensor attention_out_norm, mlp_norm, mlp_out_norm;  // [E]
   at::Tensor gate, up;     // [I, E]
   at::Tensor down;         // [E, I]
   at::Tensor gate_bias, up_bias, down_bias;
+  at::Tensor router;       // [experts, E]
+  std::vector<ExpertWeights> experts;
 };
 
 struct DecoderWeights {
@@ -29,9 +39,21 @@ struct DecoderWeights {
   at::Tensor norm;         // [E]
   at::Tensor lm_head;      // [V, E]; the same tensor as embed when tied
 
-  // f(name, tensor&) for each parameter once, in a fixed order, under its Hugging Face name; a tied lm_head is skipped.
+  // f(name, tensor&) for each parameter once, in the order of a pass, under its Hugging Face name (parts of a joined tensor under
+  // Llama's); a tied lm_head is skipped.
   void visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f);
 };
+
+// A parameter and where checkpoints keep it: rows [row, row + shape[0]) of `stored`, which has stored_rows.
+struct Parameter {
+  std::string name;
+  at::Tensor* tensor;
+  std::vector<int64_t> shape;
+  std::string stored;
+  int64_t row = 0, stored_rows = 0;
+};
+// In the order of visit(); parts of one stored tensor follow each other, from its first row to its last.
+std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
 
 struct Decoder {
   DecoderConfig config;

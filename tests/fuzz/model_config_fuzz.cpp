@@ -20,7 +20,13 @@ void check(const DecoderConfig& c) {
   require(c.num_layers >= 1 && c.num_layers <= 1024 && c.layers.size() == static_cast<size_t>(c.num_layers));
   require(c.num_kv_heads >= 1 && c.num_heads >= c.num_kv_heads && c.num_heads % c.num_kv_heads == 0);
   require(c.head_dim >= 2 && c.head_dim % 2 == 0 && c.head_dim <= 1024);
-  require(c.rope.theta >= 1 && c.rope.high_freq_factor > c.rope.low_freq_factor && c.rope.original_max_position >= 1);
+  for (const RopeConfig& rope : {c.rope, c.local_rope}) {
+    require(rope.theta >= 1 && rope.high_freq_factor > rope.low_freq_factor && rope.original_max_position >= 1 && rope.factor > 0);
+    require(rope.rotary_fraction > 0 && rope.rotary_fraction <= 1 && rope.attention_factor >= 0 && rope.short_factor.size() == rope.long_factor.size());
+  }
+  require(c.attention_scalar >= 0 && c.attention_soft_cap >= 0 && c.final_soft_cap >= 0);
+  require(c.num_experts * c.num_layers <= 65536 && c.experts_per_token <= c.num_experts);
+  for (const LayerConfig& layer : c.layers) require(layer.window >= 0 && (!layer.experts || c.experts_per_token >= 1));
   require(c.bos_id >= -1 && c.bos_id < c.vocab_size);
   require(std::all_of(c.eos_ids.begin(), c.eos_ids.end(), [&](int32_t id) { return id >= 0 && id < c.vocab_size; }));
   const Json written = to_json(c);

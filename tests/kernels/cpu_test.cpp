@@ -171,7 +171,7 @@ TYPED_TEST(CpuKernels, ElementWise) {
       EXPECT_NEAR(out[i], expected, 1e-6 + 1e-6 * std::abs(expected)) << kernels.name << " " << x[i];
     }
     const auto weight = narrowed(kernels, y);
-    kernels.rms_norm(x.data(), weight.data(), 1e-5f, n, out.data());
+    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 0.0f, n, out.data());
     double squares = 0;
     for (const float value : x) squares += static_cast<double>(value) * value;
     const auto wide = widened(kernels, weight);

@@ -51,7 +51,7 @@ TEST(Cuda, KernelsMatchTheReference) {
     const at::Tensor x = random({2, 7, 3, 12}), angles = at::randn({7, 6});
     compare(rope(x.cuda(), angles.cos().cuda(), angles.sin().cuda()), ref::rope(x, angles.cos(), angles.sin(), {}));
     const at::Tensor q = random({1, 4, 4, 8}), k = random({1, 2, 9, 8}), v = random({1, 2, 9, 8});
-    compare(attention(q.cuda(), k.cuda(), v.cuda()), ref::attention(q, k, v, {}, {}));
+    compare(attention(q.cuda(), k.cuda(), v.cuda()), ref::attention(q, k, v, {}, {}, {}));
   }
 }
 

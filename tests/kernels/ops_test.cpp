@@ -58,10 +58,10 @@ TEST_P(Ops, Attention) {
   for (const int64_t d : {6, 8, 20, 32, 64}) {
     for (const int64_t groups : {1, 2, 4}) {
       const at::Tensor q = random({2, 3, 4, d}, dtype), k = random({2, groups, 21, d}, dtype), v = random({2, groups, 21, d}, dtype, 3);
-      expect_close(attention(q, k, v), ref::attention(q, k, v, {}, {}));
+      expect_close(attention(q, k, v), ref::attention(q, k, v, {}, {}, {}));
       at::Tensor allowed = at::rand({2, 3, 21}) > 0.5;
       allowed.select(2, 0).fill_(true);
-      expect_close(attention(q, k, v, allowed), ref::attention(q, k, v, allowed, {}));
+      expect_close(attention(q, k, v, allowed), ref::attention(q, k, v, allowed, {}, {}));
     }
   }
 }
@@ -97,7 +97,7 @@ TEST(SequenceAttention, ValuesAndGradients) {
           for (auto* results : {&found, &expected}) {
             const at::Tensor ql = leaf(q), kl = leaf(k), vl = leaf(v);
             const at::Tensor out = results == &found ? attention(ql, heads_first(kl), heads_first(vl))
-                                                     : ref::attention(ql, heads_first(kl), heads_first(vl), {}, {});
+                                                     : ref::attention(ql, heads_first(kl), heads_first(vl), {}, {}, {});
             (out * up).sum().backward();
             *results = {out.detach(), ql.grad(), kl.grad(), vl.grad()};
           }
@@ -125,7 +125,7 @@ TEST(Reference, MatchesTheFormulas) {
     EXPECT_NEAR(turned[1][0][i + 3].item<double>(), (x[1][i + 3] * angle[i].cos() + x[1][i] * angle[i].sin()).item<double>(), 1e-5);
   }
   const at::Tensor q = random({1, 2, 2, 4}, at::kFloat), k = random({1, 1, 3, 4}, at::kFloat), v = random({1, 1, 3, 4}, at::kFloat, 5);
-  const at::Tensor out = ref::attention(q, k, v, {}, {});
+  const at::Tensor out = ref::attention(q, k, v, {}, {}, {});
   for (int64_t s = 0; s < 2; ++s) {
     for (int64_t h = 0; h < 2; ++h) {
       const at::Tensor seen = k[0][0].narrow(0, 0, 2 + s), p = (seen.mv(q[0][s][h]) / 2).softmax(0);

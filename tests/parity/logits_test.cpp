@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "engine/kernels/ops.h"
 #include "engine/model/forward.h"
-#include "tests/parity/golden.h"
+#include "tests/parity/cases.h"
 
 namespace specdec::parity {
 namespace {
@@ -15,30 +15,13 @@ using model::Decoder;
 using model::KvCache;
 using model::SequencePart;
 
-struct Case {
-  Decoder decoder;
-  at::Tensor tokens, positions, logits;
-  std::vector<int32_t> ids(int64_t row) const {
-    std::vector<int32_t> out;
-    for (int64_t i = 0; i < tokens.size(1); ++i) out.push_back(static_cast<int32_t>(tokens[row][i].item<int64_t>()));
-    return out;
-  }
-  double tolerance() const { return decoder.config.dtype == at::kFloat ? 1e-4 : 4e-2 * logits.abs().max().item<double>(); }
-};
-
-Case load_case(const std::string& name) {
-  const auto config = model::load_decoder_config(golden_path(name));
-  const auto golden = load_golden(name + ".safetensors");
-  return {model::load_decoder(golden_path(name), at::kCPU, config.dtype), golden.at("tokens"), golden.at("positions"), golden.at("logits")};
-}
-
 class Reference {  // the reference kernels while it lives
  public:
   explicit Reference(bool on) { kernels::force_reference(on); }
   ~Reference() { kernels::force_reference(false); }
 };
 
-class Logits : public ::testing::TestWithParam<std::tuple<const char*, bool>> {
+class Logits : public ::testing::TestWithParam<std::tuple<std::string, bool>> {
  protected:
   Case c = load_case(std::get<0>(GetParam()));
   Reference reference{std::get<1>(GetParam())};
@@ -70,40 +53,49 @@ TEST_P(Logits, PrefillInChunks) {
         pieces.push_back(pass(part(kv, std::span(ids).subspan(at, n), row, static_cast<int64_t>(at))));
       }
       EXPECT_EQ(kv.length(), static_cast<int64_t>(ids.size()));
-      EXPECT_LT(largest_difference(at::cat(pieces), c.logits[row]), c.tolerance()) << "chunk " << chunk;
+      EXPECT_LT(largest_difference(at::cat(pieces), c.stepwise[row]), c.tolerance()) << "chunk " << chunk;
     }
   }
 }
 
-// Two branches from the same prefix in one tree-masked pass: each is the branch alone.
+// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each is the branch alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
-  const std::vector<int32_t> nodes = {ids[20], ids[21], 5, 9, ids[22]};  // 20 -> 21 -> 22 and 20 -> 5 -> 9
+  const std::vector<int32_t> nodes = {ids[22], ids[23], 5, 9, ids[24]};  // 22 -> 23 -> 24 and 22 -> 5 -> 9
   const int parent[] = {-1, 0, 0, 2, 1};
-  SequencePart tree{.tokens = nodes, .num_logits = 5, .tree_mask = at::zeros({5, 5}, at::kBool), .positions = {20, 21, 21, 22, 22}};
+  SequencePart tree{.tokens = nodes, .num_logits = 5, .tree_mask = at::zeros({5, 5}, at::kBool), .positions = {22, 23, 23, 24, 24}};
   for (int i = 0; i < 5; ++i) {
     for (int j = i; j >= 0; j = parent[j]) tree.tree_mask[i][j] = true;
   }
   KvCache kv = cache();
-  pass(part(kv, all.first(20), 0, 0));
+  pass(part(kv, all.first(22), 0, 0));
   tree.cache = &kv;
   const at::Tensor logits = pass(tree);
 
   KvCache other = cache();
-  const std::vector<int32_t> branch = {ids[20], 5, 9};
-  pass(part(other, all.first(20), 0, 0));
-  const at::Tensor alone = pass(part(other, branch, 0, 20));
-  EXPECT_LT(largest_difference(logits.index({at::tensor({0, 1, 4})}), c.logits[0].narrow(0, 20, 3)), c.tolerance());
+  const std::vector<int32_t> branch = {ids[22], 5, 9};
+  pass(part(other, all.first(22), 0, 0));
+  const at::Tensor alone = pass(part(other, branch, 0, 22));
+  EXPECT_LT(largest_difference(logits.index({at::tensor({0, 1, 4})}), c.stepwise[0].narrow(0, 22, 3)), c.tolerance());
   EXPECT_LT(largest_difference(logits.index({at::tensor({0, 2, 3})}), alone), c.tolerance());
-  if (!kernels::reference_forced()) {
+  if (!kernels::reference_forced() && c.decoder.config.dtype != at::kHalf) {
     EXPECT_TRUE(at::equal(logits.index({at::tensor({0, 2, 3})}), alone));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Logits,
-                         testing::Combine(testing::Values("gqa_untied", "tied_wide_heads", "llama3_rope", "biases", "bf16"), testing::Bool()),
-                         [](const auto& info) { return std::string(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu"); });
+// Truncated below the border of a scaling and continued: as if the dropped tokens had never been there.
+TEST_P(Logits, TruncatedAcrossTheBorder) {
+  const auto ids = c.ids(1);
+  KvCache kv = cache();
+  pass(part(kv, std::span(ids).first(20), 1, 0));
+  kv.truncate(12);  // position 62
+  const at::Tensor after = pass(part(kv, std::span(ids).subspan(12, 5), 1, 12));
+  EXPECT_LT(largest_difference(after, c.stepwise[1].narrow(0, 12, 5)), c.tolerance());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(case_names()), ::testing::Bool()),
+                         [](const auto& info) { return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu"); });
 
 // A real trained model: 256 greedy tokens from BOS, whose text llama2.c documents.
 TEST(Stories260K, GreedyText) {

@@ -41,7 +41,7 @@ TEST_P(Training, LossAndGradients) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Losses, Training, testing::Values("ce", "kl"));
+INSTANTIATE_TEST_SUITE_P(Losses, Training, ::testing::Values("ce", "kl"));
 
 // Rows packed into one sequence are the rows alone: segments do not see each other, positions start anew.
 TEST(Packing, SegmentsAreIndependent) {

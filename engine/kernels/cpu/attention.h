@@ -5,6 +5,14 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 
 namespace {
 
+template <int W>
+void soft_cap(float* x, int64_t n, float scale, float cap) {
+  const float inner = scale / cap;
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store<W>(x + i, tanh<W>(load<W>(x + i) * inner) * cap);
+  for (; i < n; ++i) x[i] = tanh<W>(broadcast<W>(x[i] * inner))[0] * cap;
+}
+
 // s = exp(scale · (s − max)) in place; inverse 0 for n = 0.
 template <int W>
 SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
@@ -37,16 +45,42 @@ SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
 inline int64_t slot_of(const Visible& row, int64_t i) { return i < row.prefix ? i : row.extra[i - row.prefix]; }
 inline int64_t count_of(const Visible& row) { return row.prefix + row.num_extra; }
 
+// Where a row's sums begin: at its first visible slot, rounded down so that slot i always goes to the same one of the split sums.
+template <int P>
+inline int64_t begin_of(const Visible& row) { return row.first - row.first % P; }
+
+// Entries [begin, end) of one row (begin a multiple of P), added to its split sums. Past the ends a slot of the row is read again,
+// with weight 0.
+template <int W, int C, int P, class T>
+inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, const T* v, int64_t begin, int64_t end, F<W> (&acc)[P][C]) {
+  for (int64_t i = begin; i < end; i += P) {
+#pragma GCC unroll 8
+    for (int a = 0; a < P; ++a) {
+      const bool counts = i + a >= row.first && i + a < end;
+      const int64_t at = i + a < row.first ? row.first : i + a < end ? i + a : end - 1;
+      const F<W> weight = broadcast<W>(counts ? p[at] : 0.0f);
+      const T* values = v + slot_of(row, at) * c.d;
+#pragma GCC unroll 4
+      for (int b = 0; b < C; ++b) acc[a][b] = fma(weight, load<W>(values + b * W), acc[a][b]);
+    }
+  }
+}
+
 // R rows from `first` on, one head: out[column … column + C·W) = Σ_i p[i] · v[slot i], the sum over i split into P interleaved
-// ones (latency) that are added at the end. The first `common` slots are the same for all rows (a multiple of P).
+// ones (latency) that are added at the end. The slots [low, common) are the same for all rows (multiples of P).
 template <int W, int C, int P, int R, class T>
-inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t common, const float* scale) {
+inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low, int64_t common, const float* scale) {
   F<W> acc[R][P][C] = {};
   const float* p[R];
-#pragma GCC unroll 8
-  for (int r = 0; r < R; ++r) p[r] = c.scores + ((first + r) * c.heads + head) * c.slots;
   const T* v = c.v + column;
-  for (int64_t i = 0; i < common; i += P) {
+#pragma GCC unroll 8
+  for (int r = 0; r < R; ++r) {
+    const Visible& row = c.visible[first + r];
+    p[r] = c.scores + ((first + r) * c.heads + head) * c.slots;
+    const int64_t begin = begin_of<P>(row), n = count_of(row);
+    if (begin < low) add_entries<W, C, P>(c, row, p[r], v, begin, low < n ? low : n, acc[r]);
+  }
+  for (int64_t i = low; i < common; i += P) {
 #pragma GCC unroll 8
     for (int a = 0; a < P; ++a) {
       F<W> values[C];
@@ -63,18 +97,9 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const Visible& row = c.visible[first + r];
-    const int64_t n = count_of(row);
-    for (int64_t i = common; i < n; i += P) {
-#pragma GCC unroll 8
-      for (int a = 0; a < P; ++a) {  // past the end: a slot that was read already, with weight 0
-        const int64_t at = i + a < n ? i + a : n - 1;
-        const F<W> weight = broadcast<W>(i + a < n ? p[r][at] : 0.0f);
-        const T* values = v + slot_of(row, at) * c.d;
-#pragma GCC unroll 4
-        for (int b = 0; b < C; ++b) acc[r][a][b] = fma(weight, load<W>(values + b * W), acc[r][a][b]);
-      }
-    }
-    float* out = c.out + (first + r) * c.ldq + head * c.d + column;
+    const int64_t begin = begin_of<P>(row);
+    add_entries<W, C, P>(c, row, p[r], v, common > begin ? common : begin, count_of(row), acc[r]);
+  float* out = c.out + (first + r) * c.ldq + head * c.d + column;
 #pragma GCC unroll 4
     for (int b = 0; b < C; ++b) {
 #pragma GCC unroll 8
@@ -86,58 +111,72 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
 
 // All columns of R rows. Which split a column gets depends on d alone.
 template <int W, int R, class T>
-inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t common, const float* scale) {
+inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common, const float* scale) {
   int64_t column = 0;
   for (; column + 4 * W <= c.d; column += 4 * W) {
     if constexpr (R == 1) {
-      weighted_sums<W, 4, 2, 1>(c, first, head, column, common, scale);
+      weighted_sums<W, 4, 2, 1>(c, first, head, column, low, common, scale);
     } else {
-      weighted_sums<W, 2, 2, R>(c, first, head, column, common, scale);
-      weighted_sums<W, 2, 2, R>(c, first, head, column + 2 * W, common, scale);
+      weighted_sums<W, 2, 2, R>(c, first, head, column, low, common, scale);
+      weighted_sums<W, 2, 2, R>(c, first, head, column + 2 * W, low, common, scale);
     }
   }
   for (int r = 0; r < R; ++r) {
     int64_t at = column;
-    for (; at + W <= c.d; at += W) weighted_sums<W, 1, 8, 1>(c, first + r, head, at, common - common % 8, scale + r);
+    const int64_t low8 = (low + 7) / 8 * 8, common8 = common - common % 8 < low8 ? low8 : common - common % 8;
+    for (; at + W <= c.d; at += W) weighted_sums<W, 1, 8, 1>(c, first + r, head, at, low8, common8, scale + r);
     const Visible& row = c.visible[first + r];
     const float* p = c.scores + ((first + r) * c.heads + head) * c.slots;
     for (; at < c.d; ++at) {
       float total = 0;
-      for (int64_t i = 0; i < count_of(row); ++i) total += p[i] * widen_one(c.v[slot_of(row, i) * c.d + at]);
+      for (int64_t i = row.first; i < count_of(row); ++i) total += p[i] * widen_one(c.v[slot_of(row, i) * c.d + at]);
       c.out[(first + r) * c.ldq + head * c.d + at] = total * scale[r];
     }
   }
 }
 
+// Scores of the slots [begin, end) for one row, all heads.
+template <int W, class T>
+inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end) {
+  if (begin < end) linear<W>(LinearCall<T>{c.q + r * c.ldq, c.d, c.heads, c.k, c.d, begin, end, nullptr, c.scores + r * c.heads * c.slots, c.slots, false});
+}
+
 template <int W, class T>
 void attention(const AttentionCall<T>& c) {
-  int64_t common = c.visible[0].prefix;
-  for (int64_t r = 1; r < c.rows; ++r) common = c.visible[r].prefix < common ? c.visible[r].prefix : common;
+  int64_t low = c.visible[0].first, common = c.visible[0].prefix;  // what all rows see in a row
+  for (int64_t r = 1; r < c.rows; ++r) {
+    common = c.visible[r].prefix < common ? c.visible[r].prefix : common;
+    low = c.visible[r].first > low ? c.visible[r].first : low;
+  }
+  if (common < low) common = low = 0;
   if (c.rows == 1) {
-    linear<W>(LinearCall<T>{c.q, c.d, c.heads, c.k, c.d, 0, common, nullptr, c.scores, c.slots, false});
-  } else {
+    row_scores<W>(c, 0, low, common);
+  } else if (low < common) {
     for (int64_t h = 0; h < c.heads; ++h)
-      linear<W>(LinearCall<T>{c.q + h * c.d, c.ldq, c.rows, c.k, c.d, 0, common, nullptr, c.scores + h * c.slots, c.heads * c.slots, false});
+      linear<W>(LinearCall<T>{c.q + h * c.d, c.ldq, c.rows, c.k, c.d, low, common, nullptr, c.scores + h * c.slots, c.heads * c.slots, false});
   }
   for (int64_t r = 0; r < c.rows; ++r) {
     const Visible& row = c.visible[r];
-    float* scores = c.scores + r * c.heads * c.slots;
-    LinearCall<T> rest{c.q + r * c.ldq, c.d, c.heads, c.k, c.d, common, row.prefix, nullptr, scores, c.slots, false};
-    linear<W>(rest);
-    for (int64_t i = 0; i < row.num_extra; ++i) {
-      rest.n_begin = row.extra[i], rest.n_end = row.extra[i] + 1;
-      rest.out = scores + row.prefix + i - row.extra[i];
-      linear<W>(rest);
+    row_scores<W>(c, r, row.first, low < row.prefix ? low : row.prefix);
+    row_scores<W>(c, r, row.first > common ? row.first : common, row.prefix);
+    for (int64_t i = row.first > row.prefix ? row.first - row.prefix : 0; i < row.num_extra; ++i) {
+      const int64_t slot = row.extra[i];
+      linear<W>(LinearCall<T>{c.q + r * c.ldq, c.d, c.heads, c.k, c.d, slot, slot + 1, nullptr, c.scores + r * c.heads * c.slots + row.prefix + i - slot, c.slots, false});
     }
   }
-  const int64_t even = common - common % 2;
+  const int64_t even_low = low + low % 2, even = common - common % 2 < even_low ? even_low : common - common % 2;
   for (int64_t h = 0; h < c.heads; ++h) {
     for (int64_t r = 0; r < c.rows;) {
       const bool pair = r + 1 < c.rows;
       float scale[2];
-      for (int64_t i = 0; i < 1 + pair; ++i)
-        scale[i] = softmax_numerators<W>(c.scores + ((r + i) * c.heads + h) * c.slots, count_of(c.visible[r + i]), c.scale).inverse;
-      pair ? average<W, 2>(c, r, h, even, scale) : average<W, 1>(c, r, h, even, scale);
+      for (int64_t i = 0; i < 1 + pair; ++i) {
+        const Visible& row = c.visible[r + i];
+        float* scores = c.scores + ((r + i) * c.heads + h) * c.slots + row.first;
+        const int64_t count = count_of(row) - row.first;
+        if (c.soft_cap != 0) soft_cap<W>(scores, count, c.scale, c.soft_cap);
+        scale[i] = softmax_numerators<W>(scores, count, c.soft_cap != 0 ? 1.0f : c.scale).inverse;
+      }
+      pair ? average<W, 2>(c, r, h, even_low, even, scale) : average<W, 1>(c, r, h, even_low, even, scale);
       r += 1 + pair;
     }
   }

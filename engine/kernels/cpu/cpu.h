@@ -25,14 +25,16 @@ struct LinearCall {
   bool add;
 };
 
-// What one query position sees: the slots [0, prefix), then the listed ones, in that order.
+// What one query position sees of its context: the slots [0, prefix), then the listed ones, in that order; of these the ones from
+// the `first` on.
 struct Visible {
   int64_t prefix;
   const int32_t* extra;  // slots beyond the prefix, ascending
   int64_t num_extra;
+  int64_t first = 0;     // a sliding window leaves out what comes before it
 };
 
-// softmax(scale · q kᵀ) v of several positions of one sequence for the query heads that share one kv head. Positions are
+// softmax(cap(scale · q kᵀ)) v, cap(s) = soft_cap · tanh(s / soft_cap), of several positions of one sequence for the query heads that share one kv head. Positions are
 // computed together only to read keys and values once: each gets the bits it would get alone.
 template <class T>
 struct AttentionCall {
@@ -45,6 +47,7 @@ struct AttentionCall {
   float* scores;           // workspace [rows, heads, slots]
   int64_t slots;           // at least prefix + num_extra of every row
   float* out;              // [rows, heads, d], row stride ldq
+  float soft_cap = 0;      // 0: none
 };
 
 // A softmax row as its largest raw score and 1 / Σ exp(scale · (score − largest)): enough to compute its values again.
@@ -81,10 +84,12 @@ struct Kernels {
   const char* name;  // instruction set
   void (*linear)(const LinearCall<T>& call);
   void (*attention)(const AttentionCall<T>& call);
-  void (*rms_norm)(const float* x, const T* weight, float eps, int64_t n, float* out);
+  void (*rms_norm)(const float* x, const T* weight, float eps, float offset, int64_t n, float* out);  // times offset + weight; out may be x
   void (*widen)(const T* in, int64_t n, float* out);
   void (*narrow)(const float* in, int64_t n, T* out);  // round to nearest even
-  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);  // out may be gate
+  void (*silu_mul)(const float* gate, const float* up, int64_t n, float* out);       // out may be gate
+  void (*gelu_tanh_mul)(const float* gate, const float* up, int64_t n, float* out);  // out may be gate
+  void (*soft_cap)(float* x, int64_t n, float scale, float cap);  // x <- cap · tanh(scale · x / cap)
   void (*rope)(const float* x, const float* cos, const float* sin, int64_t d, float* out);  // one head; cos, sin [d / 2]; out may be x
   void (*sequence_attention)(const SequenceAttentionCall& call);
   void (*sequence_attention_grad)(const SequenceAttentionGradCall& call);

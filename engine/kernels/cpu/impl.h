@@ -8,7 +8,7 @@ namespace specdec::kernels::cpu::SPECDEC_ISA {
 namespace {
 
 template <int W, class T>
-void rms_norm(const float* x, const T* weight, float eps, int64_t n, float* out) {
+void rms_norm(const float* x, const T* weight, float eps, float offset, int64_t n, float* out) {
   F<W> squares[2] = {};
   int64_t i = 0;
   for (; i + 2 * W <= n; i += 2 * W) {
@@ -19,8 +19,8 @@ void rms_norm(const float* x, const T* weight, float eps, int64_t n, float* out)
   float total = sum<W>(squares[0] + squares[1]);
   for (; i < n; ++i) total += x[i] * x[i];
   const float scale = 1.0f / __builtin_sqrtf(total / static_cast<float>(n) + eps);
-  for (i = 0; i + W <= n; i += W) store<W>(out + i, load<W>(x + i) * scale * load<W>(weight + i));
-  for (; i < n; ++i) out[i] = x[i] * scale * widen_one(weight[i]);
+  for (i = 0; i + W <= n; i += W) store<W>(out + i, load<W>(x + i) * scale * (load<W>(weight + i) + offset));
+  for (; i < n; ++i) out[i] = x[i] * scale * (widen_one(weight[i]) + offset);
 }
 
 template <int W>
@@ -31,6 +31,19 @@ void silu_mul(const float* gate, const float* up, int64_t n, float* out) {
     store<W>(out + i, g / (exp<W>(-g) + 1.0f) * load<W>(up + i));
   }
   for (; i < n; ++i) out[i] = gate[i] / (exp<W>(broadcast<W>(-gate[i]))[0] + 1.0f) * up[i];
+}
+
+template <int W>
+inline F<W> gelu_tanh(F<W> x) {
+  const F<W> inner = fma(x * x * 0.044715f, x, x) * 0.7978845608f;  // sqrt(2 / pi)
+  return x * 0.5f * (tanh<W>(inner) + 1.0f);
+}
+
+template <int W>
+void gelu_tanh_mul(const float* gate, const float* up, int64_t n, float* out) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) store<W>(out + i, gelu_tanh<W>(load<W>(gate + i)) * load<W>(up + i));
+  for (; i < n; ++i) out[i] = gelu_tanh<W>(broadcast<W>(gate[i]))[0] * up[i];
 }
 
 void rope(const float* x, const float* cos, const float* sin, int64_t d, float* out) {
@@ -66,7 +79,7 @@ constexpr int kLanes = SPECDEC_LANES, kHeadLanes = kLanes < 8 ? kLanes : 8;
 
 template <class T>
 constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA), linear<kLanes, T>, attention<kHeadLanes, T>, rms_norm<kLanes, T>,
-                               widen<T>, narrow<T>, silu_mul<kLanes>, rope,
+                               widen<T>, narrow<T>, silu_mul<kLanes>, gelu_tanh_mul<kLanes>, soft_cap<kLanes>, rope,
                                sequence_attention<kLanes>, sequence_attention_grad<kLanes>};
 
 }  // namespace

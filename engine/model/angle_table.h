@@ -1,0 +1,30 @@
+// Cosines and sines by position, kept between passes: a thread runs few models (target, draft), each with few ropes.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/model/config.h"
+
+namespace specdec::model {
+
+class AngleTable {
+ public:
+  AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t stretch);
+
+  bool fits(const RopeConfig& rope, int64_t head_dim, int64_t stretch) const { return stretch_ == stretch && head_dim_ == head_dim && rope_ == rope; }
+  int64_t half() const { return half_; }  // R/2
+  void copy(int64_t position, float* cos, float* sin);  // half() each, as rope_angles gives them
+
+ private:
+  void compute(int64_t position, float* cos, float* sin) const;
+
+  RopeConfig rope_;
+  int64_t head_dim_, stretch_, half_;
+  std::vector<float> frequencies_, table_;
+};
+
+// This thread's table; valid until the next call on the same thread.
+AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t stretch);
+
+}  // namespace specdec::model

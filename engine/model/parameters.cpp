@@ -1,0 +1,96 @@
+// Which parameters a decoder has, their shapes, and the names under which checkpoints hold them.
+#include "engine/model/families.h"
+#include "engine/model/weights.h"
+
+namespace specdec::model {
+
+namespace {
+
+class ParameterList {
+ public:
+  std::vector<Parameter> all;
+
+  void add(const std::string& name, at::Tensor& tensor, std::vector<int64_t> shape) {
+    const int64_t rows = shape[0];
+    all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows});
+  }
+  void linear(const std::string& name, at::Tensor& weight, at::Tensor& bias, bool biased, int64_t out, int64_t in) {
+    add(name, weight, {out, in});
+    if (biased) all.push_back({name + ".bias", &bias, {out}, name + ".bias", 0, out});
+  }
+  // The matrices from the `first` on are parts of one, in this order.
+  void join(size_t first, const std::string& name) {
+    int64_t rows = 0;
+    for (size_t i = first; i < all.size(); ++i) {
+      all[i].stored = name + ".weight";
+      all[i].row = rows;
+      rows += all[i].shape[0];
+    }
+    for (size_t i = first; i < all.size(); ++i) all[i].stored_rows = rows;
+  }
+};
+
+void add_attention(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family, const LayerConfig& flags, LayerWeights& w) {
+  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim;
+  const std::string attention = layer + "self_attn.";
+  const size_t first = list.all.size();
+  list.linear(attention + "q_proj", w.q, w.q_bias, flags.qkv_bias, h, e);
+  list.linear(attention + "k_proj", w.k, w.k_bias, flags.qkv_bias, g, e);
+  list.linear(attention + "v_proj", w.v, w.v_bias, flags.qkv_bias, g, e);
+  if (family.fused) list.join(first, attention + "qkv_proj");
+  if (flags.qk_norm != QkNorm::kNone) {
+    const bool whole = flags.qk_norm == QkNorm::kProjection;
+    list.add(attention + "q_norm", w.q_norm, {whole ? h : config.head_dim});
+    list.add(attention + "k_norm", w.k_norm, {whole ? g : config.head_dim});
+  }
+  list.linear(attention + "o_proj", w.o, w.o_bias, flags.out_bias, e, h);
+}
+
+void add_feed_forward(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family, const LayerConfig& flags, LayerWeights& w) {
+  const int64_t e = config.hidden_size, i = config.intermediate_size, x = config.expert_intermediate_size;
+  if (flags.experts) {
+    const ExpertNames& names = family.experts;
+    list.add(layer + names.router, w.router, {config.num_experts, e});
+    w.experts.resize(static_cast<size_t>(config.num_experts));
+    for (size_t k = 0; k < w.experts.size(); ++k) {
+      const std::string expert = layer + names.experts + "." + std::to_string(k) + ".";
+      list.add(expert + names.gate, w.experts[k].gate, {x, e});
+      list.add(expert + names.up, w.experts[k].up, {x, e});
+      list.add(expert + names.down, w.experts[k].down, {e, x});
+    }
+    return;
+  }
+  const std::string mlp = layer + "mlp.";
+  const size_t first = list.all.size();
+  list.linear(mlp + "gate_proj", w.gate, w.gate_bias, flags.mlp_bias, i, e);
+  list.linear(mlp + "up_proj", w.up, w.up_bias, flags.mlp_bias, i, e);
+  if (family.fused) list.join(first, mlp + "gate_up_proj");
+  list.linear(mlp + "down_proj", w.down, w.down_bias, flags.mlp_bias, e, i);
+}
+
+}  // namespace
+
+std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config) {
+  const Family& family = find_family(config.model_type, "config");
+  const int64_t e = config.hidden_size, v = config.vocab_size;
+  ParameterList list;
+  weights.layers.resize(config.layers.size());
+  list.add("model.embed_tokens", weights.embed, {v, e});
+  for (size_t l = 0; l < weights.layers.size(); ++l) {
+    LayerWeights& w = weights.layers[l];
+    const LayerConfig& flags = config.layers[l];
+    const std::string layer = "model.layers." + std::to_string(l) + ".";
+    if (flags.input_norm) list.add(layer + "input_layernorm", w.input_norm, {e});
+    add_attention(list, layer, config, family, flags, w);
+    // Llama calls the norm before the feed-forward part what it comes after; Gemma and OLMo use that name for the norm of attention's result.
+    if (flags.attention_out_norm) list.add(layer + "post_attention_layernorm", w.attention_out_norm, {e});
+    if (flags.mlp_norm) list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"), w.mlp_norm, {e});
+    add_feed_forward(list, layer, config, family, flags, w);
+    if (flags.mlp_out_norm) list.add(layer + "post_feedforward_layernorm", w.mlp_out_norm, {e});
+  }
+  list.add("model.norm", weights.norm, {e});
+  if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e});
+  return list.all;
+}
+
+}  // namespace specdec::model
