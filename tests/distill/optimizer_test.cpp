@@ -63,7 +63,9 @@ TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
       const at::Tensor logits = model::forward(decoder, {tokens, {}, {}});
       input.draft = logits.detach().reshape({-1, vocab});
       const LossResult r = loss_and_grad({parse_loss(ce ? "ce" : "kl"), 3, 1}, input);
-      if (step == 0) EXPECT_NEAR(r.loss, golden.at("loss")[0].item<double>(), 1e-5);
+      if (step == 0) {
+        EXPECT_NEAR(r.loss, golden.at("loss")[0].item<double>(), 1e-5);
+      }
       logits.backward(r.grad.view_as(logits));
       optimizer.step(adamw["lr"], optimizer.grad_norm());
       optimizer.zero_grad();

@@ -102,7 +102,7 @@ TEST_F(Monitored, HealthyTraffic) {
   EXPECT_EQ(r.verdict, "healthy") << r.reason;
   EXPECT_EQ(r.exit_code, 0);
   EXPECT_EQ(r.json["schema"], "specdec.monitor/1");
-  EXPECT_EQ(r.json["started"], "2026-11-21T12:00:00Z");
+  EXPECT_EQ(r.json["started"], "2023-11-14T22:13:20Z");
   EXPECT_EQ(r.json["inputs"]["draft"], draft_id);
   const Json& e = r.json["evidence"];
   EXPECT_EQ(e["requests"], 1000);
