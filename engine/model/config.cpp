@@ -156,8 +156,6 @@ void parse_layers(const Json& config, const Family& family, const std::string& w
 }
 
 void refuse_unsupported(const Json& config, const Family& family, const std::string& where) {
-  if (config.contains("quantization_config") && !config["quantization_config"].is_null())
-    fail(where, "quantization_config: quantised checkpoints are not supported; use the fp32, bf16 or fp16 weights");
   if (!config.contains("architectures") || config["architectures"].is_null()) return;
   const Json& names = config["architectures"];
   if (!names.is_array() || std::find(names.begin(), names.end(), family.architecture) == names.end())
@@ -228,6 +226,7 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   out.tie_embeddings = json_bool(config, "tie_word_embeddings", family.tied, where, kKind);
   parse_layers(config, family, where, out);
   out.dtype = parse_dtype(config, where);
+  out.quantisation = parse_quantisation(config, where);
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(json_int(config, "bos_token_id", 0, out.vocab_size - 1, -1, where, kKind));
   // Often -1 or beyond the vocabulary; nothing here needs it.

@@ -30,6 +30,16 @@ struct RopeConfig {
   bool operator==(const RopeConfig&) const = default;
 };
 
+// How a checkpoint's matrices are stored (quantised.h); they are dequantised when they are loaded.
+struct Quantisation {
+  enum class Method { kNone, kFp8, kGptq, kAwq };
+  Method method = Method::kNone;
+  int64_t bits = 4;        // gptq: 4 or 8; awq: 4
+  int64_t group_size = 0;  // inputs that share a scale; 0: all
+  int64_t zero_offset = 0; // gptq: what is added to a stored zero point
+  int64_t block_rows = 128, block_columns = 128;  // fp8 with a scale for each block
+};
+
 enum class Activation { kSilu, kGeluTanh };
 enum class QkNorm { kNone, kHead, kProjection };  // of queries and keys before they are turned: each head, or all heads as one row
 enum class LayerRope { kNone, kGlobal, kLocal };
@@ -61,6 +71,7 @@ struct DecoderConfig {
   bool normalise_experts = true;    // the weights of the chosen experts sum to 1
   bool tie_embeddings = false;
   std::vector<LayerConfig> layers;   // size num_layers
+  Quantisation quantisation;         // of the checkpoint; a loaded decoder has none
   at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's own (config dtype/torch_dtype)
   std::vector<int32_t> eos_ids;      // config.json and generation_config.json, united
   int32_t bos_id = -1, pad_id = -1;  // -1: none

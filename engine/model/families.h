@@ -57,4 +57,8 @@ const Family& find_family(const std::string& model_type, const std::string& wher
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out);
 void write_rope(const DecoderConfig& config, const Family& family, Json& out);
 
+
+// engine/model/quantisation_config.cpp: quantization_config of config.json.
+Quantisation parse_quantisation(const Json& config, const std::string& where);
+
 }  // namespace specdec::model

@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/team.h"
+#include "engine/model/quantised.h"
 #include "engine/model/tensor_block.h"
 
 namespace specdec::model {
@@ -45,6 +46,14 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
   return no_exponent_full<uint16_t>(tensor, tensor.scalar_type() == at::kHalf ? 0x7c00 : 0x7f80);
 }
 
+// In the decoder's dtype. `what` names the tensor.
+at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what) {
+  if (!all_finite(tensor)) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
+  at::Tensor out = tensor.to(dtype);
+  if (!all_finite(out)) throw Error(ErrorKind::kModel, what + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
+  return out;
+}
+
 at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
   if (!files.contains(name)) throw Error(ErrorKind::kModel, "tensor " + name + " is missing");
   const TensorEntry& entry = files.entry(name);
@@ -55,14 +64,11 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
     if (entry.dtype != stored) continue;
     at::Tensor tensor = at::empty(shape, type);
     files.read(name, {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()});
-    if (!all_finite(tensor))
-      throw Error(ErrorKind::kModel, where + " holds NaN or infinite values");
-    at::Tensor converted = tensor.to(dtype);
-    if (!all_finite(converted))
-      throw Error(ErrorKind::kModel, where + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
-    return converted;
+    return converted(tensor, dtype, where);
   }
-  throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16");
+  const bool eight_bits = entry.dtype.starts_with("F8");
+  throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16" +
+                                     (eight_bits ? "; F8_E4M3 with a quantization_config of quant_method fp8 or compressed-tensors in config.json" : ""));
 }
 
 // Fills every parameter with make(parameter), moved to the device; on the CPU all lie in one block, in the order of a pass.
@@ -99,18 +105,25 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
       if (p.row == 0) {
         std::vector<int64_t> shape = p.shape;
         shape[0] = p.stored_rows;
-        stored = read_tensor(files, p.stored, shape, dtype);
-        narrowed |= dtype != at::kFloat && files.entry(p.stored).dtype == "F32";
-        unread.erase(p.stored);
+        stored = read_quantised(files, decoder.config.quantisation, p.stored, shape, unread);
+        if (stored.defined()) {
+          stored = converted(stored, dtype, "tensor " + p.stored);
+        } else {
+          stored = read_tensor(files, p.stored, shape, dtype);
+          narrowed |= dtype != at::kFloat && files.entry(p.stored).dtype == "F32";
+          unread.erase(p.stored);
+        }
       }
       return stored.narrow(0, p.row, p.shape[0]);
     });
+    drop_unneeded(files, decoder.config.quantisation, unread);
     if (!unread.empty())
       throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " + decoder.config.model_type +
                                          " model as config.json describes it, the first is " + *unread.begin());
   });
   if (narrowed) log(LogLevel::kWarn, directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
   decoder.config.dtype = dtype;
+  decoder.config.quantisation = {};
   return decoder;
 }
 

@@ -60,8 +60,9 @@ struct Decoder {
   DecoderWeights weights;
 };
 
-// Reads config.json and *.safetensors. Missing, left-over or wrongly shaped tensors are Error(kModel). `dtype`: "auto" keeps
-// the checkpoint's. Left-over means: unknown name (rotary inv_freq buffers and a tied lm_head.weight are known and ignored).
+// Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Missing, left-over or wrongly shaped tensors are
+// Error(kModel). `dtype`: "auto" keeps the checkpoint's. Left-over means: unknown name (rotary inv_freq buffers and a tied lm_head.weight
+// are known and ignored).
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16
 at::Device resolve_device(const std::string& flag);  // "auto" | "cpu" | "cuda[:i]"; Error(kDevice) when there is none

@@ -90,7 +90,7 @@ TEST(Config, RefusesWhatItCannotRun) {
       {with("model_type", "mamba"), "supported: llama, mistral"},
       {with("model_type", 3), "model_type"},
       {with("architectures", {"LlamaForSequenceClassification"}), "LlamaForCausalLM"},
-      {with("quantization_config", {{"bits", 4}}), "quantised"},
+      {with("quantization_config", {{"bits", 4}}), "quant_method"},
       {with("hidden_size", 0), "hidden_size"},
       {with("hidden_size", -1), "hidden_size"},
       {with("hidden_size", int64_t{1000000000000}), "hidden_size"},

@@ -1,0 +1,133 @@
+// Quantised checkpoints against weights unpacked by make_quantised_goldens.py, and what is wrong with them as errors.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "engine/model/forward.h"
+#include "tests/base/scratch.h"
+#include "tests/parity/golden.h"
+
+namespace specdec::parity {
+namespace {
+
+using specdec::testing::Scratch;
+
+std::filesystem::path quantised_path(const std::string& name) { return golden_path("quantised/" + name); }
+
+class Quantised : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Quantised, WeightsAreTheUnpackedOnes) {
+  const auto golden = load_golden("quantised/" + GetParam() + ".safetensors");
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, dtype);
+    std::set<std::string> seen;
+    decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
+      EXPECT_TRUE(at::equal(tensor, golden.at(name).to(dtype))) << name;
+      seen.insert(name);
+    });
+    EXPECT_EQ(seen.size(), golden.size());
+    EXPECT_EQ(decoder.config.quantisation.method, model::Quantisation::Method::kNone);
+  }
+}
+
+// A draft made from a quantised target is an ordinary checkpoint.
+TEST_P(Quantised, IsWrittenPlain) {
+  const Scratch scratch;
+  const model::Decoder decoder = model::load_decoder(quantised_path(GetParam()), at::kCPU, at::kHalf);
+  model::save_decoder(decoder, scratch.root());
+  EXPECT_FALSE(read_json(scratch / "config.json").contains("quantization_config"));
+  const model::Decoder again = model::load_decoder(scratch.root(), at::kCPU, at::kHalf);
+  EXPECT_TRUE(at::equal(again.weights.layers[0].down, decoder.weights.layers[0].down));
+}
+
+INSTANTIATE_TEST_SUITE_P(Packings, Quantised, ::testing::Values("fp8_block", "fp8_tensor", "fp8_channel", "gptq", "gptq_act_order", "gptq_8bit", "awq"),
+                         [](const auto& info) { return info.param; });
+
+// A golden checkpoint that tests bend: its tensors as bytes.
+struct Bent {
+  struct Stored {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::string, Stored> tensors;
+  Json config;
+
+  explicit Bent(const std::string& name) : config(read_json(quantised_path(name) / "config.json")) {
+    const SafetensorsFile file(quantised_path(name) / "model.safetensors");
+    for (const auto& [key, entry] : file.tensors()) {
+      Stored stored{entry.dtype, entry.shape, std::vector<std::byte>(entry.bytes)};
+      file.read(entry, stored.bytes);
+      tensors[key] = stored;
+    }
+  }
+  std::string error() const {
+    const Scratch scratch;
+    std::vector<TensorToWrite> out;
+    for (const auto& [name, t] : tensors) out.push_back({name, t.dtype, t.shape, t.bytes});
+    write_safetensors(scratch / "model.safetensors", out);
+    write_file_atomic(scratch / "config.json", config.dump());
+    try {
+      model::load_decoder(scratch.root(), at::kCPU, at::kHalf);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kModel);
+      return e.what();
+    }
+    return "loaded";
+  }
+};
+
+constexpr const char* kDown = "model.layers.0.mlp.down_proj.";
+std::string down(const char* part) { return std::string(kDown) + part; }
+
+std::string error_of(const std::string& name, const std::function<void(Bent&)>& bend) {
+  Bent bent(name);
+  bend(bent);
+  return bent.error();
+}
+
+#define EXPECT_SAYS(message, ...)                                                           \
+  for (const std::string& said = message; const char* part : {__VA_ARGS__}) {              \
+    EXPECT_NE(said.find(part), std::string::npos) << "expected '" << part << "' in: " << said; \
+  }
+
+TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
+  EXPECT_EQ(error_of("gptq", [](Bent&) {}), "loaded");
+  for (const char* part : {"scales", "qzeros"})
+    EXPECT_SAYS(error_of("gptq", [&](Bent& b) { b.tensors.erase(down(part)); }), part);
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors.erase(down("qweight")); }), "down_proj.weight is missing");
+  EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // in order: k / group size
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].shape = {12, 16}; }), "[12, 16], expected [6, 32]");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].dtype = "U32"; }), "dtype U32, expected I32");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("g_idx")].bytes[3] = std::byte{0x7f}; }), "group");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("bias")].bytes[5] = std::byte{0x3c}; }), "not part of", "down_proj.bias");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors["model.layers.0.mlp.other.qweight"] = b.tensors[down("qweight")]; }), "not part of", "other.qweight");
+  EXPECT_SAYS(error_of("awq", [](Bent& b) { b.tensors[down("scales")].bytes[1] = std::byte{0x7c}; }), "NaN or infinite");
+  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.tensors.erase(down("weight_scale")); }), "down_proj.weight", "neither");
+  EXPECT_SAYS(error_of("fp8_block", [](Bent& b) { b.tensors[down("weight_scale_inv")].shape = {1, 4}; }), "[1, 4]");
+  EXPECT_SAYS(error_of("fp8_channel", [](Bent& b) { b.tensors[down("weight")].bytes[7] = std::byte{0x7f}; }), "NaN or infinite");
+  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.config.erase("quantization_config"); }), "F8_E4M3", "quantization_config");
+  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.tensors["model.layers.0.mlp.odd_scale"] = b.tensors[down("weight_scale")]; }), "not part of", "odd_scale");
+}
+
+TEST(QuantisedErrors, PackingsThatAreNotRead) {
+  const auto with = [](const std::string& name, const char* key, Json value) {
+    return error_of(name, [&](Bent& b) { b.config["quantization_config"][key] = std::move(value); });
+  };
+  EXPECT_SAYS(with("gptq", "quant_method", "bitsandbytes"), "bitsandbytes", "supported: fp8");
+  EXPECT_SAYS(with("gptq", "bits", 3), "gptq of 3 bits");
+  EXPECT_SAYS(with("gptq", "checkpoint_format", "marlin"), "marlin");
+  EXPECT_SAYS(with("awq", "bits", 8), "awq of 8 bits");
+  EXPECT_SAYS(with("awq", "version", "gemv"), "gemv");
+  EXPECT_SAYS(with("fp8_block", "fmt", "e5m2"), "e5m2");
+  EXPECT_SAYS(with("fp8_block", "weight_block_size", Json{128}), "weight_block_size");
+  EXPECT_SAYS(with("fp8_channel", "format", "pack-quantized"), "pack-quantized");
+  EXPECT_SAYS(error_of("fp8_channel", [](Bent& b) { b.config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; }), "type 'int'");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.config["quantization_config"] = 4; }), "quantization_config");
+}
+
+}  // namespace
+}  // namespace specdec::parity
