@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numbers>
 #include <vector>
 
 #include "base/philox.h"
@@ -111,6 +112,40 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
   }
 }
 
+// A window leaves out the first of what is visible, listed slots included; a soft-cap bends the scores.
+TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    const int64_t heads = 2, d = 24, slots = 23;
+    const auto q = random(static_cast<size_t>(heads * d), 6);
+    const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+    const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
+    const std::vector<int32_t> extra = {17, 20, 21};
+    for (const float cap : {0.0f, 1.5f}) {
+      for (const int64_t first : {0, 1, 7, 14, 16}) {
+        std::vector<int64_t> seen;
+        for (int64_t i = first; i < 18; ++i) seen.push_back(i < 15 ? i : extra[static_cast<size_t>(i - 15)]);
+        std::vector<float> scores(static_cast<size_t>(heads * slots), std::nanf("")), out(static_cast<size_t>(heads * d));
+        const Visible visible{15, extra.data(), 3, first};
+        kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &visible, 0.7f, scores.data(), slots, out.data(), cap});
+        for (int64_t h = 0; h < heads; ++h) {
+          std::vector<double> expected(static_cast<size_t>(d));
+          double total = 0;
+          for (const int64_t s : seen) {
+            double score = 0;
+            for (int64_t i = 0; i < d; ++i) score += 0.7 * q[static_cast<size_t>(h * d + i)] * wide_k[static_cast<size_t>(s * d + i)];
+            if (cap != 0) score = cap * std::tanh(score / cap);
+            total += std::exp(score);
+            for (int64_t i = 0; i < d; ++i) expected[static_cast<size_t>(i)] += std::exp(score) * wide_v[static_cast<size_t>(s * d + i)];
+          }
+          for (int64_t i = 0; i < d; ++i)
+            EXPECT_NEAR(out[static_cast<size_t>(h * d + i)], expected[static_cast<size_t>(i)] / total, 1e-5) << kernels.name << " first " << first << " cap " << cap;
+        }
+      }
+    }
+  }
+}
+
 // Slots listed one by one give the bits of the same slots in a row: a tree's branch equals the branch alone.
 TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
   for (int set = 0; set < this->count; ++set) {
@@ -142,14 +177,16 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
         const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 15)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 16));
         const std::vector<int32_t> extra = {42, 43, 49};
         const Visible all_visible[][5] = {{{37, nullptr, 0}, {38, nullptr, 0}, {39, nullptr, 0}, {40, nullptr, 0}, {41, nullptr, 0}},
-                                          {{36, extra.data(), 1}, {36, extra.data() + 1, 2}, {38, extra.data(), 3}, {0, extra.data(), 2}, {0, nullptr, 0}}};
+                                          {{36, extra.data(), 1}, {36, extra.data() + 1, 2}, {38, extra.data(), 3}, {0, extra.data(), 2}, {0, nullptr, 0}},
+                                          {{37, nullptr, 0, 20}, {38, nullptr, 0, 21}, {39, nullptr, 0, 22}, {40, nullptr, 0, 23}, {41, nullptr, 0, 40}},
+                                          {{36, extra.data(), 3, 38}, {12, nullptr, 0, 5}, {40, nullptr, 0, 33}, {36, extra.data(), 2, 31}, {0, extra.data(), 3, 1}}};
         for (const auto& visible : all_visible) {
-          std::vector<float> scores(static_cast<size_t>(rows * heads * slots)), together(q.size(), 9), alone(q.size(), 9);
+          std::vector<float> scores(static_cast<size_t>(rows * heads * slots), std::nanf("")), together(q.size(), 9), alone(q.size(), 9);
           kernels.attention({q.data(), width, rows, heads, d, k.data(), v.data(), visible, 0.5f, scores.data(), slots, together.data()});
           for (int64_t r = 0; r < rows; ++r)
             kernels.attention({q.data() + r * width, width, 1, heads, d, k.data(), v.data(), visible + r, 0.5f, scores.data(), slots, alone.data() + r * width});
           EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name << " d " << d << " heads " << heads;
-          if (visible[4].prefix == 0) {
+          if (visible[4].prefix + visible[4].num_extra == 0) {
             EXPECT_EQ(together[static_cast<size_t>(4 * width)], 0) << kernels.name;
           }
         }
@@ -170,12 +207,22 @@ TYPED_TEST(CpuKernels, ElementWise) {
       const double expected = x[i] / (1 + std::exp(-static_cast<double>(x[i]))) * y[i];
       EXPECT_NEAR(out[i], expected, 1e-6 + 1e-6 * std::abs(expected)) << kernels.name << " " << x[i];
     }
+    kernels.gelu_tanh_mul(x.data(), y.data(), n, out.data());
+    for (int64_t i = 0; i < n; ++i) {
+      const double g = x[i], expected = 0.5 * g * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * y[i];
+      EXPECT_NEAR(out[i], expected, 1e-6 + 1e-6 * std::abs(expected)) << kernels.name << " " << x[i];
+    }
+    std::vector<float> capped = x;
+    kernels.soft_cap(capped.data(), n, 0.5f, 30.0f);
+    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(capped[i], 30 * std::tanh(0.5 * x[i] / 30), 1e-6 + 1e-6 * std::abs(x[i])) << kernels.name << " " << x[i];
     const auto weight = narrowed(kernels, y);
     kernels.rms_norm(x.data(), weight.data(), 1e-5f, 0.0f, n, out.data());
     double squares = 0;
     for (const float value : x) squares += static_cast<double>(value) * value;
     const auto wide = widened(kernels, weight);
     for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
+    kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, the weight an offset to 1
+    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(x[i], out[i] + out[i] / wide[i], 1e-5 * (1 + std::abs(out[i] / wide[i]))) << kernels.name;
   }
 }
 

@@ -31,6 +31,8 @@ TEST_P(Ops, RmsNorm) {
   for (const int64_t n : {3, 8, 44, 160}) {
     const at::Tensor x = random({5, n}, dtype), w = random({n}, dtype);
     expect_close(rms_norm(x, w, 1e-5), ref::rms_norm(x, w, 1e-5, {}));
+    const NormOptions gemma{1e-5, 1.0, true};
+    expect_close(rms_norm(x, w, gemma), ref::rms_norm(x, w, gemma, {}));
   }
 }
 
@@ -47,11 +49,15 @@ TEST_P(Ops, Linear) {
 TEST_P(Ops, Rope) {
   const at::Tensor angles = random({7, 6}, at::kFloat), x = random({2, 7, 3, 12}, dtype);
   expect_close(rope(x, angles.cos(), angles.sin()), ref::rope(x, angles.cos(), angles.sin(), {}));
+  const at::Tensor wider = random({2, 7, 3, 20}, dtype), part = rope(wider, angles.cos(), angles.sin());
+  expect_close(part, ref::rope(wider, angles.cos(), angles.sin(), {}));
+  EXPECT_TRUE(at::equal(part.narrow(-1, 12, 8), wider.narrow(-1, 12, 8)));
 }
 
 TEST_P(Ops, SiluMul) {
   const at::Tensor gate = random({3, 45}, dtype) * 8, up = random({3, 45}, dtype, 2);
   expect_close(silu_mul(gate, up), ref::silu_mul(gate, up, {}));
+  expect_close(gelu_tanh_mul(gate, up), ref::gelu_tanh_mul(gate, up, {}));
 }
 
 TEST_P(Ops, Attention) {
@@ -62,6 +68,10 @@ TEST_P(Ops, Attention) {
       at::Tensor allowed = at::rand({2, 3, 21}) > 0.5;
       allowed.select(2, 0).fill_(true);
       expect_close(attention(q, k, v, allowed), ref::attention(q, k, v, allowed, {}, {}));
+      for (const AttentionOptions& options : {AttentionOptions{.window = 5}, AttentionOptions{.scale = 0.3, .soft_cap = 2}, AttentionOptions{.soft_cap = 2, .window = 3}}) {
+        expect_close(attention(q, k, v, {}, options), ref::attention(q, k, v, {}, options, {}));
+        expect_close(attention(q, k, v, allowed, options), ref::attention(q, k, v, allowed, options, {}));
+      }
     }
   }
 }
@@ -132,6 +142,25 @@ TEST(Reference, MatchesTheFormulas) {
       EXPECT_LT((out[0][s][h] - p.matmul(v[0][0].narrow(0, 0, 2 + s))).abs().max().item<double>(), 1e-5);
     }
   }
+}
+
+// The window counts keys that a query may see, whatever lies between them.
+TEST(Reference, WindowKeepsTheLastVisibleKeys) {
+  const at::Tensor q = random({1, 3, 2, 4}, at::kFloat), k = random({1, 1, 7, 4}, at::kFloat), v = random({1, 1, 7, 4}, at::kFloat, 5);
+  const at::Tensor kept = at::zeros({1, 3, 7}, at::kBool), allowed = at::zeros({1, 3, 7}, at::kBool);
+  for (int64_t s = 0; s < 3; ++s) {
+    for (int64_t key = 3 + s; key <= 4 + s; ++key) kept[0][s][key] = true;
+  }
+  expect_close(ref::attention(q, k, v, {}, {.window = 2}, {}), ref::attention(q, k, v, kept, {}, {}));
+  const int64_t seen[] = {0, 1, 4, 6};
+  kept.fill_(false);
+  for (int64_t s = 0; s < 3; ++s) {
+    for (const int64_t key : seen) allowed[0][s][key] = true;
+    for (const int64_t key : {1, 4, 6}) kept[0][s][key] = true;
+  }
+  expect_close(ref::attention(q, k, v, allowed, {.window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
+  // With a soft-cap the softmax is written out: without effect it is ATen's.
+  expect_close(ref::attention(q, k, v, allowed, {.soft_cap = 1e4, .window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
 }
 
 TEST(Dispatch, GradientsFlowThroughTheReference) {

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <tuple>
+
 #include "base/file.h"
 #include "tests/base/scratch.h"
 
@@ -119,6 +122,103 @@ TEST(Config, RefusesWhatItCannotRun) {
   disagree["torch_dtype"] = "bfloat16";
   EXPECT_NE(message(disagree).find("disagree"), std::string::npos);
   EXPECT_NO_THROW(parse(with("auto_map", {{"AutoModelForCausalLM", "evil.Model"}})));  // remote code is never run
+}
+
+// As their authors publish them (the keys that matter), before transformers 5.
+TEST(Config, PublishedFamilies) {
+  const Json shape = {{"vocab_size", 1000}, {"hidden_size", 64}, {"intermediate_size", 96}, {"num_hidden_layers", 6}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
+  const auto family = [&](Json extra) {
+    extra.update(shape);
+    const DecoderConfig c = parse(extra);
+    EXPECT_EQ(to_json(parse(to_json(c))), to_json(c)) << c.model_type;
+    return c;
+  };
+  const auto windows = [](const DecoderConfig& c) {
+    std::vector<int64_t> out;
+    for (const LayerConfig& layer : c.layers) out.push_back(layer.window);
+    return out;
+  };
+  using Windows = std::vector<int64_t>;
+
+  EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", 4096}})), Windows(6, 4096));
+  EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", nullptr}})), Windows(6, 0));
+  EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // absent: the family's
+
+  const Json qwen = {{"model_type", "qwen2"}, {"sliding_window", 131072}, {"max_window_layers", 4}, {"use_sliding_window", false}, {"rope_theta", 1e6}};
+  EXPECT_EQ(windows(family(qwen)), Windows(6, 0));
+  EXPECT_TRUE(family(qwen).layers[5].qkv_bias && !family(qwen).layers[5].out_bias);
+  Json sliding = qwen;
+  sliding["use_sliding_window"] = true;
+  EXPECT_EQ(windows(family(sliding)), (Windows{0, 0, 0, 0, 131072, 131072}));
+  EXPECT_EQ(to_json(family(sliding))["max_window_layers"], 4);
+
+  const DecoderConfig gemma2 = family({{"model_type", "gemma2"}, {"hidden_act", "gelu_pytorch_tanh"}, {"hidden_activation", "gelu_pytorch_tanh"}, {"head_dim", 256},
+                                       {"query_pre_attn_scalar", 144}, {"sliding_window", 4096}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+  EXPECT_EQ(windows(gemma2), (Windows{4096, 0, 4096, 0, 4096, 0}));
+  EXPECT_TRUE(gemma2.tie_embeddings && gemma2.activation == Activation::kGeluTanh && gemma2.layers[0].mlp_out_norm);
+  EXPECT_DOUBLE_EQ(gemma2.attention_scale(), 1.0 / 12);
+  EXPECT_EQ(gemma2.embedding_scale, 8);
+  EXPECT_EQ(gemma2.attention_soft_cap, 50);
+  EXPECT_EQ(to_json(gemma2)["query_pre_attn_scalar"].dump(), "144");  // transformers refuses 144.0
+
+  const DecoderConfig gemma3 = family({{"model_type", "gemma3_text"}, {"head_dim", 256}, {"sliding_window", 512}, {"sliding_window_pattern", 3}, {"rope_theta", 1e6},
+                                       {"rope_local_base_freq", 10000.0}, {"attn_logit_softcapping", nullptr}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  EXPECT_EQ(windows(gemma3), (Windows{512, 512, 0, 512, 512, 0}));
+  EXPECT_TRUE(gemma3.layers[0].rope == LayerRope::kLocal && gemma3.layers[2].rope == LayerRope::kGlobal);
+  EXPECT_TRUE(gemma3.rope.kind == RopeConfig::Kind::kLinear && gemma3.local_rope.kind == RopeConfig::Kind::kDefault && gemma3.local_rope.theta == 10000);
+  EXPECT_EQ(gemma3.attention_soft_cap, 0);
+
+  const Json six = {1.0, 1.1, 1.2, 1.3, 1.4, 1.5};
+  const DecoderConfig phi = family({{"model_type", "phi3"}, {"partial_rotary_factor", 0.75}, {"max_position_embeddings", 131072}, {"original_max_position_embeddings", 4096},
+                                    {"rope_scaling", {{"type", "longrope"}, {"short_factor", six}, {"long_factor", six}}}, {"tie_word_embeddings", true}});
+  EXPECT_EQ(phi.rope.kind, RopeConfig::Kind::kLongRope);
+  EXPECT_EQ(phi.rope.original_max_position, 4096);
+  EXPECT_NEAR(phi.rope.attention_factor, 1.190238, 1e-6);  // sqrt(1 + log 32 / log 4096)
+
+  const DecoderConfig smol = family({{"model_type", "smollm3"}, {"no_rope_layers", {1, 1, 1, 0, 1, 1}}, {"use_sliding_window", false}, {"sliding_window", nullptr}});
+  EXPECT_TRUE(smol.layers[3].rope == LayerRope::kNone && smol.layers[5].rope == LayerRope::kGlobal && smol.rope.theta == 2e6);
+
+  const DecoderConfig moe = family({{"model_type", "qwen3_moe"}, {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}, {"norm_topk_prob", true},
+                                    {"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}});
+  EXPECT_TRUE(!moe.layers[0].experts && moe.layers[1].experts && !moe.layers[3].experts && moe.layers[5].experts);
+  EXPECT_EQ(to_json(moe)["mlp_only_layers"], (Json{0, 2, 3, 4}));
+
+  const DecoderConfig yarn = family({{"model_type", "qwen3"}, {"max_position_embeddings", 40960}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}});
+  EXPECT_EQ(yarn.head_dim, 128);
+  EXPECT_NEAR(yarn.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
+}
+
+TEST(Config, RefusesWhatAFamilyCannotBe) {
+  const auto message = [](const char* type, const Json& extra) -> std::string {
+    Json config = minimal();
+    config["model_type"] = type;
+    config.update(extra);
+    try {
+      parse(config);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kModel);
+      return e.what();
+    }
+    return "accepted";
+  };
+  const std::tuple<const char*, Json, const char*> bad[] = {
+      {"gemma3", Json::object(), "image encoder"},
+      {"mistral", {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}, "same attention in every layer"},
+      {"qwen2", {{"layer_types", {"full_attention"}}}, "expected 3 entries"},
+      {"qwen2", {{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}, "chunked_attention"},
+      {"gemma2", {{"use_bidirectional_attention", true}}, "causal"},
+      {"gemma2", {{"hidden_activation", "relu"}}, "gelu_pytorch_tanh"},
+      {"gemma3_text", {{"sliding_window", nullptr}}, "sliding_window"},
+      {"gemma3_text", {{"rope_parameters", {{"sliding_attention", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}}}, "depends on the length"},
+      {"gemma3_text", {{"rope_theta", 1e6}, {"rope_parameters", {{"full_attention", {{"rope_theta", 1e5}}}}}}, "disagree"},
+      {"phi3", {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}}}}, "expected 4 numbers"},
+      {"smollm3", {{"no_rope_layers", {1}}}, "no_rope_layers"},
+      {"mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 5}}, "num_experts_per_tok"},
+      {"mixtral", Json::object(), "num_experts"},
+      {"llama", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}}}, "factor"},
+      {"llama", {{"head_dim", 2}, {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}, "dynamic"},
+  };
+  for (const auto& [type, extra, expected] : bad) EXPECT_NE(message(type, extra).find(expected), std::string::npos) << type << ": " << message(type, extra);
 }
 
 TEST(Config, EndOfTextFromBothFiles) {
