@@ -19,23 +19,32 @@ struct Profile {
   bool run = false;  // of 14 or more characters [A-Za-z0-9_.-], what keys and tokens are made of
 };
 
-constexpr size_t kLongRun = 14;
-constexpr std::array<bool, 256> kRun = [] {
-  std::array<bool, 256> is{};
-  for (int i = '0'; i <= '9'; ++i) is[static_cast<size_t>(i)] = true;
-  for (int i = 'a'; i <= 'z'; ++i) is[static_cast<size_t>(i)] = is[static_cast<size_t>(i - 'a' + 'A')] = true;
-  is['_'] = is['-'] = is['.'] = true;
-  return is;
-}();
-bool in_run(char c) { return kRun[static_cast<unsigned char>(c)]; }
+constexpr size_t kLongRun = 14, kWindow = 256;
+constexpr bool in_run(char ch) {
+  const auto c = static_cast<uint8_t>(ch);
+  return (static_cast<uint8_t>((c | 0x20) - 'a') < 26) | (static_cast<uint8_t>(c - '0') < 10) | (c == '_') | (c == '-') | (c == '.');
+}
 
-// Looks at the last place where a run that begins at `begin` would have to reach, and goes back from there: most bytes are never read.
+// Whether 14 characters of a run stand together, by doubling: one, two, four, eight, fourteen. Loops of one length over a window, which
+// the compiler turns into vector instructions for the machine at hand.
+__attribute__((target_clones("avx2", "default"))) bool window_has_run(const char* text) {
+  uint8_t together[kWindow + 32] = {};
+  for (size_t i = 0; i < kWindow; ++i) together[i] = in_run(text[i]);
+  for (size_t i = 0; i < kWindow; ++i) together[i] &= together[i + 1];
+  for (size_t i = 0; i < kWindow; ++i) together[i] &= together[i + 2];
+  for (size_t i = 0; i < kWindow; ++i) together[i] &= together[i + 4];
+  uint8_t any = 0;
+  for (size_t i = 0; i < kWindow; ++i) any |= together[i] & together[i + 6];
+  return any != 0;
+}
+
 bool has_long_run(std::string_view text) {
-  for (size_t begin = 0; begin + kLongRun <= text.size();) {
-    size_t i = begin + kLongRun;
-    while (i > begin && in_run(text[i - 1])) --i;
-    if (i == begin) return true;
-    begin = i;
+  size_t begin = 0;
+  for (; begin + kWindow <= text.size(); begin += kWindow - kLongRun + 1)
+    if (window_has_run(text.data() + begin)) return true;
+  for (size_t i = begin, run = 0; i < text.size(); ++i) {
+    run = in_run(text[i]) ? run + 1 : 0;
+    if (run == kLongRun) return true;
   }
   return false;
 }

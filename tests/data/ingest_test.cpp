@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/sha256.h"
+#include "data/duplicates.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
@@ -148,6 +149,32 @@ TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
   ASSERT_EQ(rows().size(), 7u);
   EXPECT_EQ(learnt(3), "mail a@b.de");
   EXPECT_TRUE(r.index.redactions.empty());
+}
+
+// Long texts are collapsed a window at a time: by the definition, wherever the white space falls.
+TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
+  const auto plainly = [](const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+      const bool blank = c == ' ' || (c >= '\t' && c <= '\r');
+      if (!blank) out += c;
+      else if (!out.empty() && out.back() != ' ') out += ' ';
+    }
+    if (!out.empty() && out.back() == ' ') out.pop_back();
+    return out;
+  };
+  std::string words;
+  while (words.size() < 1100) words += "word" + std::to_string(words.size()) + (words.size() % 3 ? " " : "-");
+  for (const std::string blank : {" ", "  ", "\n", " \t ", ""})
+    for (size_t at = 0; at < 600; ++at) {
+      std::string text = words;
+      text.insert(at, blank);
+      TrafficRecord record;
+      record.text = text;
+      std::string collapsed;
+      collapse_content(record, collapsed);
+      ASSERT_EQ(collapsed, std::string("t\1") + plainly(text) + std::string(1, '\0')) << at;
+    }
 }
 
 TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {

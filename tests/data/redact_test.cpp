@@ -121,6 +121,20 @@ TEST(Redact, CodeAndStoriesStayAsTheyAre) {
   EXPECT_TRUE(counts.empty());
 }
 
+// Texts are looked at in windows and around their digits only: a secret is found wherever it stands.
+TEST(Redact, FindsAtEveryPlaceOfALongText) {
+  std::string words;
+  while (words.size() < 900) words += "some words of no use; ";
+  for (const auto& [secret, tag] : {std::pair<std::string, std::string>{"AKIAABCDEFGHIJKLMNOP", "[KEY]"}, {"DE89 3704 0044 0532 0130 00", "[IBAN]"}, {"2001:db8:0:1::42", "[IP]"}, {"dead:beef:cafe:babe:dead:beef:cafe:babe", "[IP]"},
+                                    {"GB29 NWBK 6016 1331 9268 19", "[IBAN]"}, {"+49 171 1234567", "[PHONE]"}, {"a.b@c.example", "[EMAIL]"}})
+    for (size_t at = 0; at < 560; at += 7) {
+      std::string text = words + " at 9:00", expected = text;
+      text.insert(at, " " + secret + " ");
+      expected.insert(at, " " + tag + " ");
+      ASSERT_EQ(redacted(text), expected) << secret << " at " << at;
+    }
+}
+
 TEST(Redact, SeveralFindsAndOverlaps) {
   EXPECT_EQ(redacted("a@b.de, c@d.org; 4111 1111 1111 1111 12/29"), "[EMAIL], [EMAIL]; [CARD] 12/29");
   EXPECT_EQ(redacted("DE89 3704 0044 0532 0130 00 IS MINE"), "[IBAN] IS MINE");
