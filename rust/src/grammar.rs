@@ -6,6 +6,7 @@ use std::sync::Arc;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
+use serde_json::{json, Value};
 
 use crate::token_bytes::token_bytes;
 use crate::tokenizer::HfTokenizer;
@@ -45,6 +46,17 @@ impl Vocabulary {
     }
 }
 
+/// Between two parts of JSON an indented line at most: a model that likes spaces would otherwise write them to the end of its answer.
+const WHITESPACE: &str = r" {1,20}|\r?\n[ \t]{0,20}";
+
+fn json_schema(text: &str) -> Result<Value, Failure> {
+    let mut schema: Value = serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?;
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
+    }
+    Ok(schema)
+}
+
 /// The parser after some tokens. Once it has ended, by an end-of-text token or because nothing can follow, further tokens are
 /// counted and not looked at.
 pub struct GrammarMatcher {
@@ -58,7 +70,7 @@ impl GrammarMatcher {
             return Err(Failure::limit(format!("{} bytes, at most {MAX_GRAMMAR_BYTES} are taken", text.len())));
         }
         let grammar = match kind {
-            0 => TopLevelGrammar::from_json_schema(serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?),
+            0 => TopLevelGrammar::from_json_schema(json_schema(text)?),
             1 => TopLevelGrammar::from_regex(text),
             _ => return Err(Failure::invalid(format!("grammar kind {kind}, expected 0 (JSON schema) or 1 (regular expression)"))),
         };

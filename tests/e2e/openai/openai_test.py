@@ -168,7 +168,7 @@ def check_sampling_options(server, name):
 
     schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "good": {"type": "boolean"}}, "required": ["name", "good"], "additionalProperties": False}
     for seed in range(6):
-        reply = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}], seed=seed, max_completion_tokens=120,
+        reply = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}], seed=seed, max_completion_tokens=300,
                                                response_format={"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}).choices[0]
         value = json.loads(reply.message.content)
         expect(list(value) == ["name", "good"] and len(value["name"]) <= 6 and isinstance(value["good"], bool) and reply.finish_reason == "stop", f"JSON of the schema: {value}")
@@ -176,7 +176,6 @@ def check_sampling_options(server, name):
         reply = ask(temperature=1, seed=5, extra_body={"guided_regex": "(cat|dog)( and (cat|dog)){2}", "speculative": speculative}).choices[0]
         expect(re.fullmatch("(cat|dog)( and (cat|dog)){2}", reply.text) and reply.finish_reason == "stop", f"a regular expression: {reply.text!r}")
     expect(ask(temperature=1, extra_body={"guided_choice": ["yes", "no"]}).choices[0].text in ("yes", "no"), "a choice")
-    fails(openai.BadRequestError, lambda: ask(extra_body={"guided_choice": ["x"], "bad_words": ["x"]}), 400, None, "no_token_left")
 
 
 def check_errors(server, name):
