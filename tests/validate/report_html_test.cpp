@@ -156,12 +156,14 @@ TEST(Report, PageShowsEveryPart) {
   const ValidationReport r = full_report();
   const std::string html = render_html(report_page(r, {{{0.7, {0.65, 0.75}, 2}, {0.7, {0.5, 0.9}, 1}}, {"a note <i>"}}));
   const Json charts = Json::parse(block(html, "charts"));
-  EXPECT_EQ(charts.size(), 5u);  // histogram, segments, positions, length, speed-up
+  EXPECT_EQ(charts.size(), 6u);  // histogram, segments, positions, length, speed-up against K and batch
   EXPECT_EQ(charts[1]["xNames"], Json({"</script>", "code"}));
   EXPECT_EQ(charts[2]["series"][0]["low"], Json({0.65, 0.5}));
   EXPECT_NEAR(charts[3]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
   EXPECT_EQ(charts[3]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
   EXPECT_EQ(charts[4]["series"][2]["y"], Json({nullptr, 1.25}));
+  EXPECT_EQ(charts[5]["xNames"], Json({"1", "4"}));
+  EXPECT_EQ(charts[5]["series"][0]["y"], Json({1.3, 1.0}));  // at batch 4 plain decoding or K = 1
   EXPECT_EQ(Json::parse(block(html, "result")), to_json(r));
   EXPECT_NE(html.find("a note &lt;i&gt;"), std::string::npos);
   EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
