@@ -4,28 +4,53 @@
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "base/error.h"
 #include "engine/kernels/ops.h"
 
 namespace specdec::model {
 namespace {
 
-class Incremental : public ::testing::TestWithParam<at::ScalarType> {
+// A small Llama, and what the families add to it, as much as possible in one model.
+DecoderConfig config_like(const std::string& kind) {
+  DecoderConfig c;
+  c.model_type = "llama";
+  c.vocab_size = 90, c.hidden_size = 192, c.intermediate_size = 500, c.num_layers = 3, c.num_heads = 6, c.num_kv_heads = 3, c.head_dim = 40;
+  c.layers.resize(3);
+  if (kind == "gemma") {
+    c.norm_offset = 1, c.norm_rounds_last = true, c.activation = Activation::kGeluTanh;
+    c.embedding_scale = 1.7, c.attention_scalar = 20, c.attention_soft_cap = 3, c.final_soft_cap = 5;
+    c.local_rope.theta = 100;
+    for (LayerConfig& layer : c.layers) layer.attention_out_norm = layer.mlp_out_norm = true, layer.qk_norm = QkNorm::kHead;
+    for (const size_t l : {size_t{0}, size_t{2}}) c.layers[l].window = 9, c.layers[l].rope = LayerRope::kLocal;
+  } else if (kind == "olmo") {
+    c.norm_rounds_last = true, c.rope.rotary_fraction = 0.5;
+    for (LayerConfig& layer : c.layers) {
+      layer.input_norm = layer.mlp_norm = false, layer.attention_out_norm = layer.mlp_out_norm = true;
+      layer.qk_norm = QkNorm::kProjection, layer.qkv_bias = true;
+    }
+    c.layers[1].rope = LayerRope::kNone;
+  } else if (kind == "experts") {
+    c.model_type = "qwen3_moe";
+    c.num_experts = 11, c.experts_per_token = 3, c.expert_intermediate_size = 70;
+    c.layers[0].experts = c.layers[2].experts = true, c.layers[2].window = 4;
+  }
+  return c;
+}
+
+class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*>> {
  protected:
-  Incremental() {
-    DecoderConfig c;
-    c.model_type = "llama";
-    c.vocab_size = 90, c.hidden_size = 192, c.intermediate_size = 500, c.num_layers = 3, c.num_heads = 6, c.num_kv_heads = 3, c.head_dim = 40;
-    c.layers.resize(3);
-    decoder = random_decoder(c, 11, at::kCPU, GetParam());
-    decoder.weights.visit(c, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 4 : 1); });
+  Incremental() : dtype(std::get<0>(GetParam())), decoder(random_decoder(config_like(std::get<1>(GetParam())), 11, at::kCPU, dtype)) {
+    decoder.weights.visit(decoder.config, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 4 : 1); });
     for (int i = 0; i < 200; ++i) ids.push_back((i * 37 + i / 7) % 90);
   }
-  KvCache cache() const { return KvCache(decoder.config, at::kCPU, GetParam()); }
+  KvCache cache() const { return KvCache(decoder.config, at::kCPU, dtype); }
   at::Tensor run(KvCache& kv, size_t from, size_t count, int64_t logits = -1) const {
     const SequencePart part{.cache = &kv, .tokens = std::span(ids).subspan(from, count), .num_logits = logits < 0 ? static_cast<int64_t>(count) : logits};
     return forward(decoder, std::span(&part, 1));
   }
+  at::ScalarType dtype;
   Decoder decoder;
   std::vector<int32_t> ids;
 };
@@ -38,7 +63,7 @@ TEST_P(Incremental, CpuPassAgreesWithTheReference) {
   kernels::force_reference(false);
   const double scale = slow.abs().max().item<double>();
   EXPECT_GT(scale, 1);
-  EXPECT_LT((fast - slow).abs().max().item<double>(), (GetParam() == at::kFloat ? 1e-5 : 4e-2) * scale);
+  EXPECT_LT((fast - slow).abs().max().item<double>(), (dtype == at::kFloat ? 1e-5 : 4e-2) * scale);
   EXPECT_EQ(fast.scalar_type(), at::kFloat);
 }
 
@@ -93,7 +118,7 @@ TEST_P(Incremental, TruncatedEqualsNeverDrafted) {
     const at::Tensor after = run(drafted, 60, 5), expected = run(plain, 60, 5);
     kernels::force_reference(false);
     if (forced) {  // ATen's products of 150 rows and of 31 round differently
-      EXPECT_TRUE(at::allclose(after, expected, 0, (GetParam() == at::kFloat ? 1e-5 : 4e-2) * expected.abs().max().item<double>()));
+      EXPECT_TRUE(at::allclose(after, expected, 0, (dtype == at::kFloat ? 1e-5 : 4e-2) * expected.abs().max().item<double>()));
     } else {
       EXPECT_TRUE(at::equal(after, expected));
     }
@@ -110,15 +135,18 @@ TEST_P(Incremental, ObserverSeesTheResidualStream) {
     forward(decoder, std::span(&part, 1), [&](int64_t layer, const at::Tensor& hidden) {
       layers.push_back(layer);
       (layer == 0 ? first : last) = hidden;
-      EXPECT_EQ(hidden.scalar_type(), GetParam());
+      EXPECT_EQ(hidden.scalar_type(), dtype);
     });
     kernels::force_reference(false);
     EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
-    EXPECT_TRUE(at::equal(first, decoder.weights.embed.index({at::tensor({ids[0], ids[1], ids[2], ids[3], ids[4]})})));
+    const at::Tensor scale = at::scalar_tensor(decoder.config.embedding_scale, at::kFloat).to(dtype);
+    EXPECT_TRUE(at::equal(first, decoder.weights.embed.index({at::tensor({ids[0], ids[1], ids[2], ids[3], ids[4]})}) * scale));
     KvCache other = cache();
-    const at::Tensor logits = at::linear(kernels::rms_norm(last, decoder.weights.norm, decoder.config.rms_norm_eps), decoder.weights.lm_head).to(at::kFloat);
+    const DecoderConfig& c = decoder.config;
+    at::Tensor logits = at::linear(kernels::rms_norm(last, decoder.weights.norm, {c.rms_norm_eps, c.norm_offset, c.norm_rounds_last}), decoder.weights.lm_head).to(at::kFloat);
+    if (c.final_soft_cap != 0) logits = kernels::soft_cap(logits, c.final_soft_cap);
     const at::Tensor expected = run(other, 0, 5);
-    EXPECT_LT((logits - expected).abs().max().item<double>(), (GetParam() == at::kFloat ? 1e-5 : 4e-2) * expected.abs().max().item<double>());
+    EXPECT_LT((logits - expected).abs().max().item<double>(), (dtype == at::kFloat ? 1e-5 : 4e-2) * expected.abs().max().item<double>());
   }
 }
 
@@ -129,8 +157,74 @@ TEST_P(Incremental, ObserversErrorComesOut) {
   EXPECT_EQ(kv.length(), 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Dtypes, Incremental, ::testing::Values(at::kFloat, at::kBFloat16),
-                         [](const auto& info) { return std::string(c10::toString(info.param)); });
+// Branches of a tree in one pass, deeper than a window of 4 and of 9: each is the branch alone, bit for bit.
+TEST_P(Incremental, BranchesEqualTheirChains) {
+  const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);  // two chains from a common root: 0, 1 3 5 … and 2 4 6 …
+  const auto count = static_cast<int64_t>(nodes.size());
+  SequencePart tree{.tokens = nodes, .num_logits = count, .tree_mask = at::zeros({count, count}, at::kBool)};
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t j = i; j > 0; j -= 2) tree.tree_mask[i][j] = true;
+    tree.tree_mask[i][0] = true;
+    tree.positions.push_back(21 + (i + 1) / 2);
+  }
+  KvCache kv = cache();
+  run(kv, 0, 21, 0);
+  tree.cache = &kv;
+  const at::Tensor together = forward(decoder, std::span(&tree, 1));
+  for (const int64_t first : {1, 2}) {
+    std::vector<int32_t> chain = {nodes[0]};
+    std::vector<int64_t> rows = {0};
+    for (int64_t i = first; i < count; i += 2) chain.push_back(nodes[static_cast<size_t>(i)]), rows.push_back(i);
+    KvCache own = cache();
+    run(own, 0, 21, 0);
+    const SequencePart part{.cache = &own, .tokens = chain, .num_logits = static_cast<int64_t>(chain.size())};
+    EXPECT_TRUE(at::equal(forward(decoder, std::span(&part, 1)), together.index({at::tensor(rows)}))) << first;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Incremental,
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values("llama", "gemma", "olmo", "experts")),
+                         [](const auto& info) { return std::string(c10::toString(std::get<0>(info.param))) + "_" + std::get<1>(info.param); });
+
+// The scaling of longrope changes at 24 tokens: whatever crosses the border together is the same as token by token.
+TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
+  DecoderConfig c = config_like("llama");
+  c.rope = {.kind = RopeConfig::Kind::kLongRope, .original_max_position = 24, .attention_factor = 1.2};
+  for (int i = 0; i < 20; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
+  Decoder decoder = random_decoder(c, 11, at::kCPU, at::kFloat);
+  decoder.weights.visit(c, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 4 : 1); });
+  std::vector<int32_t> ids;
+  for (int i = 0; i < 40; ++i) ids.push_back((i * 37 + i / 7) % 90);
+  const auto run = [&](KvCache& kv, size_t from, size_t count, int64_t logits) {
+    const SequencePart part{.cache = &kv, .tokens = std::span(ids).subspan(from, count), .num_logits = logits};
+    return forward(decoder, std::span(&part, 1));
+  };
+  KvCache one(c, at::kCPU, at::kFloat);
+  std::vector<at::Tensor> rows;
+  for (size_t i = 0; i < 40; ++i) rows.push_back(run(one, i, 1, 1));
+  const at::Tensor alone = at::cat(rows);
+  for (const size_t count : {3, 7, 16, 40}) {
+    KvCache kv(c, at::kCPU, at::kFloat);
+    std::vector<at::Tensor> parts;
+    for (size_t at = 0; at < 40; at += count) parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
+    EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
+  }
+  // Dropped below the border and continued, beside a neighbour that stays short and one that is long.
+  KvCache first(c, at::kCPU, at::kFloat), second(c, at::kCPU, at::kFloat), third(c, at::kCPU, at::kFloat);
+  run(first, 0, 30, 1), run(second, 0, 10, 0), run(third, 0, 35, 0);
+  first.truncate(21);
+  std::vector<SequencePart> parts = {{.cache = &first, .tokens = std::span(ids).subspan(21, 6), .num_logits = 6},
+                                     {.cache = &second, .tokens = std::span(ids).subspan(10, 2), .num_logits = 2},
+                                     {.cache = &third, .tokens = std::span(ids).subspan(35, 1), .num_logits = 1}};
+  std::vector<int64_t> layers;
+  at::Tensor last;
+  const auto observer = [&](int64_t layer, const at::Tensor& hidden) { layers.push_back(layer), last = hidden; };
+  const at::Tensor expected = at::cat({alone.narrow(0, 21, 6), alone.narrow(0, 10, 2), alone.narrow(0, 35, 1)});
+  EXPECT_TRUE(at::equal(forward(decoder, parts, observer), expected));
+  EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
+  const at::Tensor from_states = at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
+  EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
+}
 
 TEST(BadParts, AreErrors) {
   DecoderConfig c;
