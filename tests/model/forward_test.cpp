@@ -63,7 +63,10 @@ TEST_P(Incremental, CpuPassAgreesWithTheReference) {
   kernels::force_reference(false);
   const double scale = slow.abs().max().item<double>();
   EXPECT_GT(scale, 1);
-  EXPECT_LT((fast - slow).abs().max().item<double>(), (dtype == at::kFloat ? 1e-5 : 4e-2) * scale);
+  // In bf16 a router near a tie may take another expert on one of the two: such a row is another one from there on.
+  const bool routed = decoder.config.num_experts != 0 && dtype != at::kFloat;
+  const at::Tensor errors = std::get<0>((fast - slow).abs().max(-1)), wrong = errors >= (dtype == at::kFloat ? 1e-5 : 4e-2) * scale;
+  EXPECT_LE(wrong.sum().item<int64_t>(), routed ? 6 : 0) << errors.max().item<double>() << " of " << scale;
   EXPECT_EQ(fast.scalar_type(), at::kFloat);
 }
 
@@ -189,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Models, Incremental,
 // The scaling of longrope changes at 24 tokens: whatever crosses the border together is the same as token by token.
 TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   DecoderConfig c = config_like("llama");
-  c.rope = {.kind = RopeConfig::Kind::kLongRope, .original_max_position = 24, .attention_factor = 1.2};
+  c.rope.kind = RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
   for (int i = 0; i < 20; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
   Decoder decoder = random_decoder(c, 11, at::kCPU, at::kFloat);
   decoder.weights.visit(c, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 4 : 1); });
