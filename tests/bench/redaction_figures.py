@@ -147,7 +147,7 @@ def judge(kind, text):
     if kind == "iban":
         return iban.is_valid(text)
     if kind == "card":
-        return luhn.is_valid(re.sub(r"\D", "", text))
+        return luhn.is_valid(re.sub(r"\D", "", text)) and all(len(g) >= 3 for g in re.split(r"\D", text))
     if kind == "ip":
         try:
             ipaddress.ip_address(text)
@@ -155,6 +155,8 @@ def judge(kind, text):
         except ValueError:
             return False
     if kind == "phone":
+        if re.fullmatch(r"([01]\d|2[0-3])[0-5]\d-([01]\d|2[0-3])[0-5]\d", text):
+            return False  # hours
         for region in ("US", "GB", "DE", "FR"):
             try:
                 if phonenumbers.is_possible_number(phonenumbers.parse(text, region)):

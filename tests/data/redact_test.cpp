@@ -108,7 +108,7 @@ TEST(Redact, PrecisionOnHardNegatives) {
            "1,234,567,890", "4111 1111 1111 1112", "1767225600123", "DE89 3704 0044 0532 0130 01", "DE8937040044", "std::vector<int>", "ab::cd", "a::b::c",
            "for (int i = 0; i < 100000000; ++i)", "f(x) = 12345678 + 87654321", "#ff00aa", "sk-short", "@app.route", "a @ b", "page 100-200", "1000-2000-3000",
            "eyJhbGciOi", "127.0.0.1:8000", "0.0.0.0", "::1", "256.300.1.1", "1.2.3", "1.2.3.4.5", "550e8400-e29b-41d4-a716-446655440000", "ISBN 978-3-16-148410-0",
-           "10 / 2 = 5", "$100 200 300", "007", "from 01/2024 to 12/2025", "0x7fff5fbff8c0", "9007199254740993", "a_4111111111111111_b", "00:11:22:33:44:55"})
+           "10 / 2 = 5", "$100 200 300", "007", "from 01/2024 to 12/2025", "0x7fff5fbff8c0", "9007199254740993", "a_4111111111111111_b", "5-1-12-9-20-25 9-19 1-14 9", "00:11:22:33:44:55"})
     EXPECT_EQ(redacted(text), text);
 }
 
@@ -138,6 +138,8 @@ TEST(Redact, FindsAtEveryPlaceOfALongText) {
 TEST(Redact, SeveralFindsAndOverlaps) {
   EXPECT_EQ(redacted("a@b.de, c@d.org; 4111 1111 1111 1111 12/29"), "[EMAIL], [EMAIL]; [CARD] 12/29");
   EXPECT_EQ(redacted("DE89 3704 0044 0532 0130 00 IS MINE"), "[IBAN] IS MINE");
+  EXPECT_EQ(redacted("phone=+447400122830 or 01 234564092"), "phone=[PHONE] or [PHONE]");
+  EXPECT_EQ(redacted("3782 822463 10005, 378282246310005"), "[CARD], [CARD]");
   EXPECT_EQ(redacted("müller.jörg@firma-süd.de"), "[EMAIL]");
   EXPECT_EQ(redacted(""), "");
 }
