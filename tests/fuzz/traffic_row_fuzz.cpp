@@ -47,9 +47,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   RowOptions options;
-  const size_t formats = traffic_formats().size();
-  const size_t format = bytes[0] % 32;  // most inputs are read as what they look like
-  options.format = format < formats ? &traffic_formats()[format] : nullptr;
+  const size_t format = bytes[0] % 32;  // 0 and the many over the table: as what the row looks like
+  options.format = format >= 1 && format <= traffic_formats().size() ? &traffic_formats()[format - 1] : nullptr;
   options.instructions_as_chat = bytes[0] & 32;
   options.domain_field = bytes[0] & 64 ? "metadata.team" : "";
   const ParsedLine line = parse_line(text, options);
