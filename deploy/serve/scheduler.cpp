@@ -86,7 +86,8 @@ void Scheduler::join() {
       joining_ = nullptr;
       continue;
     }
-    const auto prompt_tokens = static_cast<int64_t>(joining_->prompts[next_choice_ / static_cast<size_t>(joining_->n)].size());
+    const bool shared = sibling(*joining_, next_choice_) != nullptr;
+    const auto prompt_tokens = shared ? 0 : static_cast<int64_t>(joining_->prompts[next_choice_ / static_cast<size_t>(joining_->n)].size());
     // Others must not wait for more than one long prompt between two of their tokens.
     if (!idle && !first && prompt_tokens > budget) return;
     budget -= prompt_tokens;
@@ -95,6 +96,15 @@ void Scheduler::join() {
     if (++next_choice_ == joining_->choices()) joining_ = nullptr;
     if (start(std::move(sequence))) metrics_.started(prompt_tokens);
   }
+}
+
+// A running answer to the same prompt of the same request, whose prompt need not be run again. None where the prompt is scored.
+const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
+  if (request.echo && request.logprobs >= 0) return nullptr;
+  const size_t n = static_cast<size_t>(request.n);
+  for (const auto& active : active_)
+    if (active->request.get() == &request && active->choice / n == choice / n && !active->ended) return active.get();
+  return nullptr;
 }
 
 bool Scheduler::start(std::unique_ptr<Active> sequence) {
@@ -108,6 +118,7 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
   spec.rules = request.rules;
   spec.logprobs = request.logprobs;
   spec.speculate = request.speculate;
+  if (const Active* same = sibling(request, sequence->choice)) spec.same_prompt = same->key;
   ChoiceEvent echoed;
   if (request.echo && request.logprobs >= 0) spec.prompt_logprobs = &echoed.logprobs;
   try {

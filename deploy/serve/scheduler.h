@@ -54,6 +54,7 @@ class Scheduler {
   struct Active;
   void leave();
   void join();
+  const Active* sibling(const GenerationRequest& request, size_t choice) const;
   bool start(std::unique_ptr<Active> sequence);
   void echo(Active& sequence, ChoiceEvent event);
   void step();

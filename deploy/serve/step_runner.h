@@ -23,6 +23,7 @@ struct SequenceSpec {
   int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
   std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted
   bool speculate = true;
+  SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be run again; -1: none
 };
 
 struct StepResult {

@@ -30,6 +30,8 @@ class CausalModel {
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
   virtual SequenceId open() = 0;
+  // A new sequence whose cache holds the first `length` tokens of another, at most as many as that has.
+  virtual SequenceId fork(SequenceId sequence, int64_t length) = 0;
   virtual void close(SequenceId sequence) = 0;
   virtual int64_t length(SequenceId sequence) const = 0;
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
@@ -44,6 +46,7 @@ class ForwardingModel : public CausalModel {
   int64_t vocab_size() const override { return model_.vocab_size(); }
   int64_t max_length() const override { return model_.max_length(); }
   SequenceId open() override { return model_.open(); }
+  SequenceId fork(SequenceId sequence, int64_t length) override { return model_.fork(sequence, length); }
   void close(SequenceId sequence) override { model_.close(sequence); }
   int64_t length(SequenceId sequence) const override { return model_.length(sequence); }
   void truncate(SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }

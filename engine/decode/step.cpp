@@ -56,7 +56,7 @@ Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, cons
 
 Stepper::~Stepper() = default;
 
-void Stepper::start(Sequence& s, int64_t chunk) {
+void Stepper::start(Sequence& s, int64_t chunk, const Sequence* same_prompt) {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   if (n == 0) throw Error(ErrorKind::kData, "the prompt has no tokens: give at least one (BOS)");
   if (n >= target_.max_length())
@@ -67,13 +67,22 @@ void Stepper::start(Sequence& s, int64_t chunk) {
       throw Error(ErrorKind::kData, "token id " + std::to_string(id) + " of the prompt is outside the vocabulary of " +
                                         std::to_string(target_.vocab_size()));
   s.remaining = std::min(s.remaining, target_.max_length() - n);
-  s.target_id = target_.open();
   try {
+    if (same_prompt && same_prompt->target_id >= 0 && !s.prompt_logprobs) return copy_prompt(s, *same_prompt);
+    s.target_id = target_.open();
     read_prompt(s, s.prompt_logprobs ? std::min(chunk, kScoredChunk) : chunk);
   } catch (...) {
     finish(s);
     throw;
   }
+}
+
+void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
+  const int64_t n = static_cast<int64_t>(s.tokens.size());
+  if (from.tokens.size() < s.tokens.size() || !std::equal(s.tokens.begin(), s.tokens.end(), from.tokens.begin()))
+    throw Error(ErrorKind::kInternal, "start: the other sequence has another prompt");
+  s.target_id = target_.fork(from.target_id, n - 1);
+  if (from.draft_id >= 0) s.draft_id = draft_->fork(from.draft_id, std::min(draft_->length(from.draft_id), n - 1));
 }
 
 void Stepper::read_prompt(Sequence& s, int64_t chunk) {

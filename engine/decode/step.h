@@ -61,7 +61,8 @@ class Stepper {
   // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`); `remaining` is cut to what the
   // target's max_length leaves. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no
   // room for a token. A draft with a shorter max_length is used as far as it reaches.
-  void start(Sequence& sequence, int64_t chunk = 512);
+  // same_prompt: a sequence that runs and whose tokens begin with these; its caches are copied instead of running the prompt.
+  void start(Sequence& sequence, int64_t chunk = 512, const Sequence* same_prompt = nullptr);
   // Drafts, verifies and commits once for every sequence; each emits at least one token. A draft that fails costs its
   // sequence the draft, nothing else. If the target's pass throws, every sequence is as before the step; if the rows of some
   // sequences cannot be sampled, those get `failure`, the others are committed, and the first failure is thrown at the end.
@@ -83,6 +84,7 @@ class Stepper {
   void verify_greedy(Slot& slot);
   void verify_sampled(Slot& slot);
   void read_prompt(Sequence& sequence, int64_t chunk);
+  void copy_prompt(Sequence& sequence, const Sequence& from);
   void commit(Slot& slot);
   void roll_back(Slot& slot);
 

@@ -46,6 +46,26 @@ struct RealModels : ::testing::Test {
   SystemClock clock;
 };
 
+// A fork has its own memory: both go on as if the other were not there.
+TEST_F(RealModels, AForkIsTheSequenceItCameFrom) {
+  LogitRows rows;
+  const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 30, 12}, other = {99, 5}, same = {12};
+  const SequenceId from = target->open();
+  target->extend(std::vector<Extension>{{from, prompt, 1}}, rows);
+  const std::vector<float> expected(rows.row(0).begin(), rows.row(0).end());
+  const SequenceId fork = target->fork(from, 6);
+  EXPECT_EQ(target->length(fork), 6);
+  target->extend(std::vector<Extension>{{from, other, 0}}, rows);
+  target->extend(std::vector<Extension>{{fork, same, 1}}, rows);
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(rows.row(0)[i], expected[i]) << "token " << i;
+  target->close(from);
+  target->truncate(fork, 6);
+  target->extend(std::vector<Extension>{{fork, same, 1}}, rows);
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_EQ(rows.row(0)[i], expected[i]) << "token " << i;
+  EXPECT_THROW(target->fork(fork, 8), Error);
+  EXPECT_EQ(target->length(target->fork(fork, 0)), 0);
+}
+
 TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   const GenerateResult plain = run(0, 0, 0, 256);
   ASSERT_EQ(plain.tokens.size(), 256u);

@@ -29,6 +29,11 @@ class Model final : public CausalModel {
     caches_[next_];
     return next_++;
   }
+  SequenceId fork(SequenceId id, int64_t length) override {
+    if (length < 0 || length > this->length(id)) throw std::logic_error("fork of more than the cache holds");
+    caches_[next_].assign(caches_.at(id).begin(), caches_.at(id).begin() + length);
+    return next_++;
+  }
   void close(SequenceId id) override {
     if (caches_.erase(id) != 1) throw std::logic_error("closed twice");
   }

@@ -12,6 +12,8 @@ namespace specdec::deploy {
 
 namespace {
 
+constexpr int64_t kPromptChunk = 512;
+
 bool of_the_request(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -84,7 +86,8 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.prompt_logprobs = spec.prompt_logprobs != nullptr;
   s.remaining = spec.max_tokens;
   const double started = clock_.seconds(), target_before = target_->seconds;
-  stepper_.start(s);
+  const auto same = running_.find(spec.same_prompt);
+  stepper_.start(s, kPromptChunk, same == running_.end() ? nullptr : &same->second->sequence);
   prompt_seconds_ += clock_.seconds() - started;
   prompt_target_seconds_ += target_->seconds - target_before;
   if (spec.prompt_logprobs) *spec.prompt_logprobs = std::move(s.prompt_positions);

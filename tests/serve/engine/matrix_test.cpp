@@ -128,6 +128,19 @@ TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {
   EXPECT_EQ(server.ask({{"prompt", "abc"}, {"max_tokens", 0}}).status, 400);
 }
 
+TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
+  ToyServer server({3, VerifyRule::kToken});
+  size_t prompt_tokens = 0;
+  server.target.before_pass = [&prompt_tokens](std::span<const decode::Extension> extensions) {
+    for (const decode::Extension& e : extensions) prompt_tokens += e.num_logits == 0 ? e.tokens.size() : 0;
+  };
+  const Json reply = server.complete({{"prompt", {"abcdabcd", "dcba"}}, {"n", 6}, {"max_tokens", 5}, {"seed", 2}});
+  EXPECT_EQ(reply["choices"].size(), 12u);
+  EXPECT_EQ(prompt_tokens, 8u + 4u) << "BOS and letters but the last, of two prompts";
+  const Json alone = server.complete({{"prompt", "dcba"}, {"n", 6}, {"max_tokens", 5}, {"seed", 2}});
+  for (size_t i = 0; i < 6; ++i) EXPECT_EQ(reply["choices"][6 + i]["text"], alone["choices"][i]["text"]);
+}
+
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
   for (int i = 0; i < 40; ++i) {  // more than the failures in a row that mean a broken device

@@ -103,6 +103,55 @@ TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
   EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
 }
 
+// Started together, and when the other is on its way already: the prompt is run once, and every text is what it is alone.
+TEST(StepperRunner, AnswersToOnePromptShareIt) {
+  const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
+  const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
+    SequenceSpec spec;
+    spec.prompt = prompt;
+    spec.max_tokens = 30;
+    spec.seed = seed;
+    spec.same_prompt = same;
+    const SequenceKey key = b.runner.start(spec);
+    b.left[key] = spec.max_tokens;
+    return key;
+  };
+  Bench shared;
+  size_t longest_target = 0, longest_draft = 0;
+  const SequenceKey first = start(shared, 1, -1);
+  const auto watch = [](size_t& longest) {
+    return [&longest](std::span<const decode::Extension> extensions) {
+      for (const decode::Extension& e : extensions) longest = std::max(longest, e.tokens.size());
+    };
+  };
+  shared.target.before_pass = watch(longest_target);
+  start(shared, 2, first);
+  EXPECT_EQ(longest_target, 0u) << "the prompt was run again";
+  for (int step = 0; step < 3; ++step) {
+    std::vector<StepResult> results(1);
+    shared.runner.step({&first, 1}, results);
+    auto& out = shared.answers[first];
+    out.insert(out.end(), results[0].emitted.begin(), results[0].emitted.end());
+    shared.left[first] -= static_cast<int64_t>(results[0].emitted.size());
+  }
+  shared.draft.before_pass = watch(longest_draft);
+  start(shared, 3, first);
+  EXPECT_LE(longest_target, 9u);
+  start(shared, 4, 12345);  // no such sequence (any more): the prompt is run
+  EXPECT_EQ(longest_target, prompt.size() - 1);
+  longest_target = 0;
+  shared.run();
+  EXPECT_LE(longest_target, 9u);
+  EXPECT_EQ(longest_draft, prompt.size()) << "the draft of 2 and 4 reads it by itself, that of 3 does not";
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    Bench alone;
+    start(alone, seed, -1);
+    alone.run();
+    EXPECT_EQ(shared.answers[static_cast<SequenceKey>(seed - 1)], alone.answers[0]) << "seed " << seed;
+  }
+  EXPECT_EQ(shared.target.open_sequences() + shared.draft.open_sequences(), 0u);
+}
+
 TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
   Bench b;
   fail_on_poison(b.target);
