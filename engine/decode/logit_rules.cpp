@@ -12,6 +12,21 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
+// A word of 32 tokens at a time: inside a string nearly all are allowed, elsewhere nearly none.
+void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
+  for (size_t word = 0; word < allowed.size(); ++word) {
+    const uint32_t bits = allowed[word];
+    if (bits == ~0u) continue;
+    const std::span<float> part = logits.subspan(32 * word, std::min<size_t>(32, logits.size() - 32 * word));
+    if (bits == 0) {
+      std::fill(part.begin(), part.end(), kForbidden);
+      continue;
+    }
+    for (size_t i = 0; i < part.size(); ++i)
+      if (!(bits >> i & 1)) part[i] = kForbidden;
+  }
+}
+
 void require(bool holds, const std::string& what, const std::string& expected) {
   if (!holds) throw Error(ErrorKind::kUsage, what + ": expected " + expected);
 }
@@ -119,9 +134,7 @@ std::span<const uint32_t> LogitState::mask(size_t vocab) {
 bool LogitState::apply(std::span<float> logits) {
   bool masked = false;
   if (constraint_) {
-    const std::span<const uint32_t> bits = mask(logits.size());
-    for (size_t i = 0; i < logits.size(); ++i)
-      if (!(bits[i / 32] >> (i % 32) & 1)) logits[i] = kForbidden;
+    forbid(mask(logits.size()), logits);
     masked = true;
   }
   for (const auto& word : rules_.bad_words)

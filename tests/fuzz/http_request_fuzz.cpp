@@ -34,6 +34,14 @@ void try_body(std::string_view body) {
         request.stop.size() > limits.stop_strings || !(request.sampling.temperature >= 0 && request.sampling.temperature <= 2) ||
         (endpoint == Endpoint::kChat) != !request.messages.empty())
       std::abort();
+    const specdec::decode::LogitRules& rules = request.rules;
+    if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words || request.logprobs < -1 || request.logprobs > limits.logprobs ||
+        !(rules.repetition_penalty > 0 && rules.repetition_penalty <= 2) || !(rules.presence_penalty >= -2 && rules.presence_penalty <= 2) ||
+        !(rules.frequency_penalty >= -2 && rules.frequency_penalty <= 2) ||
+        (request.grammar && (request.grammar->source.empty() || request.grammar->source.size() > limits.grammar_bytes)))
+      std::abort();
+    for (const auto& [id, value] : rules.bias)
+      if (id < 0 || !(value >= -100 && value <= 100)) std::abort();
     StopMatcher matcher(request.stop);
     matcher.push(body);
     matcher.finish();
