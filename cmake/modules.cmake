@@ -71,6 +71,9 @@ function(specdec_test name)
     set(M_TIMEOUT 600)
   endif()
   set_tests_properties(${name} PROPERTIES LABELS "${M_LABELS}" TIMEOUT ${M_TIMEOUT})
+  if(SPECDEC_SANITIZE STREQUAL "thread")
+    set_tests_properties(${name} PROPERTIES ENVIRONMENT "TSAN_OPTIONS=suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt")
+  endif()
 endfunction()
 
 set(SPECDEC_TEST_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)  # compiled more often than run
