@@ -74,6 +74,8 @@ def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=gr
     size = size or inputs
     groups = inputs // size
     zeros = np.full((groups, outputs), 2 ** (bits - 1)) if symmetric else random.integers(0, 2**bits, (groups, outputs))
+    if not symmetric:
+        zeros[0, :2] = 0  # the first format stores it as 2^bits - 1
     scales = (random.random((groups, outputs)) * 0.05 + 0.01).astype(np.float16)
     index = np.arange(inputs) // size
     if act_order:
