@@ -249,6 +249,7 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--domain", o->domain, "Tag of every row of this call")->group("Domains");
   sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\"); a.b looks inside a")->group("Domains");
   sub->add_option("--domain-rules", o->domain_rules, "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first that matches counts")->group("Domains");
+  sub->add_option("--domain-clusters", o->domain_clusters, "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their prompts; 0 = none")->capture_default_str()->group("Domains");
   sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")->group("Domains");
   sub->add_option("--tenant-field", o->tenant_field, "Field that holds the tenant (else what the format has: team, user, …)")->group("Domains");
   sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")->capture_default_str()->group("Domains");

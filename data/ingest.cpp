@@ -8,6 +8,7 @@
 #include "base/fingerprint.h"
 #include "base/sha256.h"
 #include "data/batch_join.h"
+#include "data/domain_clusters.h"
 #include "data/domain_rules.h"
 #include "data/duplicates.h"
 #include "data/record_line.h"
@@ -44,6 +45,7 @@ class TagTable {
     if (is_new) domains_.push_back(domain);
     return {tenant.empty() ? 0 : hash_key(tenant), at->second, holdout};
   }
+  uint32_t domain_index(const std::string& domain) { return add("", domain, false).domain; }
   const std::vector<std::string>& domains() const { return domains_; }
   void report(IngestReport& report) const {
     report.tenants = static_cast<int64_t>(tenants_.size());
@@ -122,6 +124,7 @@ class Ingest {
     rejects_ = std::make_unique<OutputFile>(directory / "rejects.jsonl");
     duplicates_ = std::make_unique<Duplicates>(directory, options_.dedup, options_.near_duplicates);
     batch_ = std::make_unique<BatchJoin>(directory);
+    if (options_.domain_clusters) clusters_ = std::make_unique<DomainClusters>(directory, options_.domain_clusters, options_.seed);
     const std::vector<std::string> sources = expand_sources(options_.sources);
     const auto size_of = [](const std::string& source) { return source == kStandardInput ? 0 : InputFile(source, ErrorKind::kData).size(); };
     for (const std::string& source : sources) total_bytes_ += size_of(source);
@@ -255,6 +258,10 @@ class Ingest {
       write_record(parsed, format, redactions, place);
     }
     const RowTags tags = tags_.add(parsed.tenant, record.domain, place.holdout);
+    if (tokenised && clusters_ && record.domain.empty()) {
+      clusters_->add(record);
+      clustered_rows_.push_back(static_cast<uint32_t>(row_tags_.size()));
+    }
     if (tokenised) row_tags_.push_back(tags);
     ++report.accepted;
     ++report.sources[place.row.source].accepted;
@@ -289,10 +296,23 @@ class Ingest {
     records_->write(line_);
   }
 
+  void tag_clusters() {
+    const std::vector<uint8_t> found = clusters_->assign();
+    for (size_t i = 0; i < found.size(); ++i) row_tags_[clustered_rows_[i]].domain = tags_.domain_index(DomainClusters::name(found[i]));
+    clusters_.reset();
+  }
+
+  TokenRow tagged_row(size_t index) const {
+    TokenRow row = spool_->read(index);
+    row.domain = tags_.domains()[row_tags_[index].domain];
+    return row;
+  }
+
   void write_shards(const fs::path& directory) {
     const SplitResult split = split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
     result_.split_rule = split.rule;
     for (size_t i = 0; i < row_tags_.size(); ++i) row_tags_[i].holdout = split.holdout[i];
+    if (clusters_) tag_clusters();
     const Selection selection = select_rows(row_tags_, tags_.domains(), {options_.tenant_cap, parse_mix(options_.mix), options_.seed});
     result_.report.capped = selection.capped;
     result_.report.thinned = selection.thinned;
@@ -300,8 +320,8 @@ class Ingest {
     const bool shuffle = options_.order == "shuffle";
     const std::vector<size_t> order = shuffle ? shuffled_order(spool_->size(), options_.seed) : std::vector<size_t>{};
     for (size_t i = 0; i < spool_->size(); ++i) {
-      if (split.holdout[i]) writer.add("holdout", spool_->read(i));
-      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r]) writer.add("train", spool_->read(r));
+      if (split.holdout[i]) writer.add("holdout", tagged_row(i));
+      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r]) writer.add("train", tagged_row(r));
     }
     result_.index.shards = writer.finish();
   }
@@ -316,6 +336,8 @@ class Ingest {
   std::unique_ptr<RowSpool> spool_;
   std::unique_ptr<Duplicates> duplicates_;
   std::unique_ptr<BatchJoin> batch_;
+  std::unique_ptr<DomainClusters> clusters_;
+  std::vector<uint32_t> clustered_rows_;   // indices of the rows in it
   std::vector<std::string> source_names_;  // as given
   KeySet seen_ids_;
   std::unordered_map<std::string, int64_t> repeated_ids_;

@@ -37,7 +37,20 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2
   return x ^ (x >> 31);
 }
 
-// One hash a word, in order.
+// The loop that the compiler turns into vector instructions, for the machine at hand.
+__attribute__((target_clones("avx2", "default"))) void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
+                                                                const uint32_t* __restrict b) {
+  for (size_t s = 0; s < n; ++s) {
+    const auto x = static_cast<uint32_t>(shingle[s] >> 32);
+    for (int i = 0; i < kMinHashes; ++i) {
+      const uint32_t h = a[i] * x + b[i];
+      least[i] = h < least[i] ? h : least[i];
+    }
+  }
+}
+
+}  // namespace
+
 std::vector<uint64_t> word_hashes(std::string_view text) {
   constexpr uint64_t kStart = 0xCBF29CE484222325ull, kPrime = 0x100000001B3ull;  // FNV-1a
   std::vector<uint64_t> words;
@@ -68,20 +81,6 @@ std::vector<uint64_t> word_hashes(std::string_view text) {
   end_word();
   return words;
 }
-
-// The loop that the compiler turns into vector instructions, for the machine at hand.
-__attribute__((target_clones("avx2", "default"))) void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
-                                                                const uint32_t* __restrict b) {
-  for (size_t s = 0; s < n; ++s) {
-    const auto x = static_cast<uint32_t>(shingle[s] >> 32);
-    for (int i = 0; i < kMinHashes; ++i) {
-      const uint32_t h = a[i] * x + b[i];
-      least[i] = h < least[i] ? h : least[i];
-    }
-  }
-}
-
-}  // namespace
 
 std::vector<uint64_t> shingles(std::string_view text) {
   const std::vector<uint64_t> words = word_hashes(text);

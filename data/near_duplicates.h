@@ -19,8 +19,10 @@ namespace specdec::data {
 inline constexpr int kMinHashes = 128, kBands = 16, kBandRows = kMinHashes / kBands, kShingleWords = 5;
 using MinHash = std::array<uint32_t, kMinHashes>;
 
-// Hashes of all runs of 5 words (of the whole text where it has fewer), with repeats. A word is a run of letters and digits, ASCII
-// letters in lower case, or one character from U+0800 on (scripts without spaces).
+// One hash a word, in order. A word is a run of letters and digits, ASCII letters in lower case, or one character from U+0800 on
+// (scripts without spaces).
+std::vector<uint64_t> word_hashes(std::string_view text);
+// Hashes of all runs of 5 words (of the whole text where it has fewer), with repeats.
 std::vector<uint64_t> shingles(std::string_view text);
 MinHash min_hash(const std::vector<uint64_t>& shingles);
 // Share of equal places: estimates the Jaccard similarity J of the sets of shingles with standard deviation sqrt(J (1 − J) / 128).

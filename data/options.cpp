@@ -1,6 +1,7 @@
 #include "data/options.h"
 
 #include "base/error.h"
+#include "data/domain_clusters.h"
 #include "data/row_parser.h"
 #include "data/selection.h"
 
@@ -22,11 +23,12 @@ bool one_of(const std::string& value, Names... names) {
 void validate(const IngestOptions& o) {
   if (o.sources.empty() && o.holdout_source.empty()) throw Error(ErrorKind::kUsage, "data ingest: give at least one file to read");
   if (o.format != "plain") parse_format_name(o.format);
-  require(!o.records || (o.mix.empty() && o.tenant_cap == 0 && o.max_length == 0 && o.holdout_source.empty()), "--records",
-          "no --mix, --tenant-cap, --max-length and --holdout-src beside it: they are for shards", "one of them");
+  require(!o.records || (o.mix.empty() && o.tenant_cap == 0 && o.domain_clusters == 0 && o.max_length == 0 && o.holdout_source.empty()), "--records",
+          "no --mix, --tenant-cap, --domain-clusters, --max-length and --holdout-src beside it: they are for shards", "one of them");
   require(o.records || !o.target.empty(), "--target", "a MODEL (only --records needs none)", "");
   require(o.tenant_cap >= 0, "--tenant-cap", "a number of rows >= 0 (0 = all)", std::to_string(o.tenant_cap));
   require(o.near_duplicates == 0 || (o.near_duplicates >= 0.5 && o.near_duplicates <= 1), "--near-duplicates", "0 (off) or a similarity from 0.5 to 1", std::to_string(o.near_duplicates));
+  require(o.domain_clusters == 0 || (o.domain_clusters >= 2 && o.domain_clusters <= kMaxDomainClusters), "--domain-clusters", "0 (none) or 2 … 64", std::to_string(o.domain_clusters));
   parse_mix(o.mix);
   require(o.holdout >= 0 && o.holdout <= 1, "--holdout", "a share from 0 to 1", std::to_string(o.holdout));
   require(o.holdout_count >= 0, "--holdout-count", "a number >= 0", std::to_string(o.holdout_count));

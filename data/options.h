@@ -23,6 +23,7 @@ struct IngestOptions {
   std::string holdout_rule = "auto";   // auto (time if every row has one, else hash) | time | hash | first
   std::string domain_field, domain;    // field with the tag (else "domain"); tag of every row of this call
   std::string domain_rules;            // file of rules for rows without a tag (data/domain_rules.h)
+  int domain_clusters = 0;             // groups of the rows that are still without a tag, 0 = none (data/domain_clusters.h)
   std::string tenant_field;            // field with the tenant (else what the format has)
   int64_t tenant_cap = 0;              // rows of one tenant in the training split, 0 = all
   std::string mix;                     // "chat=0.5,code=0.3": shares of the training split's rows

@@ -1,6 +1,8 @@
 #include "data/selection.h"
 
+#include "base/philox.h"
 #include "data/audit.h"
+#include "data/domain_clusters.h"
 #include "data/domain_rules.h"
 #include "tests/data/toy.h"
 
@@ -76,6 +78,64 @@ TEST(DomainRules, FirstMatchInItsPartCounts) {
   EXPECT_EQ(rules.tag(pair), "");
   for (const char* bad : {"", "# nothing\n", "code ```\n", ": x\n", "a in nowhere: x\n", "a: (\n", "a: (?=x)\n"}) EXPECT_THROW(DomainRules(s.write("bad", bad)), Error) << bad;
   EXPECT_THROW(DomainRules(s / "absent"), Error);
+}
+
+// Three kinds of prompts with words of their own and words in common.
+std::vector<std::pair<int, TrafficRecord>> kinds_of_prompts(int n) {
+  const std::vector<std::vector<std::string>> words = {{"function", "compile", "pointer", "loop", "array", "string"}, {"invoice", "refund", "order", "delivery", "parcel", "customer"}, {"triangle", "theorem", "prove", "integral", "sum", "angle"}};
+  PhiloxStream random(9, 0);
+  std::vector<std::pair<int, TrafficRecord>> rows;
+  for (int i = 0; i < n; ++i) {
+    const int kind = i % 6 < 3 ? 0 : i % 6 < 5 ? 1 : 2;
+    std::string prompt;
+    for (int w = 0; w < 12; ++w) prompt += w % 3 == 0 ? "please the a " : words[static_cast<size_t>(kind)][random.below(6)] + " ";
+    TrafficRecord r;
+    r.messages = {{"user", prompt}, {"assistant", "answer " + std::to_string(i)}};
+    rows.emplace_back(kind, r);
+  }
+  return rows;
+}
+
+TEST(DomainClusters, FindTheKindsAndNameThemBySize) {
+  const Scratch s;
+  const auto rows = kinds_of_prompts(1200);
+  for (const uint64_t seed : {1, 2, 3}) {
+    DomainClusters clusters(s.path(), 3, seed), again(s.path(), 3, seed);
+    for (const auto& [kind, r] : rows) clusters.add(r), again.add(r);
+    const std::vector<uint8_t> found = clusters.assign();
+    EXPECT_EQ(found, again.assign());
+    int right = 0;
+    for (size_t i = 0; i < rows.size(); ++i) right += found[i] == rows[i].first;
+    EXPECT_GE(right, 1180) << seed;
+  }
+  DomainClusters same(s.path(), 8, 1), none(s.path(), 8, 1);
+  for (int i = 0; i < 5; ++i) same.add(rows[0].second);
+  EXPECT_EQ(same.assign(), std::vector<uint8_t>(5, 0));
+  EXPECT_TRUE(none.assign().empty());
+}
+
+TEST(DomainClusters, IngestTagsOnlyWhatHasNoTag) {
+  const Scratch s;
+  std::string file;
+  for (const auto& [kind, r] : kinds_of_prompts(300)) {
+    Json row = {{"messages", Json::array()}};
+    for (const ChatMessage& m : r.messages) row["messages"].push_back({{"role", m.role}, {"content", m.content}});
+    if (kind == 2) row["domain"] = "maths";
+    file += row.dump() + "\n";
+  }
+  IngestOptions o = ingest_options(s.write("c.jsonl", file), make_toy_target(s / "target"), s / "out");
+  o.domain_clusters = 2;
+  o.mix = "cluster-1=0.5,cluster-2=0.5";
+  ingest(o, {});
+  const auto domains = data_stats(o.out).domains.at("train");
+  EXPECT_EQ(domains.size(), 2u);
+  EXPECT_NEAR(static_cast<double>(domains.at("cluster-1").rows), 100, 5);
+  EXPECT_EQ(domains.at("cluster-1").rows, domains.at("cluster-2").rows);
+  o.mix = "";
+  ingest(o, {});
+  EXPECT_EQ(data_stats(o.out).domains.at("train").at("maths").rows, 50);
+  o.domain_clusters = 1;
+  EXPECT_THROW(ingest(o, {}), Error);
 }
 
 std::string traffic(int n) {
