@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+
 #include "deploy/generate/model_argument.h"
 #include "tests/generate/real_models.h"
 
@@ -98,6 +101,57 @@ TEST_F(GenerateCommand, StaleDraftGeneratesNothing) {
   o.allow_stale = true;
   EXPECT_FALSE(run(o).stale);
   EXPECT_EQ(streamed.empty(), false);
+}
+
+// Each changes the text, keeps what it promises, and gives the same text with and without the draft.
+TEST_F(GenerateCommand, WhatTheAnswerMayBe) {
+  const GenerateOutput free = run(options());
+  const auto ruled = [&](const std::function<void(GenerateOptions&)>& change) {
+    GenerateOptions o = options();
+    o.speculation.k = 4;
+    change(o);
+    const GenerateOutput speculative = run(o);
+    o.speculation.k = 0;
+    EXPECT_EQ(run(o).text, speculative.text);
+    EXPECT_NE(speculative.text, free.text);
+    return speculative;
+  };
+  const int32_t first = free.result.tokens.at(3);
+  const auto biased = ruled([&](GenerateOptions& o) { o.logit_bias = {std::to_string(first) + "=-100"}; }).result.tokens;
+  EXPECT_EQ(std::count(biased.begin(), biased.end(), first), 0);
+  EXPECT_EQ(ruled([](GenerateOptions& o) { o.bad_words = {"there", "was"}; }).text.find("was"), std::string::npos);
+  ruled([](GenerateOptions& o) { o.presence_penalty = 2; });
+  ruled([](GenerateOptions& o) { o.frequency_penalty = 2; });
+  ruled([](GenerateOptions& o) { o.repetition_penalty = 1.9; });
+  const GenerateOutput matched = ruled([](GenerateOptions& o) { o.regex = "( cat| dog){3}!"; });
+  EXPECT_EQ(matched.result.finish_reason, "stop");
+  EXPECT_EQ(matched.text.back(), '!');
+  write_file_atomic(root / "schema.json", R"({"enum":[{"answer":42}]})");
+  const GenerateOutput json = ruled([&](GenerateOptions& o) {
+    o.json_schema_file = (root / "schema.json").string();
+    o.max_tokens = 150;  // this model writes all the white space that it may
+  });
+  EXPECT_EQ(Json::parse(json.text)["answer"], 42);
+}
+
+TEST_F(GenerateCommand, RulesOutOfRangeAreErrors) {
+  const auto kind = [&](const std::function<void(GenerateOptions&)>& change) {
+    GenerateOptions o = options();
+    change(o);
+    try {
+      run(o);
+    } catch (const Error& e) {
+      return e.kind();
+    }
+    return ErrorKind::kInternal;
+  };
+  for (const char* bias : {"5", "=1", "5=", "x=1", "5=1x", "-1=1", "512=1", "5=101", "5=nan"})
+    EXPECT_EQ(kind([&](GenerateOptions& o) { o.logit_bias = {bias}; }), ErrorKind::kUsage) << bias;
+  EXPECT_EQ(kind([](GenerateOptions& o) { o.presence_penalty = 2.1; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](GenerateOptions& o) { o.repetition_penalty = 0; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](GenerateOptions& o) { o.bad_words = {""}; }), ErrorKind::kUsage);
+  EXPECT_EQ(kind([](GenerateOptions& o) { o.regex = "("; }), ErrorKind::kData);
+  EXPECT_EQ(kind([&](GenerateOptions& o) { o.json_schema_file = (root / "absent.json").string(); }), ErrorKind::kData);
 }
 
 TEST_F(GenerateCommand, ContradictingOptions) {
