@@ -56,8 +56,9 @@ class Vocabulary {
   Vocabulary(const Vocabulary&) = delete;
   Vocabulary& operator=(const Vocabulary&) = delete;
 
-  // `source` describes whole texts: JSON (draft 2020-12, local $ref, white space of at most a line and its indentation) or Rust's regular expressions, at most 64 KiB. Bounded in time and
-  // memory. Throws Error(kData) for what is malformed, not supported, too costly, or satisfied by no text.
+  // `source` describes whole texts: JSON (draft 2020-12, local $ref, white space of a space or a line and its indentation) or Rust's
+  // regular expressions, at most 64 KiB. Bounded in time and memory. Throws Error(kData) for what is malformed, not supported, too
+  // costly, or satisfied by no text.
   std::shared_ptr<const Grammar> compile(GrammarKind kind, const std::string& source) const;
 
  private:

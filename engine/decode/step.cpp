@@ -82,7 +82,12 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   if (from.tokens.size() < s.tokens.size() || !std::equal(s.tokens.begin(), s.tokens.end(), from.tokens.begin()))
     throw Error(ErrorKind::kInternal, "start: the other sequence has another prompt");
   s.target_id = target_.fork(from.target_id, n - 1);
-  if (from.draft_id >= 0) s.draft_id = draft_->fork(from.draft_id, std::min(draft_->length(from.draft_id), n - 1));
+  if (from.draft_id < 0) return;
+  try {
+    s.draft_id = draft_->fork(from.draft_id, std::min(draft_->length(from.draft_id), n - 1));
+  } catch (const std::exception& e) {
+    log(LogLevel::kWarn, std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
+  }
 }
 
 void Stepper::read_prompt(Sequence& s, int64_t chunk) {

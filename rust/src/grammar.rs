@@ -46,8 +46,9 @@ impl Vocabulary {
     }
 }
 
-/// Between two parts of JSON an indented line at most: a model that likes spaces would otherwise write them to the end of its answer.
-const WHITESPACE: &str = r" {1,20}|\r?\n[ \t]{0,20}";
+/// Between two parts of JSON a space, or a new line and its indentation: a model that likes white space would otherwise write it to
+/// the end of its answer.
+const WHITESPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 fn json_schema(text: &str) -> Result<Value, Failure> {
     let mut schema: Value = serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?;

@@ -129,7 +129,7 @@ TEST_F(GenerateCommand, WhatTheAnswerMayBe) {
   write_file_atomic(root / "schema.json", R"({"enum":[{"answer":42}]})");
   const GenerateOutput json = ruled([&](GenerateOptions& o) {
     o.json_schema_file = (root / "schema.json").string();
-    o.max_tokens = 150;  // this model writes all the white space that it may
+    o.max_tokens = 150;  // this model likes white space
   });
   EXPECT_EQ(Json::parse(json.text)["answer"], 42);
 }

@@ -56,7 +56,7 @@ TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
   EXPECT_FALSE(taken(R"({"name":"Ada","age":36,"x":1})"));
   EXPECT_TRUE(taken("{\n    \"name\": \"Ada\",\n    \"age\": 36\n}"));
   EXPECT_FALSE(taken("{\n\n    \"name\": \"Ada\",\n    \"age\": 36\n}")) << "white space is a line and its indentation";
-  EXPECT_FALSE(taken("{" + std::string(21, ' ') + R"("name":"Ada","age":36})"));
+  EXPECT_FALSE(taken("{" + std::string(2, ' ') + R"("name":"Ada","age":36})"));
   EXPECT_TRUE(takes(bytes(), GrammarKind::kJsonSchema, R"({"type":"object"})", R"({"a":[1,{"b":null}],"c":-2.5e3})"));
 }
 
