@@ -2,8 +2,6 @@
 
 #include <simdjson.h>
 
-#include "data/utf8.h"
-
 namespace specdec::data {
 
 namespace {
@@ -11,7 +9,7 @@ namespace {
 // simdjson's buffers grow with the longest row and stay: longer rows are rare and take the slow parser.
 constexpr size_t kFastRowBytes = 1 << 20;
 
-// False for what parse_json refuses and simdjson does not: a key given twice, and "\udc00" alone, which becomes invalid UTF-8.
+// False for what parse_json refuses and simdjson does not: a key given twice.
 bool copy_value(const simdjson::dom::element& from, Json& to) {
   using simdjson::dom::element_type;
   switch (from.type()) {
@@ -19,7 +17,6 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       to = Json::object();
       Json::object_t& object = to.get_ref<Json::object_t&>();
       for (const auto& [key, value] : simdjson::dom::object(from)) {
-        if (!is_valid_utf8(key)) return false;
         const auto [at, is_new] = object.try_emplace(std::string(key));
         if (!is_new || !copy_value(value, at->second)) return false;
       }
@@ -35,9 +32,8 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       return true;
     }
     case element_type::STRING: {
-      const std::string_view text(from);
-      to = std::string(text);
-      return is_valid_utf8(text);
+      to = std::string(std::string_view(from));
+      return true;
     }
     case element_type::INT64: {
       const int64_t n(from);

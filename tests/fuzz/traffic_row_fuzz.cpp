@@ -54,10 +54,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   const ParsedLine line = parse_line(text, options);
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
-  // Half of a batch with a good other half.
-  check(parse_batch_pair(text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})", options));
-  check(parse_batch_pair(R"({"custom_id":"a","body":{"messages":[{"role":"user","content":"q"}]}})", text, options));
-  check(parse_document(text));
+  if (bytes[0] & 128) {  // half of a batch with a good other half, and a document
+    check(parse_batch_pair(text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})", options));
+    check(parse_batch_pair(R"({"custom_id":"a","body":{"messages":[{"role":"user","content":"q"}]}})", text, options));
+    check(parse_document(text));
+  }
   parse_time(text);
   return 0;
 }
