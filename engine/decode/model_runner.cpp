@@ -28,15 +28,7 @@ class ModelRunner final : public CausalModel {
   }
   SequenceId fork(SequenceId sequence, int64_t length) override {
     c10::InferenceMode guard;
-    const model::KvCache& from = find(sequence);
-    const at::Tensor& embed = decoder_->weights.embed;
-    model::KvCache copy(decoder_->config, embed.device(), embed.scalar_type());
-    if (length < 0 || length > from.length())
-      throw Error(ErrorKind::kInternal, "fork of " + std::to_string(length) + " tokens from a cache of " + std::to_string(from.length()));
-    const auto rows = [length](const at::Tensor& side) { return side.narrow(1, 0, length).transpose(0, 1); };
-    for (int64_t layer = 0; length > 0 && layer < decoder_->config.num_layers; ++layer) copy.append(layer, rows(from.keys(layer)), rows(from.values(layer)));
-    copy.commit(length);
-    caches_.emplace(next_, std::move(copy));
+    caches_.emplace(next_, find(sequence).prefix(length));
     return next_++;
   }
   void close(SequenceId sequence) override { caches_.erase(sequence); }

@@ -20,6 +20,14 @@ void KvCache::truncate(int64_t length) {
   length_ = length;
 }
 
+KvCache KvCache::prefix(int64_t length) const {
+  KvCache out = *this;
+  out.truncate(length);
+  out.capacity_ = 0;  // of its own: reserve() copies what is kept, the first write allocates where nothing is
+  out.reserve(length);
+  return out;
+}
+
 void KvCache::set_stretch(int64_t stretch) {
   if (length_ != 0 && stretch != stretch_) throw Error(ErrorKind::kInternal, "cache holds tokens of another scaling");
   stretch_ = stretch;

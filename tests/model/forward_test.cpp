@@ -228,6 +228,13 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
   const at::Tensor from_states = at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
+  // A copy of the beginning knows its tokens and its scaling: it goes on below the border and beyond, and so does what it came from.
+  for (const int64_t length : {0, 20, 30}) {
+    KvCache copy = third.prefix(length);
+    EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;
+  }
+  EXPECT_TRUE(at::equal(run(third, 36, 4, 4), alone.narrow(0, 36, 4)));
+  EXPECT_THROW(third.prefix(41), Error);
 }
 
 TEST(BadParts, AreErrors) {
