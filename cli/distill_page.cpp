@@ -122,8 +122,7 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
 Page distill_page(const Json& result, const std::map<std::string, Curve>& curves) {
   Page page;
   page.title = "Draft training";
-  page.verdict = result.value("verdict", "");
-  for (char& c : page.verdict) c = c == '_' ? ' ' : c;
+  page.verdict = deploy::readable(result.value("verdict", ""));
   page.verdict_class = page.verdict == "improved" ? "good" : "open";
   page.reason = result.value("reason", "");
   page.data = result;

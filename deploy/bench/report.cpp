@@ -202,9 +202,7 @@ Json to_json(const BenchResult& r) {
 Page bench_page(const BenchResult& r) {
   Page page;
   page.title = "Normal against speculative decoding";
-  std::string verdict = r.verdict;
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  page.verdict = verdict;
+  page.verdict = readable(r.verdict);
   page.verdict_class = r.verdict == "faster" ? "good" : r.verdict == "inconclusive" ? "open" : "bad";
   page.reason = r.reason;
   page.data = to_json(r);
@@ -240,9 +238,7 @@ Page bench_page(const BenchResult& r) {
 }
 
 std::string bench_text(const BenchResult& r) {
-  std::string verdict = r.verdict;
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  std::string out = verdict + ": " + r.reason + "\n\n";
+  std::string out = readable(r.verdict) + ": " + r.reason + "\n\n";
   size_t width = 6;
   for (const BenchRow& row : r.rows) width = std::max(width, label(row).size());
   width = std::min<size_t>(width, 60);

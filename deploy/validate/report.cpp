@@ -23,10 +23,6 @@ std::string count(int64_t n) { return std::to_string(n); }
 std::string interval(const Estimate& e, int digits = 3) {
   return "[" + number(e.ci.low, digits) + ", " + number(e.ci.high, digits) + "]";
 }
-std::string readable(std::string verdict) {
-  std::replace(verdict.begin(), verdict.end(), '_', ' ');
-  return verdict;
-}
 
 void push(Series& s, const Estimate& e) {
   s.y.push_back(e.value);

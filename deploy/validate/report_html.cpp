@@ -99,6 +99,11 @@ std::string section_html(const Section& section, Json& charts) {
 
 }  // namespace
 
+std::string readable(std::string verdict) {
+  std::replace(verdict.begin(), verdict.end(), '_', ' ');
+  return verdict;
+}
+
 std::string escape_control(const std::string& text) {
   std::string out = valid_utf8(text);
   for (char& c : out) c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;

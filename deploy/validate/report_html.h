@@ -49,6 +49,9 @@ struct Page {
   Json data;  // the machine-readable result, embedded whole
 };
 
+// "not_worth_it" -> "not worth it".
+std::string readable(std::string verdict);
+
 // Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.
 std::string render_html(const Page& page);
 

@@ -14,12 +14,6 @@ namespace {
 
 using Method = Quantisation::Method;
 
-std::string shape_text(at::IntArrayRef shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
 // The parts of one matrix.
 class Parts {
  public:
@@ -34,7 +28,7 @@ class Parts {
     if (!has(part)) throw Error(ErrorKind::kModel, "tensor " + stem_ + part + " is missing");
     const TensorEntry& found = entry(part);
     if (found.dtype != dtype) throw Error(ErrorKind::kModel, where(part) + " has dtype " + found.dtype + ", expected " + dtype);
-    if (at::IntArrayRef(found.shape) != shape) throw Error(ErrorKind::kModel, where(part) + " has shape " + shape_text(found.shape) + ", expected " + shape_text(shape));
+    if (at::IntArrayRef(found.shape) != shape) throw Error(ErrorKind::kModel, where(part) + " has shape " + c10::str(at::IntArrayRef(found.shape)) + ", expected " + c10::str(shape));
     at::Tensor out = at::empty(found.shape, type);
     files_.read(stem_ + part, {static_cast<std::byte*>(out.data_ptr()), out.nbytes()});
     unread_.erase(stem_ + part);
@@ -86,7 +80,7 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
   const int64_t across = (columns + block_columns - 1) / block_columns, down = (rows + block_rows - 1) / block_rows;
   const bool fits = c10::multiply_integers(found) == across * down && (found.size() < 2 || (found[0] == down && found[1] == across));
   if (!fits)
-    throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + shape_text(found) + ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
+    throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) + ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
                                        std::to_string(down) + ", " + std::to_string(across) + "]");
   const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape), scales = parts.numbers(scale_name, found).contiguous();
   std::array<float, 256> values;
@@ -128,7 +122,7 @@ Integers read_integers(const Parts& parts, const Quantisation& quantisation, at:
   if (!parts.has("scales")) throw Error(ErrorKind::kModel, parts.where("qweight") + " has no scales beside it");
   const std::vector<int64_t>& found = parts.entry("scales").shape;
   if (found.size() != 2 || found[0] < 1 || found[1] != outputs)
-    throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + shape_text(found) + ", expected [groups, " + std::to_string(outputs) + "]");
+    throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + c10::str(at::IntArrayRef(found)) + ", expected [groups, " + std::to_string(outputs) + "]");
   const int64_t groups = found[0];
   return {parts.raw("qweight", "I32", at::kInt, weights_shape), parts.raw("qzeros", "I32", at::kInt, {groups, outputs / per_number}),
           parts.numbers("scales", found).contiguous(), groups_of(parts, quantisation, inputs, groups)};

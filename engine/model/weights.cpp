@@ -21,12 +21,6 @@ namespace specdec::model {
 
 namespace {
 
-std::string text(at::IntArrayRef shape) {
-  std::string out = "[";
-  for (size_t i = 0; i < shape.size(); ++i) out += (i ? ", " : "") + std::to_string(shape[i]);
-  return out + "]";
-}
-
 // Known and not needed: buffers of old exports, and the copy of a tied output matrix.
 bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
@@ -59,7 +53,7 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
   const TensorEntry& entry = files.entry(name);
   const std::string where = files.shard_of(name).file().path().string() + ": tensor " + name;
   if (at::IntArrayRef(entry.shape) != shape)
-    throw Error(ErrorKind::kModel, where + " has shape " + text(entry.shape) + ", config.json asks for " + text(shape));
+    throw Error(ErrorKind::kModel, where + " has shape " + c10::str(at::IntArrayRef(entry.shape)) + ", config.json asks for " + c10::str(shape));
   for (const auto& [stored, type] : kStoredDtypes) {
     if (entry.dtype != stored) continue;
     at::Tensor tensor = at::empty(shape, type);
