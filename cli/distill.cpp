@@ -80,6 +80,8 @@ void add_distill(Cli& cli) {
   sub->add_option("--data", options->data, "Directory written by data ingest")->required();
   sub->add_option("--draft", options->draft, "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
       ->required();
+  sub->add_option("--draft-vocab", options->draft_vocab, "Tokens that the draft proposes, the commonest of the data; 0 = all, or as the model: draft")
+      ->capture_default_str();
   sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")->required();
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);

@@ -97,6 +97,19 @@ Section layers_section(const Json& layers) {
   return s;
 }
 
+Section vocabulary_section(const Json& vocabulary) {
+  Section s{"Reduced vocabulary", "The draft proposes " + std::to_string(vocabulary.value("tokens", 0)) +
+                                      " tokens. Share of the text's tokens that are among them, which bounds acceptance.", {}, {}};
+  Table table{"", {"domain", "training", "held out"}, {}, false};
+  const Json train = vocabulary.value("train", Json::object()), holdout = vocabulary.value("holdout", Json::object());
+  table.rows.push_back({"all", number(real(train, "value")), number(real(holdout, "value"))});
+  const Json domains = train.value("domains", Json::object()), held = holdout.value("domains", Json::object());
+  for (const auto& [name, value] : domains.items())
+    if (!name.empty()) table.rows.push_back({name, number(real(domains, name.c_str())), number(real(held, name.c_str()))});
+  s.tables.push_back(table);
+  return s;
+}
+
 }  // namespace
 
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
@@ -139,6 +152,7 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
   page.sections.push_back(run);
   if (training.value("layers", Json()).is_object()) page.sections.push_back(layers_section(training.at("layers")));
+  if (result.value("draft_vocab", Json()).is_object()) page.sections.push_back(vocabulary_section(result.at("draft_vocab")));
   Section inputs{"Options", "", {}, {}};
   Table table{"", {"option", "value"}, {}, true};
   const Json options = result.value("options", Json::object());

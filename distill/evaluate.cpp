@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "distill/batcher.h"
+#include "engine/model/draft_vocab.h"
 
 namespace specdec::distill {
 
@@ -29,7 +30,8 @@ PositionScores score_positions(const at::Tensor& draft, const at::Tensor& target
   for (int64_t begin = 0; begin < rows.numel(); begin += block) {
     const at::Tensor index = rows.slice(0, begin, std::min(rows.numel(), begin + block));
     const at::Tensor log_q = at::log_softmax(draft.index_select(0, index).to(at::kFloat) / temperature, -1);
-    entropy.push_back(log_q.gather(1, labels.index_select(0, index).unsqueeze(1)).squeeze(1).neg());
+    const at::Tensor own = log_q.gather(1, labels.index_select(0, index).unsqueeze(1)).squeeze(1);
+    entropy.push_back(at::where(own.isneginf(), at::zeros_like(own), own.neg()));  // a label outside of a reduced vocabulary counts as 0
     if (!target.defined()) continue;
     const at::Tensor log_p = at::log_softmax(target.index_select(0, index).to(at::kFloat) / temperature, -1);
     overlap.push_back(at::minimum(log_p.exp(), log_q.exp()).sum(-1));
@@ -54,7 +56,7 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
 using TargetLogits = std::function<at::Tensor(const Batch&)>;  // [B·S, V]; empty: no target
 
 at::Tensor flat_logits(const model::Decoder& decoder, const Batch& batch) {
-  return frozen_logits(decoder, batch.tokens).reshape({-1, decoder.config.vocab_size});
+  return model::spread_logits(frozen_logits(decoder, batch.tokens), decoder.config.draft_vocab, decoder.config.vocab_size).flatten(0, 1);
 }
 
 Evaluation evaluate_with(const model::Decoder& draft, const TargetLogits& target, const std::vector<TokenRow>& rows,

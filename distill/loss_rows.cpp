@@ -58,7 +58,7 @@ inline __attribute__((always_inline)) float row_max(const float* x, int64_t n) {
 }  // namespace
 
 SPECDEC_CLONES
-RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float* p, float* q) {
+RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q) {
   const float max_a = row_max(target, vocab), max_b = row_max(draft, vocab);
   float sum_a = 0, sum_b = 0, cross = 0;
 #pragma omp simd reduction(+ : sum_a, sum_b, cross)
@@ -80,22 +80,37 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
     const float x = p[i] * scale_a, y = q[i] * scale_b;
     p[i] = x;
     q[i] = y;
-    overlap += y < x ? y : x;
-    inside += y < x ? y : 0.0f;
+    const float whole = mass * x;
+    overlap += y < whole ? y : whole;
+    inside += y < whole ? y : 0.0f;
   }
   // KL = Σ p (a − b) − log Σ e^a + log Σ e^b. Comparisons hide a NaN, this sum does not.
   const float log_a = std::log(sum_a), log_b = std::log(sum_b), kl = cross * scale_a - log_a + log_b;
-  return {kl, std::isnan(kl) ? kl : overlap, inside, max_a, max_b, log_a, log_b};
+  const float sound = kl + mass;
+  return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};
+}
+
+SPECDEC_CLONES
+Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out) {
+  const float highest = row_max(target, vocab);
+  float all = 0, inside = 0;
+#pragma omp simd reduction(+ : all)
+  for (int64_t i = 0; i < vocab; ++i) all += exp_nonpositive((target[i] - highest) * inverse_temperature);
+  for (int64_t i = 0; i < count; ++i) out[i] = target[kept[i]];
+#pragma omp simd reduction(+ : inside)
+  for (int64_t i = 0; i < count; ++i) inside += exp_nonpositive((out[i] - highest) * inverse_temperature);
+  const float mass = inside / all;
+  return {mass < 1e-30f ? 1e-30f : mass, row_max(out, count) == highest};
 }
 
 SPECDEC_CLONES
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad) {
-  const float inside = figures.inside;
+  const float inside = figures.inside, mass = figures.mass;
 #pragma omp simd
   for (int64_t i = 0; i < vocab; ++i) {
     const float x = p[i], y = q[i];
-    const float centred = y < x ? inside - 1.0f : inside;
+    const float centred = y < mass * x ? inside - 1.0f : inside;
     grad[i] = kl_weight * (y - x) + tv_weight * y * centred;
   }
 }

@@ -8,17 +8,26 @@
 namespace specdec::distill {
 
 struct RowFigures {
+  float mass = 1;         // of the target on the draft's tokens: p is renormalised over them, acceptance counts mass · p
   float kl = 0;           // KL(p ‖ q)
-  float overlap = 0;      // Σ min(p, q) = 1 − TV
-  float inside = 0;       // Σ q over q < p: what the gradient of TV is centred by
+  float overlap = 0;      // Σ min(mass · p, q) = 1 − TV
+  float inside = 0;       // Σ q over q < mass · p: what the gradient of TV is centred by
   float max_target = 0, max_draft = 0;
   float log_sum_target = 0, log_sum_draft = 0;  // of exp((logit − max) · inverse_temperature)
 };
 
 // p[V] = softmax(target · inverse_temperature), q[V] likewise of the draft.
-RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float* p, float* q);
+RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q);
 
-// grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < p]); `figures` and p, q from overlap_row. grad may be q.
+// Target logits [vocab] at the ids kept[count] into `out`. Returns the softmax mass of these ids, at least 1e-30, and whether the
+// likeliest token is among them; NaN and +inf make the mass NaN.
+struct Kept {
+  float mass;
+  bool holds_argmax;
+};
+Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out);
+
+// grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures` and p, q from overlap_row. grad may be q.
 // d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q). −log α has the gradient of TV over α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad);

@@ -52,43 +52,75 @@ int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 
 // Host memory: what every row needs.
 struct HostRows {
-  const float *target, *draft;  // [T, V]
+  const float *target, *draft;  // [T, target_vocab], [T, vocab]
   const int64_t *labels, *rows;
-  int64_t vocab, count;
+  const int64_t* kept;          // [vocab], null: both vocabularies are one
+  int64_t vocab, target_vocab, count;
   float inverse;                // 1 / temperature
 };
 
+// What a thread works in, and both models' distributions of the row it is at.
+struct Room {
+  std::vector<float> target, p, q;
+  explicit Room(const HostRows& in) : target(in.kept ? static_cast<size_t>(in.vocab) : 0), p(static_cast<size_t>(in.vocab)), q(p.size()) {}
+};
+struct Compared {
+  const float *target, *draft;  // [vocab] logits
+  bool counts;                  // for KL and its kin
+  RowFigures figures;
+};
+Compared compare(const HostRows& in, int64_t row, Room& room) {
+  Compared out{in.target + row * in.target_vocab, in.draft + row * in.vocab, true, {}};
+  float mass = 1;
+  if (in.kept) {
+    const Kept kept = keep_row(out.target, in.target_vocab, in.inverse, in.kept, in.vocab, room.target.data());
+    out.target = room.target.data(), out.counts = kept.holds_argmax, mass = kept.mass;
+  }
+  out.figures = overlap_row(out.target, out.draft, in.vocab, in.inverse, mass, room.p.data(), room.q.data());
+  return out;
+}
+
+// The column of a row's label; -1 where the draft has none.
+int64_t label_of(const HostRows& in, int64_t row) {
+  if (!in.kept) return in.labels[row];
+  const int64_t* at = std::lower_bound(in.kept, in.kept + in.vocab, in.labels[row]);
+  return at != in.kept + in.vocab && *at == in.labels[row] ? at - in.kept : -1;
+}
+
 double mean_overlap(const HostRows& in) {
   std::vector<double> overlap(static_cast<size_t>(in.count));
-  at::parallel_for(0, in.count, grain(in.vocab), [&](int64_t begin, int64_t end) {
-    std::vector<float> p(static_cast<size_t>(in.vocab)), q(p.size());
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = in.rows[i] * in.vocab;
-      overlap[static_cast<size_t>(i)] = overlap_row(in.target + at, in.draft + at, in.vocab, in.inverse, p.data(), q.data()).overlap;
-    }
+  at::parallel_for(0, in.count, grain(in.target_vocab), [&](int64_t begin, int64_t end) {
+    Room room(in);
+    for (int64_t i = begin; i < end; ++i) overlap[static_cast<size_t>(i)] = compare(in, in.rows[i], room).figures.overlap;
   });
   return std::accumulate(overlap.begin(), overlap.end(), 0.0) / static_cast<double>(in.count);
 }
 
-// Figures and gradient of one row against the target. p[V], q[V]: room.
-Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, float* p, float* q, float* grad) {
-  const float *target = in.target + row * in.vocab, *draft = in.draft + row * in.vocab;
-  const RowFigures f = overlap_row(target, draft, in.vocab, in.inverse, p, q);
-  Totals t{.kl = f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
-  overlap_grad(p, q, in.vocab, f, static_cast<float>(mix.kl * scale), static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
-  if (mix.rkl > 0 || mix.jsd > 0) {
+// Figures and gradient of one row against the target.
+Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, Room& room, float* grad) {
+  const auto [target, draft, counts, f] = compare(in, row, room);
+  const float *p = room.p.data(), *q = room.q.data();
+  Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};  // 0 · NaN stays
+  overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0), static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
+  if (counts && (mix.rkl > 0 || mix.jsd > 0)) {
     const DivergenceWeights w{static_cast<float>(mix.rkl * scale), static_cast<float>(mix.jsd * scale), static_cast<float>(mix.beta)};
     const Divergences d = add_divergences(target, draft, p, q, in.vocab, in.inverse, f, w, grad);
     t.rkl = d.rkl, t.jsd = d.jsd;
   }
-  if (mix.ce > 0) {
-    const int64_t label = in.labels[row];
+  if (const int64_t label = mix.ce > 0 ? label_of(in, row) : -1; label >= 0) {
     t.ce = f.log_sum_draft - (draft[label] - f.max_draft) * in.inverse;
     const auto weight = static_cast<float>(mix.ce * scale);
     for (int64_t v = 0; v < in.vocab; ++v) grad[v] += weight * q[v];
     grad[label] -= weight;
   }
   return t;
+}
+
+// Cross entropy alone.
+Totals label_row(const HostRows& in, int64_t row, float weight, float* grad) {
+  const int64_t label = label_of(in, row);
+  const float ce = cross_entropy_row(in.draft + row * in.vocab, in.vocab, std::max<int64_t>(label, 0), in.inverse, label < 0 ? 0.0f : weight, grad);
+  return {.ce = label < 0 ? 0.0 * ce : ce};
 }
 
 LossResult host_loss(const LossOptions& options, const LossInput& in) {
@@ -105,22 +137,19 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
       std::fill_n(g + t * vocab, vocab, 0.0f);
   }
   const HostRows host{target.defined() ? target.const_data_ptr<float>() : nullptr, draft.const_data_ptr<float>(),
-                      in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, vocab, count,
-                      static_cast<float>(1 / options.temperature)};
+                      in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, in.kept.defined() ? in.kept.const_data_ptr<int64_t>() : nullptr,
+                      vocab, target.defined() ? target.size(1) : vocab, count, static_cast<float>(1 / options.temperature)};
   const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a look at all rows first
   const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
   // The mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   std::vector<Totals> figures(static_cast<size_t>(count));
-  at::parallel_for(0, count, grain(vocab), [&](int64_t begin, int64_t end) {
-    std::vector<float> p(static_cast<size_t>(vocab)), q(p.size());
+  at::parallel_for(0, count, grain(host.target_vocab), [&](int64_t begin, int64_t end) {
+    Room room(host);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = rows[i];
-      Totals& f = figures[static_cast<size_t>(i)];
-      if (mix.needs_target())
-        f = divergence_row(host, t, mix, scale, p.data(), q.data(), g + t * vocab);
-      else
-        f.ce = cross_entropy_row(host.draft + t * vocab, vocab, host.labels[t], host.inverse, static_cast<float>(mix.ce * scale), g + t * vocab);
+      figures[static_cast<size_t>(i)] = mix.needs_target() ? divergence_row(host, t, mix, scale, room, g + t * vocab)
+                                                           : label_row(host, t, static_cast<float>(mix.ce * scale), g + t * vocab);
     }
   });
   Totals sums;
@@ -138,33 +167,60 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
   return x - x.exp().sum(-1, true).log();
 }
 
-// The same with ATen operations for a block of rows on any device. `figures` [6]: sums in the order of Totals, fp64.
-// Returns the gradient [R, V] fp32, or nothing where only figures are wanted.
-at::Tensor device_block(const LossMix& mix, const at::Tensor& log_p, const at::Tensor& log_q, const at::Tensor& label, at::Tensor figures, bool gradient) {
-  const at::Tensor q = log_q.exp();
+// A block of R rows on any device. log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1] a column.
+struct DeviceRows {
+  at::Tensor log_p, log_q, label;
+  at::Tensor mass, counts, labelled;  // [R, 1]: as in Compared; 1 where the label is a column
+};
+
+DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at::Tensor& kept, const at::Tensor& index) {
+  DeviceRows out;
+  out.log_q = floored_log_softmax(in.draft.detach().index_select(0, index), options.temperature);
+  out.mass = out.counts = out.labelled = at::ones({index.size(0), 1}, out.log_q.options());
+  if (options.mix.ce > 0) out.label = in.labels.to(index.device()).index_select(0, index).unsqueeze(1);
+  if (options.mix.ce > 0 && kept.defined()) {
+    const at::Tensor column = at::searchsorted(kept, out.label).clamp_max(kept.numel() - 1);
+    out.labelled = kept.index_select(0, column.flatten()).view_as(column).eq(out.label).to(at::kFloat);
+    out.label = column;
+  }
+  if (!options.mix.needs_target()) return out;
+  const at::Tensor target = in.target.detach().index_select(0, index);
+  out.log_p = floored_log_softmax(target, options.temperature);
+  if (kept.defined()) {
+    const at::Tensor own = target.index_select(1, kept);
+    out.mass = out.log_p.index_select(1, kept).exp().sum(-1, true).clamp_min(1e-30);
+    out.counts = std::get<0>(own.max(-1, true)).eq(std::get<0>(target.max(-1, true))).to(at::kFloat);
+    out.log_p = floored_log_softmax(own, options.temperature);
+  }
+  return out;
+}
+
+// `figures` [6]: sums in the order of Totals, fp64. Returns the gradient [R, V] fp32, or nothing where only figures are wanted.
+at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
+  const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };
   at::Tensor grad = at::zeros_like(q);
   if (mix.ce > 0) {
-    count(0, -log_q.gather(1, label));
-    grad += mix.ce * q;
-    grad.scatter_add_(1, label, at::full(label.sizes(), -mix.ce, q.options()));
+    count(0, -log_q.gather(1, in.label) * in.labelled);
+    grad += mix.ce * q * in.labelled;
+    grad.scatter_add_(1, in.label, -mix.ce * in.labelled);
   }
   if (!log_p.defined()) return grad;
-  const at::Tensor p = log_p.exp(), overlap = at::minimum(p, q).sum(-1, true);
-  count(1, p * (log_p - log_q));
+  const at::Tensor p = log_p.exp(), whole = in.mass * p, overlap = at::minimum(whole, q).sum(-1, true);
+  count(1, p * (log_p - log_q) * in.counts);
   count(4, -overlap.log());
   count(5, overlap);
   if (!gradient) return {};
-  const at::Tensor below = q.lt(p).to(at::kFloat), inside = (q * below).sum(-1, true);
-  grad += mix.kl * (q - p) + (mix.tv + mix.nla / overlap) * q * (inside - below);
-  const auto centred = [&](const at::Tensor& slope) { return q * (slope - (q * slope).sum(-1, true)); };
+  const at::Tensor below = q.lt(whole).to(at::kFloat), inside = (q * below).sum(-1, true);
+  grad += mix.kl * (q - p) * in.counts + (mix.tv + mix.nla / overlap) * q * (inside - below);
+  const auto centred = [&](const at::Tensor& slope) { return in.counts * q * (slope - (q * slope).sum(-1, true)); };
   if (mix.rkl > 0) {
-    count(2, q * (log_q - log_p));
+    count(2, in.counts * q * (log_q - log_p));
     grad += mix.rkl * centred(log_q - log_p);
   }
   if (mix.jsd > 0) {
     const at::Tensor log_m = (mix.beta * p + (1 - mix.beta) * q).clamp_min(1.17549435e-38).log();
-    count(3, mix.beta * p * (log_p - log_m) + (1 - mix.beta) * q * (log_q - log_m));
+    count(3, in.counts * (mix.beta * p * (log_p - log_m) + (1 - mix.beta) * q * (log_q - log_m)));
     grad += mix.jsd * (1 - mix.beta) * centred(log_q - log_m);
   }
   return grad;
@@ -172,8 +228,8 @@ at::Tensor device_block(const LossMix& mix, const at::Tensor& log_p, const at::T
 
 // Blocks of rows keep the fp32 copies of large vocabularies small.
 LossResult device_loss(const LossOptions& options, const LossInput& in) {
-  const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device());
-  const int64_t count = rows.numel(), vocab = draft.size(1);
+  const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device()), kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();
+  const int64_t count = rows.numel(), vocab = in.target.defined() ? in.target.size(1) : draft.size(1);
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / vocab);
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
   LossResult result;
@@ -185,10 +241,7 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
     figures = at::zeros({6}, draft.options().dtype(at::kDouble));
     for (int64_t begin = 0; begin < count; begin += block) {
       const at::Tensor index = rows.slice(0, begin, std::min(count, begin + block));
-      const at::Tensor log_q = floored_log_softmax(draft.index_select(0, index), options.temperature);
-      const at::Tensor log_p = mix.needs_target() ? floored_log_softmax(in.target.detach().index_select(0, index), options.temperature) : at::Tensor();
-      const at::Tensor label = mix.ce > 0 ? in.labels.to(draft.device()).index_select(0, index).unsqueeze(1) : at::Tensor();
-      const at::Tensor grad = device_block(mix, log_p, log_q, label, figures, gradient);
+      const at::Tensor grad = device_block(mix, device_rows(options, in, kept, index), figures, gradient);
       if (gradient) result.grad.index_copy_(0, index, (grad * scale).to(draft.scalar_type()));
     }
     if (!gradient) mix = resolve(mix, options.eta, figures[5].item<double>() / static_cast<double>(count));
@@ -199,10 +252,14 @@ LossResult device_loss(const LossOptions& options, const LossInput& in) {
   return result;
 }
 
-void check(const LossOptions& options, const LossInput& input) {
-  if (input.draft.dim() != 2 || input.rows.numel() == 0 || (options.mix.needs_target() && (!input.target.defined() || !input.target.sizes().equals(input.draft.sizes()))) ||
-      (options.mix.ce > 0 && (!input.labels.defined() || input.labels.numel() != input.draft.size(0))))
-    throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V], labels [T] and at least one row");
+void check(const LossOptions& options, const LossInput& in) {
+  const bool rows = in.draft.dim() == 2 && in.rows.numel() > 0, reduced = in.kept.defined();
+  const bool labels = options.mix.ce <= 0 || (in.labels.defined() && in.labels.numel() == in.draft.size(0));
+  bool target = !options.mix.needs_target();
+  if (!target && in.target.defined() && in.target.dim() == 2)
+    target = in.target.size(0) == in.draft.size(0) && (reduced ? in.target.size(1) >= in.draft.size(1) : in.target.size(1) == in.draft.size(1));
+  if (!rows || !labels || !target || (reduced && in.kept.numel() != in.draft.size(1)))
+    throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T] and at least one row");
 }
 
 }  // namespace

@@ -16,11 +16,15 @@ struct LossOptions {
 };
 
 struct LossInput {
-  at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits
+  at::Tensor draft;   // [T, V] fp32, bf16 or fp16: logits; [T, D] with `kept`
   at::Tensor target;  // [T, V] any of these dtypes, same device; undefined for ce alone
   at::Tensor labels;  // [T] int64, the next token; read by ce
   at::Tensor rows;    // [R] int64 on the CPU: the rows that count, ascending (the token at t + 1 is to be learnt)
   double weight = 1;  // of this call in the gradient: R / rows of the whole optimiser step
+  // [D] int64 on the CPU, rising: the ids that the columns of `draft` stand for; undefined: all. kl, rkl and jsd then compare with the
+  // target renormalised over these ids, and leave rows out whose likeliest token is not among them (EAGLE, SpecForge); acceptance, tv and
+  // nla take the target as it is; ce leaves out other labels. Every mean is over all R rows.
+  at::Tensor kept = {};
 };
 
 struct LossResult {

@@ -10,6 +10,7 @@ namespace specdec::distill {
 
 struct DistillOptions {
   std::string target, data, draft, out;  // target and data: directories; draft: prune:N | model:DIR | config:FILE
+  int64_t draft_vocab = 0;  // tokens that the draft proposes, the commonest of the data; 0 = all, or what a model: draft has
   std::string loss = "lk_hybrid";  // parse_loss; ce alone needs no target (--target then gives the tokenizer and may be a
                                    // config-only directory)
   double lk_eta = 3.0;

@@ -53,6 +53,7 @@ std::string reason(const Outcome& o) {
 
 Json describe(const DistillOptions& o) {
   return {{"draft", o.draft},
+          {"draft_vocab", o.draft_vocab},
           {"loss", o.loss},
           {"lk_eta", o.lk_eta},
           {"learning_rate", o.learning_rate},
@@ -154,6 +155,7 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"conversations", o.selection_conversations},
                        {"measured", measured}}}};
   if (!o.search.is_null()) out["training"]["layers"] = o.search;
+  if (!o.vocabulary.is_null()) out["draft_vocab"] = o.vocabulary;
   out["draft"] = {{"path", "draft"}, {"id", draft ? draft->id : ""}};
   return out;
 }

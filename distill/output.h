@@ -30,7 +30,8 @@ struct Outcome {
   int64_t verdict_conversations = 0, selection_conversations = 0, selection_requests = 0;
   int64_t kept_step = 0;
   TrainingSummary training;
-  Json search;  // of prune:, or null
+  Json search;      // of prune:, or null
+  Json vocabulary;  // of a reduced one, or null
   Json inputs, data_counts;
   std::string started;
   double seconds = 0;

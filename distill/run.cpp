@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "data/shard_reader.h"
+#include "distill/draft_vocab.h"
 #include "distill/output.h"
 #include "engine/model/memory_plan.h"
 
@@ -107,6 +108,8 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                                        ", the target has " + std::to_string(s.target->config.vocab_size) +
                                        ": a draft needs the target's vocabulary");
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
+  if (o.draft_vocab > draft.vocab_size)
+    throw Error(ErrorKind::kUsage, "--draft-vocab " + std::to_string(o.draft_vocab) + ": the target has " + std::to_string(draft.vocab_size) + " tokens");
   check_tokens(train, draft.vocab_size, o.data);
   check_tokens(holdout, draft.vocab_size, o.data);
   int64_t longest = 2, context = draft.max_position;
@@ -229,6 +232,7 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
     DraftInit init = init_draft({s.spec, s.options.device.dtype, s.device, s.options.device.seed, s.options.temperature},
                                 s.target.get(), s.train.rows);
     draft = std::move(init.decoder);
+    if (s.options.draft_vocab > 0) draft.config.draft_vocab = choose_draft_vocab(s.train.rows, s.options.draft_vocab, draft.config);
     outcome.search = init.search;
     outcome.before = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
     options.extra = {{"before", to_json(outcome.before)}, {"search", init.search}};
@@ -253,6 +257,10 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   outcome.selection_requests = static_cast<int64_t>(s.held_out.selection.size());
   outcome.inputs = s.inputs;
   outcome.data_counts = s.data_counts;
+  if (!draft.config.draft_vocab.empty())
+    outcome.vocabulary = {{"tokens", draft.config.draft_vocab.size()},
+                          {"train", vocab_coverage(s.train.rows, draft.config.draft_vocab)},
+                          {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
   outcome.started = started;
   outcome.seconds = clock.seconds() - begin;
   publish_draft(out / "draft", draft, s.options.target, s.target_id, s.options, result_json(outcome, s.options, std::nullopt));

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
 
 namespace specdec::distill {
@@ -49,6 +50,7 @@ Trainer::Trainer(const TrainerOptions& options, const TrainerData& data, model::
       parameters_(trainable(draft)),
       optimizer_(parameters_, options.adamw),
       batcher_(*data.train, options.batch_tokens, options.seed) {
+  if (!draft.config.draft_vocab.empty()) kept_ = model::draft_vocab_index(draft.config.draft_vocab, at::kCPU);
   if (options_.schedule.total_steps <= 0 && options_.schedule.time_limit_seconds <= 0)
     throw Error(ErrorKind::kInternal, "trainer: neither a number of steps nor a time limit");
 }
@@ -127,6 +129,7 @@ Trainer::StepFigures Trainer::train_step() {
     if (data_.teacher) input.target = data_.teacher->logits(batch);
     input.labels = batch.labels;
     input.rows = batch.rows;
+    input.kept = kept_;
     input.weight = static_cast<double>(batch.rows.numel()) / static_cast<double>(rows);
     const LossResult result = loss_and_grad(options_.loss, input);
     out.loss += input.weight * result.loss;

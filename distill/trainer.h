@@ -98,6 +98,7 @@ class Trainer {
   ProgressFn progress_;
   CheckpointStore store_;
   std::vector<NamedTensor> parameters_;
+  at::Tensor kept_;  // of LossInput
   AdamW optimizer_;
   Batcher batcher_;
   std::unique_ptr<Metrics> metrics_;

@@ -134,8 +134,7 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!decoder) {
       const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = std::make_shared<const model::Decoder>(
-          model::load_decoder(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config)));
+      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config));
     }
     auto c = std::make_unique<Contender>();
     c->name = name;

@@ -224,6 +224,7 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   parse_arithmetic(config, family, where, out);
   parse_rope(config, family, where, out);
   out.tie_embeddings = json_bool(config, "tie_word_embeddings", family.tied, where, kKind);
+  out.draft_vocab = parse_draft_vocab(config, out.vocab_size, where);
   parse_layers(config, family, where, out);
   out.dtype = parse_dtype(config, where);
   out.quantisation = parse_quantisation(config, where);
@@ -273,6 +274,7 @@ Json to_json(const DecoderConfig& config) {
   if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;  // absent would be the family's, beyond a small vocabulary
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;
+  write_draft_vocab(config.draft_vocab, out);
   return out;
 }
 

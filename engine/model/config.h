@@ -70,6 +70,7 @@ struct DecoderConfig {
   int64_t num_experts = 0, experts_per_token = 0, expert_intermediate_size = 0;
   bool normalise_experts = true;    // the weights of the chosen experts sum to 1
   bool tie_embeddings = false;
+  std::vector<int32_t> draft_vocab;  // ids that the head scores, rising; empty: all. The others get -inf (draft_vocab.h)
   std::vector<LayerConfig> layers;   // size num_layers
   Quantisation quantisation;         // of the checkpoint; a loaded decoder has none
   at::ScalarType dtype = at::ScalarType::Float;  // the checkpoint's own (config dtype/torch_dtype)

@@ -61,4 +61,8 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out);
 // engine/model/quantisation_config.cpp: quantization_config of config.json.
 Quantisation parse_quantisation(const Json& config, const std::string& where);
 
+// engine/model/draft_vocab_config.cpp: the ids of a reduced head, "0-255,300,302-310" (rising) under a key of our own; absent: empty.
+std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, const std::string& where);
+void write_draft_vocab(const std::vector<int32_t>& draft_vocab, Json& out);
+
 }  // namespace specdec::model

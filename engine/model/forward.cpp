@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cpu.h"
 #include "engine/model/rope.h"
 #include "engine/model/stretched_pass.h"
@@ -99,7 +100,10 @@ at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
 }
 
 at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
-  const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), decoder.weights.lm_head);
+  const std::vector<int32_t>& kept = decoder.config.draft_vocab;
+  at::Tensor rows = decoder.weights.lm_head;
+  if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
+  const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), rows);
   return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
 }
 
@@ -213,7 +217,11 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 }
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
-  return cpu_pass_applies(decoder, parts) ? cpu_pass(decoder, parts, observer) : reference_pass(decoder, parts, observer);
+  const std::vector<int32_t>& kept = decoder.config.draft_vocab;
+  if (!cpu_pass_applies(decoder, parts)) return spread_logits(reference_pass(decoder, parts, observer), kept, decoder.config.vocab_size);
+  at::Tensor logits = cpu_pass(decoder, parts, observer);
+  if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size())) logits = logits.index_select(1, draft_vocab_index(kept, at::kCPU));
+  return spread_logits(logits, kept, decoder.config.vocab_size);
 }
 
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -19,7 +19,8 @@ using HiddenObserver = std::function<void(int64_t layer, const at::Tensor& hidde
 
 // Teacher-forced pass without a cache, differentiable. tokens [B, S] int64, right-padded (causal: padding never reaches
 // earlier positions); positions [B, S] int64 or undefined (0..S-1); segment [B, S] int64 or undefined: tokens attend only to
-// equal segments (packed rows). Scalings that depend on the length take the batch's longest position (rope.h). Returns logits [B, S, V] in the weights' dtype.
+// equal segments (packed rows). Scalings that depend on the length take the batch's longest position (rope.h). Returns logits [B, S, V] in the weights' dtype, of a reduced
+// vocabulary [B, S, D] (config.draft_vocab; spread_logits).
 struct TrainBatch {
   at::Tensor tokens = {}, positions = {}, segment = {};
 };
@@ -36,7 +37,7 @@ struct SequencePart {
   at::Tensor tree_mask = {};
   std::vector<int64_t> positions = {};
 };
-// Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order. Caches are committed. Never with gradients.
+// Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order; -inf outside of config.draft_vocab. Caches are committed. Never with gradients.
 // fp32 and bf16 on a CPU run on engine/kernels/cpu: the logits of a row are the same bits whatever rows, parts and threads it
 // shares the pass with, and whether its context came token by token or at once. Throws Error(kData) for a token id outside the
 // vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or positions).

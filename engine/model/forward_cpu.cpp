@@ -109,7 +109,7 @@ class Pass {
 
   at::Tensor run() {
     const auto wanted = static_cast<int64_t>(logit_rows_.size());
-    at::Tensor logits = at::empty({wanted, config_.vocab_size}, at::kFloat);
+    at::Tensor logits = at::empty({wanted, decoder_.weights.lm_head.size(0)}, at::kFloat);
     logits_ = logits.data_ptr<float>();
     kernels::run_team(threads_, [this](const Member& member) { work(member); });
     if (failure_) std::rethrow_exception(failure_);
@@ -346,7 +346,7 @@ class Pass {
   }
 
   void logits(const Member& member) const {
-    const int64_t e = config_.hidden_size, vocab = config_.vocab_size;
+    const int64_t e = config_.hidden_size, vocab = decoder_.weights.lm_head.size(0);
     const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = member.part(vocab, 8);
     // In blocks of rows that each member normalises for itself.

@@ -14,6 +14,7 @@
 #include "base/safetensors.h"
 #include "engine/kernels/cuda.h"
 #include "engine/kernels/team.h"
+#include "engine/model/draft_vocab.h"
 #include "engine/model/quantised.h"
 #include "engine/model/tensor_block.h"
 
@@ -119,6 +120,17 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
   decoder.config.dtype = dtype;
   decoder.config.quantisation = {};
   return decoder;
+}
+
+void reduce_head(Decoder& decoder) {
+  at::Tensor& head = decoder.weights.lm_head;
+  if (!decoder.config.draft_vocab.empty()) head = head.index_select(0, draft_vocab_index(decoder.config.draft_vocab, head.device()));
+}
+
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+  Decoder decoder = load_decoder(directory, device, dtype);
+  reduce_head(decoder);
+  return std::make_shared<const Decoder>(std::move(decoder));
 }
 
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config) {

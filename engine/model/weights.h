@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,7 @@ struct DecoderWeights {
   at::Tensor embed;        // [V, E]
   std::vector<LayerWeights> layers;
   at::Tensor norm;         // [E]
-  at::Tensor lm_head;      // [V, E]; the same tensor as embed when tied
+  at::Tensor lm_head;      // [V, E]; the same tensor as embed when tied; after reduce_head() the rows of config.draft_vocab
 
   // f(name, tensor&) for each parameter once, in the order of a pass, under its Hugging Face name (parts of a joined tensor under
   // Llama's); a tied lm_head is skipped.
@@ -64,6 +65,10 @@ struct Decoder {
 // Error(kModel). `dtype`: "auto" keeps the checkpoint's. Left-over means: unknown name (rotary inv_freq buffers and a tied lm_head.weight
 // are known and ignored).
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// Keeps only the head's rows that config.draft_vocab names: such a decoder can be neither trained nor saved.
+void reduce_head(Decoder& decoder);
+// load_decoder(), with a reduced head: what decoding runs.
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16
 at::Device resolve_device(const std::string& flag);  // "auto" | "cpu" | "cuda[:i]"; Error(kDevice) when there is none
 

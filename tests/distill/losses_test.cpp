@@ -40,6 +40,35 @@ TEST(Losses, MatchPyTorch) {
   }
 }
 
+TEST(Losses, OfAReducedVocabularyMatchPyTorch) {
+  const auto golden = read_tensors(fs::path(SPECDEC_SOURCE_DIR) / "tests/distill/golden/losses.safetensors");
+  LossInput input{golden.at("draft").index_select(1, golden.at("kept")), golden.at("target"), golden.at("labels"), golden.at("rows"), 1, golden.at("kept")};
+  for (const char* name : {"ce", "kl", "rkl", "jsd", "tv", "nla", "lk_hybrid", "0.3*ce+0.5*rkl+nla"}) {
+    const std::string key = std::string("kept.") + name;
+    const LossOptions options{parse_loss(name), 3.0, 0.7};
+    for (const LossResult& r : {loss_and_grad(options, input), loss_and_grad_aten(options, input)}) {
+      EXPECT_NEAR(r.loss, golden.at(key + ".loss").item<double>(), 1e-5) << key;
+      if (options.mix.needs_target()) {
+        EXPECT_NEAR(r.acceptance, golden.at(key + ".acceptance").item<double>(), 1e-6) << key;
+      }
+      EXPECT_LT(largest_difference(r.grad, golden.at(key + ".grad")), 2e-6) << key;
+    }
+  }
+  // All tokens kept is the same as none named.
+  input = random_input(9, 40);
+  for (const char* name : kLosses) {
+    const LossOptions options{parse_loss(name), 2.0, 1.3};
+    const LossResult whole = loss_and_grad(options, input);
+    LossInput all = input;
+    all.kept = at::arange(40, at::kLong);
+    const LossResult same = loss_and_grad(options, all);
+    EXPECT_NEAR(whole.loss, same.loss, 1e-5) << name;
+    EXPECT_LT(largest_difference(whole.grad, same.grad), 1e-6) << name;
+  }
+  input.kept = at::arange(39, at::kLong);
+  expect_error(ErrorKind::kInternal, {"D kept ids"}, [&] { loss_and_grad({}, input); });
+}
+
 TEST(Losses, GradientIsTheFiniteDifference) {
   for (const char* name : {"ce", "kl", "rkl", "jsd:0.3", "tv", "nla", "0.3*ce+2*jsd+0.5*nla"}) {
     LossInput input = random_input(4, 11, 1.5);

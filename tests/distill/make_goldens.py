@@ -3,7 +3,8 @@
 
     python tests/distill/make_goldens.py        # torch 2.11.0, safetensors 0.8, numpy; writes tests/distill/golden/
 
-losses.safetensors   draft, target [6, 37], labels [6], rows [4]; per loss and temperature: loss, acceptance, grad [6, 37]
+losses.safetensors   draft, target [6, 37], labels [6], rows [4]; per loss and temperature: loss, acceptance, grad [6, 37];
+                     kept [14]; per loss at temperature 0.7 of a draft of these tokens: kept.<loss>.loss, .acceptance, .grad [6, 14]
 adamw.safetensors    p0.<name>, g<step>.<name>, p10.<name>: lr 1e-2, betas .9 .95, eps 1e-8, clip 1.0, decay 0.1 on matrices only
 """
 import math
@@ -57,6 +58,47 @@ for name, mix in mixes.items():
         key = f"{name}.{temperature}"
         acceptance = alpha.detach().mean()
         tensors |= {f"{key}.loss": loss.detach().float().reshape(1), f"{key}.acceptance": acceptance.float().reshape(1), f"{key}.grad": x.grad.float()}
+# A draft that scores 14 of the 37 tokens: kl and its kin against the target renormalised over them, without the rows whose argmax is not
+# among them; acceptance, tv and nla against the target as it is; ce without other labels. Means over all rows.
+generator = torch.Generator().manual_seed(8)
+kept = torch.randperm(37, generator=generator)[:14].sort().values
+kept_set = set(kept.tolist())
+held = torch.tensor([[float(t.argmax().item() in kept_set)] for t in target[rows]]).double()
+assert 0 < held.sum() < len(rows)
+said = torch.tensor([[float(l.item() in kept_set)] for l in labels[rows]]).double()
+column = torch.searchsorted(kept, labels[rows]).clamp_max(13)
+tensors |= {"kept": kept}
+reduced_terms = {
+    "ce": lambda p, r, log_q: -(said * log_q.gather(1, column[:, None])).mean(),
+    "kl": lambda p, r, log_q: (held * r.exp() * (r - log_q)).sum(-1).mean(),
+    "rkl": lambda p, r, log_q: (held * log_q.exp() * (log_q - r)).sum(-1).mean(),
+    "tv": lambda p, r, log_q: 1 - torch.minimum(p, log_q.exp()).sum(-1).mean(),
+    "nla": lambda p, r, log_q: -torch.minimum(p, log_q.exp()).sum(-1).log().mean(),
+}
+
+
+def reduced_jsd(p, r, log_q):
+    log_m = (0.5 * (r.exp() + log_q.exp())).log()
+    return 0.5 * (held * (r.exp() * (r - log_m) + log_q.exp() * (log_q - log_m))).sum(-1).mean()
+
+
+def reduced_hybrid(p, r, log_q):
+    weight = math.exp(-3 * torch.minimum(p, log_q.exp()).sum(-1).mean().item())
+    return weight * reduced_terms["kl"](p, r, log_q) + (1 - weight) * reduced_terms["tv"](p, r, log_q)
+
+
+reduced = {name: [(1, f)] for name, f in reduced_terms.items()} | {
+    "jsd": [(1, reduced_jsd)], "lk_hybrid": [(1, reduced_hybrid)],
+    "0.3*ce+0.5*rkl+nla": [(0.3, reduced_terms["ce"]), (0.5, reduced_terms["rkl"]), (1, reduced_terms["nla"])]}
+for name, mix in reduced.items():
+    x = draft[:, kept].double().requires_grad_()
+    log_q = (x[rows] / 0.7).log_softmax(-1)
+    p = (target[rows].double() / 0.7).softmax(-1)[:, kept]
+    r = (target[rows][:, kept].double() / 0.7).log_softmax(-1)
+    loss = sum(weight * f(p, r, log_q) for weight, f in mix)
+    loss.backward()
+    acceptance = torch.minimum(p, log_q.exp().detach()).sum(-1).mean()
+    tensors |= {f"kept.{name}.loss": loss.detach().float().reshape(1), f"kept.{name}.acceptance": acceptance.float().reshape(1), f"kept.{name}.grad": x.grad.float()}
 save_file(tensors, out / "losses.safetensors")
 
 parameters = {"matrix": torch.randn(5, 3), "norm": torch.ones(4)}

@@ -69,6 +69,36 @@ TEST(Run, ImprovesAPrunedDraftAndPublishesIt) {
   EXPECT_EQ(check_binding(f.scratch / "target", f.scratch / "run/draft").state, BindingState::kStale);
 }
 
+TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
+  Project f;
+  f.options.draft_vocab = 9;
+  const DistillResult r = f.run();
+  EXPECT_EQ(r.json["verdict"], "improved");
+  const Json& v = r.json["draft_vocab"];
+  EXPECT_EQ(v["tokens"], 9);
+  EXPECT_GT(v["train"]["value"].get<double>(), 0.3);
+  EXPECT_LT(v["train"]["value"].get<double>(), 1);
+  EXPECT_EQ(v["holdout"]["domains"].size(), 1u);
+  const model::Decoder target = model::load_decoder(f.scratch / "target", at::kCPU, at::kFloat);
+  model::Decoder draft = model::load_decoder(f.scratch / "run/draft", at::kCPU, at::kFloat);
+  ASSERT_EQ(draft.config.draft_vocab.size(), 9u);
+  EXPECT_EQ(draft.weights.lm_head.size(0), draft.config.vocab_size) << "other engines load it whole";
+  for (const int32_t id : target.config.eos_ids)
+    EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
+  const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
+  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance, r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
+  // Trained on from there it keeps its tokens.
+  f.options.draft = "model:" + (f.scratch / "run/draft").string();
+  f.options.draft_vocab = 0;
+  f.options.max_steps = 2;
+  f.options.out = (f.scratch / "again").string();
+  f.run();
+  EXPECT_EQ(model::load_decoder_config(f.scratch / "again/draft").draft_vocab, draft.config.draft_vocab);
+  f.options.draft_vocab = 1 << 20;
+  f.options.out = (f.scratch / "third").string();
+  expect_error(ErrorKind::kUsage, {"--draft-vocab", "the target has"}, [&] { f.run(); });
+}
+
 TEST(Run, ADraftThatCannotGainIsToldSo) {
   Project f;
   f.options.draft = "model:" + f.options.target;

@@ -78,6 +78,19 @@ TEST(Config, WrittenFormIsReadBackAndHasNoNulls) {
   EXPECT_FALSE(to_json(parse(minimal())).contains("bos_token_id"));
 }
 
+TEST(Config, ReducedVocabularyIsWrittenAsRanges) {
+  Json json = minimal();
+  json["specdec_draft_vocab"] = "0-2,5,7-8";
+  const DecoderConfig c = parse_decoder_config(json, "config.json");
+  EXPECT_EQ(c.draft_vocab, (std::vector<int32_t>{0, 1, 2, 5, 7, 8}));
+  EXPECT_EQ(to_json(c)["specdec_draft_vocab"], "0-2,5,7-8");
+  EXPECT_FALSE(to_json(parse(minimal())).contains("specdec_draft_vocab"));
+  for (const char* bad : {"x", "3,", ",3", "3,3", "4,3", "3-3", "4-2", "1-", "-1", "1--2", "1 2", "99999999", "0-99999999", "1,0x2", "18446744073709551617"}) {
+    json["specdec_draft_vocab"] = bad;
+    EXPECT_THROW(parse_decoder_config(json, "config.json"), Error) << bad;
+  }
+}
+
 TEST(Config, RefusesWhatItCannotRun) {
   const auto message = [](const Json& config) -> std::string {
     try {

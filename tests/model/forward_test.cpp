@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "engine/kernels/ops.h"
+#include "engine/model/draft_vocab.h"
 
 namespace specdec::model {
 namespace {
@@ -69,6 +70,23 @@ TEST_P(Incremental, CpuPassAgreesWithTheReference) {
   const at::Tensor errors = std::get<0>((fast - slow).abs().max(-1));
   EXPECT_LT((routed ? errors.median() : errors.max()).item<double>(), (dtype == at::kFloat ? 1e-5 : 4e-2) * scale);
   EXPECT_EQ(fast.scalar_type(), at::kFloat);
+}
+
+TEST_P(Incremental, AReducedHeadGivesTheKeptLogitsAndNoOthers) {
+  KvCache a = cache(), b = cache(), c = cache();
+  const at::Tensor whole = run(a, 0, 20);
+  decoder.config.draft_vocab = {0, 3, 4, 5, 40, 41, 77, 89};
+  const at::Tensor index = draft_vocab_index(decoder.config.draft_vocab, at::kCPU), full_head = run(b, 0, 20);
+  reduce_head(decoder);
+  EXPECT_EQ(decoder.weights.lm_head.size(0), 8);
+  const at::Tensor reduced = run(c, 0, 20);
+  for (const at::Tensor& logits : {full_head, reduced}) {
+    EXPECT_TRUE(logits.sizes().equals(whole.sizes()));
+    EXPECT_TRUE(at::equal(logits.index_select(1, index), whole.index_select(1, index)));
+    EXPECT_EQ(logits.isneginf().sum().item<int64_t>(), 20 * (90 - 8));
+  }
+  const at::Tensor trained = forward(decoder, TrainBatch{at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + 20), at::kLong).unsqueeze(0)});
+  EXPECT_TRUE(at::allclose(trained[0].to(at::kFloat), whole.index_select(1, index), 3e-2, 3e-2));
 }
 
 TEST_P(Incremental, RowsOfAPassEqualTokenByToken) {

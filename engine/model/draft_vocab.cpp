@@ -1,0 +1,21 @@
+#include "engine/model/draft_vocab.h"
+
+#include <ATen/ATen.h>
+
+#include <limits>
+
+namespace specdec::model {
+
+at::Tensor draft_vocab_index(const std::vector<int32_t>& draft_vocab, at::Device device) {
+  return at::tensor(draft_vocab, at::kInt).to(at::kLong).to(device);
+}
+
+at::Tensor spread_logits(const at::Tensor& logits, const std::vector<int32_t>& draft_vocab, int64_t vocab_size) {
+  if (draft_vocab.empty()) return logits;
+  std::vector<int64_t> shape = logits.sizes().vec();
+  shape.back() = vocab_size;
+  const at::Tensor out = at::full(shape, -std::numeric_limits<double>::infinity(), logits.options());
+  return out.index_copy_(-1, draft_vocab_index(draft_vocab, logits.device()), logits);
+}
+
+}  // namespace specdec::model
