@@ -49,9 +49,20 @@ void validate(const DeviceOptions& o) {
 VerifyRule parse_verify_rule(const std::string& name) {
   if (name == "token") return VerifyRule::kToken;
   if (name == "block") return VerifyRule::kBlock;
-  refuse("--verify", "token or block", "'" + name + "'");
+  if (name == "coupled") return VerifyRule::kCoupled;
+  refuse("--verify", "token, block or coupled", "'" + name + "'");
 }
 
-std::string to_string(VerifyRule rule) { return rule == VerifyRule::kToken ? "token" : "block"; }
+std::string to_string(VerifyRule rule) {
+  switch (rule) {
+    case VerifyRule::kToken:
+      return "token";
+    case VerifyRule::kBlock:
+      return "block";
+    case VerifyRule::kCoupled:
+      return "coupled";
+  }
+  throw Error(ErrorKind::kInternal, "unknown verification rule");
+}
 
 }  // namespace specdec

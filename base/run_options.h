@@ -22,7 +22,7 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock };  // engine/decode/verifier.h
+enum class VerifyRule { kToken, kBlock, kCoupled };  // engine/decode/verifier.h
 
 struct SpeculationOptions {
   int k = -1;                              // draft tokens a step; -1 = auto (the controller chooses, 0 included); 0 = plain
@@ -34,7 +34,7 @@ struct SpeculationOptions {
 void validate(const SamplingOptions& options);
 void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
-VerifyRule parse_verify_rule(const std::string& name);  // "token" | "block"
+VerifyRule parse_verify_rule(const std::string& name);  // "token" | "block" | "coupled"
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

@@ -54,7 +54,7 @@ void add_bench(Cli& cli) {
   sub->add_option("--max-k", options->speculation.max_k, "Upper bound for auto")->capture_default_str()->group("Speculation");
   sub->add_option_function<std::string>(
          "--verify", [options](const std::string& name) { options->speculation.verify = parse_verify_rule(name); },
-         "token | block")
+         "token | block | coupled (the text depends on the seed alone, not on draft and K)")
       ->default_str("token")
       ->group("Speculation");
   add_device_flags(*sub, options->device);

@@ -52,7 +52,7 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
       ->group("Speculation");
   sub.add_option("--max-k", options.max_k, "Upper bound for --k auto")->capture_default_str()->group("Speculation");
   sub.add_option_function<std::string>(
-         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block")
+         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block | coupled (the text depends on the seed alone, not on draft and K)")
       ->default_str("token")
       ->group("Speculation");
 }

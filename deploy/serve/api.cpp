@@ -273,6 +273,7 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   generation->n = parsed.n;
   generation->sampling = parsed.sampling;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
+  generation->seeded = parsed.seed.has_value();
   generation->logprobs = parsed.logprobs;
   generation->echo = parsed.echo;
   generation->speculate = parsed.speculate;

@@ -78,6 +78,7 @@ struct GenerationRequest {
   bool echo = false;                        // the answer begins with the prompt
   bool speculate = true;
   uint64_t seed = 0;                        // of answer 0 of every prompt; see choice_seed
+  bool seeded = false;                      // the client named the seed
   std::vector<std::string> stop;
   bool ignore_eos = false;
   std::string domain, conversation;

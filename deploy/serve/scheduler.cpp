@@ -115,6 +115,7 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
   spec.max_tokens = request.max_tokens;
   spec.sampling = request.sampling;
   spec.seed = choice_seed(request.seed, sequence->choice % n);
+  spec.seeded = request.seeded;
   spec.rules = request.rules;
   spec.logprobs = request.logprobs;
   spec.speculate = request.speculate;

@@ -19,6 +19,7 @@ struct SequenceSpec {
   int64_t max_tokens = 0;
   SamplingOptions sampling;
   uint64_t seed = 0;
+  bool seeded = false;               // the text must depend on nothing but the request
   std::shared_ptr<const decode::LogitRules> rules = nullptr;  // null: none
   int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
   std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted

@@ -1,10 +1,14 @@
 #include "engine/decode/randomness.h"
 
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
 #include "engine/decode/sampler.h"
 
 namespace specdec::decode {
 
-SeededRandomness::SeededRandomness(uint64_t seed) : streams_{{seed, 0}, {seed, 1}, {seed, 2}, {seed, 3}} {}
+SeededRandomness::SeededRandomness(uint64_t seed) : seed_(seed), streams_{{seed, 0}, {seed, 1}, {seed, 2}, {seed, 3}} {}
 
 int32_t SeededRandomness::draw(Purpose purpose, std::span<const float> weights) {
   return decode::draw(weights, streams_[static_cast<int>(purpose)].uniform());
@@ -12,6 +16,22 @@ int32_t SeededRandomness::draw(Purpose purpose, std::span<const float> weights) 
 
 bool SeededRandomness::accept(Purpose purpose, double probability) {
   return streams_[static_cast<int>(purpose)].uniform() < probability;
+}
+
+int32_t SeededRandomness::draw_at(int64_t position, std::span<const float> weights) {
+  constexpr uint64_t kFirst = 4;  // behind the streams of the purposes
+  double best = std::numeric_limits<double>::infinity();
+  int32_t id = -1;
+  for (size_t x = 0; x < weights.size(); ++x) {
+    const double w = weights[x];
+    if (!(w > 0)) continue;
+    const double u = philox_uniform(seed_, kFirst + static_cast<uint64_t>(position), x);
+    if (u <= 1 - best * w) continue;  // −log u >= 1 − u >= best · w: no logarithm for most of a large vocabulary
+    const double score = -std::log(u) / w;
+    if (score < best) best = score, id = static_cast<int32_t>(x);
+  }
+  if (id < 0) throw Error(ErrorKind::kInternal, "nothing to draw from: no weight is positive");
+  return id;
 }
 
 }  // namespace specdec::decode

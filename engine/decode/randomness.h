@@ -16,16 +16,22 @@ class Randomness {
   virtual ~Randomness() = default;
   virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;  // id with probability weight / Σ weights
   virtual bool accept(Purpose purpose, double probability) = 0;
+  // Id with probability weight / Σ weights from noise that belongs to `position` of the text: any two draws at one position see the
+  // same noise, so that similar weights mostly give the same id (the coupled rule, verifier.h).
+  virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
-// One stream per purpose under the request's seed, each with its own cursor.
+// One stream per purpose under the request's seed, each with its own cursor; and one a position, read by id.
 class SeededRandomness final : public Randomness {
  public:
   explicit SeededRandomness(uint64_t seed);
   int32_t draw(Purpose purpose, std::span<const float> weights) override;
   bool accept(Purpose purpose, double probability) override;
+  // arg max of log w + Gumbel noise, which is arg min of E / w with exponential noise E. Throws Error(kInternal) if no weight is positive.
+  int32_t draw_at(int64_t position, std::span<const float> weights) override;
 
  private:
+  uint64_t seed_;
   PhiloxStream streams_[4];
 };
 

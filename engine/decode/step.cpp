@@ -195,7 +195,8 @@ bool Stepper::draft_one(Slot& slot, std::span<float> logits) {
       drop_draft(s, e.what());
       return false;
     }
-    token = s.randomness->draw(Purpose::kDraft, q);
+    token = s.verify == VerifyRule::kCoupled ? s.randomness->draw_at(slot.before + static_cast<int64_t>(slot.drafted.size()), q)
+                                             : s.randomness->draw(Purpose::kDraft, q);
     confidence = q[token];
   }
   if (s.rules) s.rules->push(token);
@@ -294,6 +295,7 @@ void Stepper::verify_sampled(Slot& slot) {
   Buffers& b = *buffers_;
   const size_t k = slot.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
   b.input.drafted = slot.drafted;
+  b.input.position = slot.before;
   b.input.p.resize(k + 1);
   b.input.q.resize(k);
   bool dead = false;
@@ -320,7 +322,8 @@ void Stepper::verify_sampled(Slot& slot) {
   for (size_t i = 0; i < reached; ++i) {
     const int32_t x = slot.drafted[i];
     s.overlaps.push_back(overlap(b.input.p[i], b.input.q[i]));
-    slot.ratios.push_back(std::min(1.0, static_cast<double>(b.input.p[i][x]) / b.input.q[i][x]));
+    const double accepted = i < static_cast<size_t>(slot.result.accepted) ? 1.0 : 0.0;
+    slot.ratios.push_back(s.verify == VerifyRule::kCoupled ? accepted : std::min(1.0, static_cast<double>(b.input.p[i][x]) / b.input.q[i][x]));
   }
 }
 
@@ -361,7 +364,9 @@ void Stepper::commit(Slot& slot) {
   else
     ++s.counts.plain_steps;
   s.counts.emitted += accepted + 1;
-  if (s.controller) s.controller->observe(s.drafted, s.accepted, s.overlaps, slot.confidences, slot.ratios);
+  // The coupled rule accepts less often than the overlap says: it is counted instead.
+  if (s.controller)
+    s.controller->observe(s.drafted, s.accepted, s.verify == VerifyRule::kCoupled ? slot.ratios : s.overlaps, slot.confidences, slot.ratios);
 }
 
 void Stepper::roll_back(Slot& slot) {

@@ -111,6 +111,7 @@ class Enumerator final : public Randomness {
     weight_ *= weights[id] / total;
     return id;
   }
+  int32_t draw_at(int64_t, std::span<const float>) override { throw std::logic_error("shared noise has no outcomes to walk"); }
   bool accept(Purpose, double probability) override {
     if (probability >= 1) return true;
     if (!(probability > 0)) return false;

@@ -136,7 +136,7 @@ class ReusedNoise final : public Randomness {
     ++accepts_;
     return inner_.accept(purpose, probability);
   }
-
+  int32_t draw_at(int64_t position, std::span<const float> weights) override { return inner_.draw_at(position, weights); }
  private:
   void reset() {
     intervals_.clear();
@@ -161,7 +161,7 @@ class ArgmaxDraft final : public Randomness {
     return purpose == Purpose::kDraft ? argmax(weights) : inner_.draw(purpose, weights);
   }
   bool accept(Purpose purpose, double probability) override { return inner_.accept(purpose, probability); }
-
+  int32_t draw_at(int64_t position, std::span<const float> weights) override { return inner_.draw_at(position, weights); }
  private:
   Randomness& inner_;
 };

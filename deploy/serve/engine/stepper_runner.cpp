@@ -75,7 +75,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
   s.sampling = spec.sampling;
-  s.verify = options_.speculation.verify;
+  s.verify = spec.seeded && options_.coupled_seeds ? VerifyRule::kCoupled : options_.speculation.verify;
   s.randomness = &running->randomness;
   s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
   if (spec.rules && spec.rules->any()) {

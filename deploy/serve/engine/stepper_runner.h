@@ -18,6 +18,7 @@ struct StepperRunnerOptions {
   SpeculationOptions speculation;
   double prior_overlap = 0.7;   // what a new sequence expects of the draft before the server has seen any (the gate's figure)
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
+  bool coupled_seeds = true;    // seeded sequences take the coupled rule, whatever `speculation` says
 };
 
 class StepperRunner final : public StepRunner {

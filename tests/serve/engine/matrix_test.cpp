@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <regex>
+#include <set>
 
 #include "tests/serve/engine/toy_server.h"
 
@@ -86,9 +87,9 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
 }
 
 TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
-  std::map<std::string, std::string> greedy;  // text by option set, grammar and n: the same for every K and rule
+  std::map<std::string, std::string> fixed;  // text by option set, grammar and n: greedy the same for every K and rule, coupled for every K
   for (int k = 0; k <= 8; ++k)
-    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock}) {
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kCoupled}) {
       ToyServer server({k, rule});
       for (const auto& [name, fields] : option_sets())
         for (const bool grammar : {false, true})
@@ -107,11 +108,31 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
                 check_answer(body, choice, what);
                 texts += choice["text"].get<std::string>() + "|";
               }
-              if (!is_greedy) continue;
-              EXPECT_EQ(greedy.emplace(key, texts).first->second, texts) << what;
+              if (!is_greedy && rule != VerifyRule::kCoupled) continue;
+              EXPECT_EQ(fixed.emplace(key + (is_greedy ? ", greedy" : ""), texts).first->second, texts) << what;
             }
       ASSERT_FALSE(::testing::Test::HasFailure());
     }
+}
+
+// What a client that names a seed may rely on: neither draft, K nor neighbours change the text.
+TEST(Matrix, ASeedGivesOneText) {
+  const Json body = {{"prompt", "ab"}, {"max_tokens", 40}, {"seed", 11}, {"ignore_eos", true}};
+  std::set<std::string> texts;
+  const auto ask = [&](ToyServer& server, Json fields = Json::object()) {
+    fields.update(body);
+    texts.insert(server.complete(fields)["choices"][0]["text"].get<std::string>());
+  };
+  for (const int k : {-1, 0, 1, 4, 8}) {
+    ToyServer server({.k = k, .rule = k % 2 == 0 ? VerifyRule::kToken : VerifyRule::kBlock, .coupled_seeds = true});
+    ask(server);
+    ask(server, {{"speculative", false}});
+    ask(server, {{"n", 4}});
+  }
+  EXPECT_EQ(texts.size(), 1u);
+  ToyServer server({.k = 4, .coupled_seeds = true});
+  const Json other = server.complete({{"prompt", "ab"}, {"max_tokens", 40}, {"seed", 12}, {"ignore_eos", true}});
+  EXPECT_FALSE(texts.contains(other["choices"][0]["text"].get<std::string>()));
 }
 
 TEST(Matrix, EchoWithoutAnAnswerScoresThePrompt) {

@@ -2,6 +2,7 @@
 // that its definition gives. A request is one text of JSON over a socket; what comes back is counted.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <map>
 
@@ -141,10 +142,10 @@ void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, i
 
 TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   constexpr int64_t kPerRequest = 128, kSamples = 200 * 1000;
-  ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest});
+  ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest}), coupled({3, VerifyRule::kCoupled, kPerRequest});
   size_t turn = 0;
   for (const Option& option : options()) {
-    ToyServer& server = turn++ % 2 == 0 ? token : block;
+    ToyServer& server = *std::array{&token, &block, &coupled}[turn++ % 3];
     std::map<Tokens, double> expected;
     walk(option, toy_logits(21), {}, 1, expected);
     std::map<Tokens, int64_t> counts;
