@@ -1,6 +1,7 @@
 #include "base/run_options.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cctype>
 #include <cmath>
 #include <sstream>
@@ -49,8 +50,9 @@ void validate(const DeviceOptions& o) {
 VerifyRule parse_verify_rule(const std::string& name) {
   if (name == "token") return VerifyRule::kToken;
   if (name == "block") return VerifyRule::kBlock;
+  if (name == "target") return VerifyRule::kTarget;
   if (name == "coupled") return VerifyRule::kCoupled;
-  refuse("--verify", "token, block or coupled", "'" + name + "'");
+  refuse("--verify", "token, block, target or coupled", "'" + name + "'");
 }
 
 std::string to_string(VerifyRule rule) {
@@ -59,10 +61,35 @@ std::string to_string(VerifyRule rule) {
       return "token";
     case VerifyRule::kBlock:
       return "block";
+    case VerifyRule::kTarget:
+      return "target";
     case VerifyRule::kCoupled:
       return "coupled";
   }
   throw Error(ErrorKind::kInternal, "unknown verification rule");
+}
+
+int tree_nodes(const std::vector<int>& tree, int depth) {
+  if (tree.empty()) return depth;
+  int nodes = 0, width = 1;
+  for (size_t d = 0; d < std::min(tree.size(), static_cast<size_t>(std::max(depth, 0))); ++d) nodes += width *= tree[d];
+  return nodes;
+}
+
+std::vector<int> parse_tree(const std::string& text) {
+  std::vector<int> tree;
+  const char *at = text.data(), *end = at + text.size();
+  const auto fail = [&] { refuse("--tree", "children by depth such as 2,2,1, each from 1 to 8, at most 64 nodes", "'" + text + "'"); };
+  while (true) {
+    int width = 0;
+    const auto [next, error] = std::from_chars(at, end, width);
+    if (error != std::errc() || width < 1 || width > 8 || tree.size() == 32) fail();
+    tree.push_back(width);
+    if (tree_nodes(tree, static_cast<int>(tree.size())) > 64) fail();
+    if (next == end) return tree;
+    if (*next != ',') fail();
+    at = next + 1;
+  }
 }
 
 }  // namespace specdec

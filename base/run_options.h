@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace specdec {
 
@@ -22,19 +23,22 @@ struct SamplingOptions {
   bool greedy() const { return temperature == 0.0; }
 };
 
-enum class VerifyRule { kToken, kBlock, kCoupled };  // engine/decode/verifier.h
+enum class VerifyRule { kToken, kBlock, kTarget, kCoupled };  // engine/decode/verifier.h
 
 struct SpeculationOptions {
   int k = -1;                              // draft tokens a step; -1 = auto (the controller chooses, 0 included); 0 = plain
   int max_k = 8;                           // upper bound for auto
   VerifyRule verify = VerifyRule::kToken;
+  std::vector<int> tree = {};              // children of every node by depth, each in [1, 8], at most 64 nodes; empty: a chain of K
 };
 
 // Throw Error(kUsage) naming the flag and its range.
 void validate(const SamplingOptions& options);
 void validate(const SpeculationOptions& options);
 void validate(const DeviceOptions& options);
-VerifyRule parse_verify_rule(const std::string& name);  // "token" | "block" | "coupled"
+VerifyRule parse_verify_rule(const std::string& name);  // "token" | "block" | "target" | "coupled"
+std::vector<int> parse_tree(const std::string& text);         // "2,2,1"
+int tree_nodes(const std::vector<int>& tree, int depth);      // of the first `depth` levels; of a chain `depth`
 std::string to_string(VerifyRule rule);
 
 }  // namespace specdec

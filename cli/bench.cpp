@@ -51,12 +51,8 @@ void add_bench(Cli& cli) {
   sub->add_option("--tokens", options->tokens, "Tokens of every answer; end of text is ignored")->capture_default_str();
   sub->add_flag("--allow-stale", options->allow_stale, "Run drafts that were made for another target");
   add_sampling_flags(*sub, options->sampling);
-  sub->add_option("--max-k", options->speculation.max_k, "Upper bound for auto")->capture_default_str()->group("Speculation");
-  sub->add_option_function<std::string>(
-         "--verify", [options](const std::string& name) { options->speculation.verify = parse_verify_rule(name); },
-         "token | block | coupled (the text depends on the seed alone, not on draft and K)")
-      ->default_str("token")
-      ->group("Speculation");
+  add_verify_flags(*sub, options->speculation);
+  add_tree_flag(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"

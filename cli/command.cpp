@@ -50,9 +50,20 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
          "Draft tokens a step: a number, 0 = plain, or auto")
       ->default_str("auto")
       ->group("Speculation");
+  add_verify_flags(sub, options);
+}
+
+void add_tree_flag(CLI::App& sub, SpeculationOptions& options) {
+  sub.add_option_function<std::string>(
+         "--tree", [&options](const std::string& text) { options.tree = parse_tree(text); },
+         "Draft a tree: children of every node by depth, such as 2,2,1; K is then how many of its levels")
+      ->group("Speculation");
+}
+
+void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
   sub.add_option("--max-k", options.max_k, "Upper bound for --k auto")->capture_default_str()->group("Speculation");
   sub.add_option_function<std::string>(
-         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block | coupled (the text depends on the seed alone, not on draft and K)")
+         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block | target | coupled (the text depends on the seed alone, not on draft and K)")
       ->default_str("token")
       ->group("Speculation");
 }

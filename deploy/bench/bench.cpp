@@ -70,7 +70,8 @@ class Run {
                       {"data", {{"path", options_.data}}},
                       {"split", options_.split},
                       {"temperature", options_.sampling.temperature},
-                      {"verify", to_string(options_.speculation.verify)}};
+                      {"verify", to_string(options_.speculation.verify)},
+                      {"tree", options_.speculation.tree}};
     if (load()) {
       result_.rounds = kRounds;
       for (const int batch : options_.batches) measure_batch(batch);

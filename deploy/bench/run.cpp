@@ -29,9 +29,7 @@ void GroupFigures::add(const GroupFigures& other) {
 
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
                        Learnt* learnt, const Clock& clock) {
-  decode::ControllerOptions controller;
-  controller.fixed_k = options.speculation.k;
-  controller.max_k = std::max({options.speculation.k, options.speculation.max_k, 1});
+  decode::ControllerOptions controller = decode::controller_options(options.speculation);
   if (learnt) controller.prior_overlap = learnt->overlap.value();
   std::vector<std::unique_ptr<Lane>> lanes;
   struct Finish {
@@ -50,6 +48,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
     s.tokens = prompts[i];
     s.sampling = options.sampling;
     s.verify = options.speculation.verify;
+    s.tree = options.speculation.tree;
     s.randomness = &lanes.back()->randomness;
     s.controller = options.speculation.k == 0 ? nullptr : &lanes.back()->controller;
     s.remaining = options.tokens;

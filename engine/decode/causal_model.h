@@ -14,6 +14,8 @@ struct Extension {
   SequenceId sequence = 0;
   std::span<const int32_t> tokens;   // appended to the sequence, at least one
   int64_t num_logits = 1;            // rows wanted, for the last tokens; 0 = only fill the cache
+  std::span<const int32_t> parents = {};  // of a tree: the index in `tokens` of the token before each, less than its own; -1: what the
+                                          // cache held ends there. Empty: each follows the one before
 };
 
 // fp32 logits on the host, row-major [rows, vocab]. Owned by the step and reused: no allocation once warm.
@@ -35,6 +37,8 @@ class CausalModel {
   virtual void close(SequenceId sequence) = 0;
   virtual int64_t length(SequenceId sequence) const = 0;
   virtual void truncate(SequenceId sequence, int64_t length) = 0;
+  // What stays of a tree: the first `length` tokens of the cache and, in this order, those at `places` >= length, which rise.
+  virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
   // One pass over all extensions; out gets Σ num_logits rows in order.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
 };
@@ -50,6 +54,7 @@ class ForwardingModel : public CausalModel {
   void close(SequenceId sequence) override { model_.close(sequence); }
   int64_t length(SequenceId sequence) const override { return model_.length(sequence); }
   void truncate(SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }
+  void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override { model_.keep(sequence, length, places); }
   void extend(std::span<const Extension> extensions, LogitRows& out) override { model_.extend(extensions, out); }
 
  private:

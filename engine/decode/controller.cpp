@@ -118,6 +118,15 @@ void OverlapMean::add(std::span<const double> overlaps) {
   }
 }
 
+ControllerOptions controller_options(const SpeculationOptions& options) {
+  ControllerOptions out;
+  const int deepest = options.tree.empty() ? std::max(options.k, options.max_k) : static_cast<int>(options.tree.size());
+  out.fixed_k = std::min(options.k, deepest);
+  out.max_k = std::min(std::max(options.k, options.max_k), deepest);
+  out.tree = options.tree;
+  return out;
+}
+
 KController::KController(const ControllerOptions& options, const CostModel* costs)
     : options_(options),
       costs_(costs),
@@ -126,7 +135,7 @@ KController::KController(const ControllerOptions& options, const CostModel* cost
       prior_weight_(std::max(options.prior_weight, 1e-6)) {}
 
 double KController::draft_cost(int batch) const { return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost; }
-double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, k) : 1.0; }
+double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0; }
 
 double KController::pooled() const {
   return (std::accumulate(sum_.begin(), sum_.end(), 0.0) + prior_weight_ * options_.prior_overlap) /
@@ -191,7 +200,7 @@ int KController::choose_k(int batch) {
   if (k > 0) {
     plain_since_probe_ = 0;
     // A K that looks bad by an old or a single figure would never be measured again.
-    exploring_ = costs_ && costs_->ready() && k < options_.max_k && costs_->wants(batch, k + 2) && longer_asked_++ % 8 < 2;
+    exploring_ = costs_ && costs_->ready() && k < options_.max_k && costs_->wants(batch, tree_nodes(options_.tree, k + 1) + 1) && longer_asked_++ % 8 < 2;
     return exploring_ ? k + 1 : k;
   }
   if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;

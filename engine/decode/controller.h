@@ -21,8 +21,11 @@ struct ControllerOptions {
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
   double prior_weight = 4.0;      // in observations
   std::vector<std::array<int, 3>> schedule = {};  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
+  std::vector<int> tree = {};     // of SpeculationOptions: a K of it is its first K levels, verified in a pass of all their nodes
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
+
+ControllerOptions controller_options(const SpeculationOptions& options);
 
 // Seconds of one call by batch size, moving averages; shared by every request of an engine. Samples that are not positive are
 // ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow. A figure

@@ -11,16 +11,14 @@ GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostMo
   if (request.max_tokens < 1) throw Error(ErrorKind::kUsage, "max_tokens: expected at least 1, found " + std::to_string(request.max_tokens));
   validate(request.rules, stepper.vocab_size());
   SeededRandomness randomness(request.seed);
-  ControllerOptions options;
-  options.fixed_k = request.speculation.k;
-  options.max_k = std::max(request.speculation.k, request.speculation.max_k);
-  KController controller(options, costs);
+  KController controller(controller_options(request.speculation), costs);
   LogitState rules(request.rules, request.prompt);
   Sequence s;
   s.tokens = request.prompt;
   s.sampling = request.sampling;
   s.rules = request.rules.any() ? &rules : nullptr;
   s.verify = request.speculation.verify;
+  s.tree = request.speculation.tree;
   s.randomness = &randomness;
   s.controller = request.speculation.k == 0 ? nullptr : &controller;
   s.remaining = request.max_tokens;

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -38,6 +39,11 @@ class ModelRunner final : public CausalModel {
     if (length != cache.length()) cache.truncate(length);
   }
 
+  void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override {
+    c10::InferenceMode guard;
+    const_cast<model::KvCache&>(find(sequence)).keep(length, places);
+  }
+
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
     c10::InferenceMode guard;
     parts_.clear();
@@ -47,6 +53,7 @@ class ModelRunner final : public CausalModel {
       part.cache = &const_cast<model::KvCache&>(find(e.sequence));
       part.tokens = e.tokens;
       part.num_logits = e.num_logits;
+      if (!e.parents.empty()) set_tree(e, part);
       rows += e.num_logits;
     }
     const at::Tensor logits = model::forward(*decoder_, parts_);
@@ -57,6 +64,20 @@ class ModelRunner final : public CausalModel {
   }
 
  private:
+  // Every token sees the cache, its ancestors and itself, and stands as deep as it has ancestors.
+  static void set_tree(const Extension& e, model::SequencePart& part) {
+    const auto count = static_cast<int64_t>(e.tokens.size());
+    part.tree_mask = at::zeros({count, count}, at::kBool);
+    bool* mask = part.tree_mask.mutable_data_ptr<bool>();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t parent = e.parents[static_cast<size_t>(i)];
+      if (parent >= i) throw Error(ErrorKind::kInternal, "a tree's token comes before its parent");
+      if (parent >= 0) std::copy_n(mask + parent * count, parent + 1, mask + i * count);
+      mask[i * count + i] = true;
+      part.positions.push_back(parent < 0 ? part.cache->length() : part.positions[static_cast<size_t>(parent)] + 1);
+    }
+  }
+
   const model::KvCache& find(SequenceId sequence) const {
     const auto it = caches_.find(sequence);
     if (it == caches_.end()) throw Error(ErrorKind::kInternal, "sequence " + std::to_string(sequence) + " is not open");

@@ -28,6 +28,7 @@ struct Sequence {
   int logprobs = -1;                      // >= 0: logprobs_of() every emitted token with so many likeliest ones
   bool prompt_logprobs = false;           // and of the prompt's, from start()
   VerifyRule verify = VerifyRule::kToken;
+  std::vector<int> tree;                  // children of every node by depth (SpeculationOptions); empty: a chain
   Randomness* randomness = nullptr;
   KController* controller = nullptr;      // null: plain decoding
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
@@ -35,7 +36,7 @@ struct Sequence {
   bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
   // result of the last step:
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
-  int drafted = 0, accepted = 0;
+  int drafted = 0, accepted = 0;          // positions: of a tree its depth, and of that what was kept
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
   std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
   std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.
@@ -72,17 +73,23 @@ class Stepper {
  private:
   struct Slot;
   struct Buffers;
+  // step_draft.cpp
   void plan(std::span<Sequence* const> batch);
-  int limit_k(const Sequence& sequence, int k) const;
+  int limit_depth(const Sequence& sequence, int depth) const;
   void draft_tokens();
   void catch_up(Slot& slot);
+  void add_feed(Slot& slot);
   bool draft_pass(std::span<const size_t> active);
-  bool draft_one(Slot& slot, std::span<float> logits);
+  bool draft_level(Slot& slot, int64_t row);
+  bool draft_children(Slot& slot, int32_t parent, std::span<float> logits);
   void drop_draft(Sequence& sequence, const char* reason);
+  // step_verify.cpp
   void verify_all();
   void verify_one(Slot& slot);
   void verify_greedy(Slot& slot);
   void verify_sampled(Slot& slot);
+  void score_positions(Slot& slot);
+  // step.cpp
   void read_prompt(Sequence& sequence, int64_t chunk);
   void copy_prompt(Sequence& sequence, const Sequence& from);
   void commit(Slot& slot);

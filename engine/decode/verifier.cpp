@@ -72,21 +72,15 @@ VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std:
   return {static_cast<int64_t>(tau), draw_residual(r[tau], input.p[tau], input.q[tau], randomness, scratch)};
 }
 
-// What the target draws at a position is the text, whatever was drafted there.
-VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness) {
-  const size_t k = input.drafted.size();
-  for (size_t i = 0;; ++i) {
-    const int32_t drawn = randomness.draw_at(input.position + static_cast<int64_t>(i), input.p[i]);
-    if (i == k || drawn != input.drafted[i]) return {static_cast<int64_t>(i), drawn};
-  }
-}
-
 VerifyResult verify(VerifyRule rule, const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {
+  const bool chain = input.parents.empty();
   switch (rule) {
     case VerifyRule::kToken:
-      return verify_token(input, randomness, scratch);
+      return chain ? verify_token(input, randomness, scratch) : verify_recursive(input, randomness);
     case VerifyRule::kBlock:
-      return verify_block(input, randomness, scratch);
+      return chain ? verify_block(input, randomness, scratch) : verify_traversal(input, randomness);
+    case VerifyRule::kTarget:
+      return verify_target(input, randomness);
     case VerifyRule::kCoupled:
       return verify_coupled(input, randomness);
   }

@@ -20,6 +20,25 @@ void KvCache::truncate(int64_t length) {
   length_ = length;
 }
 
+void KvCache::keep(int64_t length, std::span<const int64_t> places) {
+  int64_t last = length - 1;
+  for (const int64_t place : places) {
+    if (place <= last || place >= length_)
+      throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens: place " + std::to_string(place) + " cannot be kept after " + std::to_string(last));
+    last = place;
+  }
+  const auto count = static_cast<int64_t>(places.size());
+  truncate(count > 0 ? length_ : length);
+  for (int64_t i = 0; i < count; ++i) {  // never onto a place that is still to be read, since they rise
+    const int64_t from = places[static_cast<size_t>(i)], to = length + i;
+    if (from == to) continue;
+    for (std::vector<at::Tensor>* side : {&k_, &v_})
+      for (at::Tensor& layer : *side) layer.select(1, to).copy_(layer.select(1, from));
+    if (!tokens_.empty()) tokens_[static_cast<size_t>(to)] = tokens_[static_cast<size_t>(from)], positions_[static_cast<size_t>(to)] = positions_[static_cast<size_t>(from)];
+  }
+  length_ = length + count;
+}
+
 KvCache KvCache::prefix(int64_t length) const {
   KvCache out = *this;
   out.truncate(length);

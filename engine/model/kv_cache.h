@@ -21,6 +21,8 @@ class KvCache {
   const at::Tensor& keys(int64_t layer) const { return k_[static_cast<size_t>(layer)]; }      // [G, capacity, D]
   const at::Tensor& values(int64_t layer) const { return v_[static_cast<size_t>(layer)]; }
   void truncate(int64_t length);       // length <= length(); throws Error(kInternal) otherwise
+  // The first `length` tokens and, in this order, those at `places` in [length, length()), rising; throws likewise.
+  void keep(int64_t length, std::span<const int64_t> places);
   KvCache prefix(int64_t length) const;  // the first tokens in memory of their own, with all that is known of them; throws likewise
   void reserve(int64_t capacity);      // tokens; keeps the content
   // Writes rows at [length, length + T) of one layer and returns views [G, length + T, D] of keys and values.

@@ -79,6 +79,62 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
 }
 
+TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
+  const auto text = [&](const std::vector<int>& tree, VerifyRule rule, double temperature) {
+    Stepper stepper(*target, draft.get());
+    GenerateRequest request;
+    request.prompt = {1};
+    request.max_tokens = 256;
+    request.sampling.temperature = temperature;
+    request.speculation = {.k = tree.empty() ? 3 : static_cast<int>(tree.size()), .verify = rule, .tree = tree};
+    request.seed = 4;
+    return generate(stepper, request, nullptr, clock);
+  };
+  const GenerateResult greedy = text({}, VerifyRule::kToken, 0), seeded = text({}, VerifyRule::kCoupled, 1);
+  for (const std::vector<int>& tree : {std::vector<int>{2, 2, 2}, {3, 2, 1}, {1, 3, 2}, {8, 1, 1}}) {
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget}) {
+      const GenerateResult r = text(tree, rule, 0);
+      EXPECT_EQ(r.tokens, greedy.tokens);
+      EXPECT_GE(r.counts.length(), greedy.counts.length());
+    }
+    EXPECT_EQ(text(tree, VerifyRule::kCoupled, 1).tokens, seeded.tokens);
+  }
+  EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
+}
+
+// Caches that are computed anew where a text crosses a border of its scaling, on both sides of it.
+TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
+  const auto make = [](uint64_t seed) {
+    model::DecoderConfig c;
+    c.model_type = "llama";
+    c.vocab_size = 60, c.hidden_size = 32, c.intermediate_size = 48, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 16;
+    c.layers.resize(2);
+    c.rope.kind = model::RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
+    for (int i = 0; i < 8; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
+    model::Decoder decoder = model::random_decoder(c, seed, at::kCPU, at::kFloat);
+    decoder.weights.visit(decoder.config, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 6 : 1); });
+    return make_model_runner(std::make_shared<const model::Decoder>(std::move(decoder)));
+  };
+  const std::unique_ptr<CausalModel> target = make(1), same = make(1), other = make(2);
+  SystemClock clock;
+  const auto text = [&](CausalModel& draft, const std::vector<int>& tree) {
+    Stepper stepper(*target, &draft);
+    GenerateRequest request;
+    request.prompt = {1, 5, 9};
+    request.max_tokens = 60;
+    request.sampling.temperature = 0;
+    request.speculation = {.k = static_cast<int>(tree.size()), .tree = tree};
+    return generate(stepper, request, nullptr, clock);
+  };
+  const GenerateResult plain = text(*same, {});
+  for (const std::vector<int>& tree : {std::vector<int>{2, 2}, {3, 1, 2}}) {
+    EXPECT_EQ(text(*other, tree).tokens, plain.tokens);
+    const GenerateResult sure = text(*same, tree);
+    EXPECT_EQ(sure.tokens, plain.tokens);
+    EXPECT_NEAR(sure.counts.length(), static_cast<double>(tree.size()) + 1, 0.2) << "the draft is the target";
+  }
+}
+
 TEST_F(RealModels, SampledAcceptanceIsWhatOthersMeasured) {
   AcceptanceCounts token, block;
   for (uint64_t seed = 0; seed < 8; ++seed) {

@@ -75,6 +75,7 @@ struct Setting {
   int k = 0;  // -1: adaptive
   SamplingOptions sampling = {};
   int neighbours = 0;
+  std::vector<int> tree = {};
 };
 
 // 24 tokens after one, and how many of them were drafted.
@@ -83,6 +84,7 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   Stepper stepper(target, &draft);
   ControllerOptions options;
   options.fixed_k = setting.k;
+  options.tree = setting.tree;
   std::deque<SeededRandomness> noise;
   std::deque<KController> controllers;
   std::deque<LogitState> states;
@@ -96,6 +98,7 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
     s.tokens = {static_cast<int32_t>(i)};
     s.sampling = setting.sampling;
     s.verify = i % 2 == 0 ? VerifyRule::kCoupled : VerifyRule::kBlock;
+    s.tree = setting.tree;
     s.randomness = &noise.emplace_back(seed + i);
     s.controller = &controllers.emplace_back(options, nullptr);
     s.rules = &states.emplace_back(rules, s.tokens);
@@ -123,6 +126,8 @@ TEST(Coupled, TheTextDependsOnTheSeedAlone) {
         EXPECT_EQ(text, plain) << "seed " << seed << ", draft " << draft << ", K " << k;
         EXPECT_GT(drafted, 0);
       }
+    for (const std::vector<int>& tree : {std::vector<int>{2}, {3, 2, 1}, {2, 2, 2}})
+      EXPECT_EQ(text_of(seed, {2, static_cast<int>(tree.size()), sampling, static_cast<int>(seed % 3), tree}).first, plain) << "seed " << seed << ", a tree";
   }
   EXPECT_GT(texts.size(), 55u);
 }

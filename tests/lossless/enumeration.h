@@ -20,6 +20,7 @@ struct Case {
   LogitRules rules;
   bool rules_left_out = false;       // a wrong step: only the draft knows the rules, verification does not
   VerifyRule rule = VerifyRule::kToken;
+  std::vector<int> tree;             // of every sequence; empty: chains
   ControllerOptions controller;      // fixed_k by default below
   const CostModel* costs = nullptr;
   int64_t length = 3;                // tokens compared
@@ -73,6 +74,7 @@ inline Outcome enumerate(const Case& c) {
     for (int i = 0; i < c.sequences; ++i) {
       ControllerOptions options = c.controller;
       if (i > 0) options.fixed_k = std::max(0, options.fixed_k - 1);
+      options.tree = c.tree;
       controllers.emplace_back(options, c.costs);
     }
     for (size_t i = 0; i < sequences.size(); ++i) {
@@ -82,6 +84,7 @@ inline Outcome enumerate(const Case& c) {
       states.emplace_back(c.rules, s.tokens);
       s.rules = c.rules.any() && !c.rules_left_out ? &states.back() : nullptr;
       s.verify = c.rule;
+      s.tree = c.tree;
       s.randomness = wrapped ? wrapped.get() : &choices;
       s.controller = &controllers[i];
       s.remaining = c.remaining;

@@ -42,6 +42,15 @@ class Model final : public CausalModel {
     if (length < 0 || length > this->length(id)) throw std::logic_error("truncate to a longer cache");
     caches_.at(id).resize(static_cast<size_t>(length));
   }
+  void keep(SequenceId id, int64_t length, std::span<const int64_t> places) override {
+    Tokens& cache = caches_.at(id);
+    Tokens kept(cache.begin(), cache.begin() + length);
+    for (const int64_t place : places) {
+      if (place < static_cast<int64_t>(kept.size())) throw std::logic_error("kept in another order");
+      kept.push_back(cache.at(static_cast<size_t>(place)));
+    }
+    cache = std::move(kept);
+  }
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
     ++passes;
     if (before_pass) before_pass(extensions);
@@ -53,10 +62,15 @@ class Model final : public CausalModel {
     for (const Extension& e : extensions) {
       Tokens& cache = caches_.at(e.sequence);
       if (e.tokens.empty()) throw std::logic_error("empty extension");
+      const Tokens before = cache;
+      std::vector<Tokens> contexts;
       for (size_t i = 0; i < e.tokens.size(); ++i) {
         cache.push_back(e.tokens[i]);
-        if (static_cast<int64_t>(cache.size()) > max_length_) throw std::logic_error("cache longer than the model allows");
-        if (i + static_cast<size_t>(e.num_logits) >= e.tokens.size()) logits_(cache, out.row(row++));
+        const int32_t parent = e.parents.empty() ? static_cast<int32_t>(i) - 1 : e.parents[i];
+        contexts.push_back(parent < 0 ? before : contexts.at(static_cast<size_t>(parent)));
+        contexts.back().push_back(e.tokens[i]);
+        if (static_cast<int64_t>(contexts.back().size()) > max_length_) throw std::logic_error("text longer than the model allows");
+        if (i + static_cast<size_t>(e.num_logits) >= e.tokens.size()) logits_(contexts.back(), out.row(row++));
       }
     }
   }

@@ -302,6 +302,16 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
   EXPECT_EQ(kv.bytes(), kv.capacity() * KvCache::bytes_per_token(c, at::kFloat));
   EXPECT_EQ(KvCache::bytes_per_token(c, at::kFloat), 2 * 2 * 3 * 4 * 4);
   EXPECT_THROW(kv.commit(kv.capacity()), Error);
+  // Of a tree behind 200 tokens three nodes stay.
+  const std::vector<int64_t> places = {203, 204, 290};
+  kv.keep(200, places);
+  EXPECT_EQ(kv.length(), 203);
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(kv.keys(1).select(1, 200 + i), all[places[static_cast<size_t>(i)]] + 1));
+    EXPECT_TRUE(at::equal(kv.values(0).select(1, 200 + i), -all[places[static_cast<size_t>(i)]]));
+  }
+  EXPECT_TRUE(at::equal(kv.keys(0).select(1, 199), all[199]));
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{100}, {201, 201}, {202, 201}, {203}}) EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
 }  // namespace

@@ -66,9 +66,7 @@ StepperRunner::~StepperRunner() {
 }
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
-  decode::ControllerOptions controller;
-  controller.fixed_k = options_.speculation.k;
-  controller.max_k = std::max(options_.speculation.k, options_.speculation.max_k);
+  decode::ControllerOptions controller = decode::controller_options(options_.speculation);
   controller.prior_overlap = overlap_.value();
   controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
@@ -76,6 +74,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
   s.sampling = spec.sampling;
   s.verify = spec.seeded && options_.coupled_seeds ? VerifyRule::kCoupled : options_.speculation.verify;
+  s.tree = options_.speculation.tree;
   s.randomness = &running->randomness;
   s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
   if (spec.rules && spec.rules->any()) {

@@ -88,9 +88,16 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
 
 TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
   std::map<std::string, std::string> fixed;  // text by option set, grammar and n: greedy the same for every K and rule, coupled for every K
-  for (int k = 0; k <= 8; ++k)
-    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kCoupled}) {
-      ToyServer server({k, rule});
+  struct Shape {
+    int k;
+    std::vector<int> tree = {};
+  };
+  std::vector<Shape> shapes;
+  for (int k = 0; k <= 8; ++k) shapes.push_back({k});
+  for (const std::vector<int>& tree : {std::vector<int>{3}, {2, 2}, {3, 2, 1}}) shapes.push_back({static_cast<int>(tree.size()), tree});
+  for (const auto& [k, tree] : shapes)
+    for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled}) {
+      ToyServer server({.k = k, .rule = rule, .tree = tree});
       for (const auto& [name, fields] : option_sets())
         for (const bool grammar : {false, true})
           for (const int n : {1, 3})
@@ -100,7 +107,7 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
               if (is_greedy) body["temperature"] = 0;
               if (grammar) body["guided_regex"] = "(ab?|d)[cda]*";
               const std::string key = name + (grammar ? ", grammar" : "") + ", n=" + std::to_string(n);
-              const std::string what = key + ", K=" + std::to_string(k) + ", " + to_string(rule) + (is_greedy ? ", greedy" : "");
+              const std::string what = key + ", K=" + std::to_string(k) + (tree.empty() ? ", " : " of a tree, ") + to_string(rule) + (is_greedy ? ", greedy" : "");
               const Json reply = server.complete(body);
               ASSERT_EQ(reply["choices"].size(), static_cast<size_t>(n)) << what;
               std::string texts;

@@ -1,0 +1,225 @@
+// The drafting half of a step: levels of tokens, each from one pass of the draft over all sequences.
+#include <algorithm>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "engine/decode/sampler.h"
+#include "engine/decode/step_state.h"
+
+namespace specdec::decode {
+
+namespace {
+
+constexpr int64_t kCatchUpChunk = 512;
+
+}  // namespace
+
+void Stepper::drop_draft(Sequence& s, const char* reason) {
+  log(LogLevel::kWarn, std::string("the draft failed and its sequence goes on without it: ") + reason);
+  s.draft_failed = true;
+  if (s.draft_id >= 0) draft_->close(s.draft_id);
+  s.draft_id = -1;
+}
+
+// Every token fed needs a place in the cache. The target's is ensured by `remaining`, which start() cut to it; the draft is fed
+// all but the last level.
+int Stepper::limit_depth(const Sequence& s, int depth) const {
+  const int64_t n = static_cast<int64_t>(s.tokens.size());
+  const int64_t room = std::min(s.remaining - 1, draft_->max_length() - n + 1);
+  const int64_t levels = s.tree.empty() ? depth : std::min<int64_t>(depth, static_cast<int64_t>(s.tree.size()));
+  return static_cast<int>(std::clamp<int64_t>(levels, 0, std::max<int64_t>(room, 0)));
+}
+
+void Stepper::plan(std::span<Sequence* const> batch) {
+  Buffers& b = *buffers_;
+  if (b.slots.size() < batch.size()) b.slots.resize(batch.size());
+  b.num_slots = batch.size();
+  size_t rows = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    Slot& slot = b.slots[i];
+    Sequence& s = *batch[i];
+    if (s.remaining < 1 || s.target_id < 0)
+      throw Error(ErrorKind::kInternal, "step: sequence " + std::to_string(i) + " is finished or was not started");
+    slot.sequence = &s;
+    slot.before = static_cast<int64_t>(s.tokens.size());
+    slot.limit = 0;
+    if (draft_ && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(static_cast<int>(batch.size())));
+    slot.drafting = slot.limit > 0;
+    slot.depth = 0;
+    slot.level = slot.num_q = 0;
+    slot.ruled = -1;
+    slot.drafted.clear();
+    slot.parents.clear();
+    slot.q_of.clear();
+    slot.path.clear();
+    slot.confidences.clear();
+    slot.ratios.clear();
+    slot.q_row = rows;
+    // One row for the text and one for every node that may get children.
+    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.tree, slot.limit - 1));
+    s.emitted.clear();
+    s.emitted_logprobs.clear();
+    s.overlaps.clear();
+    s.drafted = s.accepted = 0;
+    s.failure = nullptr;
+  }
+  const size_t need = rows * static_cast<size_t>(target_.vocab_size());
+  if (b.q.size() < need) b.q.resize(need);
+}
+
+// Brings the draft's cache so far that the first pass of the step is short.
+void Stepper::catch_up(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  try {
+    if (s.draft_id < 0) s.draft_id = draft_->open();
+    while (slot.before - draft_->length(s.draft_id) > kCatchUpChunk) {
+      const auto part = std::span<const int32_t>(s.tokens).subspan(draft_->length(s.draft_id), kCatchUpChunk);
+      buffers_->extensions.assign(1, {s.draft_id, part, 0});
+      draft_->extend(buffers_->extensions, buffers_->draft_rows);
+    }
+  } catch (const std::exception& e) {
+    slot.drafting = false;
+    drop_draft(s, e.what());
+  }
+}
+
+// Draws a node's children from its logits: without replacement, so that siblings differ; where the rule lets the draft choose, and of
+// greedy text, the likeliest. False: none was drawn, because the logits cannot be sampled, or because nothing may follow (which the
+// target need not choose).
+bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits) {
+  Sequence& s = *slot.sequence;
+  Buffers& b = *buffers_;
+  slot.rule_path(parent);
+  if (s.rules && !s.rules->apply(logits)) return false;
+  const size_t row = slot.num_q;
+  const int width = slot.chain() ? 1 : s.tree[static_cast<size_t>(slot.depth)];
+  const bool greedy = s.sampling.greedy();
+  const std::span<float> q = greedy ? logits : std::span<float>(b.q.data() + (slot.q_row + row) * logits.size(), logits.size());
+  const float none = greedy ? -std::numeric_limits<float>::infinity() : 0.f;
+  double confidence = 1;
+  try {
+    if (greedy && slot.chain() && s.controller->adaptive()) confidence = max_probability(logits);
+    if (!greedy) distribution(logits, s.sampling, q, b.ids);
+  } catch (const Error& e) {
+    drop_draft(s, e.what());
+    return false;
+  }
+  std::span<float> left = q;
+  if (!greedy && width > 1) {  // q itself stays whole for verification
+    b.scratch.assign(q.begin(), q.end());
+    left = b.scratch;
+  }
+  for (int child = 0; child < width; ++child) {
+    if (child > 0 && std::none_of(left.begin(), left.end(), [&](float x) { return x > none; })) break;
+    int32_t token = -1;
+    try {
+      if (greedy || s.verify == VerifyRule::kTarget)
+        token = argmax(left);
+      else if (s.verify == VerifyRule::kCoupled)
+        token = s.randomness->draw_at(slot.before + slot.depth, left);
+      else
+        token = s.randomness->draw(Purpose::kDraft, left);
+    } catch (const Error& e) {
+      if (child > 0) break;
+      drop_draft(s, e.what());
+      return false;
+    }
+    slot.drafted.push_back(token);
+    slot.parents.push_back(parent);
+    slot.q_of.push_back(row);
+    if (slot.chain()) slot.confidences.push_back(greedy ? confidence : q[static_cast<size_t>(token)]);
+    if (width > 1) left[static_cast<size_t>(token)] = none;
+  }
+  if (!greedy) ++slot.num_q;
+  return true;
+}
+
+// Children of every node of the deepest level, or of the text; `row`: its first row of logits. False: nothing more is drafted.
+bool Stepper::draft_level(Slot& slot, int64_t row) {
+  const size_t first = slot.level, last = slot.drafted.size();
+  const int64_t parents = slot.depth == 0 ? 1 : static_cast<int64_t>(last - first);
+  for (int64_t i = 0; i < parents; ++i) {
+    const int32_t parent = slot.depth == 0 ? -1 : static_cast<int32_t>(first) + static_cast<int32_t>(i);
+    if (!draft_children(slot, parent, buffers_->draft_rows.row(row + i)) && slot.sequence->draft_failed) break;
+  }
+  if (slot.drafted.size() == last) return false;
+  slot.level = last;
+  ++slot.depth;
+  return !slot.sequence->draft_failed && slot.depth < slot.limit && !slot.sequence->controller->stop_after(slot.confidences, static_cast<int>(buffers_->num_slots));
+}
+
+// What the next pass of the draft reads. A chain goes on from its last token; a tree is read whole again, since a level's tokens must not
+// see each other and only the tokens of one pass can be told apart.
+void Stepper::add_feed(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  slot.feed_parents.clear();
+  if (slot.depth == 0) {
+    slot.feed.assign(s.tokens.begin() + draft_->length(s.draft_id), s.tokens.end());
+    slot.feed_rows = 1;
+  } else if (slot.chain()) {
+    slot.feed.assign(1, slot.drafted.back());
+    slot.feed_rows = 1;
+  } else {
+    draft_->truncate(s.draft_id, slot.before);
+    slot.feed = slot.drafted;
+    slot.feed_parents = slot.parents;
+    slot.feed_rows = static_cast<int64_t>(slot.drafted.size() - slot.level);
+  }
+  buffers_->extensions.push_back({s.draft_id, slot.feed, slot.feed_rows, slot.feed_parents});
+}
+
+// One pass of the draft over the slots named. Returns false, with every cache as before, if it threw.
+bool Stepper::draft_pass(std::span<const size_t> active) {
+  Buffers& b = *buffers_;
+  b.extensions.clear();
+  for (const size_t i : active) add_feed(b.slots[i]);
+  try {
+    draft_->extend(b.extensions, b.draft_rows);
+    return true;
+  } catch (const std::exception& e) {
+    for (const size_t i : active) {
+      Slot& slot = b.slots[i];
+      Sequence& s = *slot.sequence;
+      const auto fed = static_cast<int64_t>(slot.feed.size());
+      const int64_t before = slot.depth == 0 ? slot.before - fed : slot.chain() ? slot.before + slot.depth - fed : slot.before;
+      if (draft_->length(s.draft_id) > before) draft_->truncate(s.draft_id, before);
+      if (active.size() == 1) drop_draft(s, e.what());
+    }
+    return false;
+  }
+}
+
+void Stepper::draft_tokens() {
+  Buffers& b = *buffers_;
+  for (Slot& slot : b.used())
+    if (slot.drafting) catch_up(slot);
+  for (;;) {
+    b.active.clear();
+    bool short_pass = true;
+    for (size_t i = 0; i < b.num_slots; ++i) {
+      Slot& slot = b.slots[i];
+      if (!slot.drafting) continue;
+      b.active.push_back(i);
+      if (slot.depth == 0 && slot.before - draft_->length(slot.sequence->draft_id) > 2) short_pass = false;
+    }
+    if (b.active.empty()) return;
+    const double started = clock_ ? clock_->seconds() : 0;
+    if (draft_pass(b.active)) {
+      int64_t row = 0;
+      for (const size_t i : b.active) {
+        Slot& slot = b.slots[i];
+        const int64_t rows = slot.feed_rows;
+        slot.drafting = draft_level(slot, row);
+        row += rows;
+      }
+      if (costs_ && clock_ && short_pass) costs_->record_draft(static_cast<int>(b.num_slots), clock_->seconds() - started);
+    } else {
+      // Only the sequences whose own pass throws lose their draft.
+      for (const size_t i : b.active) b.slots[i].drafting = b.slots[i].drafting && draft_pass({&i, 1}) && draft_level(b.slots[i], 0);
+    }
+  }
+}
+
+}  // namespace specdec::decode

@@ -1,0 +1,67 @@
+// What a Stepper keeps from one phase of a step to the next.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/decode/step.h"
+
+namespace specdec::decode {
+
+// One sequence's share of a step. Drafted tokens are the nodes of a tree, level by level; of a chain each level has one.
+struct Stepper::Slot {
+  Sequence* sequence = nullptr;
+  int limit = 0;                    // levels of this step at most
+  bool drafting = false;
+  int64_t before = 0;               // tokens.size() at the start of the step
+  size_t q_row = 0;                 // first of its rows in Buffers::q
+  int64_t p_row = 0;                // first of nodes + 1 rows in Buffers::target_rows
+  int depth = 0;                    // levels drafted
+  size_t level = 0;                 // first node of the deepest
+  std::vector<int32_t> drafted, parents;   // by node; parent −1: the text
+  std::vector<size_t> q_of;         // by node: the row it was drawn from, of q_row
+  size_t num_q = 0;
+  int32_t ruled = -1;               // the node whose path the rules have seen
+  std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; empty parents: a chain
+  std::vector<int32_t> feed, feed_parents;  // of the draft
+  int64_t feed_rows = 0;
+  std::vector<double> confidences, ratios;
+  std::vector<int32_t> path;        // nodes that were kept
+  VerifyResult result;
+
+  bool chain() const { return sequence->tree.empty(); }
+  void start_path(int32_t node, std::vector<int32_t>& reversed) const {
+    reversed.clear();
+    for (; node >= 0; node = parents[static_cast<size_t>(node)]) reversed.push_back(node);
+  }
+  // The rules as they are behind a node. One step down costs one push, any other way the whole path.
+  void rule_path(int32_t node) {
+    if (!sequence->rules || node == ruled) return;
+    if (node >= 0 && parents[static_cast<size_t>(node)] == ruled) {
+      sequence->rules->push(drafted[static_cast<size_t>(node)]);
+    } else {
+      sequence->rules->rewind();
+      start_path(node, path);
+      for (size_t i = path.size(); i-- > 0;) sequence->rules->push(drafted[static_cast<size_t>(path[i])]);
+    }
+    ruled = node;
+  }
+};
+
+struct Stepper::Buffers {
+  std::vector<Slot> slots;          // grows only, so that the vectors inside keep their memory
+  size_t num_slots = 0;
+  std::vector<size_t> active;
+  std::vector<Extension> extensions;
+  LogitRows draft_rows, target_rows;
+  std::vector<float> q, scratch;
+  std::vector<float> raw;           // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted
+  std::vector<int32_t> ids;
+  std::vector<int64_t> places;
+  VerifyInput input;
+
+  std::span<Slot> used() { return {slots.data(), num_slots}; }
+};
+
+}  // namespace specdec::decode

@@ -1,0 +1,153 @@
+// The verifying half of a step: one pass of the target over all drafted tokens, then each sequence's rule.
+#include <algorithm>
+#include <string>
+
+#include "base/error.h"
+#include "engine/decode/sampler.h"
+#include "engine/decode/step_state.h"
+
+namespace specdec::decode {
+
+namespace {
+
+Error no_token_left() {
+  return Error(ErrorKind::kUsage, "the request's grammar, bad_words or logit_bias leave no token: loosen them");
+}
+
+}  // namespace
+
+// One-hot p and q: a drafted token is kept if it is the arg max, and what follows is the arg max. Only rows that are reached are
+// looked at.
+void Stepper::verify_greedy(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  Buffers& b = *buffers_;
+  b.input.drafted = slot.drafted;
+  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
+  int32_t node = -1;
+  for (;;) {
+    slot.rule_path(node);
+    const std::span<float> row = b.target_rows.row(slot.p_row + node + 1);
+    if (s.rules && !s.rules->apply(row)) throw no_token_left();
+    const int32_t best = argmax(row);
+    int32_t child = next_child(b.input, node);
+    const bool drafted = child >= 0;
+    while (child >= 0 && slot.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
+    if (drafted) s.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
+    if (child < 0) {
+      slot.result = {static_cast<int64_t>(std::count(s.overlaps.begin(), s.overlaps.end(), 1.0)), best, node};
+      break;
+    }
+    node = child;
+  }
+  slot.ratios.assign(s.overlaps.begin(), s.overlaps.end());
+}
+
+void Stepper::verify_sampled(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  Buffers& b = *buffers_;
+  const size_t nodes = slot.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
+  b.input.drafted = slot.drafted;
+  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
+  b.input.position = slot.before;
+  b.input.p.resize(nodes + 1);
+  b.input.q.resize(nodes);
+  bool dead = false;
+  for (size_t i = 0; i <= nodes; ++i) {
+    const std::span<float> p = b.target_rows.row(slot.p_row + static_cast<int64_t>(i));
+    slot.rule_path(static_cast<int32_t>(i) - 1);
+    if (s.rules && !s.rules->apply(p)) {
+      std::fill(p.begin(), p.end(), 0.f);  // may never be reached; drawing from it throws
+      dead = true;
+    } else {
+      distribution(p, s.sampling, p, b.ids);
+    }
+    b.input.p[i] = p;
+    if (i < nodes) b.input.q[i] = {b.q.data() + (slot.q_row + slot.q_of[i]) * vocab, vocab};
+  }
+  try {
+    slot.result = verify_fn_(s.verify, b.input, *s.randomness, b.scratch);
+  } catch (const Error&) {
+    if (dead) throw no_token_left();
+    throw;
+  }
+  if (slot.chain()) slot.result.node = static_cast<int32_t>(slot.result.accepted) - 1;
+  score_positions(slot);
+}
+
+// Overlap at each reached position, and what became of the token drafted there.
+void Stepper::score_positions(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  const VerifyInput& in = buffers_->input;
+  const bool by_ratio = slot.chain() && (s.verify == VerifyRule::kToken || s.verify == VerifyRule::kBlock);
+  slot.start_path(slot.result.node, slot.path);
+  int32_t node = -1;
+  for (size_t i = slot.path.size() + 1; i-- > 0;) {
+    const int32_t child = next_child(in, node), kept = i > 0 ? slot.path[i - 1] : -1;
+    if (child < 0) break;
+    const std::span<const float> p = in.p[static_cast<size_t>(node + 1)], q = in.q[static_cast<size_t>(child)];
+    const auto token = static_cast<size_t>(slot.drafted[static_cast<size_t>(child)]);
+    s.overlaps.push_back(overlap(p, q));
+    slot.ratios.push_back(by_ratio ? std::min(1.0, static_cast<double>(p[token]) / q[token]) : kept >= 0 ? 1.0 : 0.0);
+    node = kept;
+  }
+}
+
+void Stepper::verify_one(Slot& slot) {
+  Sequence& s = *slot.sequence;
+  Buffers& b = *buffers_;
+  const size_t vocab = static_cast<size_t>(target_.vocab_size());
+  if (s.logprobs >= 0) {
+    const float* first = b.target_rows.row(slot.p_row).data();
+    b.raw.assign(first, first + slot.pass.size() * vocab);
+  }
+  if (s.sampling.greedy())
+    verify_greedy(slot);
+  else
+    verify_sampled(slot);
+  slot.start_path(slot.result.node, slot.path);
+  std::reverse(slot.path.begin(), slot.path.end());
+  if (s.logprobs < 0) return;
+  for (size_t i = 0; i <= slot.path.size(); ++i) {
+    const auto row = static_cast<size_t>(i == 0 ? 0 : slot.path[i - 1] + 1);
+    const int32_t token = i < slot.path.size() ? slot.drafted[static_cast<size_t>(slot.path[i])] : slot.result.next;
+    s.emitted_logprobs.push_back(logprobs_of({b.raw.data() + row * vocab, vocab}, token, s.logprobs));
+  }
+}
+
+void Stepper::verify_all() {
+  Buffers& b = *buffers_;
+  b.extensions.clear();
+  int64_t rows = 0;
+  for (Slot& slot : b.used()) {
+    slot.pass.assign(1, slot.sequence->tokens.back());
+    slot.pass.insert(slot.pass.end(), slot.drafted.begin(), slot.drafted.end());
+    slot.pass_parents.clear();
+    if (!slot.chain() && !slot.drafted.empty()) {
+      slot.pass_parents.push_back(-1);
+      for (const int32_t parent : slot.parents) slot.pass_parents.push_back(parent + 1);
+    }
+    slot.p_row = rows;
+    rows += static_cast<int64_t>(slot.pass.size());
+    b.extensions.push_back({slot.sequence->target_id, slot.pass, static_cast<int64_t>(slot.pass.size()), slot.pass_parents});
+  }
+  const double started = clock_ ? clock_->seconds() : 0;
+  try {
+    target_.extend(b.extensions, b.target_rows);
+  } catch (...) {
+    for (Slot& slot : b.used()) roll_back(slot);
+    throw;
+  }
+  for (Slot& slot : b.used()) {
+    try {
+      verify_one(slot);
+    } catch (const Error&) {
+      slot.sequence->failure = std::current_exception();
+    }
+  }
+  if (costs_ && clock_) {
+    const int64_t n = static_cast<int64_t>(b.num_slots);
+    costs_->record_target(static_cast<int>(n), static_cast<int>((rows + n - 1) / n), clock_->seconds() - started);
+  }
+}
+
+}  // namespace specdec::decode
