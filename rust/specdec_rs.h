@@ -35,8 +35,10 @@ enum {
   SD_STREAM_BYTE_RUNS = 2,    /* as above, but a run of <0xNN> tokens is settled only when it has ended */
 };
 
-/* json: the bytes of tokenizer.json. Padding and truncation stored in it are dropped. */
-int32_t sd_tokenizer_new(const uint8_t* json, size_t size, sd_tokenizer** out, sd_bytes* message);
+/* json: the bytes of tokenizer.json. Padding and truncation stored in it are dropped. added: a JSON array of changes to its added
+ * tokens, in order, {content, single_word, lstrip, rstrip, normalized, special, known}: a token that it does not have is added; of one
+ * that it has the flags are replaced (known absent), only made special ("special"), or left ("keep"). */
+int32_t sd_tokenizer_new(const uint8_t* json, size_t size, const uint8_t* added, size_t added_size, sd_tokenizer** out, sd_bytes* message);
 void sd_tokenizer_free(sd_tokenizer* tokenizer);
 /* text must be UTF-8 of at most 64 MiB. */
 int32_t sd_tokenizer_encode(const sd_tokenizer* tokenizer, const uint8_t* text, size_t size, int32_t add_special, sd_ids* out, sd_bytes* message);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 
 #include "base/file.h"
 #include "base/json.h"
@@ -22,16 +23,47 @@ std::string token_text(const Json& value) {
   return "";
 }
 
-void add_names(const fs::path& file, SpecialTokens& tokens) {
-  if (!fs::exists(file)) return;
+// A change of sd_tokenizer_new from what token_text() takes.
+Json change(const Json& value, const char* if_known) {
+  Json token = value.is_object() ? value : Json::object();
+  token["content"] = token_text(value);
+  token["special"] = true;
+  token["known"] = if_known;
+  return token;
+}
+
+Json read_config(const fs::path& file) {
+  if (!fs::exists(file)) return Json::object();
   const Json config = read_json(file, ErrorKind::kModel, {kMaxConfigBytes, 64});
   if (!config.is_object()) throw Error(ErrorKind::kModel, file.string() + ": expected a JSON object");
-  for (const auto& [key, value] : config.items()) {
-    const std::string token = key.ends_with("_token") ? token_text(value) : "";
-    if (!token.empty()) tokens.names.emplace(key, token);
+  return config;
+}
+
+// Like transformers 5.23 (tokenization_utils_base.py, _from_pretrained): the configuration's list of added tokens replaces flags of
+// tokenizer.json's; the named tokens of the list that rules are special; what is named or called special and missing is added.
+Json added_tokens(const Json& config, std::map<std::string, Json> named) {
+  Json added = Json::array();
+  std::map<int64_t, Json> by_id;
+  const Json decoder = config.value("added_tokens_decoder", Json::object());
+  for (const auto& [id, token] : decoder.items())
+    if (token.is_object() && !token_text(token).empty()) by_id[std::strtoll(id.c_str(), nullptr, 10)] = token;
+  std::set<std::string> listed;
+  for (auto& [id, token] : by_id) {
+    listed.insert(token_text(token));
+    added.push_back(std::move(token));
   }
-  for (auto [key, flag] : {std::pair{"add_bos_token", &tokens.add_bos}, std::pair{"add_eos_token", &tokens.add_eos}})
-    if (config.contains(key) && config[key].is_boolean() && !*flag) *flag = config[key].get<bool>();
+  const auto add_named = [&](const Json& token) {
+    const bool rules = decoder.empty() || listed.contains(token_text(token));
+    added.push_back(change(token, rules ? "special" : "keep"));
+  };
+  for (const char* first : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"})
+    if (const auto found = named.extract(first)) add_named(found.mapped());
+  for (const auto& [name, token] : named) add_named(token);
+  const char* further = config.contains("extra_special_tokens") ? "extra_special_tokens" : "additional_special_tokens";
+  const Json extra = config.value(further, Json::array());
+  for (const Json& token : extra.is_array() ? extra : Json::array())
+    if (!token_text(token).empty()) added.push_back(change(token, "keep"));
+  return added;
 }
 
 bool is_byte_token(const std::string& token) {
@@ -48,8 +80,13 @@ std::string SpecialTokens::name(const std::string& key) const {
 
 SpecialTokens read_special_tokens(const fs::path& model_directory) {
   SpecialTokens tokens;
-  add_names(model_directory / "tokenizer_config.json", tokens);
-  add_names(model_directory / "special_tokens_map.json", tokens);
+  std::map<std::string, Json> named;
+  const Json config = read_config(model_directory / "tokenizer_config.json"), map = read_config(model_directory / "special_tokens_map.json");
+  for (const Json& from : {config, config.value("extra_special_tokens", Json::object()), map})
+    for (const auto& [key, value] : from.items())
+      if (key.ends_with("_token") && !token_text(value).empty()) named.emplace(key, value);
+  for (const auto& [key, value] : named) tokens.names[key] = token_text(value);
+  tokens.added = added_tokens(config, std::move(named));
   return tokens;
 }
 
@@ -57,8 +94,6 @@ struct Tokenizer::Impl {
   sd_tokenizer* handle = nullptr;
   std::string bos, eos;
   int32_t bos_id = -1, eos_id = -1;
-  bool config_rules = false;  // add_bos / add_eos replace the post-processor
-  bool add_bos = false, add_eos = false;
   int32_t streaming = SD_STREAM_WHOLE;
   ~Impl() { sd_tokenizer_free(handle); }
 
@@ -72,18 +107,16 @@ struct Tokenizer::Impl {
 Tokenizer::Tokenizer(const fs::path& model_directory) : impl_(std::make_unique<Impl>()) {
   const fs::path file = model_directory / "tokenizer.json";
   const std::string json = read_file(file, kMaxTokenizerBytes, ErrorKind::kModel);
-  sd_bytes message{};
-  check(sd_tokenizer_new(reinterpret_cast<const uint8_t*>(json.data()), json.size(), &impl_->handle, &message), message, file.string(),
-        ErrorKind::kModel);
-  sd_tokenizer_streaming(impl_->handle, &impl_->streaming);
   const SpecialTokens tokens = read_special_tokens(model_directory);
+  const std::string added = tokens.added.dump();
+  sd_bytes message{};
+  check(sd_tokenizer_new(reinterpret_cast<const uint8_t*>(json.data()), json.size(), reinterpret_cast<const uint8_t*>(added.data()), added.size(),
+                         &impl_->handle, &message), message, file.string(), ErrorKind::kModel);
+  sd_tokenizer_streaming(impl_->handle, &impl_->streaming);
   impl_->bos = tokens.name("bos_token");
   impl_->eos = tokens.name("eos_token");
   impl_->bos_id = impl_->bos.empty() ? -1 : token_to_id(impl_->bos);
   impl_->eos_id = impl_->eos.empty() ? -1 : token_to_id(impl_->eos);
-  impl_->config_rules = tokens.add_bos || tokens.add_eos;
-  impl_->add_bos = tokens.add_bos.value_or(false) && impl_->bos_id >= 0;
-  impl_->add_eos = tokens.add_eos.value_or(false) && impl_->eos_id >= 0;
 }
 Tokenizer::~Tokenizer() = default;
 Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
@@ -92,15 +125,10 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   sd_ids out{};
   sd_bytes message{};
-  const bool post_process = add_special_tokens && !impl_->config_rules;
-  check(sd_tokenizer_encode(impl_->handle, reinterpret_cast<const uint8_t*>(text.data()), text.size(), post_process, &out, &message), message,
+  check(sd_tokenizer_encode(impl_->handle, reinterpret_cast<const uint8_t*>(text.data()), text.size(), add_special_tokens, &out, &message), message,
         "", ErrorKind::kData);
-  std::vector<int32_t> ids;
-  ids.reserve(out.size + 2);
-  if (add_special_tokens && impl_->config_rules && impl_->add_bos) ids.push_back(impl_->bos_id);
-  ids.insert(ids.end(), out.data, out.data + out.size);
+  std::vector<int32_t> ids(out.data, out.data + out.size);
   sd_ids_free(out);
-  if (add_special_tokens && impl_->config_rules && impl_->add_eos) ids.push_back(impl_->eos_id);
   return ids;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/json.h"
 
 struct sd_tokenizer;
 
@@ -19,7 +20,7 @@ namespace specdec::text {
 // What tokenizer_config.json (special_tokens_map.json where it lacks a name) says about special tokens.
 struct SpecialTokens {
   std::map<std::string, std::string> names;  // "bos_token" → "<s>", also eos_token, unk_token, pad_token, …
-  std::optional<bool> add_bos, add_eos;      // explicit flags only
+  Json added = Json::array();                // how these change tokenizer.json's added tokens: of sd_tokenizer_new
 
   std::string name(const std::string& key) const;  // "" if absent
 };
@@ -34,14 +35,14 @@ struct TokenBytes {
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json (at most 128 MiB) and the special tokens of a model directory. Throws Error(kModel), one line.
+  // Reads tokenizer.json (at most 128 MiB), as it is, and the special tokens of a model directory. Throws Error(kModel), one line.
   explicit Tokenizer(const std::filesystem::path& model_directory);
   ~Tokenizer();
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // add_special_tokens: BOS and EOS as tokenizer_config.json's add_bos_token / add_eos_token say, else what the post-processor
-  // adds (transformers 5). Throws Error(kData) on invalid UTF-8 or more than 64 MiB.
+  // add_special_tokens: with what the post-processor of tokenizer.json adds. Like transformers 5 it alone decides: add_bos_token and
+  // add_eos_token of tokenizer_config.json are not read. Throws Error(kData) on invalid UTF-8 or more than 64 MiB.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens) const;
   // Ids that name no token are skipped. Throws Error(kData) on a negative id.
   std::string decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const;

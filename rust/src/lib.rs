@@ -130,9 +130,16 @@ pub unsafe extern "C" fn sd_ids_free(ids: Ids) {
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sd_tokenizer_new(json: *const u8, size: usize, out: *mut *mut HfTokenizer, message: *mut Bytes) -> i32 {
+pub unsafe extern "C" fn sd_tokenizer_new(
+    json: *const u8,
+    size: usize,
+    added: *const u8,
+    added_size: usize,
+    out: *mut *mut HfTokenizer,
+    message: *mut Bytes,
+) -> i32 {
     guard(message, || {
-        let tokenizer = HfTokenizer::from_json(slice(json, size)?)?;
+        let tokenizer = HfTokenizer::from_json(slice(json, size)?, slice(added, added_size)?)?;
         put(out, Box::into_raw(Box::new(tokenizer)))
     })
 }

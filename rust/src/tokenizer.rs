@@ -1,7 +1,9 @@
 //! A Hugging Face tokenizer loaded from the bytes of tokenizer.json, with what a foreign file could abuse taken out.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
-use tokenizers::Tokenizer;
+use tokenizers::{AddedToken, NormalizerWrapper, Tokenizer};
 
 use crate::Failure;
 
@@ -22,31 +24,39 @@ pub enum Streaming {
     ByteRuns = 2,
 }
 
+#[derive(serde::Deserialize)]
+struct FirstStage {
+    normalizer: Option<NormalizerWrapper>,
+}
+
+/// The library unwraps in its deserialisers: a panic there is a bad file, not an internal failure.
+fn read<T, E: std::fmt::Display>(file: impl FnOnce() -> Result<T, E> + std::panic::UnwindSafe) -> Result<T, Failure> {
+    let reason = match std::panic::catch_unwind(file) {
+        Ok(Ok(value)) => return Ok(value),
+        Ok(Err(error)) => text_of(error),
+        Err(panic) => crate::text_of_panic(panic),
+    };
+    Err(Failure::invalid(format!("not a Hugging Face tokenizer: {reason}")))
+}
+
 fn text_of(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
 impl HfTokenizer {
-    pub fn from_json(json: &[u8]) -> Result<HfTokenizer, Failure> {
-        // The library unwraps in its deserialisers: a panic here is a bad file, not an internal failure.
-        let mut inner = match std::panic::catch_unwind(|| Tokenizer::from_bytes(json)) {
-            Ok(Ok(tokenizer)) => tokenizer,
-            Ok(Err(error)) => return Err(Failure::invalid(format!("not a Hugging Face tokenizer: {}", text_of(error)))),
-            Err(panic) => return Err(Failure::invalid(format!("not a Hugging Face tokenizer: {}", crate::text_of_panic(panic)))),
-        };
+    pub fn from_json(json: &[u8], added: &[u8]) -> Result<HfTokenizer, Failure> {
+        let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
+        // First of all, because the library puts added tokens through the normalizer while it reads the file.
+        let first = read(|| serde_json::from_slice::<FirstStage>(json))?;
+        check_growth("normalizer", &part(serde_json::to_value(first.normalizer))?)?;
+        let mut inner = read(|| Tokenizer::from_bytes(json))?;
         // Stored padding to a fixed length or truncation belongs to a training script, and may ask for any amount of memory.
         inner.with_padding(None);
         inner.with_truncation(None).map_err(|e| Failure::invalid(text_of(e)))?;
-        let part = |value: Result<Value, serde_json::Error>| value.map_err(|e| Failure::invalid(text_of(e)));
-        let normalizer = part(serde_json::to_value(inner.get_normalizer()))?;
         let decoder = part(serde_json::to_value(inner.get_decoder()))?;
-        for (name, stage) in [("normalizer", &normalizer), ("decoder", &decoder)] {
-            let factor = growth(stage);
-            if factor > MAX_GROWTH {
-                return Err(Failure::invalid(format!("{name}: may stretch a text {factor:.0} times, at most {MAX_GROWTH} are accepted")));
-            }
-        }
+        check_growth("decoder", &decoder)?;
         check_pre_tokenizer(&part(serde_json::to_value(inner.get_pre_tokenizer()))?)?;
+        change_added_tokens(&mut inner, added)?;
         let streaming = streaming_of(&decoder);
         Ok(HfTokenizer { inner, streaming })
     }
@@ -82,8 +92,45 @@ impl HfTokenizer {
     }
 }
 
+/// `changes` as specdec_rs.h has them; the rules are those of transformers 5.23, tokenization_utils_tokenizers.py.
+fn change_added_tokens(inner: &mut Tokenizer, changes: &[u8]) -> Result<(), Failure> {
+    let changes: Vec<Value> = serde_json::from_slice(changes).map_err(|e| Failure::invalid(format!("added tokens: {e}")))?;
+    let mut known: HashMap<String, AddedToken> = inner.get_added_tokens_decoder().into_values().map(|t| (t.content.clone(), t)).collect();
+    let mut tokens = Vec::new();
+    for change in &changes {
+        let flag = |name: &str, absent: bool| change.get(name).and_then(Value::as_bool).unwrap_or(absent);
+        let content = change.get("content").and_then(Value::as_str).unwrap_or_default();
+        let special = flag("special", false);
+        let token = match (known.get(content), change.get("known").and_then(Value::as_str)) {
+            (Some(_), Some("keep")) => continue,
+            (Some(token), Some("special")) => AddedToken { special: true, ..token.clone() },
+            _ => AddedToken::from(content, special)
+                .single_word(flag("single_word", false))
+                .lstrip(flag("lstrip", false))
+                .rstrip(flag("rstrip", false))
+                .normalized(flag("normalized", !special)),
+        };
+        if known.insert(content.to_string(), token.clone()).as_ref() != Some(&token) {
+            tokens.push(token);
+        }
+    }
+    if tokens.is_empty() {
+        return Ok(()); // the library would build its tables again
+    }
+    inner.add_tokens(tokens).map(|_| ()).map_err(|e| Failure::invalid(format!("added tokens: {e}")))
+}
+
 fn parts<'a>(stage: &'a Value, key: &str) -> &'a [Value] {
     stage.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn check_growth(name: &str, stage: &Value) -> Result<(), Failure> {
+    match growth(stage) {
+        factor if factor > MAX_GROWTH => {
+            Err(Failure::invalid(format!("{name}: may stretch a text {factor:.0} times, at most {MAX_GROWTH} are accepted")))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Upper bound of output bytes per input byte over a normalizer or decoder, from its JSON form.

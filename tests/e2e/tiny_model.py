@@ -19,7 +19,7 @@ def write_tiny_model(folder, layers, seed):
         "tie_word_embeddings": True, "bos_token_id": BOS, "eos_token_id": EOS}))
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps({
-        "bos_token": "<s>", "eos_token": "</s>", "add_bos_token": True, "add_eos_token": False, "chat_template": CHAT_TEMPLATE}))
+        "bos_token": "<s>", "eos_token": "</s>", "chat_template": CHAT_TEMPLATE}))
     write_weights(folder / "model.safetensors", layers, random.Random(seed))
 
 
@@ -31,8 +31,11 @@ def byte_tokenizer():
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     special = [{"id": i, "content": text, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
                for i, text in ((BOS, "<s>"), (EOS, "</s>"))]
+    text, start = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    bos_first = {"type": "TemplateProcessing", "single": [start, text], "pair": [start, text, text],
+                 "special_tokens": {"<s>": {"id": "<s>", "ids": [BOS], "tokens": ["<s>"]}}}
     return {"version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None, "pre_tokenizer": byte_level,
-            "post_processor": None, "decoder": byte_level,
+            "post_processor": bos_first, "decoder": byte_level,
             "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None,
                       "fuse_unk": False, "byte_fallback": False, "vocab": vocab, "merges": []}}
 

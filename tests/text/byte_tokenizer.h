@@ -19,13 +19,16 @@ inline void write_tokenizer(const std::filesystem::path& directory, const Json& 
   for (const auto& [id, text] : {std::pair{bos, "<s>"}, std::pair{eos, "</s>"}})
     added.push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
   const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, start = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+  const Json bos_first = {{"type", "TemplateProcessing"}, {"single", {start, text}}, {"pair", {start, text, text}},
+                          {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {bos}}, {"tokens", {"<s>"}}}}}}};
   const Json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", nullptr},
-                          {"pre_tokenizer", byte_level}, {"post_processor", nullptr}, {"decoder", byte_level},
+                          {"pre_tokenizer", byte_level}, {"post_processor", bos_first}, {"decoder", byte_level},
                           {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
                                      {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
                                      {"merges", Json::array()}}}};
   put(directory / "tokenizer.json", tokenizer.dump());
-  put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>","add_bos_token":true,"add_eos_token":false})");
+  put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>"})");
 }
 
 // Token id = byte value.

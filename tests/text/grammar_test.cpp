@@ -118,7 +118,7 @@ TEST(Grammar, TakingBackLeavesNoTrace) {
     if (!text.empty() && (next.empty() || text.size() > 40 || draw(3) == 0)) {
       const size_t count = 1 + draw(std::min<size_t>(4, text.size()));
       walker->pop(static_cast<int64_t>(count));
-      text.resize(text.size() - count);
+      text.erase(text.size() - count);
     } else {
       const int32_t id = next[draw(next.size())];
       walker->push(id);
