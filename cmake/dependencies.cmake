@@ -38,6 +38,8 @@ target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 find_library(SPECDEC_CRYPTO_A libcrypto.a REQUIRED)
 add_library(specdec_crypto INTERFACE)
 target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO_A} Threads::Threads ${CMAKE_DL_LIBS})
+# Hidden, or libcurl's libssl takes half of its libcrypto from the program and every handshake fails.
+target_link_options(specdec_crypto INTERFACE LINKER:--exclude-libs,libcrypto.a)
 
 # Torch's own config file drags in the legacy FindCUDA and links the whole of libtorch into every process. Its headers and
 # the two libraries of the CPU half are all that most of this project needs; CUDA code adds its own (engine/CMakeLists.txt).
