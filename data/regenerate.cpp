@@ -55,7 +55,7 @@ class Regenerate {
     o.url = options_.url;
     o.api_key = options_.api_key;
     o.request_timeout_s = options_.request_timeout_s;
-    o.sleep = sleep_;
+    o.backoff.sleep = sleep_;
     return o;
   }
 

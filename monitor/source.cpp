@@ -1,6 +1,5 @@
 #include "monitor/source.h"
 
-#include <curl/curl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sha256.h"
+#include "net/http_client.h"
 
 namespace specdec::monitor {
 
@@ -99,13 +99,6 @@ std::vector<double> minus(const std::vector<double>& now, const std::vector<doub
   std::vector<double> result = now;
   for (size_t i = 0; i < result.size() && i < before.size(); ++i) result[i] = now[i] >= before[i] ? now[i] - before[i] : now[i];
   return result;
-}
-
-size_t collect(char* data, size_t size, size_t count, void* out) {
-  auto* text = static_cast<std::string*>(out);
-  if (text->size() + size * count > kMaxResponse) return 0;
-  text->append(data, size * count);
-  return size * count;
 }
 
 }  // namespace
@@ -245,30 +238,16 @@ Counters counters_from_json(const Json& o, const std::string& where) {
 bool is_url(const std::string& text) { return text.rfind("http://", 0) == 0 || text.rfind("https://", 0) == 0; }
 
 std::string fetch(const std::string& url, const std::string& api_key) {
-  static const CURLcode global = curl_global_init(CURL_GLOBAL_DEFAULT);
-  const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> curl(global == CURLE_OK ? curl_easy_init() : nullptr, curl_easy_cleanup);
-  if (!curl) throw Error(ErrorKind::kInternal, "libcurl cannot be started");
-  std::string text;
-  char reason[CURL_ERROR_SIZE] = "";
-  curl_easy_setopt(curl.get(), CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl.get(), CURLOPT_PROTOCOLS_STR, "http,https");
-  curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 0L);
-  curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
-  curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 10L);
-  curl_easy_setopt(curl.get(), CURLOPT_TIMEOUT, 30L);
-  curl_easy_setopt(curl.get(), CURLOPT_ERRORBUFFER, reason);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEFUNCTION, collect);
-  curl_easy_setopt(curl.get(), CURLOPT_WRITEDATA, &text);
-  if (!api_key.empty()) {
-    curl_easy_setopt(curl.get(), CURLOPT_HTTPAUTH, CURLAUTH_BEARER);
-    curl_easy_setopt(curl.get(), CURLOPT_XOAUTH2_BEARER, api_key.c_str());
-  }
-  const CURLcode code = curl_easy_perform(curl.get());
-  if (code != CURLE_OK) throw Error(ErrorKind::kNetwork, url + ": " + (*reason ? reason : curl_easy_strerror(code)));
-  long status = 0;
-  curl_easy_getinfo(curl.get(), CURLINFO_RESPONSE_CODE, &status);
-  if (status != 200) throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(status) + ", expected 200 (" + (status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
-  return text;
+  net::HttpRequest request;
+  request.url = url;
+  request.bearer = api_key;
+  request.timeout_s = 30;
+  request.max_body_bytes = kMaxResponse;
+  net::HttpReply reply = net::HttpClient().once(request);
+  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem);
+  if (reply.status != 200)
+    throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+  return std::move(reply.body);
 }
 
 }  // namespace specdec::monitor

@@ -59,7 +59,7 @@ Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
 Counters counters_from_json(const Json& object, const std::string& where);
 
-// GET with libcurl: http(s) only, no redirect, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is sent
+// GET: http(s) only, no redirect, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is sent
 // as a bearer token. Throws Error(kNetwork).
 std::string fetch(const std::string& url, const std::string& api_key = "");
 bool is_url(const std::string& text);

@@ -23,6 +23,7 @@ class Rules : public ::testing::Test {
     put("base/a.h", "#pragma once\n");
     put("base/a.cpp", "#include \"base/a.h\"\n\n#include <string>\n");
     put("text/t.h", "#include \"base/a.h\"\n");
+    put("net/n.h", "#include \"base/a.h\"\n");
     put("data/shard_reader.h", "#include \"base/a.h\"\n");
     put("data/ingest.h", "#include \"text/t.h\"\n");
     put("engine/kernels/k.h", "#include <ATen/ATen.h>\n#include \"base/a.h\"\n");
@@ -67,6 +68,8 @@ TEST_F(Rules, Arrows) {
   expect("distill/c.cpp", 1, "must not include data/ingest.h", "#include \"data/ingest.h\"\n");
   expect("deploy/bench/c.cpp", 1, "must not include data/ingest.h", "#include \"data/ingest.h\"\n");
   expect("monitor/b.cpp", 1, "must not include text/t.h", "#include \"text/t.h\"\n");
+  expect("base/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");
+  expect("deploy/serve/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");  // the server has no code that fetches anything
   expect("cli/engine/b.cpp", 1, "must not include engine/model/m.h", "#include \"engine/model/m.h\"\n");
 }
 

@@ -36,16 +36,17 @@ const std::vector<Folder>& folders() {
       {"engine/decode/", {"engine/decode/", "engine/model/", "engine/kernels/", "base/"}},
       {"base/", {"base/"}},
       {"text/", {"text/", "rust/", "base/"}},
-      {"data/", {"data/", "text/", "base/"}},
+      {"net/", {"net/", "base/"}},
+      {"data/", {"data/", "text/", "net/", "base/"}},
       {"distill/", {"distill/", "data/shard_reader.h", "engine/", "base/"}},
       {"deploy/", {"deploy/", "data/shard_reader.h", "engine/", "text/", "base/"}},
-      {"monitor/", {"monitor/", "base/"}},
-      {"cli/", {"cli/", "data/", "distill/", "deploy/", "monitor/", "base/"}},
-      {"tests/", {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "base/"}},
+      {"monitor/", {"monitor/", "net/", "base/"}},
+      {"cli/", {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
+      {"tests/", {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
   };
   return kFolders;
 }
-const std::set<std::string> kTopFolders = {"base", "cli", "cmake", "data", "deploy", "dist", "distill", "docs", "engine", "monitor", "rust", "tests", "text"};
+const std::set<std::string> kTopFolders = {"base", "cli", "cmake", "data", "deploy", "dist", "distill", "docs", "engine", "monitor", "net", "rust", "tests", "text"};
 const std::set<std::string> kCatchAlls = {"common", "core", "util", "utils", "helpers", "misc"};
 constexpr size_t kMaxSourceLines = 500, kMaxHeaderLines = 250;
 constexpr int kMaxFunctionLines = 80;
@@ -57,7 +58,7 @@ bool is_library(const std::string& file) { return !starts_with(file, "cli/") && 
 
 // Programs that run without LibTorch are made of these.
 bool is_torch_free(const std::string& file) {
-  for (const char* prefix : {"base/", "text/", "data/", "monitor/", "deploy/package/"})
+  for (const char* prefix : {"base/", "net/", "text/", "data/", "monitor/", "deploy/package/"})
     if (starts_with(file, prefix)) return true;
   const auto light = [&](const std::string& folder) { return starts_with(file, folder) && !starts_with(file, folder + "engine/"); };
   return light("deploy/serve/") || light("cli/");

@@ -11,18 +11,22 @@
 #include "data/answer_log.h"
 #include "data/openai_client.h"
 #include "tests/data/toy.h"
-#include "tests/data/toy_server.h"
+#include "tests/net/toy_server.h"
 
 namespace specdec::data {
 namespace {
+
+using net::ToyReply;
+using net::ToyRequest;
+using net::ToyServer;
 
 // ---- client ----
 
 ClientOptions client_options(const std::string& url, std::vector<double>* slept = nullptr) {
   ClientOptions o;
   o.url = url;
-  o.max_attempts = 4;
-  o.sleep = [slept](double s) {
+  o.backoff.max_attempts = 4;
+  o.backoff.sleep = [slept](double s) {
     if (slept) slept->push_back(s);
   };
   return o;
@@ -42,7 +46,7 @@ TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
   });
   std::vector<double> slept;
   ClientOptions options = client_options(server.url(), &slept);
-  options.max_attempts = 5;
+  options.backoff.max_attempts = 5;
   OpenAiClient client(options);
   EXPECT_EQ(client.first_model(), "toy");
   EXPECT_EQ(slept, (std::vector<double>{0.5, 7, 300, 4}));  // Retry-After is capped; the delay doubles all the while

@@ -1,4 +1,4 @@
-// An HTTP/1.1 server for tests of the OpenAI client: one handler, threads per connection, keep-alive, port chosen by the system.
+// An HTTP/1.1 server for tests: one handler, threads per connection, keep-alive, port chosen by the system.
 #pragma once
 
 #include <arpa/inet.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-namespace specdec::data {
+namespace specdec::net {
 
 struct ToyRequest {
   std::string method, path, head, body;
@@ -22,6 +22,7 @@ struct ToyReply {
   std::string body;
   std::string headers;  // "Name: value\r\n" lines
   bool drop = false;    // close the connection without a reply
+  bool cut = false;     // close it after three quarters of the body
 };
 
 class ToyServer {
@@ -84,7 +85,12 @@ class ToyServer {
       const ToyReply reply = handler_(request);
       if (reply.drop) return close(fd);
       const std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\n" + reply.headers + "Content-Length: " + std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      if (::send(fd, text.data(), text.size(), MSG_NOSIGNAL) < 0) return close(fd);
+      for (size_t sent = 0, all = text.size() - (reply.cut ? reply.body.size() / 4 : 0); sent < all;) {
+        const ssize_t n = ::send(fd, text.data() + sent, all - sent, MSG_NOSIGNAL);
+        if (n < 0) return close(fd);
+        sent += static_cast<size_t>(n);
+      }
+      if (reply.cut) return close(fd);
     }
   }
 
@@ -102,4 +108,4 @@ class ToyServer {
   std::vector<std::thread> connections_;
 };
 
-}  // namespace specdec::data
+}  // namespace specdec::net

@@ -1,0 +1,280 @@
+#include "net/http_client.h"
+
+#include <arpa/inet.h>
+#include <curl/curl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <thread>
+
+#include "base/error.h"
+#include "base/progress.h"
+
+namespace specdec::net {
+
+namespace {
+
+constexpr double kMaxRetryAfterS = 300;
+constexpr int kMaxRedirects = 5;
+constexpr size_t kMaxHeaders = 200, kMaxHeaderBytes = 16384, kProgressBytes = 1u << 20;
+
+void global_init() {
+  static const CURLcode code = curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (code != CURLE_OK) throw Error(ErrorKind::kInternal, std::string("libcurl: ") + curl_easy_strerror(code));
+}
+
+// What the callbacks of one exchange share. They are called from C: what they would throw is kept.
+struct Exchange {
+  CURL* curl;
+  const HttpRequest& request;
+  HttpReply reply;
+  std::exception_ptr failure;
+  size_t streamed = 0;
+  bool foreign = false;          // the host was named by a redirect
+  bool* own_is_private;          // an address of the first host was private: then so may be those it sends us to
+  bool refused_private = false;
+};
+
+size_t on_header(char* data, size_t size, size_t count, void* to) {
+  auto& exchange = *static_cast<Exchange*>(to);
+  std::string line(data, size * count);
+  if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // an interim response came before
+  while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
+  const size_t colon = line.find(':');
+  if (colon == std::string::npos || line.size() > kMaxHeaderBytes || exchange.reply.headers.size() >= kMaxHeaders) return size * count;
+  std::string name = line.substr(0, colon);
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const size_t value = line.find_first_not_of(" \t", colon + 1);
+  exchange.reply.headers[name] = value == std::string::npos ? "" : line.substr(value);
+  return size * count;
+}
+
+size_t on_body(char* data, size_t size, size_t count, void* to) {
+  auto& exchange = *static_cast<Exchange*>(to);
+  const std::string_view bytes(data, size * count);
+  try {
+    curl_easy_getinfo(exchange.curl, CURLINFO_RESPONSE_CODE, &exchange.reply.status);
+    if (exchange.request.on_body && (exchange.reply.status == 200 || exchange.reply.status == 206)) {
+      exchange.request.on_body(exchange.reply, bytes);
+      exchange.streamed += bytes.size();
+    } else if (exchange.reply.body.size() + bytes.size() <= exchange.request.max_body_bytes) {
+      exchange.reply.body += bytes;
+    } else {
+      throw Error(ErrorKind::kNetwork, exchange.request.url + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
+    }
+    return bytes.size();
+  } catch (...) {
+    exchange.failure = std::current_exception();
+    return 0;
+  }
+}
+
+int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return stop_requested() ? 1 : 0; }
+
+// Looks at the address that is connected to, not at the name: a name may resolve to another one a moment later.
+curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
+  auto& exchange = *static_cast<Exchange*>(with);
+  const bool inside = is_private(address->addr);
+  if (!exchange.foreign) *exchange.own_is_private |= inside;
+  if (exchange.foreign && inside && !*exchange.own_is_private) {
+    exchange.refused_private = true;
+    return CURL_SOCKET_BAD;
+  }
+  return ::socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+}
+
+bool is_temporary(const HttpReply& reply) {
+  return !reply.problem.empty() || reply.status == 429 || reply.status == 500 || reply.status == 502 || reply.status == 503 || reply.status == 504;
+}
+
+std::string part_of(const std::string& url, CURLUPart part) {
+  const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), curl_url_cleanup);
+  char* text = nullptr;
+  if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK || curl_url_get(parsed.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return "";
+  std::string value = text;
+  curl_free(text);
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return value;
+}
+
+}  // namespace
+
+void stop_check() {
+  if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
+}
+
+void interruptible_sleep(double seconds) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+  while (std::chrono::steady_clock::now() < end) {
+    stop_check();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+}
+
+bool is_private(const sockaddr& address) {
+  uint32_t v4 = 0;
+  if (address.sa_family == AF_INET) {
+    v4 = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
+  } else if (address.sa_family == AF_INET6) {
+    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
+    if (!IN6_IS_ADDR_V4MAPPED(&v6)) return IN6_IS_ADDR_LOOPBACK(&v6) || IN6_IS_ADDR_UNSPECIFIED(&v6) || IN6_IS_ADDR_LINKLOCAL(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc;
+    std::memcpy(&v4, &v6.s6_addr[12], 4);
+    v4 = ntohl(v4);
+  } else {
+    return true;
+  }
+  const uint32_t a = v4 >> 24, b = (v4 >> 16) & 255;
+  return a == 0 || a == 10 || a == 127 || (a == 100 && (b & 0xc0) == 64) || (a == 169 && b == 254) || (a == 172 && (b & 0xf0) == 16) || (a == 192 && b == 168);
+}
+
+std::string origin_of(const std::string& url) {
+  const std::string host = part_of(url, CURLUPART_HOST);
+  return host.empty() ? "" : part_of(url, CURLUPART_SCHEME) + "://" + host + ":" + part_of(url, CURLUPART_PORT);
+}
+
+bool keeps_secrets(const std::string& url) {
+  if (part_of(url, CURLUPART_SCHEME) == "https") return true;
+  const std::string host = part_of(url, CURLUPART_HOST);
+  in_addr v4{};
+  return host == "localhost" || host == "[::1]" || (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+std::string base_url(const std::string& url, const std::string& what, const std::string& instead) {
+  const size_t scheme = url.starts_with("http://") ? 7 : url.starts_with("https://") ? 8 : 0;
+  std::string base = url;
+  while (base.size() > scheme && base.ends_with('/')) base.pop_back();
+  const std::string host = base.substr(scheme, base.find('/', scheme) - scheme);
+  // Not shown: what stands before the '@' is a secret.
+  if (host.find('@') != std::string::npos) throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
+  if (scheme == 0 || host.empty() || base.find_first_of(" \t\r\n?#") != std::string::npos || origin_of(base).empty())
+    throw Error(ErrorKind::kUsage, what + ": expected http(s)://host[:port][/path], found '" + url.substr(0, 200) + "'");
+  return base;
+}
+
+std::string HttpReply::header(const std::string& name) const {
+  const auto it = headers.find(name);
+  return it == headers.end() ? "" : it->second;
+}
+
+struct HttpClient::Impl {
+  CURL* curl = nullptr;
+  bool own_is_private = false;
+  ~Impl() {
+    if (curl) curl_easy_cleanup(curl);
+  }
+};
+
+HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {
+  global_init();
+  impl_->curl = curl_easy_init();
+  if (!impl_->curl) throw Error(ErrorKind::kInternal, "libcurl: curl_easy_init failed");
+}
+HttpClient::~HttpClient() = default;
+HttpClient::HttpClient(HttpClient&&) noexcept = default;
+
+HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
+  CURL* curl = impl_->curl;
+  curl_easy_reset(curl);
+  Exchange exchange{curl, request, {}, {}, 0, foreign, &impl_->own_is_private, false};
+  std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
+  const auto add = [&headers](const std::string& line) {
+    curl_slist* list = curl_slist_append(headers.get(), line.c_str());
+    if (!list) throw std::bad_alloc();
+    headers.release();
+    headers.reset(list);
+  };
+  for (const std::string& line : request.headers) add(line);
+  if (!request.bearer.empty() && !foreign) add("Authorization: Bearer " + request.bearer);
+  char reason[CURL_ERROR_SIZE] = "";
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
+  const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
+  curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
+  curl_easy_setopt(curl, CURLOPT_USERAGENT, "specdec/" SPECDEC_VERSION);
+  curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+  curl_easy_setopt(curl, CURLOPT_CONNECTTIMEOUT_MS, milliseconds(request.connect_timeout_s));
+  curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, milliseconds(request.timeout_s));
+  if (request.stall_timeout_s > 0) {
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_LIMIT, 1024L);
+    curl_easy_setopt(curl, CURLOPT_LOW_SPEED_TIME, std::max(1L, static_cast<long>(request.stall_timeout_s)));
+  }
+  curl_easy_setopt(curl, CURLOPT_NOPROGRESS, 0L);
+  curl_easy_setopt(curl, CURLOPT_XFERINFOFUNCTION, on_progress);
+  curl_easy_setopt(curl, CURLOPT_OPENSOCKETFUNCTION, on_socket);
+  curl_easy_setopt(curl, CURLOPT_OPENSOCKETDATA, &exchange);
+  curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, on_header);
+  curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
+  curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
+  curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
+  // As curl and Python do; a tree that was carried to another distribution finds its certificates so, too.
+  for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
+    if (const char* file = std::getenv(name); file && *file) {
+      curl_easy_setopt(curl, CURLOPT_CAINFO, file);
+      break;
+    }
+  if (request.head) curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
+  if (request.post) {
+    add("Content-Type: application/json");
+    add("Expect:");  // no round trip of its own before a large prompt
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));
+  }
+  curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
+  const CURLcode code = curl_easy_perform(curl);
+  stop_check();
+  if (exchange.failure) std::rethrow_exception(exchange.failure);
+  if (exchange.refused_private)
+    throw Error(ErrorKind::kNetwork, request.url + ": redirected to " + origin_of(url) + ", an address of a private network: refused");
+  HttpReply& reply = exchange.reply;
+  curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
+  curl_off_t wait = -1;
+  if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK && wait > 0) reply.retry_after_s = static_cast<double>(wait);
+  char* next = nullptr;
+  redirect = curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next ? next : "";
+  if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
+    throw Error(ErrorKind::kNetwork, request.url + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
+  if (code != CURLE_OK) reply.problem = *reason ? reason : curl_easy_strerror(code);
+  curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
+  if (exchange.streamed >= kProgressBytes) reply.attempts = 0;
+  return reply;
+}
+
+HttpReply HttpClient::once(const HttpRequest& request) {
+  if (request.bearer.find_first_of("\r\n") != std::string::npos) throw Error(ErrorKind::kUsage, "the API key holds a line break");
+  const std::string home = origin_of(request.url);
+  std::string url = request.url;
+  for (int hops = 0;; ++hops) {
+    std::string next;
+    const std::string origin = origin_of(url);
+    HttpReply reply = hop(request, url, origin != home, next);
+    if (next.empty() || !reply.problem.empty() || request.post || request.redirects == Redirects::kNone) return reply;
+    if (request.redirects == Redirects::kSameOrigin && origin_of(next) != home) return reply;
+    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, request.url + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
+    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, request.url + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
+    url = next;
+  }
+}
+
+HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backoff& backoff) {
+  double delay = backoff.first_delay_s;
+  for (int attempt = 1;; ++attempt) {
+    stop_check();
+    HttpReply reply = once(make());
+    if (reply.attempts == 0) {  // it brought a good part: a long download may break often
+      attempt = 1;
+      delay = backoff.first_delay_s;
+    }
+    reply.attempts = attempt;
+    if (!is_temporary(reply) || attempt >= backoff.max_attempts) return reply;
+    const double wait = reply.retry_after_s >= 0 ? std::min(reply.retry_after_s, kMaxRetryAfterS) : delay;
+    backoff.sleep ? backoff.sleep(wait) : interruptible_sleep(wait);
+    delay = std::min(2 * delay, backoff.max_delay_s);
+  }
+}
+
+}  // namespace specdec::net
