@@ -188,15 +188,15 @@ std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
 
 // ---- writing ----
 
-OutputFile::OutputFile(fs::path path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY, 0666);
+OutputFile::OutputFile(fs::path path, Open how) : path_(std::move(path)), how_(how) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | (how == Open::kNew ? O_TRUNC : O_APPEND) | O_CLOEXEC | O_NOCTTY, 0666);
   if (fd_ < 0) io_error(path_, "cannot create", errno);
 }
 
 OutputFile::~OutputFile() {
   if (fd_ < 0) return;
   ::close(fd_);
-  ::unlink(path_.c_str());
+  if (how_ == Open::kNew) ::unlink(path_.c_str());
 }
 
 void OutputFile::write(std::string_view bytes) {
@@ -226,18 +226,43 @@ void OutputFile::finish() {
   }
 }
 
+void rename_file(const fs::path& from, const fs::path& to) {
+  rename_path(from, to);
+  fsync_directory(parent_of(to));
+}
+
+namespace {
+void rename_or_remove(const fs::path& tmp, const fs::path& path) {
+  try {
+    rename_file(tmp, path);
+  } catch (const Error&) {
+    ::unlink(tmp.c_str());
+    throw;
+  }
+}
+}  // namespace
+
 void write_file_atomic(const fs::path& path, std::string_view bytes) {
   const fs::path tmp = partial_name(path);
   OutputFile file(tmp);
   file.write(bytes);
   file.finish();
-  try {
-    rename_path(tmp, path);
-  } catch (const Error&) {
-    ::unlink(tmp.c_str());
-    throw;
-  }
-  fsync_directory(parent_of(path));
+  rename_or_remove(tmp, path);
+}
+
+void write_link_atomic(const fs::path& path, const fs::path& target) {
+  const auto make = [&target](const fs::path& link) {
+    before_change();
+    return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
+  };
+  int error = make(path);  // a new link needs no second name, and a death leaves none
+  if (error == 0) return fsync_directory(parent_of(path));
+  std::error_code ec;
+  if (error == EEXIST && fs::read_symlink(path, ec) == target) return;
+  const fs::path tmp = partial_name(path);
+  if (error == EEXIST) error = make(tmp);
+  if (error) io_error(path, "cannot make the symbolic link", error);
+  rename_or_remove(tmp, path);
 }
 
 void append_line(const fs::path& path, std::string_view line, bool durable) {

@@ -44,10 +44,11 @@ class InputFile {
 };
 
 // Buffered sequential writer to a new file; finish() flushes, fsyncs and closes with every return value checked.
-// Without finish() the destructor removes the file.
+// Without finish() the destructor removes the file. One that resumes appends to what is there, and what it wrote stays.
 class OutputFile {
  public:
-  explicit OutputFile(fs::path path);  // O_CREAT | O_TRUNC
+  enum class Open { kNew, kResume };
+  explicit OutputFile(fs::path path, Open how = Open::kNew);  // O_CREAT, and O_TRUNC when new
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -59,6 +60,7 @@ class OutputFile {
  private:
   void flush();
   fs::path path_;
+  Open how_;
   int fd_ = -1;
   std::string buffer_;
   uint64_t written_ = 0;
@@ -72,6 +74,11 @@ void write_file_atomic(const fs::path& path, std::string_view bytes);
 void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);
+
+// rename(2) and fsync of the directory: `to` is replaced.
+void rename_file(const fs::path& from, const fs::path& to);
+// Makes `path` a symbolic link to `target` (as it is, relative to `path`'s directory); what is there is replaced in one rename.
+void write_link_atomic(const fs::path& path, const fs::path& target);
 
 // Copies a regular file (symbolic links are followed) to a new file, fsynced. Throws Error(kind) for a source that is missing
 // or not regular, Error(kIo) otherwise.

@@ -9,6 +9,18 @@
 
 namespace specdec {
 
+namespace {
+std::string hex_of(std::span<const unsigned char> digest) {
+  static const char kDigits[] = "0123456789abcdef";
+  std::string text;
+  for (const unsigned char byte : digest) {
+    text += kDigits[byte >> 4];
+    text += kDigits[byte & 15];
+  }
+  return text;
+}
+}  // namespace
+
 struct Sha256::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
   ~State() { EVP_MD_CTX_free(context); }
@@ -31,13 +43,7 @@ std::string Sha256::hex() {
   std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
   unsigned length = 0;
   if (EVP_DigestFinal_ex(state_->context, digest.data(), &length) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
-  static const char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (unsigned i = 0; i < length; ++i) {
-    text += kDigits[digest[i] >> 4];
-    text += kDigits[digest[i] & 15];
-  }
-  return text;
+  return hex_of(std::span(digest).first(length));
 }
 
 std::string sha256_hex(std::string_view bytes) {
@@ -57,6 +63,16 @@ std::string sha256_file(const std::filesystem::path& path) {
     at += part.size();
   }
   return hash.hex();
+}
+
+std::string git_blob_id(std::string_view bytes) {
+  std::string object = "blob " + std::to_string(bytes.size());
+  object += '\0';
+  object += bytes;
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned length = 0;
+  if (EVP_Digest(object.data(), object.size(), digest.data(), &length, EVP_sha1(), nullptr) != 1) throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
+  return hex_of(std::span(digest).first(length));
 }
 
 }  // namespace specdec

@@ -1,4 +1,4 @@
-// SHA-256 through OpenSSL: identity of files, models and packages. Lower-case hexadecimal everywhere.
+// SHA-256 through OpenSSL: identity of files, models and packages; and git's names of files. Lower-case hexadecimal everywhere.
 #pragma once
 
 #include <cstddef>
@@ -26,5 +26,7 @@ class Sha256 {
 std::string sha256_hex(std::string_view bytes);
 // Digest of a regular file, read in blocks. Throws Error(kData) if missing or not regular, Error(kIo) on read errors.
 std::string sha256_file(const std::filesystem::path& file);
+// What git calls a file of these bytes: SHA-1 of "blob <size>", NUL, bytes. A name, no protection against forgery.
+std::string git_blob_id(std::string_view bytes);
 
 }  // namespace specdec

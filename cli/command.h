@@ -51,6 +51,7 @@ struct Cli {
   std::function<int()> selected;   // set by the chosen subcommand's callback; run by main inside the error translation
 };
 
+void add_fetch(Cli& cli);
 void add_generate(Cli& cli);
 void add_data(Cli& cli);
 void add_distill(Cli& cli);
@@ -79,6 +80,9 @@ void add_tree_flag(CLI::App& sub, SpeculationOptions& options);
 
 // The key a client sends: the first word of a file that serve --api-key-file reads, too. Throws Error(kConfig) for a file without one.
 std::string read_api_key(const std::string& file);
+
+// Hub names as MODEL are looked up, and downloaded where they are missing, from here on. Called again it asks the hub again.
+void install_hub(const Global& global);
 
 // Draws progress on stderr: a bar with ETA on a terminal, one line in 30 s elsewhere, nothing with -q.
 ProgressFn make_progress(const Global& global);

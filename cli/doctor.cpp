@@ -15,6 +15,7 @@
 #include "base/json.h"
 #include "cli/command.h"
 #include "cli/exec_engine.h"
+#include "net/hub.h"
 
 namespace specdec::cli {
 
@@ -60,6 +61,18 @@ Finding check_gpu() {
   return {"gpu", true, driver ? "NVIDIA driver present" : "no NVIDIA driver: models run on the CPU"};
 }
 
+// Where models named org/name come from; nothing is asked.
+Finding check_hub() try {
+  const net::HubOptions options = net::hub_options_from_environment();
+  int64_t models = 0;
+  std::error_code ec;
+  for (fs::directory_iterator it(hub_cache(), ec), end; !ec && it != end; it.increment(ec)) models += it->path().filename().string().starts_with("models--");
+  return {"hub", true, (options.offline ? "offline" : options.endpoint) + ", " + std::to_string(models) + " models in " + hub_cache().string() + " (" + gibibytes(free_disk_bytes(hub_cache())) +
+                           " free), " + (options.token_source.empty() ? "no token" : "token of " + options.token_source)};
+} catch (const Error& e) {
+  return {"hub", false, e.what()};
+}
+
 int run_doctor(const Global& global) {
   std::vector<Finding> findings;
   findings.push_back({"cores", std::thread::hardware_concurrency() >= 2, std::to_string(std::thread::hardware_concurrency())});
@@ -68,8 +81,7 @@ int run_doctor(const Global& global) {
   findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});
   findings.push_back(check_engine(global));
   findings.push_back(check_gpu());
-  const char* home = std::getenv("HF_HOME");
-  findings.push_back({"hub cache", true, home ? home : "default (~/.cache/huggingface)"});
+  findings.push_back(check_hub());
   findings.push_back({"clock", std::time(nullptr) > 1767225600, std::time(nullptr) > 1767225600 ? "plausible" : "is before 2026: certificates and records will be wrong"});
   bool good = true;
   Json checks = Json::array();
@@ -88,7 +100,7 @@ int run_doctor(const Global& global) {
 }  // namespace
 
 void add_doctor(Cli& cli) {
-  CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU");
+  CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU, hub");
   sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 all is there, 3 something is missing.");
   sub->callback([&cli] { cli.selected = [&cli] { return run_doctor(cli.global); }; });
 }

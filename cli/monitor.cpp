@@ -45,6 +45,7 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
     log(LogLevel::kWarn, std::string(e.what()) + " (failed polls in a row: " + std::to_string(++failed_polls) + ")");
   };
   while (!stop_requested()) {
+    install_hub(global);
     try {
       const monitor::CheckResult result = monitor::check(options, SystemClock());
       code = result.exit_code;
@@ -85,7 +86,7 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option("--source", o.sources, "Acceptance records (*.jsonl file or directory) or the URL of a /metrics page; may be repeated");
   sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
                                        "File with the key of the servers whose /metrics pages are read");
-  sub.add_option("--target", o.target, "Directory of the target as it is served now; default: the package's own");
+  sub.add_option("--target", o.target, "MODEL: the target as it is served now; default: the package's own, or the one it refers to");
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
   sub.add_option_function<std::string>(

@@ -97,6 +97,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     add_monitor(cli);
     add_loop(cli);
     add_demo(cli);
+    add_fetch(cli);
     add_doctor(cli);
     add_completion(cli);
     if (!global.arguments.empty() && global.arguments.front() == "help") throw CLI::CallForHelp();
@@ -104,6 +105,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
     install_log(global);
+    install_hub(global);
     return cli.selected ? cli.selected() : 2;
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/log.h"
+#include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
 #include "monitor/counter_chart.h"
 #include "monitor/detector.h"
@@ -183,12 +184,11 @@ void start_anew(State& state, const std::string& package, const std::string& why
 }
 
 // The verdict on the target comes before everything else: a changed target does not wait for drift.
-std::string stale_reason(const CheckOptions& options, const ResolvedPackage& package) {
-  const fs::path target = options.target.empty() ? package.target : fs::path(options.target);
-  const Fingerprint now = fingerprint_model(target);
+std::string stale_reason(const ResolvedModel& target, const ResolvedPackage& package) {
+  const Fingerprint now = fingerprint_model(target.directory);
   const std::string tiers = differing_tiers(package.manifest.target, now);
   if (tiers.empty()) return "";
-  return target.string() + " is another target than the draft was validated for (" + tiers + " differ: " + now.id.substr(0, 12) + ", bound to " +
+  return target.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + now.id.substr(0, 12) + ", bound to " +
          package.manifest.target.id.substr(0, 12) + ")";
 }
 
@@ -243,6 +243,9 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   const std::string where = options.package + ": manifest.json: report";
   const ValidationReport report = validation_report_from_json(package->manifest.report, where);
 
+  // Before the state is locked: a hub may have to be asked, and a new target to be downloaded.
+  const ResolvedModel served = options.target.empty() ? packaged_target(*package, options.package) : resolve_model(options.target);
+
   State state(options.state);
   state.begin();
   const bool is_new = state.value("package") != package->digest;
@@ -251,7 +254,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
 
   Look look;
-  const std::string stale = stale_reason(options, *package);
+  const std::string stale = stale_reason(served, *package);
   Judged judged{"stale_target", stale};
   if (stale.empty()) {
     read_source_files(options, *package, state, detector, look);
@@ -269,6 +272,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
                  {"tool_version", SPECDEC_VERSION},
                  {"inputs", {{"package", package->digest}, {"target", package->manifest.target.id}, {"draft", package->manifest.draft.id}}},
                  {"evidence", evidence_json(options, detector, look)}};
+  if (!served.hub_commit.empty()) result.json["inputs"]["target_commit"] = served.hub_commit;
   state.set_value("detector", detector.state().dump());
   if (state.value("verdict") != judged.verdict) state.append({0, clock.unix_seconds(), judged.verdict, package->digest, result.json});
   state.set_value("verdict", judged.verdict);

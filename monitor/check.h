@@ -16,7 +16,7 @@ struct CheckOptions {
   std::string package;                    // package directory or STORE:CHANNEL
   std::vector<std::string> sources;       // record files, directories, /metrics URLs
   std::string api_key;                    // sent to the URLs among the sources, "" = none
-  std::string target;                     // directory of the target as served now; "" = the package's own
+  std::string target;                     // MODEL: the target as served now; "" = the package's own
   std::filesystem::path state;
   double requests_per_day = 0;            // 0 = unknown: A = 1e6
   double false_alarm_every_days = 365;

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/json.h"
+#include "base/model_directory.h"
 #include "base/sha256.h"
 #include "cli/child_process.h"
 
@@ -113,7 +114,9 @@ std::vector<Stage> plan(const LoopSettings& s, const fs::path& run) {
 
 }  // namespace
 
-int run_loop(const Global& global, const LoopSettings& settings) {
+int run_loop(const Global& global, const LoopSettings& given) {
+  LoopSettings settings = given;
+  settings.target = resolve_model(given.target).directory.string();  // of a hub name one commit for all stages
   const SystemClock clock;
   fs::create_directories(settings.work);
   const FileLock lock(settings.work / "lock");

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/hub_cache.h"
 #include "base/model_directory.h"
 #include "base/schema/binding.h"
 #include "base/sha256.h"
@@ -118,8 +119,7 @@ std::string served_name(const PackageOptions& options) {
   const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/";
   std::string name = options.name;
   if (name.empty()) {
-    const fs::path whole = fs::absolute(options.target).lexically_normal();
-    name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+    name = model_name(options.target);
     for (char& c : name)
       if (std::string_view(kAllowed).find(c) == std::string_view::npos) c = '-';
   }

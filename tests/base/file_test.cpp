@@ -204,5 +204,36 @@ TEST(File, LockIsExclusiveAndNamesItsOwner) {
 
 TEST(File, FreeSpaceOfAPathThatIsNotThereYet) { EXPECT_GT(free_disk_bytes(testing::Scratch().root() / "a/b/c"), 0u); }
 
+TEST(File, AWriterThatResumesAppendsAndLeavesItsWork) {
+  const testing::Scratch dir;
+  put(dir / "f", "begun ");
+  { OutputFile(dir / "f", OutputFile::Open::kResume).write(std::string(2 << 20, 'x')); }
+  EXPECT_EQ(get(dir / "f").substr(0, 8), "begun xx");
+  OutputFile more(dir / "f", OutputFile::Open::kResume);
+  more.write("end");
+  more.finish();
+  EXPECT_TRUE(get(dir / "f").ends_with("xend"));
+  { OutputFile(dir / "g").write("gone"); }
+  EXPECT_FALSE(fs::exists(dir / "g"));
+}
+
+TEST(File, LinksAreReplacedInOneRename) {
+  const testing::Scratch dir;
+  put(dir / "sub" / "a", "a");
+  put(dir / "sub" / "link", "a file before");
+  const auto link = [&] { write_link_atomic(dir / "sub" / "link", "../sub/a"); };
+  link();
+  EXPECT_EQ(fs::read_symlink(dir / "sub" / "link"), fs::path("../sub/a"));
+  EXPECT_EQ(get(dir / "sub" / "link"), "a");
+  testing::for_each_kill_point([&] { put(dir / "sub" / "link", "before"); }, link,
+                               [&](int n) { EXPECT_TRUE(get(dir / "sub" / "link") == "before" || get(dir / "sub" / "link") == "a") << n; });
+  remove_tree(dir / "sub" / "link");
+  fs::create_directory(dir / "sub" / "link");
+  put(dir / "sub" / "link" / "x", "x");
+  expect_error(ErrorKind::kIo, {"link"}, link);
+  rename_file(dir / "sub" / "a", dir / "sub" / "b");
+  EXPECT_EQ(get(dir / "sub" / "b"), "a");
+}
+
 }  // namespace
 }  // namespace specdec

@@ -24,5 +24,11 @@ TEST(Sha256, FileInBlocksEqualsTheWhole) {
   testing::expect_error(ErrorKind::kData, {"none"}, [&] { sha256_file(dir / "none"); });
 }
 
+// git hash-object
+TEST(Sha256, GitBlobIds) {
+  EXPECT_EQ(git_blob_id(""), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
+  EXPECT_EQ(git_blob_id("hello\n"), "ce013625030ba8dba906f756967f9e9ca394464a");
+}
+
 }  // namespace
 }  // namespace specdec

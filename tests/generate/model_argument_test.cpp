@@ -66,7 +66,7 @@ TEST_F(ModelArgument, LocalDirectory) {
 }
 
 TEST_F(ModelArgument, HubCacheWithoutNetwork) {
-  EXPECT_TRUE(contains(error_of(ErrorKind::kModel, [&] { resolve_model("org/name"); }), "hf download org/name"));
+  EXPECT_TRUE(contains(error_of(ErrorKind::kModel, [&] { resolve_model("org/name"); }), "specdec fetch org/name"));
   fill_cache("0123abcd", "main");
   const fs::path snapshot = repository() / "snapshots" / "0123abcd";
   EXPECT_EQ(resolve_model("org/name").directory, snapshot);

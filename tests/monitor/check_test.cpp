@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
 #include "monitor/counter_chart.h"
@@ -188,6 +189,31 @@ TEST_F(Monitored, AcknowledgingStartsAnew) {
   options.acknowledge = false;
   write_requests(600, 0.70, 0.50);
   EXPECT_EQ(look().verdict, "drift");
+}
+
+// A package that refers to its target by name, and a hub whose branch moves.
+TEST_F(Monitored, AHubNameIsAskedForEachTime) {
+  write_requests(600, 0.80, 0.60);
+  fs::rename(dir / "p" / "target", dir / "hub");
+  Json manifest = parse_json(get(dir / "p" / "manifest.json"), "");
+  manifest["target"]["reference"] = "org/name";
+  std::erase_if(manifest["files"].get_ref<Json::array_t&>(), [](const Json& f) { return f["path"].get<std::string>().starts_with("target/"); });
+  put(dir / "p" / "manifest.json", canonical_json(manifest));
+  HubSnapshot now{dir / "hub", std::string(40, 'a')};
+  set_hub_resolver([&](const HubName& hub) {
+    EXPECT_EQ(hub.text(), "org/name");
+    return now;
+  });
+  EXPECT_EQ(look().json["inputs"]["target_commit"], now.commit);
+  EXPECT_NE(look().verdict, "stale_target");
+  testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  now = {dir / "updated", std::string(40, 'b')};
+  for (const char* target : {"", "org/name"}) {
+    options.target = target;
+    EXPECT_EQ(look().verdict, "stale_target");
+    EXPECT_EQ(look().json["inputs"]["target_commit"], now.commit);
+  }
+  set_hub_resolver({});
 }
 
 TEST_F(Monitored, AChangedTargetComesBeforeEverything) {

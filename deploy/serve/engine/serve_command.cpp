@@ -19,16 +19,11 @@ namespace {
 
 constexpr int kMaxK = 32;  // what --max-k takes; a report may hold more
 
-// The last part of a path or hub name that says something: "store/sha256-…/target" is called after what was packaged.
-std::string last_name(std::string path) {
-  while (!path.empty() && path.back() == '/') path.pop_back();
-  return std::filesystem::path(path).filename().string();
-}
-
-std::string model_name(const ServeOptions& options, const LoadedPair& pair, const std::optional<ValidationReport>& report) {
+// "store/sha256-…/target" is called after what was packaged.
+std::string served_name(const ServeOptions& options, const LoadedPair& pair, const std::optional<ValidationReport>& report) {
   if (!options.model_name.empty()) return options.model_name;
-  if (pair.package_digest.empty()) return last_name(std::filesystem::absolute(pair.target_dir).lexically_normal().string());
-  const std::string packaged = report ? last_name(report->target_path) : "";
+  if (pair.package_digest.empty()) return model_name(pair.target_dir);
+  const std::string packaged = report && !report->target_path.empty() ? model_name(report->target_path) : "";
   return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
 }
 
@@ -111,7 +106,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   StepperRunner runner(*target, draft.get(), stepping, clock);
 
   ServedModel model;
-  model.card.name = model_name(options, pair, report);
+  model.card.name = served_name(options, pair, report);
   model.card.target = fingerprint_model(pair.target_dir).id;
   if (pair.draft) model.card.draft = fingerprint_model(pair.draft_dir).id;
   model.card.package = pair.package_digest;

@@ -1,0 +1,102 @@
+#include "base/hub_cache.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+#include "base/file.h"
+
+namespace specdec {
+
+namespace {
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_name(const std::string& text, bool slashes) {
+  if (text.empty() || text.size() > 96 || text.front() == '.' || text.front() == '/' || text.find("..") != std::string::npos) return false;
+  for (const char c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.' && !(slashes && c == '/')) return false;
+  return true;
+}
+
+bool is_hex(const std::string& text) { return text.find_first_not_of("0123456789abcdef") == std::string::npos; }
+
+std::optional<HubSnapshot> snapshot_of(const fs::path& snapshots, const std::string& commit) {
+  std::error_code ec;
+  if (!fs::is_regular_file(snapshots / commit / "config.json", ec)) return std::nullopt;
+  return HubSnapshot{snapshots / commit, commit};
+}
+
+}  // namespace
+
+bool is_commit(const std::string& text) { return text.size() == 40 && is_hex(text); }
+
+std::optional<HubName> parse_hub_name(std::string text) {
+  if (text.rfind("hf://", 0) == 0) text = text.substr(5);
+  HubName hub;
+  if (const size_t at = text.find('@'); at != std::string::npos) {
+    hub.revision = text.substr(at + 1);
+    text.resize(at);
+  }
+  const size_t slash = text.find('/');
+  if (slash == std::string::npos) return std::nullopt;
+  hub.organisation = text.substr(0, slash);
+  hub.name = text.substr(slash + 1);
+  if (!is_name(hub.organisation, false) || !is_name(hub.name, false) || !is_name(hub.revision, true)) return std::nullopt;
+  return hub;
+}
+
+fs::path hub_home() {
+  if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
+  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return fs::path(xdg) / "huggingface";
+  return fs::path(variable("HOME")) / ".cache" / "huggingface";
+}
+
+fs::path hub_cache() {
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+    if (const std::string value = variable(name); !value.empty()) return value;
+  return hub_home() / "hub";
+}
+
+fs::path hub_repository(const HubName& hub) { return hub_cache() / ("models--" + hub.organisation + "--" + hub.name); }
+
+std::optional<HubSnapshot> find_snapshot(const HubName& hub) {
+  const fs::path repository = hub_repository(hub), snapshots = repository / "snapshots";
+  std::error_code ec;
+  if (const fs::path ref = repository / "refs" / hub.revision; fs::is_regular_file(ref, ec)) {
+    std::string commit = read_file(ref, 4096, ErrorKind::kModel);
+    while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
+    if (!is_name(commit, false)) throw Error(ErrorKind::kModel, ref.string() + ": expected a commit, found '" + commit.substr(0, 64) + "'");
+    return snapshot_of(snapshots, commit);
+  }
+  if (const auto exact = snapshot_of(snapshots, hub.revision)) return exact;
+  if (hub.revision.size() < 7 || !is_hex(hub.revision)) return std::nullopt;
+  std::optional<HubSnapshot> found;
+  for (fs::directory_iterator it(snapshots, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string commit = it->path().filename().string();
+    if (!commit.starts_with(hub.revision)) continue;
+    if (found) return std::nullopt;
+    found = snapshot_of(snapshots, commit);
+  }
+  return found;
+}
+
+std::string model_name(const fs::path& directory) {
+  fs::path path = fs::absolute(directory).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string repository = path.parent_path().parent_path().filename().string();
+  const size_t name = repository.find("--", sizeof "models--" - 1);
+  if (path.parent_path().filename() != "snapshots" || !repository.starts_with("models--") || name == std::string::npos) return path.filename().string();
+  return repository.substr(name + 2);
+}
+
+HubSnapshot cached_snapshot(const HubName& hub) {
+  if (auto snapshot = find_snapshot(hub)) return *snapshot;
+  throw Error(ErrorKind::kModel, hub.text() + ": neither a local directory nor in the Hugging Face cache (no snapshot of revision " + hub.revision + " with a config.json in " +
+                                     hub_repository(hub).string() + "): download it first (specdec fetch " + hub.text() + ") or give a local directory");
+}
+
+}  // namespace specdec

@@ -1,0 +1,276 @@
+#include "net/hub.h"
+
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "net/hub_blob.h"
+
+namespace specdec::net {
+
+namespace {
+
+constexpr size_t kMaxListing = 16u << 20, kMaxName = 1024, kMaxFiles = 100000;
+constexpr uint64_t kMaxSmallFile = 256u << 20, kDiskReserve = 64u << 20;
+const char kIndex[] = "model.safetensors.index.json", kWeights[] = "model.safetensors";
+
+// Without weights. Everything that tokenizers, templates and quantised checkpoints are read from, by specdec or by an engine a package
+// is made for; specdec.json binds a published draft.
+const std::set<std::string> kSmallFiles = {
+    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
+    "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json", "specdec.json", kIndex};
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_true(const std::string& name) {
+  std::string value = variable(name.c_str());
+  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
+}
+
+double seconds_variable(const char* name, double fallback) {
+  const std::string text = variable(name);
+  if (text.empty()) return fallback;
+  char* end = nullptr;
+  const double value = std::strtod(text.c_str(), &end);
+  if (*end != '\0' || !(value > 0 && value <= 86400)) throw Error(ErrorKind::kUsage, std::string(name) + ": expected seconds above 0 and at most 86400, found '" + text.substr(0, 32) + "'");
+  return value;
+}
+
+void read_token(HubOptions& options) {
+  if (is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
+    if (options.token.empty()) options.token = variable(name), options.token_source = name;
+  if (options.token.empty()) {
+    const std::string path = variable("HF_TOKEN_PATH");
+    options.token_source = path.empty() ? (hub_home() / "token").string() : path;
+    std::error_code ec;
+    if (fs::exists(options.token_source, ec)) options.token = read_file(options.token_source, 65536, ErrorKind::kConfig);
+  }
+  const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
+  while (!options.token.empty() && blank(options.token.back())) options.token.pop_back();
+  options.token.erase(options.token.begin(), std::find_if_not(options.token.begin(), options.token.end(), blank));
+  if (options.token.empty()) options.token_source.clear();
+  if (!std::all_of(options.token.begin(), options.token.end(), [](char c) { return c > ' ' && c < 127; }))
+    throw Error(ErrorKind::kConfig, options.token_source + ": expected a token of printable characters without spaces");
+  // The token would be in a core file, and libcurl's copies with it.
+  if (!options.token.empty()) ::prctl(PR_SET_DUMPABLE, 0);
+}
+
+// A name from the hub's list. Anything that could mean a file outside of the snapshot is an attack, not a name.
+void require_harmless(const std::string& name, const std::string& where) {
+  bool bad = name.empty() || name.size() > kMaxName || name.front() == '/' || name.find('\\') != std::string::npos;
+  for (const char c : name) bad |= static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  for (size_t begin = 0; !bad && begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    bad = part.empty() || part == "." || part == "..";
+    begin = end + 1;
+  }
+  if (bad) throw Error(ErrorKind::kModel, where + ": the hub lists a file with a name that leads elsewhere or is malformed: nothing of it is downloaded");
+}
+
+bool is_shard_name(const std::string& name) {
+  return name.ends_with(".safetensors") && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+}
+
+// The shards that an index names.
+std::set<std::string> shards_of(const fs::path& index) {
+  std::set<std::string> shards;
+  const Json json = read_json(index, ErrorKind::kModel, {kMaxSmallFile, 16});
+  const std::string where = index.string();
+  for (const auto& [tensor, shard] : json_object(json, "weight_map", 1000000, where, ErrorKind::kModel).items()) {
+    if (!shard.is_string() || !is_shard_name(shard.get<std::string>())) throw Error(ErrorKind::kModel, where + ": weight_map: expected names of safetensors files beside it");
+    shards.insert(shard.get<std::string>());
+  }
+  return shards;
+}
+
+bool has_file(const fs::path& directory, const std::string& name) {
+  std::error_code ec;
+  return fs::is_regular_file(directory / name, ec);
+}
+
+// A snapshot may have been filled by a program that wanted a part of it. Weights and tokenizer tell, without the list of the hub's files.
+bool is_complete(const HubSnapshot& snapshot) {
+  const fs::path& d = snapshot.directory;
+  if (!has_file(d, "config.json") || !(has_file(d, "tokenizer.json") || has_file(d.parent_path().parent_path() / ".no_exist" / snapshot.commit, "tokenizer.json"))) return false;
+  if (has_file(d, kWeights)) return true;
+  if (!has_file(d, kIndex)) return false;
+  const auto shards = shards_of(d / kIndex);
+  return std::all_of(shards.begin(), shards.end(), [&](const std::string& name) { return has_file(d, name); });
+}
+
+std::string in_path(const std::string& text) {  // one path segment of a URL
+  std::string out;
+  for (const char c : text) out += c == '/' ? "%2F" : std::string(1, c);
+  return out;
+}
+
+class Fetch {
+ public:
+  Fetch(const HubName& hub, const HubOptions& options, const ProgressFn& progress)
+      : hub_(hub), options_(options), progress_(progress), source_(hub, options), repository_(hub_repository(hub)), where_(options.endpoint + "/" + hub.repository()) {}
+
+  HubSnapshot run() {
+    const auto cached = find_snapshot(hub_);
+    if (cached && is_complete(*cached) && cached->commit.starts_with(hub_.revision)) return *cached;  // a commit does not change
+    try {
+      ask(cached && is_complete(*cached) ? 2 : options_.backoff.max_attempts);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kNetwork || stop_requested() || !cached || !is_complete(*cached)) throw;
+      log(LogLevel::kWarn, std::string(e.what()) + ": using " + hub_.text() + " as it was when last asked for (commit " + cached->commit.substr(0, 12) + ")");
+      return *cached;
+    }
+    const HubSnapshot snapshot{repository_ / "snapshots" / commit_, commit_};
+    if (!has_all(snapshot.directory)) download(snapshot.directory);
+    write_ref();
+    return snapshot;
+  }
+
+ private:
+  // The commit and its list of files.
+  void ask(int max_attempts) {
+    const std::string path = "/api/models/" + hub_.repository() + "/revision/" + in_path(hub_.revision);
+    const HttpReply reply = source_.ask(path, false, max_attempts);
+    const std::string where = options_.endpoint + path;
+    const Json info = parse_json(reply.body, where, ErrorKind::kModel, {kMaxListing, 32});
+    commit_ = json_string(info, "sha", where, ErrorKind::kModel);
+    if (!is_commit(commit_)) throw Error(ErrorKind::kModel, where + ": sha: expected a commit of 40 hexadecimal digits, found '" + commit_.substr(0, 64) + "'");
+    for (const Json& file : json_array(info, "siblings", kMaxFiles, where, ErrorKind::kModel)) {
+      const std::string name = json_string(file, "rfilename", where + ": siblings", ErrorKind::kModel);
+      require_harmless(name, where);
+      if (is_model_file(name)) listed_.insert(name);
+    }
+    if (!listed_.count("config.json")) throw Error(ErrorKind::kModel, where_ + ": has no config.json: no model that specdec reads");
+    if (!listed_.count(kWeights) && !listed_.count(kIndex))
+      throw Error(ErrorKind::kModel, where_ + ": has no model.safetensors and no " + kIndex + ": other formats, pickle above all, are not read");
+  }
+
+  // The weights as base/safetensors reads them: one file goes before shards.
+  std::vector<std::string> weights(const fs::path& index) const {
+    if (listed_.count(kWeights)) return {kWeights};
+    std::vector<std::string> names;
+    for (const std::string& shard : shards_of(index)) {
+      if (!listed_.count(shard)) throw Error(ErrorKind::kModel, where_ + ": " + kIndex + " names " + shard + ", which the repository does not have");
+      names.push_back(shard);
+    }
+    return names;
+  }
+  std::vector<std::string> small_files() const {
+    std::vector<std::string> names;
+    for (const std::string& name : listed_)
+      if (kSmallFiles.count(name) && (name != kIndex || !listed_.count(kWeights))) names.push_back(name);
+    return names;
+  }
+
+  bool has_all(const fs::path& snapshot) const {
+    const auto there = [&](const std::string& name) { return has_file(snapshot, name); };
+    const auto small = small_files();
+    if (!std::all_of(small.begin(), small.end(), there)) return false;
+    const auto large = weights(snapshot / kIndex);
+    return std::all_of(large.begin(), large.end(), there);
+  }
+
+  // config.json gets its name last: a snapshot that has one is complete.
+  void download(const fs::path& snapshot) {
+    make_directories(snapshot);
+    make_directories(repository_ / "blobs");
+    std::vector<RemoteFile> small;
+    for (const std::string& name : small_files()) {
+      small.push_back(source_.describe(commit_, name));
+      if (small.back().size > kMaxSmallFile) throw Error(ErrorKind::kModel, where_ + ": " + name + ": " + std::to_string(small.back().size) + " bytes, the limit is " + std::to_string(kMaxSmallFile));
+    }
+    get_all(small);
+    for (const RemoteFile& file : small)
+      if (file.name != "config.json") link(snapshot, file);
+    const auto index = std::find_if(small.begin(), small.end(), [](const RemoteFile& file) { return file.name == kIndex; });
+    std::vector<RemoteFile> large;
+    for (const std::string& name : weights(index == small.end() ? fs::path() : repository_ / "blobs" / index->etag)) large.push_back(source_.describe(commit_, name));
+    get_all(large);
+    for (const RemoteFile& file : large) link(snapshot, file);
+    remember_absent();
+    for (const RemoteFile& file : small)
+      if (file.name == "config.json") link(snapshot, file);
+  }
+
+  void get_all(const std::vector<RemoteFile>& files) {
+    double total = 0, done = 0;
+    std::map<std::string, uint64_t> missing;  // by etag: two names may be one blob
+    for (const RemoteFile& file : files)
+      if (!has_blob(repository_, file)) missing[file.etag] = file.size;
+    for (const auto& [etag, size] : missing) total += static_cast<double>(size);
+    const double free = static_cast<double>(free_disk_bytes(repository_));
+    if (total + static_cast<double>(kDiskReserve) > free)
+      throw Error(ErrorKind::kIo, hub_.text() + ": " + mebibytes(total) + " to download, " + mebibytes(free) + " free in " + repository_.string() + ": free some space or set HF_HUB_CACHE");
+    for (const RemoteFile& file : files) {
+      if (!missing.erase(file.etag)) continue;
+      fetch_blob(repository_, file, source_, [&](uint64_t bytes) {
+        if (progress_) progress_({"download", (done + static_cast<double>(bytes)) / 1048576, total / 1048576, "MiB", hub_.text() + " " + file.name});
+      });
+      done += static_cast<double>(file.size);
+    }
+  }
+
+  static std::string mebibytes(double bytes) { return std::to_string(static_cast<uint64_t>(bytes / 1048576)) + " MiB"; }
+
+  void link(const fs::path& snapshot, const RemoteFile& file) const { write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag); }
+
+  // huggingface_hub's negative cache: what this commit is known not to have is not asked for again.
+  void remember_absent() const {
+    const fs::path absent = repository_ / ".no_exist" / commit_;
+    for (const std::string& name : kSmallFiles) {
+      if (listed_.count(name) || has_file(absent, name)) continue;
+      make_directories(absent);
+      OutputFile(absent / name).finish();
+    }
+  }
+
+  void write_ref() const {
+    if (hub_.revision == commit_) return;
+    const fs::path ref = repository_ / "refs" / hub_.revision;
+    if (has_file(ref.parent_path(), ref.filename()) && read_file(ref, 4096, ErrorKind::kModel) == commit_) return;
+    make_directories(ref.parent_path());
+    remove_partials(ref.parent_path(), 3600);  // of killed runs: huggingface_hub would take them for refs
+    write_file_atomic(ref, commit_);
+  }
+
+  const HubName& hub_;
+  const HubOptions& options_;
+  const ProgressFn& progress_;
+  HubSource source_;
+  const fs::path repository_;
+  const std::string where_;
+  std::string commit_;
+  std::set<std::string> listed_;
+};
+
+}  // namespace
+
+bool is_model_file(const std::string& name) { return kSmallFiles.count(name) != 0 || is_shard_name(name); }
+
+HubOptions hub_options_from_environment() {
+  HubOptions options;
+  if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.endpoint = endpoint;
+  options.endpoint = base_url(options.endpoint, "HF_ENDPOINT", "HF_TOKEN");
+  options.offline = is_true("HF_HUB_OFFLINE") || (variable("HF_HUB_OFFLINE").empty() && is_true("TRANSFORMERS_OFFLINE"));
+  options.metadata_timeout_s = seconds_variable("HF_HUB_ETAG_TIMEOUT", options.metadata_timeout_s);
+  options.stall_timeout_s = seconds_variable("HF_HUB_DOWNLOAD_TIMEOUT", options.stall_timeout_s);
+  read_token(options);
+  return options;
+}
+
+HubSnapshot fetch_model(const HubName& hub, const HubOptions& options, const ProgressFn& progress) {
+  if (options.offline) return with_context("offline (HF_HUB_OFFLINE)", [&] { return cached_snapshot(hub); });
+  return Fetch(hub, options, progress).run();
+}
+
+}  // namespace specdec::net
