@@ -6,6 +6,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -217,6 +218,8 @@ def check_failures():
     fails("org/tiny", 75, "127.0.0.1", env={"HF_ENDPOINT": "http://127.0.0.1:1"})
     fails("org/tiny", 2, "HF_HUB_ETAG_TIMEOUT", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
     fails("models/typo", 7, "no local directory")
+    silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never says a word
+    fails("org/tiny", 75, "5 attempts", env={"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_ETAG_TIMEOUT": "0.2"}, timeout=60)
     fresh()
     hub.status = [(429, {"Retry-After": "1"}), (502, {})]
     expect(fetch("org/tiny")["commit"] == C1, "429 and 502 are tried again")
@@ -237,8 +240,8 @@ def check_downloads():
     hub.cut, hub.ignore_range = [2_000_000], True
     expect(contents(fetch("org/big")["directory"]) == BIG, "a server that cannot continue starts over")
     cache = fresh()
-    hub.stall = [30]
-    expect(contents(fetch("org/big", env={"HF_HUB_DOWNLOAD_TIMEOUT": "1"})["directory"]) == BIG, "a download that stands still is broken off and continued")
+    hub.stall = [600]
+    expect(contents(fetch("org/big", env={"HF_HUB_DOWNLOAD_TIMEOUT": "1"}, timeout=60)["directory"]) == BIG, "a download that stands still is broken off and continued")
     hub.stop.set()
     # Killed in mid download: the next run continues.
     cache = fresh()
