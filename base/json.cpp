@@ -10,6 +10,8 @@ namespace specdec {
 
 namespace {
 
+constexpr size_t kMaxNames = 65536;
+
 // Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here before
 // anything that recurses (dump, compare, copy) ever sees the value.
 class Builder final : public nlohmann::json_sax<Json> {
@@ -212,6 +214,13 @@ const Json& json_object(const Json& object, const char* key, size_t max_items, c
   const Json& value = require(object, key, where, kind);
   if (!value.is_object() || value.size() > max_items) unexpected(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
   return value;
+}
+
+std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
+  std::map<std::string, int64_t> counts;
+  if (!find(object, key, where, kind)) return counts;
+  for (const auto& [name, count] : json_object(object, key, kMaxNames, where, kind).items()) counts[name] = as_int(count, name.c_str(), 0, kMaxCount, where + ": " + key, kind);
+  return counts;
 }
 
 bool is_sha256_hex(std::string_view text) { return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -41,6 +42,9 @@ std::string json_string(const Json& object, const char* key, const std::string& 
 // The array or object under `key`, at most `max_items` long. Throws Error(kind) if missing, of another type or longer.
 const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
 const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
+// Counts by name, each in [0, kMaxCount]; none where the key is missing. Throws Error(kind) for anything else and for over 65536 names.
+inline constexpr int64_t kMaxCount = int64_t{1} << 50;
+std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where, ErrorKind kind);
 // "sha256 digest: 64 lower-case hexadecimal digits", or empty where `may_be_empty`.
 std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind);
 bool is_sha256_hex(std::string_view text);

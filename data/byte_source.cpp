@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/sha256.h"
+#include "data/parquet_bytes.h"
 
 namespace specdec::data {
 
@@ -171,7 +172,10 @@ class ZstdBytes final : public UnpackedBytes {
 std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
   auto stored = std::make_unique<StoredBytes>(source);
   const std::string name = source == kStandardInput ? "standard input" : source;
-  if (stored->head().starts_with("PAR1")) throw Error(ErrorKind::kData, name + ": a Parquet file, expected text: export it as JSONL first");
+  const bool parquet = stored->head().starts_with("PAR1") || stored->head().starts_with("PARE");
+  if (parquet && source == kStandardInput) throw Error(ErrorKind::kData, name + ": Parquet, which is read from its end: give the file's name");
+  if (!parquet && source.ends_with(".parquet")) throw Error(ErrorKind::kData, name + ": named .parquet, expected PAR1 as its first bytes: copy the file again, or rename it");
+  if (parquet) return parquet_bytes(source, std::move(stored));
   if (stored->head().starts_with("\x1F\x8B")) return std::make_unique<GzipBytes>(name, std::move(stored));
   if (stored->head().starts_with("\x28\xB5\x2F\xFD")) return std::make_unique<ZstdBytes>(name, std::move(stored));
   return stored;

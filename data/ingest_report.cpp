@@ -6,19 +6,7 @@ namespace specdec::data {
 
 namespace {
 
-constexpr int64_t kMaxReportCount = int64_t{1} << 50;
-constexpr size_t kMaxNames = 65536;
-
-std::map<std::string, int64_t> named_counts(const Json& object, const char* key, const std::string& where) {
-  std::map<std::string, int64_t> counts;
-  for (const auto& [name, count] : json_object(object, key, kMaxNames, where, ErrorKind::kData).items()) {
-    if (!count.is_number_integer()) throw Error(ErrorKind::kData, where + ": " + key + ": expected whole numbers");
-    counts[name] = count.get<int64_t>();
-  }
-  return counts;
-}
-
-int64_t count_of(const Json& object, const char* key, const std::string& where) { return json_int(object, key, 0, kMaxReportCount, where, ErrorKind::kData); }
+int64_t count_of(const Json& object, const char* key, const std::string& where) { return json_int(object, key, 0, kMaxCount, where, ErrorKind::kData); }
 
 }  // namespace
 
@@ -59,12 +47,12 @@ IngestReport ingest_report_from_json(const Json& object, const std::string& wher
   IngestReport r;
   for (const Json& s : json_array(object, "sources", size_t{1} << 20, where, ErrorKind::kData)) {
     const std::string at = where + ": sources[" + std::to_string(r.sources.size()) + "]";
-    r.sources.push_back({json_string(s, "file", at, ErrorKind::kData), count_of(s, "records", at), count_of(s, "accepted", at), count_of(s, "rejected", at), named_counts(s, "formats", at)});
+    r.sources.push_back({json_string(s, "file", at, ErrorKind::kData), count_of(s, "records", at), count_of(s, "accepted", at), count_of(s, "rejected", at), json_counts(s, "formats", at, ErrorKind::kData)});
   }
-  r.rejects = named_counts(object, "rejects", where);
-  r.redactions = named_counts(object, "redactions", where);
-  r.writers = named_counts(object, "writers", where);
-  r.largest_tenants = named_counts(object, "largest_tenants", where);
+  r.rejects = json_counts(object, "rejects", where, ErrorKind::kData);
+  r.redactions = json_counts(object, "redactions", where, ErrorKind::kData);
+  r.writers = json_counts(object, "writers", where, ErrorKind::kData);
+  r.largest_tenants = json_counts(object, "largest_tenants", where, ErrorKind::kData);
   const std::pair<const char*, int64_t*> counts[] = {{"records", &r.records}, {"accepted", &r.accepted}, {"redacted_records", &r.redacted_records},
                                                      {"duplicates", &r.duplicates}, {"near_duplicates", &r.near_duplicates}, {"skipped", &r.skipped},
                                                      {"capped", &r.capped}, {"thinned", &r.thinned}, {"tenants", &r.tenants}};

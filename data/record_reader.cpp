@@ -61,6 +61,7 @@ RecordReader::RecordReader(const std::string& source, ReaderOptions options)
   refuse_utf16();
   if (std::string_view(buffer_).starts_with("\xEF\xBB\xBF")) position_ = 3;
   container_ = options.container ? *options.container : guess_container(source, std::string_view(buffer_).substr(position_), max_record_bytes_);
+  if (bytes_->is_table()) container_ = Container::kLines;
   if (!options.container && !options.may_be_documents && container_ == Container::kDocuments) container_ = Container::kLines;
   delimiter_ = container_ == Container::kLines ? "\n" : std::move(options.separator);
 }

@@ -15,10 +15,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrafficFiles = ".jsonl, .ndjson, .json or .txt files (also with .gz or .zst)";
+constexpr const char* kTrafficFiles = ".jsonl, .ndjson, .json, .txt or .parquet files (also with .gz or .zst)";
 
 bool is_traffic_file(fs::path path) {
-  static const std::set<std::string> kExtensions = {".jsonl", ".ndjson", ".json", ".txt"};
+  static const std::set<std::string> kExtensions = {".jsonl", ".ndjson", ".json", ".parquet", ".txt"};
   if (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
   return kExtensions.count(path.extension().string()) != 0;
 }

@@ -1,4 +1,4 @@
-/* C ABI of the Rust staticlib: Hugging Face tokenizers, grammars (llguidance) and Jinja chat templates.
+/* C ABI of the Rust staticlib: Hugging Face tokenizers, grammars (llguidance), Jinja chat templates and Parquet.
  * Every function returns a status and, where it is not SD_OK, fills *message (one line, UTF-8) if message is not null. Results
  * are written through out-parameters only on SD_OK, and are owned by the library: free them with sd_bytes_free / sd_ids_free.
  * Handles are immutable after creation: const calls on one handle are thread-safe. A Rust panic never crosses the border
@@ -81,6 +81,14 @@ int32_t sd_template_new(const uint8_t* source, size_t size, sd_strftime clock, s
 void sd_template_free(sd_template* chat_template);
 /* context: one JSON object, the variables of the template. Fuel 1,000,000 instructions, recursion 100. */
 int32_t sd_template_render(const sd_template* chat_template, const uint8_t* context, size_t size, size_t max_output, sd_bytes* out, sd_bytes* message);
+
+/* --- Parquet --- */
+/* Takes whole lines, and how many bytes of the file are behind the reader. Not 0: no more, please. */
+typedef int32_t (*sd_sink)(void* context, const uint8_t* lines, size_t size, uint64_t stored_done);
+/* Every row of the file at `path` (UTF-8) as one line of JSON: lists, structs and maps as arrays and objects, times as ISO 8601, decimals
+ * as strings, bytes that are no UTF-8 as base64, NaN as null. SD_LIMIT: far more rows than a file of this size may hold. Memory: the
+ * pages of a batch of rows, whatever their headers claim; run it in a child process with an address-space limit. */
+int32_t sd_parquet_rows(const uint8_t* path, size_t size, sd_sink sink, void* context, sd_bytes* message);
 
 #ifdef __cplusplus
 }

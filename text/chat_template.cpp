@@ -1,15 +1,6 @@
 #include "text/chat_template.h"
 
-#include <fcntl.h>
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <csignal>
-#include <cstring>
 #include <ctime>
-#include <fstream>
 
 #include "base/file.h"
 #include "text/rust_error.h"
@@ -71,63 +62,19 @@ void render_probes(const std::string& source, const SpecialTokens& tokens) {
       }
 }
 
-uint64_t address_space_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t pages = 0;
-  statm >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
-[[noreturn]] void probe_in_child(const std::string& source, const SpecialTokens& tokens, const VetLimits& limits, uint64_t space, int pipe_fd) {
-  const rlimit memory{space + limits.memory_bytes, space + limits.memory_bytes};
-  const rlimit cpu{static_cast<rlim_t>(limits.cpu_seconds), static_cast<rlim_t>(limits.cpu_seconds)};
-  const rlimit core{0, 0};
-  setrlimit(RLIMIT_AS, &memory);
-  setrlimit(RLIMIT_CPU, &cpu);
-  setrlimit(RLIMIT_CORE, &core);
-  for (const int number : {SIGALRM, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGTERM, SIGINT}) std::signal(number, SIG_DFL);
-  sigset_t all;
-  sigfillset(&all);
-  sigprocmask(SIG_UNBLOCK, &all, nullptr);
-  alarm(static_cast<unsigned>(limits.wall_seconds));
-  // Rust's abort message is about the probe, not about the user's command.
-  const int null = open("/dev/null", O_WRONLY);
-  if (null >= 0) dup2(null, 2);
-  try {
-    render_probes(source, tokens);
-  } catch (...) {  // does not compile: the parent meets the same error where it can be reported
-  }
-  const char alive = 'k';
-  _exit(write(pipe_fd, &alive, 1) == 1 ? 0 : 1);
-}
-
 }  // namespace
 
-void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const VetLimits& limits) {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::kIo, where + ": pipe: " + std::strerror(errno));
-  const uint64_t space = address_space_bytes();
-  const pid_t child = fork();
-  if (child < 0) {
-    const int reason = errno;
-    close(ends[0]), close(ends[1]);
-    throw Error(ErrorKind::kIo, where + ": fork: " + std::strerror(reason));
-  }
-  if (child == 0) probe_in_child(source, tokens, limits, space, ends[1]);
-  close(ends[1]);
-  // The byte says it lived; the wait status is only wording, because a process that ignores SIGCHLD gets none.
-  char byte = 0;
-  ssize_t got;
-  while ((got = read(ends[0], &byte, 1)) < 0 && errno == EINTR) {
-  }
-  close(ends[0]);
-  int status = 0;
-  pid_t reaped;
-  while ((reaped = waitpid(child, &status, 0)) < 0 && errno == EINTR) {
-  }
-  if (got == 1) return;
-  const std::string death = reaped == child && WIFSIGNALED(status) ? std::string(" by signal ") + strsignal(WTERMSIG(status)) : "";
-  throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + death + " (limits: " +
+void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const ChildLimits& limits) {
+  ConfinedChild child(limits, [&](int pipe) {
+    try {
+      render_probes(source, tokens);
+    } catch (...) {  // does not compile: the parent meets the same error where it can be reported
+    }
+    write_pipe(pipe, std::string_view("k"));
+  });
+  char alive = 0;
+  if (child.read({&alive, 1}) == 1) return;
+  throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + child.death() + " (limits: " +
                                      std::to_string(limits.memory_bytes >> 20) + " MiB, " + std::to_string(limits.cpu_seconds) +
                                      " s): it grows without bound, or takes too long, and is not used");
 }

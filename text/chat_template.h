@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/confined_child.h"
 #include "base/json.h"
 #include "base/schema/traffic_record.h"
 #include "text/tokenizer.h"
@@ -37,17 +38,11 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
-struct VetLimits {
-  uint64_t memory_bytes = 512u << 20;  // address space on top of what the process has
-  int cpu_seconds = 2;
-  int wall_seconds = 10;
-};
-
 // Compiles `source` and renders probe conversations (1 to 64 messages, with and without system and generation prompt) in a forked
 // child. The interpreter's own limits do not stop a string that doubles itself 40 times, a chain of 50,000 operators that overflows
 // the compiler's stack, or constants folded while compiling, and Rust aborts when memory runs out; so a template that kills the child
 // must not be used here. Throws Error(kModel) then; a clean error inside the child is no finding.
 // What a probe does not reach is not vetted. The child runs Rust and C++ code after fork: call it where no other thread holds a lock.
-void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const VetLimits& limits = {});
+void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const ChildLimits& limits = {512u << 20, 2, 10});
 
 }  // namespace specdec::text

@@ -9,7 +9,7 @@ namespace specdec {
 namespace {
 
 constexpr size_t kMaxPositions = 8, kMaxLineBytes = 300;
-constexpr int64_t kMaxCount = int64_t{1} << 40;
+constexpr int64_t kMaxOfRecord = int64_t{1} << 40;
 
 // Sums of the positions from `last` on go into `last`.
 template <class T>
@@ -92,12 +92,12 @@ AcceptanceRecord acceptance_record_from_line(const std::string& line, const std:
   r.draft = json_string(root, "q", "", where, ErrorKind::kData);
   r.target = json_string(root, "p", "", where, ErrorKind::kData);
   AcceptanceCounts& c = r.counts;
-  c.plain_steps = json_int(root, "n0", 0, kMaxCount, where, ErrorKind::kData);
-  c.drafted = json_int(root, "D", 0, kMaxCount, where, ErrorKind::kData);
-  c.emitted = json_int(root, "e", 0, kMaxCount, where, ErrorKind::kData);
-  c.reached_at = counts_of(root, "r", kMaxCount, where);
-  c.accepted_at = counts_of(root, "a", kMaxCount, where);
-  for (int64_t thousandths : counts_of(root, "o", kMaxCount * 1000, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
+  c.plain_steps = json_int(root, "n0", 0, kMaxOfRecord, where, ErrorKind::kData);
+  c.drafted = json_int(root, "D", 0, kMaxOfRecord, where, ErrorKind::kData);
+  c.emitted = json_int(root, "e", 0, kMaxOfRecord, where, ErrorKind::kData);
+  c.reached_at = counts_of(root, "r", kMaxOfRecord, where);
+  c.accepted_at = counts_of(root, "a", kMaxOfRecord, where);
+  for (int64_t thousandths : counts_of(root, "o", kMaxOfRecord * 1000, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
   c.steps = c.reached_at.empty() ? 0 : c.reached_at[0];
   c.accepted = std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0});
   r.validate(where);

@@ -4,7 +4,6 @@ namespace specdec {
 
 namespace {
 
-constexpr int64_t kMaxShardCount = int64_t{1} << 50;
 constexpr ErrorKind kIndex = ErrorKind::kData;
 
 Json to_json(const ShardFile& s) {
@@ -19,18 +18,10 @@ ShardFile shard_from_json(const Json& o, const std::string& where) {
   s.tokens_sha256 = json_digest(o, "tokens_sha256", false, where, kIndex);
   s.rows_sha256 = json_digest(o, "rows_sha256", false, where, kIndex);
   s.split = json_string(o, "split", where, kIndex);
-  s.num_rows = json_int(o, "num_rows", 0, kMaxShardCount, where, kIndex);
-  s.num_tokens = json_int(o, "num_tokens", 0, kMaxShardCount, where, kIndex);
-  s.num_loss_tokens = json_int(o, "num_loss_tokens", 0, kMaxShardCount, where, kIndex);
+  s.num_rows = json_int(o, "num_rows", 0, kMaxCount, where, kIndex);
+  s.num_tokens = json_int(o, "num_tokens", 0, kMaxCount, where, kIndex);
+  s.num_loss_tokens = json_int(o, "num_loss_tokens", 0, kMaxCount, where, kIndex);
   return s;
-}
-
-std::map<std::string, int64_t> counts_from_json(const Json& object, const char* key, const std::string& where) {
-  std::map<std::string, int64_t> counts;
-  if (!object.contains(key)) return counts;
-  const Json& items = json_object(object, key, 4096, where, kIndex);
-  for (const auto& [name, count] : items.items()) counts[name] = json_int(items, name.c_str(), 0, kMaxShardCount, where + ": " + key, kIndex);
-  return counts;
 }
 
 bool is_file_name(const std::string& name) {
@@ -85,12 +76,12 @@ ShardIndex shard_index_from_json(const Json& object, const std::string& where) {
   index.target_id = json_digest(object, "target_id", false, where, kIndex);
   index.vocab_size = json_int(object, "vocab_size", 1, 1 << 24, where, kIndex);
   index.written_by = json_string(object, "written_by", "unknown", where, kIndex);
-  index.max_length = json_int(object, "max_length", 0, kMaxShardCount, 0, where, kIndex);
-  index.truncated_rows = json_int(object, "truncated_rows", 0, kMaxShardCount, 0, where, kIndex);
-  index.dropped_tokens = json_int(object, "dropped_tokens", 0, kMaxShardCount, 0, where, kIndex);
-  index.rejects = counts_from_json(object, "rejects", where);
-  index.redactions = counts_from_json(object, "redactions", where);
-  index.duplicates = json_int(object, "duplicates", 0, kMaxShardCount, 0, where, kIndex);
+  index.max_length = json_int(object, "max_length", 0, kMaxCount, 0, where, kIndex);
+  index.truncated_rows = json_int(object, "truncated_rows", 0, kMaxCount, 0, where, kIndex);
+  index.dropped_tokens = json_int(object, "dropped_tokens", 0, kMaxCount, 0, where, kIndex);
+  index.rejects = json_counts(object, "rejects", where, kIndex);
+  index.redactions = json_counts(object, "redactions", where, kIndex);
+  index.duplicates = json_int(object, "duplicates", 0, kMaxCount, 0, where, kIndex);
   for (const Json& s : json_array(object, "sources", 1 << 20, where, kIndex))
     index.sources.emplace_back(json_string(s, "file", where + ": sources", kIndex), json_digest(s, "sha256", false, where + ": sources", kIndex));
   for (const Json& s : json_array(object, "shards", 1 << 20, where, kIndex)) index.shards.push_back(shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));

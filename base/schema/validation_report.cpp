@@ -9,7 +9,6 @@ namespace specdec {
 namespace {
 
 constexpr ErrorKind kReport = ErrorKind::kData;
-constexpr int64_t kMaxCount = int64_t{1} << 50;
 constexpr double kMaxFigure = 1e12;
 constexpr size_t kMaxItems = 1 << 20;
 

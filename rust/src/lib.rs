@@ -1,7 +1,8 @@
 //! C ABI of specdec's Rust half (specdec_rs.h says what every function promises). This file holds the border: ownership of
-//! buffers and handles, status codes, and the guard that stops panics; `tokenizer` and `template` hold the work.
+//! buffers and handles, status codes, and the guard that stops panics; the other files hold the work, and their own part of the ABI where they have one.
 
 mod grammar;
+mod parquet;
 mod template;
 mod token_bytes;
 mod tokenizer;

@@ -87,6 +87,15 @@ TEST(Json, TypedAccessNamesKeyRangeAndFinding) {
   expect_error(ErrorKind::kData, {"hexadecimal"}, [&] { json_digest(o, "s", true, "c", ErrorKind::kData); });
 }
 
+TEST(Json, CountsByName) {
+  const Json o = parse(R"({"good":{"a":0,"b":1125899906842624},"negative":{"a":-1},"half":{"a":0.5},"list":[1],"none":null})");
+  const auto counts = [&](const char* key) { return json_counts(o, key, "f", ErrorKind::kData); };
+  EXPECT_EQ(counts("good"), (std::map<std::string, int64_t>{{"a", 0}, {"b", kMaxCount}}));
+  EXPECT_TRUE(counts("absent").empty() && counts("none").empty());
+  for (const char* key : {"negative", "half"}) expect_error(ErrorKind::kData, {std::string("f: ") + key + ": a: expected integer in [0, "}, [&] { counts(key); });
+  expect_error(ErrorKind::kData, {"f: list: expected an object"}, [&] { counts("list"); });
+}
+
 TEST(Json, RefusesOtherSchemas) {
   EXPECT_NO_THROW(require_schema(parse(R"({"schema":"specdec.data/1"})"), "data", 1, "f"));
   for (const char* text : {R"({"schema":"specdec.data/2"})", R"({"schema":"specdec.package/1"})", R"({"schema":1})", R"({})", "[]"})

@@ -199,7 +199,7 @@ std::vector<Attack> lethal_attacks() {
 }
 
 TEST(ChatTemplateAttacks, ThatKillTheRendererAreRefused) {
-  const VetLimits small{.memory_bytes = 64u << 20, .cpu_seconds = 1};
+  const ChildLimits small{64u << 20, 1, 10};
   for (const Attack& attack : lethal_attacks()) {
     const std::string message = error_of([&] { vet_template(attack.source, {}, attack.name, small); }, ErrorKind::kModel);
     EXPECT_TRUE(message.starts_with(std::string(attack.name) + ": a probe conversation killed the renderer")) << message;
@@ -217,7 +217,7 @@ TEST(ChatTemplateAttacks, LoadVetsWithTheDefaultLimits) {
 TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   for (const Attack& attack : contained_attacks()) {
     if (std::string(attack.name) == "nested loops" || std::string(attack.name) == "loop output") continue;
-    const VetLimits roomy{.cpu_seconds = 60, .wall_seconds = 120};  // the interpreter's own limits end them, on any machine
+    const ChildLimits roomy{512u << 20, 60, 120};  // the interpreter's own limits end them, on any machine
     EXPECT_NO_THROW(vet_template(attack.source, {}, attack.name, roomy)) << attack.name;
   }
 }

@@ -1,0 +1,113 @@
+#include "base/confined_child.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/progress.h"
+
+namespace specdec {
+
+namespace {
+
+uint64_t address_space_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  uint64_t pages = 0;
+  statm >> pages;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+void bound(__rlimit_resource resource, uint64_t most) {
+  const rlimit limit{most, most};
+  setrlimit(resource, &limit);
+}
+
+void confine(const ChildLimits& limits, uint64_t space) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  bound(RLIMIT_AS, space + limits.memory_bytes);
+  bound(RLIMIT_CORE, 0);
+  if (limits.cpu_seconds) bound(RLIMIT_CPU, static_cast<uint64_t>(limits.cpu_seconds));
+  for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGTERM, SIGINT, SIGPIPE}) std::signal(number, SIG_DFL);
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_UNBLOCK, &all, nullptr);
+  alarm(static_cast<unsigned>(limits.wall_seconds));
+  const int null = open("/dev/null", O_WRONLY);
+  if (null >= 0) dup2(null, STDERR_FILENO);
+}
+
+}  // namespace
+
+ConfinedChild::ConfinedChild(const ChildLimits& limits, const std::function<void(int)>& work) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw Error(ErrorKind::kIo, std::string("pipe: ") + std::strerror(errno));
+  const uint64_t space = address_space_bytes();
+  pid_ = fork();
+  if (pid_ < 0) {
+    const int reason = errno;
+    close(ends[0]), close(ends[1]);
+    throw Error(ErrorKind::kIo, std::string("fork: ") + std::strerror(reason));
+  }
+  if (pid_ == 0) {
+    close(ends[0]);
+    confine(limits, space);
+    try {
+      work(ends[1]);
+    } catch (...) {  // the parent sees a pipe that ends too early
+    }
+    _exit(0);
+  }
+  close(ends[1]);
+  pipe_ = ends[0];
+}
+
+ConfinedChild::~ConfinedChild() {
+  if (pipe_ >= 0) close(pipe_);
+  if (pid_ < 0) return;
+  kill(pid_, SIGKILL);
+  death();
+}
+
+size_t ConfinedChild::read(std::span<char> out) {
+  size_t n = 0;
+  while (n < out.size()) {
+    const ssize_t got = ::read(pipe_, out.data() + n, out.size() - n);
+    if (got < 0 && errno == EINTR) {
+      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
+      continue;
+    }
+    if (got < 0) throw Error(ErrorKind::kIo, std::string("pipe: ") + std::strerror(errno));
+    if (got == 0) break;
+    n += static_cast<size_t>(got);
+  }
+  return n;
+}
+
+std::string ConfinedChild::death() {
+  int status = 0;
+  pid_t reaped = -1;
+  while (pid_ >= 0 && (reaped = waitpid(pid_, &status, 0)) < 0 && errno == EINTR) {
+  }
+  const bool killed = reaped >= 0 && WIFSIGNALED(status);
+  pid_ = -1;
+  return killed ? std::string(" by signal ") + strsignal(WTERMSIG(status)) : "";
+}
+
+void write_pipe(int pipe, std::span<const char> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(pipe, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) _exit(1);
+    bytes = bytes.subspan(static_cast<size_t>(n));
+  }
+}
+
+}  // namespace specdec

@@ -1,0 +1,172 @@
+//! Rows of a Parquet file as lines of JSON, through the row interface of the parquet crate: no Arrow, one batch of rows at a time.
+
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::Write;
+
+use chrono::DateTime;
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::RowGroupMetaData;
+use ::parquet::file::reader::{FileReader, SerializedFileReader};
+use ::parquet::record::reader::RowIter;
+use ::parquet::record::{Field, Row};
+
+use crate::{guard, slice, utf8, Bytes, Failure};
+
+/// Takes whole lines and how far into the file the reader is; anything but 0 ends the reading.
+pub type Sink = unsafe extern "C" fn(context: *mut c_void, lines: *const u8, size: usize, stored_done: u64) -> i32;
+
+const FLUSH_BYTES: usize = 256 << 10;
+/// What a batch may hold by the file's own figures; the values of a batch keep their pages in memory.
+const BATCH_BYTES: i64 = 32 << 20;
+const MAX_BATCH_ROWS: i64 = 1024;
+/// Bytes of JSON for each byte of the file. Repeated prompts compress to next to nothing; a bomb is worse by orders of magnitude.
+const MAX_EXPANSION: u64 = 100_000;
+
+pub fn write_rows(path: &str, sink: Sink, context: *mut c_void) -> Result<(), Failure> {
+    let file = File::open(path).map_err(|e| Failure::invalid(e.to_string()))?;
+    let stored = file.metadata().map_err(|e| Failure::invalid(e.to_string()))?.len();
+    let reader = SerializedFileReader::new(file).map_err(failure)?;
+    let mut lines = Vec::with_capacity(2 * FLUSH_BYTES);
+    let (mut done, mut written) = (0u64, 0u64);
+    let mut flush = |lines: &mut Vec<u8>, done: u64| {
+        written += lines.len() as u64;
+        if written > stored.saturating_mul(MAX_EXPANSION) {
+            return Err(Failure::limit(format!("more than {MAX_EXPANSION} times the size of the file as rows: split the file if it is no attack")));
+        }
+        let stop = unsafe { sink(context, lines.as_ptr(), lines.len(), done.min(stored)) };
+        lines.clear();
+        if stop == 0 { Ok(()) } else { Err(Failure::invalid("stopped by the reader of the rows")) }
+    };
+    for index in 0..reader.num_row_groups() {
+        let group = reader.get_row_group(index).map_err(failure)?;
+        let (rows, size) = (group.metadata().num_rows().max(1), group.metadata().compressed_size().max(0) as u64);
+        let mut read = 0u64;
+        for row in RowIter::from_row_group(None, group.as_ref()).map_err(failure)?.with_batch_size(batch_rows(group.metadata())) {
+            append_row(&mut lines, &row.map_err(failure)?);
+            lines.push(b'\n');
+            read += 1;
+            if lines.len() >= FLUSH_BYTES {
+                flush(&mut lines, done + (size as u128 * read as u128 / rows as u128) as u64)?;
+            }
+        }
+        done = done.saturating_add(size);
+    }
+    flush(&mut lines, stored)
+}
+
+fn batch_rows(group: &RowGroupMetaData) -> usize {
+    let row_bytes = group.total_byte_size().max(0) / group.num_rows().max(1) + 1;
+    (BATCH_BYTES / row_bytes).clamp(1, MAX_BATCH_ROWS) as usize
+}
+
+fn failure(error: ParquetError) -> Failure {
+    Failure::invalid(error.to_string())
+}
+
+fn append_row(out: &mut Vec<u8>, row: &Row) {
+    out.push(b'{');
+    for (i, (name, field)) in row.get_column_iter().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        append(out, name.as_str());
+        out.push(b':');
+        append_field(out, field);
+    }
+    out.push(b'}');
+}
+
+/// Strings, numbers, true, false and null; NaN and infinities are null.
+fn append<T: serde::Serialize + ?Sized>(out: &mut Vec<u8>, value: &T) {
+    serde_json::to_writer(out, value).expect("writing to memory");
+}
+
+fn append_field(out: &mut Vec<u8>, field: &Field) {
+    match field {
+        Field::Null => append(out, &()),
+        Field::Bool(v) => append(out, v),
+        Field::Byte(v) => append(out, v),
+        Field::Short(v) => append(out, v),
+        Field::Int(v) => append(out, v),
+        Field::Long(v) => append(out, v),
+        Field::UByte(v) => append(out, v),
+        Field::UShort(v) => append(out, v),
+        Field::UInt(v) => append(out, v),
+        Field::ULong(v) => append(out, v),
+        Field::Float16(v) => append(out, &f32::from(*v)),
+        Field::Float(v) => append(out, v),
+        Field::Double(v) => append(out, v),
+        Field::Str(v) => append(out, v.as_str()),
+        Field::Bytes(v) => append_bytes(out, v.data()),
+        Field::TimestampMillis(v) => append_time(out, *v, DateTime::from_timestamp_millis(*v)),
+        Field::TimestampMicros(v) => append_time(out, *v, DateTime::from_timestamp_micros(*v)),
+        Field::Date(v) => append_time(out, i64::from(*v), DateTime::from_timestamp(i64::from(*v) * 86400, 0)),
+        // Exact as text; a double would lose digits.
+        Field::Decimal(_) | Field::TimeMillis(_) | Field::TimeMicros(_) => append(out, &field.to_string()),
+        Field::Group(row) => append_row(out, row),
+        Field::ListInternal(list) => {
+            out.push(b'[');
+            for (i, item) in list.elements().iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                append_field(out, item);
+            }
+            out.push(b']');
+        }
+        Field::MapInternal(map) => {
+            out.push(b'{');
+            for (i, (key, value)) in map.entries().iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                append_key(out, key);
+                out.push(b':');
+                append_field(out, value);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// JSON's keys are strings: other keys are their JSON as text.
+fn append_key(out: &mut Vec<u8>, key: &Field) {
+    let mut json = Vec::new();
+    append_field(&mut json, key);
+    if json.first() == Some(&b'"') {
+        let _ = out.write_all(&json);
+    } else {
+        append(out, &String::from_utf8_lossy(&json));
+    }
+}
+
+/// Writers without the UTF8 annotation (ClickHouse by setting) store text as bytes; what is no UTF-8 is base64.
+fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => append(out, text),
+        Err(_) => append(out, &base64::encode(bytes)),
+    }
+}
+
+/// ISO 8601 in UTC; years that it does not reach stay numbers.
+fn append_time(out: &mut Vec<u8>, number: i64, time: Option<DateTime<chrono::Utc>>) {
+    match time {
+        Some(t) => append(out, &t.format("%Y-%m-%dT%H:%M:%S%.fZ").to_string()),
+        None => append(out, &number),
+    }
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_parquet_rows(
+    path: *const u8,
+    size: usize,
+    sink: Option<Sink>,
+    context: *mut c_void,
+    message: *mut Bytes,
+) -> i32 {
+    guard(message, || {
+        let sink = sink.ok_or_else(|| Failure::invalid("null sink"))?;
+        write_rows(utf8(slice(path, size)?, "path")?, sink, context)
+    })
+}

@@ -1,0 +1,48 @@
+#include "base/confined_child.h"
+
+#include <csignal>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+
+namespace specdec {
+namespace {
+
+std::string read_all(ConfinedChild& child) {
+  std::string text(64, '\0');
+  text.resize(child.read(text));
+  return text;
+}
+
+TEST(ConfinedChild, GivesWhatItWritesAndEnds) {
+  ConfinedChild child({}, [](int pipe) { write_pipe(pipe, std::string_view("hello")); });
+  EXPECT_EQ(read_all(child), "hello");
+  EXPECT_EQ(child.death(), "");
+}
+
+TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
+  ConfinedChild hungry({.memory_bytes = 64u << 20}, [](int pipe) {
+    std::vector<char> memory(128u << 20, 'x');
+    write_pipe(pipe, std::span<const char>(memory).first(1));
+  });
+  EXPECT_EQ(read_all(hungry), "");  // std::bad_alloc ends the work
+  ConfinedChild endless({.cpu_seconds = 1}, [](int) {
+    for (volatile int64_t i = 0;; i = i + 1) {
+    }
+  });
+  EXPECT_EQ(read_all(endless), "");
+  EXPECT_TRUE(endless.death().starts_with(" by signal "));
+  ConfinedChild thrown({}, [](int) { throw Error(ErrorKind::kData, "x"); });
+  EXPECT_EQ(read_all(thrown), "");
+}
+
+TEST(ConfinedChild, IsKilledWithItsOwner) {
+  { const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); }); }  // more than a pipe holds
+  EXPECT_EQ(raise(0), 0);  // here at all: the destructor did not wait for it
+}
+
+}  // namespace
+}  // namespace specdec
