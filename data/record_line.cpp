@@ -81,7 +81,8 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   if (pair) append_field("response", record.response, out);
   if (record.sampling) {
     const SamplingOptions& s = *record.sampling;
-    out.append(",\"sampling\":").append(Json{{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}}.dump());
+    out.append(",\"sampling\":{\"min_p\":").append(Json(s.min_p).dump()).append(",\"temperature\":").append(Json(s.temperature).dump());
+    out.append(",\"top_k\":").append(std::to_string(s.top_k)).append(",\"top_p\":").append(Json(s.top_p).dump()).push_back('}');
   }
   append_field("schema", "specdec.traffic/" + std::to_string(TrafficRecord::kVersion), out);
   out += ",\"source\":{\"file\":";

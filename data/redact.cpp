@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "base/sha256.h"
 
@@ -43,14 +44,14 @@ __attribute__((target_clones("avx2", "default"))) bool window_has_run(const char
 }
 
 bool has_long_run(std::string_view text) {
-  size_t begin = 0;
-  for (; begin + kWindow <= text.size(); begin += kWindow - kLongRun + 1)
-    if (window_has_run(text.data() + begin)) return true;
-  for (size_t i = begin, run = 0; i < text.size(); ++i) {
-    run = in_run(text[i]) ? run + 1 : 0;
-    if (run == kLongRun) return true;
+  if (text.size() < kWindow) {
+    char padded[kWindow] = {};
+    std::memcpy(padded, text.data(), text.size());
+    return text.size() >= kLongRun && window_has_run(padded);
   }
-  return false;
+  for (size_t begin = 0; begin + kWindow < text.size(); begin += kWindow - kLongRun + 1)
+    if (window_has_run(text.data() + begin)) return true;
+  return window_has_run(text.data() + text.size() - kWindow);
 }
 
 // Adds the digits, colons and at signs of the blocks to `counts`, in this order; blocks of one size, as above.
@@ -68,6 +69,12 @@ __attribute__((target_clones("avx2", "default"))) void count_blocks(const char* 
     counts[1] += colons;
     counts[2] += at_signs;
   }
+}
+
+__attribute__((target_clones("avx2", "default"))) bool block_has_digit(const char* text) {
+  uint8_t any = 0;
+  for (size_t i = 0; i < kCountBlock; ++i) any |= static_cast<uint8_t>(text[i] - '0') < 10;
+  return any != 0;
 }
 
 Profile profile(std::string_view text) {
@@ -190,12 +197,15 @@ size_t check_phone(std::string_view text, size_t begin, size_t end) {
   return digits >= (national ? 8 : 9) && digits <= (national ? 13 : 15) ? end : 0;
 }
 
+// What every find of a detector holds: the rest of the text is not searched.
+enum class Holds { kAnything, kDigit, kAtSign };
+
 // No find of a detector that needs digits begins or ends further than this from one (IBAN with spaces: 41, IPv6: 51 with digits inside).
 constexpr size_t kDigitReach = 56;
 
 struct Detector {
   const char *name, *tag;
-  bool near_digits;  // every find holds a digit: the rest of the text is not searched
+  Holds holds;
   bool (*possible)(const Profile&, std::string_view text);
   Check check;
   RE2 pattern;
@@ -204,29 +214,29 @@ struct Detector {
 const std::vector<std::unique_ptr<Detector>>& detectors() {
   static const auto* const all = [] {
     auto* list = new std::vector<std::unique_ptr<Detector>>;
-    const auto add = [list](const char* name, const char* tag, bool near_digits, bool (*possible)(const Profile&, std::string_view), Check check, const char* pattern) {
-      list->push_back(std::unique_ptr<Detector>(new Detector{name, tag, near_digits, possible, check, RE2(pattern, RE2::Quiet)}));
+    const auto add = [list](const char* name, const char* tag, Holds holds, bool (*possible)(const Profile&, std::string_view), Check check, const char* pattern) {
+      list->push_back(std::unique_ptr<Detector>(new Detector{name, tag, holds, possible, check, RE2(pattern, RE2::Quiet)}));
       if (!list->back()->pattern.ok()) throw Error(ErrorKind::kInternal, std::string("redaction pattern ") + name + ": " + list->back()->pattern.error());
     };
-    add("key", "[KEY]", false, [](const Profile&, std::string_view t) { return t.find("PRIVATE KEY") != t.npos; }, check_any,
+    add("key", "[KEY]", Holds::kAnything, [](const Profile&, std::string_view t) { return t.find("PRIVATE KEY") != t.npos; }, check_any,
         R"(-----BEGIN [A-Z ]*PRIVATE KEY-----(?s:.*?)-----END [A-Z ]*PRIVATE KEY-----)");
     // Prefixes as published by the issuers: OpenAI and alike, AWS, GitHub, GitLab, Slack, Google, Hugging Face, npm, PyPI, Stripe,
     // SendGrid, DigitalOcean.
-    add("key", "[KEY]", false, [](const Profile& p, std::string_view) { return p.run; }, check_any,
+    add("key", "[KEY]", Holds::kAnything, [](const Profile& p, std::string_view) { return p.run; }, check_any,
         R"(\b(?:sk-[A-Za-z0-9_\-]{20,}|(?:AKIA|ASIA)[0-9A-Z]{16}\b|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_[A-Za-z0-9_]{22,}|glpat-[A-Za-z0-9_\-]{20,})"
         R"(|xox[abeprs]-[A-Za-z0-9\-]{10,}|AIza[0-9A-Za-z_\-]{35}|ya29\.[A-Za-z0-9_\-]{20,}|hf_[A-Za-z0-9]{30,}|npm_[A-Za-z0-9]{36})"
         R"(|pypi-[A-Za-z0-9_\-]{32,}|(?:sk|rk|pk)_(?:live|test)_[0-9A-Za-z]{16,}|SG\.[A-Za-z0-9_\-]{16,}\.[A-Za-z0-9_\-]{16,}|dop_v1_[a-f0-9]{64}))");
-    add("jwt", "[JWT]", false, [](const Profile& p, std::string_view t) { return p.run && t.find("eyJ") != t.npos; }, check_any,
+    add("jwt", "[JWT]", Holds::kAnything, [](const Profile& p, std::string_view t) { return p.run && t.find("eyJ") != t.npos; }, check_any,
         R"(\beyJ[A-Za-z0-9_\-]{8,}\.eyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,})");
-    add("email", "[EMAIL]", false, [](const Profile& p, std::string_view) { return p.at_sign; }, check_any,
+    add("email", "[EMAIL]", Holds::kAtSign, [](const Profile& p, std::string_view) { return p.at_sign; }, check_any,
         R"([\pL\pN._%+\-]+@(?:[\pL\pN\-]+\.)+\pL{2,24})");
-    add("iban", "[IBAN]", true, [](const Profile& p, std::string_view) { return p.digits >= 5; }, check_iban,
+    add("iban", "[IBAN]", Holds::kDigit, [](const Profile& p, std::string_view) { return p.digits >= 5; }, check_iban,
         R"([A-Z]{2}\d{2}(?: ?[A-Z0-9]){11,30})");
-    add("card", "[CARD]", true, [](const Profile& p, std::string_view) { return p.digits >= 13; }, check_card, R"(\d(?:[ \-]?\d){12,18})");
-    add("ip", "[IP]", false, [](const Profile& p, std::string_view) { return p.colons >= 2 && p.digits >= 1; }, check_ipv6,
+    add("card", "[CARD]", Holds::kDigit, [](const Profile& p, std::string_view) { return p.digits >= 13; }, check_card, R"(\d(?:[ \-]?\d){12,18})");
+    add("ip", "[IP]", Holds::kAnything, [](const Profile& p, std::string_view) { return p.colons >= 2 && p.digits >= 1; }, check_ipv6,
         R"([0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:(?:\.\d{1,3}){3})?)");
-    add("ip", "[IP]", true, [](const Profile& p, std::string_view) { return p.digits >= 4; }, check_ipv4, R"((?:\d{1,3}\.){3}\d{1,3})");
-    add("phone", "[PHONE]", true, [](const Profile& p, std::string_view) { return p.digits >= 8; }, check_phone,
+    add("ip", "[IP]", Holds::kDigit, [](const Profile& p, std::string_view) { return p.digits >= 4; }, check_ipv4, R"((?:\d{1,3}\.){3}\d{1,3})");
+    add("phone", "[PHONE]", Holds::kDigit, [](const Profile& p, std::string_view) { return p.digits >= 8; }, check_phone,
         R"(\+\d{1,3}[ .\-/]?(?:\(\d{1,4}\)[ .\-/]?)?\d{1,5}(?:[ .\-/]?\d{1,5}){1,5}|(?:1[ .\-])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.\-])\d{3}[ .\-]\d{4})"
         R"(|0[1-9](?:[ .]\d{2}){4}|0\d{1,5}[ /\-]\d{3,}(?:[ \-]?\d{2,}){0,3})");
     return list;
@@ -234,16 +244,32 @@ const std::vector<std::unique_ptr<Detector>>& detectors() {
   return *all;
 }
 
-// The next stretch of text that the detector has to search, from `position` on: all of it, or what lies around the next digits.
+size_t first_digit(std::string_view text, size_t i) {
+  while (i + kCountBlock <= text.size() && !block_has_digit(text.data() + i)) i += kCountBlock;
+  while (i < text.size() && !is_digit(text[i])) ++i;
+  return i;
+}
+
+// What the pattern of addresses is made of; all of a character beyond ASCII counts.
+bool in_address(char c) { return is_word(c) || c == '.' || c == '-' || c == '%' || c == '+' || c == '@' || (c & 0x80); }
+
+// The next stretch of text that the detector has to search, from `position` on: all of it, what lies around the next digits, or the
+// run of an address's characters around the next at sign.
 std::pair<size_t, size_t> next_stretch(const Detector& detector, std::string_view text, size_t position) {
-  if (!detector.near_digits) return {position, text.size()};
-  size_t first = position;
-  while (first < text.size() && !is_digit(text[first])) ++first;
+  if (detector.holds == Holds::kAnything) return {position, text.size()};
+  size_t begin, end;
+  if (detector.holds == Holds::kAtSign) {
+    begin = end = std::min(text.find('@', position), text.size());
+    while (begin > position && in_address(text[begin - 1])) --begin;
+    while (end < text.size() && in_address(text[end])) ++end;
+    return {begin, end};
+  }
+  const size_t first = first_digit(text, position);
   if (first == text.size()) return {first, first};
-  size_t end = first;
+  end = first;
   for (size_t i = first; i < std::min(text.size(), end + 2 * kDigitReach); ++i)
     if (is_digit(text[i])) end = i;
-  const size_t begin = std::max(position, first - std::min(first, kDigitReach));
+  begin = std::max(position, first - std::min(first, kDigitReach));
   return {begin, std::min(text.size(), end + kDigitReach)};
 }
 
