@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <vector>
 
 #include "base/file.h"
 #include "base/progress.h"
 #include "base/sha256.h"
+#include "data/csv_bytes.h"
 #include "data/parquet_bytes.h"
 
 namespace specdec::data {
@@ -169,16 +171,24 @@ class ZstdBytes final : public UnpackedBytes {
 
 }  // namespace
 
+std::string traffic_extension(const std::string& source) {
+  std::filesystem::path path(source);
+  while (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
+  return path.extension().string();
+}
+
 std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
   auto stored = std::make_unique<StoredBytes>(source);
   const std::string name = source == kStandardInput ? "standard input" : source;
   const bool parquet = stored->head().starts_with("PAR1") || stored->head().starts_with("PARE");
   if (parquet && source == kStandardInput) throw Error(ErrorKind::kData, name + ": Parquet, which is read from its end: give the file's name");
-  if (!parquet && source.ends_with(".parquet")) throw Error(ErrorKind::kData, name + ": named .parquet, expected PAR1 as its first bytes: copy the file again, or rename it");
+  if (!parquet && traffic_extension(source) == ".parquet") throw Error(ErrorKind::kData, name + ": named .parquet, expected PAR1 as its first bytes: copy the file again, or rename it");
   if (parquet) return parquet_bytes(source, std::move(stored));
-  if (stored->head().starts_with("\x1F\x8B")) return std::make_unique<GzipBytes>(name, std::move(stored));
-  if (stored->head().starts_with("\x28\xB5\x2F\xFD")) return std::make_unique<ZstdBytes>(name, std::move(stored));
-  return stored;
+  std::unique_ptr<ByteSource> text;
+  if (stored->head().starts_with("\x1F\x8B")) text = std::make_unique<GzipBytes>(name, std::move(stored));
+  else if (stored->head().starts_with("\x28\xB5\x2F\xFD")) text = std::make_unique<ZstdBytes>(name, std::move(stored));
+  else text = std::move(stored);
+  return traffic_extension(source) == ".csv" ? csv_bytes(name, std::move(text)) : std::move(text);
 }
 
 }  // namespace specdec::data

@@ -28,8 +28,11 @@ class ByteSource {
 };
 
 // A regular file or kStandardInput. gzip (also of several members) and zstd (of several frames) are told by their first bytes, not by
-// the name; so is Parquet (data/parquet_bytes.h), which must be a file. Memory: a few buffers, and zstd's window of at most 128 MiB.
+// the name; so is Parquet (data/parquet_bytes.h), which must be a file; CSV by the name .csv (data/csv_bytes.h). Memory: a few buffers, and zstd's window of at most 128 MiB.
 // Throws Error(kData): missing, not a regular file (FIFO, directory, device), Parquet on standard input, another file named .parquet.
 std::unique_ptr<ByteSource> open_bytes(const std::string& source);
+
+// ".jsonl" of "log.jsonl" and "log.jsonl.gz".
+std::string traffic_extension(const std::string& source);
 
 }  // namespace specdec::data

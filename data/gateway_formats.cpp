@@ -106,7 +106,7 @@ bool is_portkey(const Json& row) {
 }
 
 void parse_portkey(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
-  if (const Json* ok = find(row, "is_success"); ok && *ok != true && id_text(ok) != "1" && id_text(ok) != "true") refuse("failed_request", "is_success");
+  if (const Json* ok = find(row, "is_success"); ok && !is_true(ok)) refuse("failed_request", "is_success");
   require_status(find(row, "response_status_code"), "response");
   const Json* asked = find(row, "request");
   const Json* answered = find(row, "response");

@@ -1,7 +1,6 @@
 #include "data/record_reader.h"
 
 #include <algorithm>
-#include <filesystem>
 
 #include "base/error.h"
 
@@ -44,12 +43,6 @@ bool goes_on(std::string_view line, std::string_view rest) {
   const std::string_view inside = trim(line.substr(1));
   if ((inside.empty() ? rest[0] : inside[0]) != '"') return false;
   return !rest.starts_with('{') || std::string_view("{[,:").find(line.back()) != std::string_view::npos;
-}
-
-std::string extension_of(const std::string& name) {
-  std::filesystem::path path(name);
-  while (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
-  return path.extension().string();
 }
 
 }  // namespace
@@ -201,7 +194,7 @@ bool RecordReader::find_value_end(RawRecord& record) {
 }
 
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes) {
-  const std::string extension = extension_of(name);
+  const std::string extension = traffic_extension(name);
   if (extension == ".jsonl" || extension == ".ndjson") return Container::kLines;
   const std::string_view all = trim(head);
   if (all.starts_with('[')) {

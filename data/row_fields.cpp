@@ -1,6 +1,7 @@
 #include "data/row_fields.h"
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -62,6 +63,13 @@ std::string id_text(const Json* value) {
   if (value && value->is_string()) return value->get<std::string>();
   if (value && value->is_number_integer()) return value->dump();
   return {};
+}
+
+bool is_true(const Json* value) {
+  if (value && value->is_boolean()) return value->get<bool>();
+  std::string text = id_text(value);
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return text == "1" || text == "true";
 }
 
 std::string string_field(const Json& row, const char* key) {

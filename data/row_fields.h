@@ -34,6 +34,8 @@ bool has_object(const Json& object, std::string_view key);
 
 // An id as text: strings and whole numbers; anything else counts as absent.
 std::string id_text(const Json* value);
+// true, 1, "true" in any case or "1"; tables have no booleans.
+bool is_true(const Json* value);
 // "" if absent. Refuses what is no string: bad_field.
 std::string string_field(const Json& row, const char* key);
 bool is_blank(std::string_view text);

@@ -47,7 +47,7 @@ void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRo
   ParsedRecord parsed = with_metadata(row);
   auto& messages = parsed.record.messages;
   if (const std::string system = sharegpt ? string_field(row, "system") : ""; !system.empty()) messages.push_back({"system", system});
-  append_messages(*list, sharegpt ? "conversations" : "messages", messages);
+  append_messages(list->is_string() ? unpacked(*list) : *list, sharegpt ? "conversations" : "messages", messages);
   const Json* answer = find_any(row, {"response", "completion"});
   if (answer && (messages.empty() || messages.back().role != "assistant")) messages.push_back({"assistant", read_answer(*answer, "response")});
   finish_chat(parsed.record);
@@ -173,7 +173,7 @@ ParsedLine parse_line(std::string_view text, const RowOptions& options) {
     if (!row.is_object()) refuse("not_an_object", "");
     line.format = options.format ? options.format : recognise(row);
     if (!line.format) refuse("unknown_format", "the keys are those of no format (specdec data ingest --help)");
-    if (const Json* out = find(row, "opt_out"); out && *out == true) refuse("opted_out", "opt_out is true");
+    if (is_true(find(row, "opt_out"))) refuse("opted_out", "opt_out is true");
     line.format->parse(row, options, line.rows);
   } catch (const Refusal& refusal) {
     line.rows.push_back(refusal.why);

@@ -15,12 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kTrafficFiles = ".jsonl, .ndjson, .json, .txt or .parquet files (also with .gz or .zst)";
+constexpr const char* kTrafficFiles = ".jsonl, .ndjson, .json, .parquet, .csv or .txt files (also with .gz or .zst)";
 
-bool is_traffic_file(fs::path path) {
-  static const std::set<std::string> kExtensions = {".jsonl", ".ndjson", ".json", ".parquet", ".txt"};
-  if (path.extension() == ".gz" || path.extension() == ".zst") path = path.stem();
-  return kExtensions.count(path.extension().string()) != 0;
+bool is_traffic_file(const fs::path& path) {
+  static const std::set<std::string> kExtensions = {".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".txt"};
+  return kExtensions.count(traffic_extension(path.string())) != 0;
 }
 
 std::vector<std::string> files_inside(const std::string& directory) {

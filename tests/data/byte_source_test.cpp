@@ -133,7 +133,7 @@ TEST(Sources, DirectoriesPatternsAndFiles) {
     for (const std::string& f : expand_sources({source})) all += fs::path(f).filename().string() + " ";
     return all;
   };
-  EXPECT_EQ(names(s.path()), "a.jsonl b.jsonl.gz c.json.zst d.txt odd[1].jsonl ");
+  EXPECT_EQ(names(s.path()), "a.jsonl b.jsonl.gz c.json.zst d.txt e.csv odd[1].jsonl ");
   EXPECT_EQ(names((s / "*.jsonl*").string()), "a.jsonl b.jsonl.gz g.jsonl.partial odd[1].jsonl ");
   EXPECT_EQ(names((s / "odd[1].jsonl").string()), "odd[1].jsonl ");  // a file of that name, no pattern
   EXPECT_EQ(names((s / "absent").string()), "absent ");              // the reader says what is wrong with it

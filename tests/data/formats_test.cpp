@@ -28,8 +28,6 @@ std::string flat_prompt(const Talk& talk) {
   return text + "<|assistant|>\n";
 }
 
-fs::path fixtures() { return fs::path(SPECDEC_SOURCE_DIR) / "tests/data/fixtures"; }
-
 // What `data ingest --records` makes of the files.
 struct Ingested {
   std::vector<TrafficRecord> records;

@@ -16,7 +16,7 @@ constexpr int kMutations = 100'000;
 std::vector<std::string> fixture_rows() {
   std::vector<std::string> rows;
   std::vector<fs::path> files;
-  for (const auto& entry : fs::recursive_directory_iterator(fs::path(SPECDEC_SOURCE_DIR) / "tests/data/fixtures"))
+  for (const auto& entry : fs::recursive_directory_iterator(fixtures()))
     if (entry.is_regular_file() && entry.path().extension() != ".py") files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   for (const fs::path& f : files) {

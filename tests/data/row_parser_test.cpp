@@ -123,6 +123,7 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
       {R"({"schema":"specdec.traffic/1","id":"i","time":"SECRET","text":"t"})", "bad_field"},
       {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"SECRET","content":"t"}]})", "bad_field"},
       {R"({"opt_out":true,"text":"SECRET"})", "opted_out"},
+      {R"({"opt_out":"True","text":"SECRET"})", "opted_out"},
       {std::string(200, '[') + std::string(200, ']'), "invalid_json"},
   };
   for (const auto& [row, reason] : cases) {

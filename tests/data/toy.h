@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,24 @@ inline IngestOptions ingest_options(const fs::path& source, const fs::path& targ
 }
 
 inline std::string slurp(const fs::path& path) { return read_file(path, size_t{1} << 30); }
+
+inline fs::path fixtures() { return fs::path(SPECDEC_SOURCE_DIR) / "tests/data/fixtures"; }
+
+// What `data ingest --records` makes of a file: counts, then the records without where each came from.
+inline std::vector<Json> ingested(const fs::path& file, const Scratch& scratch) {
+  IngestOptions options;
+  options.sources = {file.string()};
+  options.out = (scratch / "out").string();
+  options.records = true;
+  const IngestReport report = ingest(options, {}).report;
+  std::vector<Json> made = {{{"rejects", report.rejects}, {"formats", report.sources[0].formats}}};
+  std::istringstream in(slurp(scratch / "out" / "records.jsonl"));
+  for (std::string line; std::getline(in, line);) {
+    made.push_back(Json::parse(line));
+    made.back()["source"] = made.back()["source"]["format"];
+  }
+  return made;
+}
 
 // shared/ of the machine, or nothing: tests that need it skip.
 inline fs::path shared_directory() {
