@@ -45,11 +45,23 @@ class CsvBytes final : public ByteSource {
       if (got == 0) break;
     }
     const std::string_view text(block_.data(), n);
-    for (const char c : text.substr(record_ == 0 && field_ == 0 && names_[0].empty() && text.starts_with("\xEF\xBB\xBF") ? 3 : 0)) take(c);
+    const bool at_start = record_ == 0 && field_ == 0 && names_[0].empty();
+    for (size_t i = at_start && text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < n;) {
+      size_t end = i;
+      while (open_ && end < n && is_plain(text[end])) ++end;
+      if (end > i) lines_.append(text.substr(i, end - i));
+      else take(text[end++]);
+      i = end;
+    }
     ended_ = n < 3;
     if (!ended_) return;
     if (state_ == State::kQuoted) broken("it ends inside a quoted field");
     if (state_ != State::kStart || field_ > 0) end_record();
+  }
+
+  // Of a value that has begun: goes into the line as it is.
+  bool is_plain(char c) const {
+    return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' && (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
   }
 
   void take(char c) {
