@@ -30,6 +30,7 @@ struct SpeculationOptions {
   int max_k = 8;                           // upper bound for auto
   VerifyRule verify = VerifyRule::kToken;
   std::vector<int> tree = {};              // children of every node by depth, each in [1, 8], at most 64 nodes; empty: a chain of K
+  bool suffix = false;                     // also drafts from the text itself (engine/decode/suffix_drafter.h)
 };
 
 // Throw Error(kUsage) naming the flag and its range.

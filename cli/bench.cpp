@@ -52,7 +52,7 @@ void add_bench(Cli& cli) {
   sub->add_flag("--allow-stale", options->allow_stale, "Run drafts that were made for another target");
   add_sampling_flags(*sub, options->sampling);
   add_verify_flags(*sub, options->speculation);
-  add_tree_flag(*sub, options->speculation);
+  add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"

@@ -53,7 +53,9 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
   add_verify_flags(sub, options);
 }
 
-void add_tree_flag(CLI::App& sub, SpeculationOptions& options) {
+void add_shape_flags(CLI::App& sub, SpeculationOptions& options) {
+  sub.add_flag("--suffix,!--no-suffix", options.suffix, "Also draft what followed when the text's end stood in it before: free, with or without a draft model")
+      ->group("Speculation");
   sub.add_option_function<std::string>(
          "--tree", [&options](const std::string& text) { options.tree = parse_tree(text); },
          "Draft a tree: children of every node by depth, such as 2,2,1; K is then how many of its levels")

@@ -76,7 +76,7 @@ void add_device_flags(CLI::App& sub, DeviceOptions& options);
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and those of add_verify_flags
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k
-void add_tree_flag(CLI::App& sub, SpeculationOptions& options);
+void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tree, --suffix
 
 // The key a client sends: the first word of a file that serve --api-key-file reads, too. Throws Error(kConfig) for a file without one.
 std::string read_api_key(const std::string& file);

@@ -35,7 +35,7 @@ void add_generate(Cli& cli) {
   CLI::Option* regex = sub->add_option("--regex", options->regex, "The answer matches this regular expression as a whole")->group("Sampling");
   schema->excludes(regex);
   add_speculation_flags(*sub, options->speculation);
-  add_tree_flag(*sub, options->speculation);
+  add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"

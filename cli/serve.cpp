@@ -31,7 +31,7 @@ void add_serve(Cli& cli) {
   sub->add_option("--acceptance-log", options->acceptance_log, "Append acceptance records (figures, no text) to this file")->group("Records");
   sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
   add_speculation_flags(*sub, options->speculation);
-  add_tree_flag(*sub, options->speculation);
+  add_shape_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
   sub->footer(
       "Examples:\n"

@@ -71,7 +71,8 @@ class Run {
                       {"split", options_.split},
                       {"temperature", options_.sampling.temperature},
                       {"verify", to_string(options_.speculation.verify)},
-                      {"tree", options_.speculation.tree}};
+                      {"tree", options_.speculation.tree},
+                      {"suffix", options_.speculation.suffix}};
     if (load()) {
       result_.rounds = kRounds;
       for (const int batch : options_.batches) measure_batch(batch);

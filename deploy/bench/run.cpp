@@ -10,10 +10,11 @@ namespace {
 struct Lane {
   decode::SeededRandomness randomness;
   decode::KController controller;
+  decode::SuffixDraft suffix;
   decode::Sequence sequence;
   double delivered = 0;  // time of the last delivery, 0 before the first
-  Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs)
-      : randomness(seed), controller(options, costs) {}
+  Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::ControllerOptions& from_text, const decode::CostModel* costs)
+      : randomness(seed), controller(options, costs), suffix{{}, {from_text, costs}} {}
 };
 
 }  // namespace
@@ -43,7 +44,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
   GroupFigures figures;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    lanes.push_back(std::make_unique<Lane>(options.seed + i, controller, learnt ? &learnt->costs : nullptr));
+    lanes.push_back(std::make_unique<Lane>(options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
     decode::Sequence& s = lanes.back()->sequence;
     s.tokens = prompts[i];
     s.sampling = options.sampling;
@@ -51,6 +52,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
     s.tree = options.speculation.tree;
     s.randomness = &lanes.back()->randomness;
     s.controller = options.speculation.k == 0 ? nullptr : &lanes.back()->controller;
+    s.suffix = options.speculation.suffix && options.speculation.k != 0 ? &lanes.back()->suffix : nullptr;
     s.remaining = options.tokens;
     stepper.start(s);
   }

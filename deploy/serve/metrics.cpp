@@ -63,6 +63,8 @@ struct Metrics::Series {
                               "Sum over the steps that reached this position of sum_x min(p, q)."};
   Gauge& k = gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
   Histogram& k_tokens = histogram(registry, "specdec:spec_decode_k_tokens", "Drafted tokens of a step, a sequence.", {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32});
+  Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total", "Tokens drafted from the text itself, without the draft model.");
+  Counter& suffix_accepted_tokens = counter(registry, "specdec:suffix_accepted_tokens_total", "Of these the accepted ones.");
   Counter& draft_failures = counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
 
   Family<Counter>& stage = counters(registry, "specdec:stage_seconds_total", "Seconds of the engine thread by stage.");
@@ -104,6 +106,8 @@ void Metrics::step(const StepResult& result) {
   const auto drafted = static_cast<size_t>(result.drafted), accepted = static_cast<size_t>(result.accepted);
   s.generation_tokens.Increment(static_cast<double>(result.emitted.size()));
   s.k_tokens.Observe(result.drafted);
+  s.suffix_draft_tokens.Increment(result.suffix_drafted);
+  s.suffix_accepted_tokens.Increment(result.suffix_accepted);
   if (drafted == 0) {
     s.plain_steps.Increment();
     return;

@@ -32,6 +32,7 @@ struct StepResult {
   bool no_token_left = false;        // … because of what its own request asks for: nothing is broken
   std::vector<int32_t> emitted;      // at least one token unless failed
   int drafted = 0, accepted = 0;
+  int suffix_drafted = 0, suffix_accepted = 0;  // from the text itself, in steps whose `drafted` is 0
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
   std::vector<decode::PositionLogprobs> logprobs;  // of each emitted token, where asked for
 };

@@ -95,8 +95,8 @@ double CostModel::verify_cost(int batch, int k) const {
   return b < 0 ? kNaN : target_seconds(b, k + 1) / target_seconds(b, 1);
 }
 
-bool CostModel::ready() const {
-  const bool drafted = std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
+bool CostModel::ready(bool drafting) const {
+  const bool drafted = !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
   bool plain = false, verifying = false;
   for (const auto& cells : target_)
     for (size_t r = 1; r < cells.size(); ++r)
@@ -127,6 +127,12 @@ ControllerOptions controller_options(const SpeculationOptions& options) {
   return out;
 }
 
+ControllerOptions suffix_controller_options(const SpeculationOptions& options) {
+  ControllerOptions out = controller_options({.k = options.k, .max_k = options.max_k});
+  out.free_draft = true;
+  return out;
+}
+
 KController::KController(const ControllerOptions& options, const CostModel* costs)
     : options_(options),
       costs_(costs),
@@ -134,7 +140,10 @@ KController::KController(const ControllerOptions& options, const CostModel* cost
       sum_(std::max(options.max_k, 1), 0.0),
       prior_weight_(std::max(options.prior_weight, 1e-6)) {}
 
-double KController::draft_cost(int batch) const { return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost; }
+double KController::draft_cost(int batch) const {
+  if (options_.free_draft) return 0;
+  return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost;
+}
 double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0; }
 
 double KController::pooled() const {
@@ -190,7 +199,7 @@ int KController::choose_k(int batch) {
   // At most two of eight, since neighbours with a K of their own may keep a plain pass from ever happening.
   if (costs_ && costs_->wants(batch, 1) && plain_asked_++ % 8 < 2) return 0;
   int k = 0;
-  if (costs_ && !costs_->ready()) {
+  if (!measured()) {
     k = unmeasured_k(batch);
   } else {
     std::vector<double> overlap(options_.max_k);
@@ -200,7 +209,7 @@ int KController::choose_k(int batch) {
   if (k > 0) {
     plain_since_probe_ = 0;
     // A K that looks bad by an old or a single figure would never be measured again.
-    exploring_ = costs_ && costs_->ready() && k < options_.max_k && costs_->wants(batch, tree_nodes(options_.tree, k + 1) + 1) && longer_asked_++ % 8 < 2;
+    exploring_ = costs_ && measured() && k < options_.max_k && costs_->wants(batch, tree_nodes(options_.tree, k + 1) + 1) && longer_asked_++ % 8 < 2;
     return exploring_ ? k + 1 : k;
   }
   if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;
@@ -212,7 +221,7 @@ int KController::choose_k(int batch) {
 bool KController::stop_after(std::span<const double> confidences, int batch) const {
   if (options_.fixed_k >= 0 || confidences.empty()) return false;
   if (options_.confidence_floor > 0) return confidences.back() < options_.confidence_floor;
-  if (probing_ || exploring_ || (costs_ && !costs_->ready())) return false;
+  if (probing_ || exploring_ || !measured()) return false;
   const int k = static_cast<int>(confidences.size());
   double gain = expected_overlap(k);
   for (const double confidence : confidences) gain *= acceptance_given(confidence);

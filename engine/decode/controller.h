@@ -22,10 +22,12 @@ struct ControllerOptions {
   double prior_weight = 4.0;      // in observations
   std::vector<std::array<int, 3>> schedule = {};  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
   std::vector<int> tree = {};     // of SpeculationOptions: a K of it is its first K levels, verified in a pass of all their nodes
+  bool free_draft = false;        // drafting costs nothing: c = 0 (suffix_drafter.h)
   double assumed_draft_cost = 0.1;  // c where no costs are given (null CostModel); v is then 1
 };
 
 ControllerOptions controller_options(const SpeculationOptions& options);
+ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // of chains that cost nothing to draft
 
 // Seconds of one call by batch size, moving averages; shared by every request of an engine. Samples that are not positive are
 // ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow. A figure
@@ -36,7 +38,7 @@ class CostModel {
   void record_target(int batch, int rows, double seconds); // one pass of `rows` tokens a sequence (rows = K + 1), sampling included
   double draft_cost(int batch) const;                      // c = draft step / plain target step; NaN until both measured
   double verify_cost(int batch, int k) const;              // v(K, B); interpolated over measured rows; NaN until measured
-  bool ready() const;                                      // a draft step, a plain pass and a verifying pass were measured
+  bool ready(bool drafting = true) const;                  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
   bool wants(int batch, int rows) const;  // such a pass was measured less than twice, or not in the last 256 of this batch size
  private:
   struct Cell {
@@ -79,12 +81,15 @@ class KController {
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
+  double rate() const { return rate_; }  // tokens per plain-step time that the last choose_k expected; 1: of plain decoding
   bool adaptive() const { return options_.fixed_k < 0; }
+  int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
  private:
   static constexpr int kBins = 8;
   double acceptance_given(double confidence) const;
   double pooled() const;
+  bool measured() const { return !costs_ || costs_->ready(!options_.free_draft); }
   double draft_cost(int batch) const;
   double verify_cost(int batch, int k) const;
   int unmeasured_k(int batch) const;

@@ -12,6 +12,7 @@ GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostMo
   validate(request.rules, stepper.vocab_size());
   SeededRandomness randomness(request.seed);
   KController controller(controller_options(request.speculation), costs);
+  SuffixDraft suffix{{}, KController(suffix_controller_options(request.speculation), costs)};
   LogitState rules(request.rules, request.prompt);
   Sequence s;
   s.tokens = request.prompt;
@@ -21,6 +22,7 @@ GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostMo
   s.tree = request.speculation.tree;
   s.randomness = &randomness;
   s.controller = request.speculation.k == 0 ? nullptr : &controller;
+  s.suffix = request.speculation.suffix && request.speculation.k != 0 ? &suffix : nullptr;
   s.remaining = request.max_tokens;
 
   struct Finish {

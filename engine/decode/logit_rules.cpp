@@ -84,6 +84,12 @@ void LogitState::undo(int32_t token) {
   if (!rules_.bad_words.empty()) answer_.pop_back();
 }
 
+bool LogitState::allows(int32_t token, int64_t vocab) {
+  if (!constraint_) return true;
+  const auto id = static_cast<size_t>(token);
+  return (mask(static_cast<size_t>(vocab))[id / 32] >> (id % 32) & 1) != 0;
+}
+
 void LogitState::push(int32_t token) {
   if (depth_ == tentative_.size() || tentative_[depth_] != token) {
     tentative_.resize(depth_);

@@ -49,6 +49,7 @@ class LogitState {
 
   // logits[V] at the present position. False: no token is left, all are −inf.
   bool apply(std::span<float> logits);
+  bool allows(int32_t token, int64_t vocab);        // false: the grammar forbids it here
   void push(int32_t token);
   void pop();                                       // the last tentative token
   void rewind();                                    // all tentative tokens

@@ -93,8 +93,8 @@ void Stepper::commit(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
   const int64_t accepted = slot.result.accepted;
-  s.drafted = slot.depth;
-  s.accepted = static_cast<int>(accepted);
+  (slot.from_text ? s.suffix_drafted : s.drafted) = slot.depth;
+  (slot.from_text ? s.suffix_accepted : s.accepted) = static_cast<int>(accepted);
   s.emitted.clear();
   for (const int32_t node : slot.path) s.emitted.push_back(slot.drafted[static_cast<size_t>(node)]);
   s.emitted.push_back(slot.result.next);
@@ -109,9 +109,10 @@ void Stepper::commit(Slot& slot) {
   else
     ++s.counts.plain_steps;
   s.counts.emitted += accepted + 1;
-  // Only token and block accept a chain's tokens as the overlap says; else what was kept is counted instead.
-  const bool by_overlap = slot.chain() && (s.verify == VerifyRule::kToken || s.verify == VerifyRule::kBlock);
-  if (s.controller) s.controller->observe(s.drafted, s.accepted, by_overlap ? s.overlaps : slot.ratios, slot.confidences, slot.ratios);
+  if (slot.from_text)
+    s.suffix->controller.observe(s.suffix_drafted, s.suffix_accepted, slot.ratios);
+  else if (s.controller)
+    s.controller->observe(s.drafted, s.accepted, slot.by_overlap() ? s.overlaps : slot.ratios, slot.confidences, slot.ratios);
 }
 
 void Stepper::roll_back(Slot& slot) {

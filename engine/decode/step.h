@@ -15,9 +15,16 @@
 #include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
 #include "engine/decode/randomness.h"
+#include "engine/decode/suffix_drafter.h"
 #include "engine/decode/verifier.h"
 
 namespace specdec::decode {
+
+// Drafting from the sequence's own text, with what it learnt of how far that goes (ControllerOptions::free_draft).
+struct SuffixDraft {
+  SuffixDrafter drafter;
+  KController controller;
+};
 
 // A sequence being generated. Invariant between steps: the target's cache holds all of `tokens` but the last one; the draft's
 // cache holds a prefix of `tokens` (it catches up in the next draft pass).
@@ -30,13 +37,15 @@ struct Sequence {
   VerifyRule verify = VerifyRule::kToken;
   std::vector<int> tree;                  // children of every node by depth (SpeculationOptions); empty: a chain
   Randomness* randomness = nullptr;
-  KController* controller = nullptr;      // null: plain decoding
+  KController* controller = nullptr;      // null: nothing is drafted by the draft model
+  SuffixDraft* suffix = nullptr;          // null: nothing is drafted from the text. A step takes the one that promises more
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
   SequenceId target_id = -1, draft_id = -1;
   bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
   // result of the last step:
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
   int drafted = 0, accepted = 0;          // positions: of a tree its depth, and of that what was kept
+  int suffix_drafted = 0, suffix_accepted = 0;  // drafted from the text: `drafted` is 0 then, since the draft model's figures stay its own
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
   std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
   std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.
@@ -75,6 +84,7 @@ class Stepper {
   struct Buffers;
   // step_draft.cpp
   void plan(std::span<Sequence* const> batch);
+  void draft_from_text(Slot& slot, int batch);
   int limit_depth(const Sequence& sequence, int depth) const;
   void draft_tokens();
   void catch_up(Slot& slot);

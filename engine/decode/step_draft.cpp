@@ -32,6 +32,28 @@ int Stepper::limit_depth(const Sequence& s, int depth) const {
   return static_cast<int>(std::clamp<int64_t>(levels, 0, std::max<int64_t>(room, 0)));
 }
 
+// The text's own continuation, where it promises more than the draft model, which then does nothing in this step.
+void Stepper::draft_from_text(Slot& slot, int batch) {
+  Sequence& s = *slot.sequence;
+  if (!s.suffix || s.remaining < 2) return;
+  KController& controller = s.suffix->controller;
+  const std::span<const int32_t> proposal = s.suffix->drafter.propose(s.tokens, static_cast<int>(std::min<int64_t>(s.remaining - 1, controller.max_k())));
+  if (proposal.empty()) return;
+  const int k = controller.choose_k(batch);
+  if (k == 0 || (slot.limit > 0 && s.controller->rate() >= controller.rate())) return;
+  for (const int32_t token : proposal.first(std::min(proposal.size(), static_cast<size_t>(k)))) {
+    const auto parent = static_cast<int32_t>(slot.drafted.size()) - 1;
+    slot.rule_path(parent);
+    if (s.rules && !s.rules->allows(token, target_.vocab_size())) break;
+    slot.drafted.push_back(token);
+    slot.parents.push_back(parent);
+  }
+  if (slot.drafted.empty()) return;
+  slot.from_text = true;
+  slot.depth = static_cast<int>(slot.drafted.size());
+  slot.limit = 0;
+}
+
 void Stepper::plan(std::span<Sequence* const> batch) {
   Buffers& b = *buffers_;
   if (b.slots.size() < batch.size()) b.slots.resize(batch.size());
@@ -46,7 +68,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.before = static_cast<int64_t>(s.tokens.size());
     slot.limit = 0;
     if (draft_ && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(static_cast<int>(batch.size())));
-    slot.drafting = slot.limit > 0;
+    slot.from_text = false;
     slot.depth = 0;
     slot.level = slot.num_q = 0;
     slot.ruled = -1;
@@ -56,13 +78,15 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.path.clear();
     slot.confidences.clear();
     slot.ratios.clear();
+    draft_from_text(slot, static_cast<int>(batch.size()));
+    slot.drafting = slot.limit > 0;
     slot.q_row = rows;
     // One row for the text and one for every node that may get children.
     if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.tree, slot.limit - 1));
     s.emitted.clear();
     s.emitted_logprobs.clear();
     s.overlaps.clear();
-    s.drafted = s.accepted = 0;
+    s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
     s.failure = nullptr;
   }
   const size_t need = rows * static_cast<size_t>(target_.vocab_size());

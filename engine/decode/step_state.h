@@ -14,6 +14,7 @@ struct Stepper::Slot {
   Sequence* sequence = nullptr;
   int limit = 0;                    // levels of this step at most
   bool drafting = false;
+  bool from_text = false;           // drafted by Sequence::suffix: there is no q
   int64_t before = 0;               // tokens.size() at the start of the step
   size_t q_row = 0;                 // first of its rows in Buffers::q
   int64_t p_row = 0;                // first of nodes + 1 rows in Buffers::target_rows
@@ -30,7 +31,11 @@ struct Stepper::Slot {
   std::vector<int32_t> path;        // nodes that were kept
   VerifyResult result;
 
-  bool chain() const { return sequence->tree.empty(); }
+  bool chain() const { return from_text || sequence->tree.empty(); }
+  // Of a draft that has no q only what the target draws itself can be asked.
+  VerifyRule rule() const { return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify; }
+  // Whether a drafted token is accepted as often as the overlap says; if not, what was kept is counted.
+  bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   void start_path(int32_t node, std::vector<int32_t>& reversed) const {
     reversed.clear();
     for (; node >= 0; node = parents[static_cast<size_t>(node)]) reversed.push_back(node);

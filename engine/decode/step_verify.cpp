@@ -40,6 +40,7 @@ void Stepper::verify_greedy(Slot& slot) {
     node = child;
   }
   slot.ratios.assign(s.overlaps.begin(), s.overlaps.end());
+  if (slot.from_text) s.overlaps.clear();
 }
 
 void Stepper::verify_sampled(Slot& slot) {
@@ -50,7 +51,7 @@ void Stepper::verify_sampled(Slot& slot) {
   b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
   b.input.position = slot.before;
   b.input.p.resize(nodes + 1);
-  b.input.q.resize(nodes);
+  b.input.q.resize(slot.from_text ? 0 : nodes);
   bool dead = false;
   for (size_t i = 0; i <= nodes; ++i) {
     const std::span<float> p = b.target_rows.row(slot.p_row + static_cast<int64_t>(i));
@@ -62,10 +63,10 @@ void Stepper::verify_sampled(Slot& slot) {
       distribution(p, s.sampling, p, b.ids);
     }
     b.input.p[i] = p;
-    if (i < nodes) b.input.q[i] = {b.q.data() + (slot.q_row + slot.q_of[i]) * vocab, vocab};
+    if (i < nodes && !slot.from_text) b.input.q[i] = {b.q.data() + (slot.q_row + slot.q_of[i]) * vocab, vocab};
   }
   try {
-    slot.result = verify_fn_(s.verify, b.input, *s.randomness, b.scratch);
+    slot.result = verify_fn_(slot.rule(), b.input, *s.randomness, b.scratch);
   } catch (const Error&) {
     if (dead) throw no_token_left();
     throw;
@@ -78,16 +79,20 @@ void Stepper::verify_sampled(Slot& slot) {
 void Stepper::score_positions(Slot& slot) {
   Sequence& s = *slot.sequence;
   const VerifyInput& in = buffers_->input;
-  const bool by_ratio = slot.chain() && (s.verify == VerifyRule::kToken || s.verify == VerifyRule::kBlock);
   slot.start_path(slot.result.node, slot.path);
   int32_t node = -1;
   for (size_t i = slot.path.size() + 1; i-- > 0;) {
     const int32_t child = next_child(in, node), kept = i > 0 ? slot.path[i - 1] : -1;
     if (child < 0) break;
-    const std::span<const float> p = in.p[static_cast<size_t>(node + 1)], q = in.q[static_cast<size_t>(child)];
-    const auto token = static_cast<size_t>(slot.drafted[static_cast<size_t>(child)]);
-    s.overlaps.push_back(overlap(p, q));
-    slot.ratios.push_back(by_ratio ? std::min(1.0, static_cast<double>(p[token]) / q[token]) : kept >= 0 ? 1.0 : 0.0);
+    const double was_kept = kept >= 0 ? 1.0 : 0.0;
+    if (slot.from_text) {
+      slot.ratios.push_back(was_kept);
+    } else {
+      const std::span<const float> p = in.p[static_cast<size_t>(node + 1)], q = in.q[static_cast<size_t>(child)];
+      const auto token = static_cast<size_t>(slot.drafted[static_cast<size_t>(child)]);
+      s.overlaps.push_back(overlap(p, q));
+      slot.ratios.push_back(slot.by_overlap() ? std::min(1.0, static_cast<double>(p[token]) / q[token]) : was_kept);
+    }
     node = kept;
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
 #include <functional>
 #include <map>
 #include <vector>
@@ -23,6 +24,9 @@ struct Case {
   std::vector<int> tree;             // of every sequence; empty: chains
   ControllerOptions controller;      // fixed_k by default below
   const CostModel* costs = nullptr;
+  toy::Tokens prompt;                // before the sequence's own first token
+  bool without_model = false;        // no draft model
+  bool suffix = false;               // a draft from the text beside the model's, of the same options
   int64_t length = 3;                // tokens compared
   int64_t remaining = 8;             // more than `length`: K is not cut near its end
   int sequences = 1;                 // of two, the second's fixed K is one less
@@ -36,6 +40,7 @@ struct Outcome {
   double mass = 0;                   // 1
   double accepted = 0;               // E[accepted] of the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
+  int from_text = 0, kept_from_text = 0;  // the most in a step
   int64_t runs = 0;
 };
 
@@ -46,7 +51,7 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   double probability = 1;
   for (const int32_t t : tokens) {
     c.target(context, row);
-    toy::apply_reference(c.rules, context, 1, row);
+    toy::apply_reference(c.rules, context, c.prompt.size() + 1, row);
     distribution(row, c.sampling, row, scratch);
     probability *= row[static_cast<size_t>(t)];
     context.push_back(t);
@@ -58,18 +63,20 @@ inline Outcome enumerate(const Case& c) {
   toy::Enumerator choices;
   std::map<std::vector<toy::Tokens>, double> joint;
   Outcome out;
+  const auto first_token = static_cast<int64_t>(c.prompt.size()) + 1;
   do {
     choices.begin();
     const toy::Model::Logits ruled = [&c](std::span<const int32_t> context, std::span<float> row) {
       c.draft(context, row);
-      toy::apply_reference(c.rules, context, 1, row);
+      toy::apply_reference(c.rules, context, c.prompt.size() + 1, row);
     };
     toy::Model target(c.vocab, c.target), draft(c.vocab, c.rules_left_out ? ruled : c.draft);
-    Stepper stepper(target, &draft, nullptr, nullptr, c.verify_fn);
+    Stepper stepper(target, c.without_model ? nullptr : &draft, nullptr, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
     std::vector<Sequence> sequences(static_cast<size_t>(c.sequences));
     std::vector<KController> controllers;
     std::vector<LogitState> states;
+    std::deque<SuffixDraft> suffixes;
     states.reserve(sequences.size());
     for (int i = 0; i < c.sequences; ++i) {
       ControllerOptions options = c.controller;
@@ -79,7 +86,8 @@ inline Outcome enumerate(const Case& c) {
     }
     for (size_t i = 0; i < sequences.size(); ++i) {
       Sequence& s = sequences[i];
-      s.tokens = {static_cast<int32_t>(i)};
+      s.tokens = c.prompt;
+      s.tokens.push_back(static_cast<int32_t>(i));
       s.sampling = c.sampling;
       states.emplace_back(c.rules, s.tokens);
       s.rules = c.rules.any() && !c.rules_left_out ? &states.back() : nullptr;
@@ -87,6 +95,11 @@ inline Outcome enumerate(const Case& c) {
       s.tree = c.tree;
       s.randomness = wrapped ? wrapped.get() : &choices;
       s.controller = &controllers[i];
+      if (c.suffix) {
+        ControllerOptions options = c.controller;
+        options.free_draft = true;
+        s.suffix = &suffixes.emplace_back(SuffixDrafter(), KController(options, c.costs));
+      }
       s.remaining = c.remaining;
       stepper.start(s);
     }
@@ -95,18 +108,20 @@ inline Outcome enumerate(const Case& c) {
     for (;;) {
       std::vector<Sequence*> batch;
       for (Sequence& s : sequences)
-        if (static_cast<int64_t>(s.tokens.size()) < 1 + c.length) batch.push_back(&s);
+        if (static_cast<int64_t>(s.tokens.size()) < first_token + c.length) batch.push_back(&s);
       if (batch.empty()) break;
       stepper.step(batch);
       for (const Sequence* s : batch) {
         out.min_drafted = std::min(out.min_drafted, s->drafted);
         out.max_drafted = std::max(out.max_drafted, s->drafted);
+        out.from_text = std::max(out.from_text, s->suffix_drafted);
+        out.kept_from_text = std::max(out.kept_from_text, s->suffix_accepted);
       }
       if (first) accepted = sequences[0].accepted;
       first = false;
     }
     std::vector<toy::Tokens> texts;
-    for (const Sequence& s : sequences) texts.emplace_back(s.tokens.begin() + 1, s.tokens.begin() + 1 + c.length);
+    for (const Sequence& s : sequences) texts.emplace_back(s.tokens.begin() + first_token, s.tokens.begin() + first_token + c.length);
     joint[texts] += choices.weight();
     out.mass += choices.weight();
     out.accepted += choices.weight() * accepted;
@@ -117,7 +132,11 @@ inline Outcome enumerate(const Case& c) {
   std::vector<toy::Tokens> texts(static_cast<size_t>(c.sequences), toy::Tokens(static_cast<size_t>(c.length), 0));
   for (bool more = true; more;) {
     double p = 1;
-    for (size_t i = 0; i < texts.size(); ++i) p *= target_probability(c, {static_cast<int32_t>(i)}, texts[i]);
+    for (size_t i = 0; i < texts.size(); ++i) {
+      toy::Tokens context = c.prompt;
+      context.push_back(static_cast<int32_t>(i));
+      p *= target_probability(c, context, texts[i]);
+    }
     const auto found = joint.find(texts);
     out.error = std::max(out.error, std::abs(p - (found == joint.end() ? 0.0 : found->second)));
     more = false;

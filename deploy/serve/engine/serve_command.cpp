@@ -95,7 +95,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!pair.target) return {true, pair.warning};
   if (chat.error) throw *chat.error;
   if (!pair.warning.empty()) note("warning: " + pair.warning);
-  if (!pair.draft && options.speculation.k > 0) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft");
+  if (!pair.draft && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   if (!options.package.empty() && pair.package_digest.empty())
     throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
   const std::optional<ValidationReport> report = packaged_report(options);

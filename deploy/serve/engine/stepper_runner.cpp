@@ -50,6 +50,7 @@ struct StepperRunner::Running {
   Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
   decode::SeededRandomness randomness;
   decode::KController controller;
+  std::optional<decode::SuffixDraft> suffix;
   std::shared_ptr<const decode::LogitRules> rules;
   std::optional<decode::LogitState> state;  // of rules
   decode::Sequence sequence;
@@ -77,6 +78,11 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.tree = options_.speculation.tree;
   s.randomness = &running->randomness;
   s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
+  if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
+    decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
+    from_text.prior_overlap = suffix_overlap_.value();
+    s.suffix = &running->suffix.emplace(decode::SuffixDrafter(), decode::KController(from_text, &costs_));
+  }
   if (spec.rules && spec.rules->any()) {
     running->rules = spec.rules;
     s.rules = &running->state.emplace(*running->rules, spec.prompt);
@@ -130,6 +136,9 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.drafted = s.drafted;
   result.accepted = s.accepted;
   result.overlaps = s.overlaps;
+  result.suffix_drafted = s.suffix_drafted;
+  result.suffix_accepted = s.suffix_accepted;
+  for (int i = 0; i < s.suffix_drafted && i <= s.suffix_accepted; ++i) suffix_overlap_.add(std::array{i < s.suffix_accepted ? 1.0 : 0.0});
   result.logprobs = std::move(s.emitted_logprobs);
   overlap_.add(s.overlaps);
 }

@@ -49,7 +49,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
-  decode::OverlapMean overlap_;
+  decode::OverlapMean overlap_, suffix_overlap_;
   int64_t draft_failures_ = 0;
 };
 

@@ -91,13 +91,15 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
   struct Shape {
     int k;
     std::vector<int> tree = {};
+    bool suffix = false;
   };
   std::vector<Shape> shapes;
   for (int k = 0; k <= 8; ++k) shapes.push_back({k});
   for (const std::vector<int>& tree : {std::vector<int>{3}, {2, 2}, {3, 2, 1}}) shapes.push_back({static_cast<int>(tree.size()), tree});
-  for (const auto& [k, tree] : shapes)
+  for (const int k : {-1, 2, 8}) shapes.push_back({k, {}, true});
+  for (const auto& [k, tree, suffix] : shapes)
     for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled}) {
-      ToyServer server({.k = k, .rule = rule, .tree = tree});
+      ToyServer server({.k = k, .rule = rule, .tree = tree, .suffix = suffix});
       for (const auto& [name, fields] : option_sets())
         for (const bool grammar : {false, true})
           for (const int n : {1, 3})
@@ -107,7 +109,7 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
               if (is_greedy) body["temperature"] = 0;
               if (grammar) body["guided_regex"] = "(ab?|d)[cda]*";
               const std::string key = name + (grammar ? ", grammar" : "") + ", n=" + std::to_string(n);
-              const std::string what = key + ", K=" + std::to_string(k) + (tree.empty() ? ", " : " of a tree, ") + to_string(rule) + (is_greedy ? ", greedy" : "");
+              const std::string what = key + ", K=" + std::to_string(k) + (suffix ? " and from the text, " : tree.empty() ? ", " : " of a tree, ") + to_string(rule) + (is_greedy ? ", greedy" : "");
               const Json reply = server.complete(body);
               ASSERT_EQ(reply["choices"].size(), static_cast<size_t>(n)) << what;
               std::string texts;
@@ -135,6 +137,8 @@ TEST(Matrix, ASeedGivesOneText) {
     ask(server);
     ask(server, {{"speculative", false}});
     ask(server, {{"n", 4}});
+    ToyServer from_text({.k = k, .coupled_seeds = true, .suffix = true});
+    ask(from_text);
   }
   EXPECT_EQ(texts.size(), 1u);
   ToyServer server({.k = 4, .coupled_seeds = true});

@@ -143,10 +143,10 @@ void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, i
 TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   constexpr int64_t kPerRequest = 128, kSamples = 200 * 1000;
   ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest}), coupled({3, VerifyRule::kCoupled, kPerRequest});
-  ToyServer tree({2, VerifyRule::kToken, kPerRequest, false, {2, 2}}), traversal({2, VerifyRule::kBlock, kPerRequest, false, {3, 1}}), drawn({2, VerifyRule::kTarget, kPerRequest, false, {2, 1}});
+  ToyServer tree({2, VerifyRule::kToken, kPerRequest, false, {2, 2}}), traversal({2, VerifyRule::kBlock, kPerRequest, false, {3, 1}}), drawn({2, VerifyRule::kTarget, kPerRequest, false, {2, 1}}), suffix({-1, VerifyRule::kBlock, kPerRequest, false, {}, true});
   size_t turn = 0;
   for (const Option& option : options()) {
-    ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn}[turn++ % 6];
+    ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn, &suffix}[turn++ % 7];
     std::map<Tokens, double> expected;
     walk(option, toy_logits(21), {}, 1, expected);
     std::map<Tokens, int64_t> counts;

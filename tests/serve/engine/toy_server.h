@@ -41,11 +41,12 @@ struct ToyOptions {
   int64_t max_batch = 32;
   bool coupled_seeds = false;  // so that seeded requests are under `rule`
   std::vector<int> tree = {};
+  bool suffix = false;
 };
 
 class ToyServer {
  public:
-  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule, options.tree}, 0.7, {}, options.coupled_seeds}, clock_) {
+  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule, options.tree, options.suffix}, 0.7, {}, options.coupled_seeds}, clock_) {
     ServeOptions serve;
     serve.port = 0;
     serve.max_batch = options.max_batch;

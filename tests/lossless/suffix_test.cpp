@@ -1,0 +1,111 @@
+// Drafting from the text through the whole step, every outcome; and what it drafts.
+#include <gtest/gtest.h>
+
+#include "engine/decode/suffix_drafter.h"
+#include "tests/lossless/enumeration.h"
+
+namespace specdec::decode {
+namespace {
+
+using toy::Tokens;
+
+Tokens proposed(SuffixDrafter& drafter, const Tokens& tokens, int count) {
+  const auto span = drafter.propose(tokens, count);
+  return {span.begin(), span.end()};
+}
+
+TEST(SuffixDrafter, GoesOnAsTheTextWentOn) {
+  SuffixDrafter drafter;
+  Tokens text = {7, 1, 2, 3, 4, 5, 9, 9, 1, 2};
+  EXPECT_EQ(proposed(drafter, text, 4), Tokens{}) << "two tokens are not enough";
+  text.push_back(3);
+  EXPECT_EQ(proposed(drafter, text, 4), (Tokens{4, 5, 9, 9}));
+  EXPECT_EQ(proposed(drafter, text, 2), (Tokens{4, 5}));
+  EXPECT_EQ(proposed(drafter, text, 0), Tokens{});
+  text.insert(text.end(), {8, 8, 1, 2, 3});
+  EXPECT_EQ(proposed(drafter, text, 3), (Tokens{8, 8, 1})) << "the latest of two";
+  EXPECT_EQ(proposed(drafter, {1, 2}, 3), Tokens{});
+}
+
+TEST(SuffixDrafter, LongerEndsDecide) {
+  SuffixDrafter drafter;
+  // 4 5 6 came last before 70, but behind 1 2 3 it was 60.
+  const Tokens text = {1, 2, 3, 4, 5, 6, 60, 50, 4, 5, 6, 70, 1, 2, 3, 4, 5, 6};
+  EXPECT_EQ(proposed(drafter, text, 2), (Tokens{60, 50}));
+}
+
+TEST(SuffixDrafter, CirclesAreFollowedAround) {
+  SuffixDrafter drafter;
+  EXPECT_EQ(proposed(drafter, {1, 2, 3, 1, 2, 3}, 7), (Tokens{1, 2, 3, 1, 2, 3, 1}));
+  SuffixDrafter same;
+  EXPECT_EQ(proposed(same, {5, 5, 5, 5}, 3), (Tokens{5, 5, 5}));
+}
+
+TEST(SuffixDrafter, GrowingTextsGiveWhatWholeOnesGive) {
+  Tokens text;
+  SuffixDrafter growing;
+  for (int i = 0; i < 400; ++i) {
+    text.push_back(static_cast<int32_t>(philox_uniform(3, 1, static_cast<uint64_t>(i)) * 3));
+    SuffixDrafter whole;
+    EXPECT_EQ(proposed(growing, text, 5), proposed(whole, text, 5)) << i;
+  }
+}
+
+Case repeating(VerifyRule rule, int k) {
+  Case c;
+  c.prompt = {1, 2, 0, 1, 2, 0, 1, 2};  // and 0: the text goes round
+  c.suffix = true;
+  c.rule = rule;
+  c.controller.fixed_k = k;
+  c.length = 3;
+  return c;
+}
+
+TEST(SuffixDraft, IsExactUnderEveryRule) {
+  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget})
+    for (const int k : {1, 2, 3}) {
+      Case c = repeating(rule, k);
+      c.draft = c.target;
+      c.controller.max_k = k;
+      for (const bool model : {false, true}) {  // with the model's own draft in the steps where it promises as much
+        c.without_model = !model;
+        const Outcome o = enumerate(c);
+        EXPECT_LE(o.error, 1e-6) << to_string(rule) << " K " << k;
+        EXPECT_EQ(o.from_text, model ? 0 : k);
+      }
+    }
+}
+
+TEST(SuffixDraft, GreedyCutsAndRules) {
+  Case c = repeating(VerifyRule::kToken, 2);
+  c.without_model = true;
+  c.sampling.temperature = 0;
+  c.target = [](std::span<const int32_t> context, std::span<float> logits) {
+    std::fill(logits.begin(), logits.end(), 0.f);
+    logits[static_cast<size_t>((context.back() + 1) % 3)] = 1;
+  };
+  Outcome o = enumerate(c);
+  EXPECT_LE(o.error, 1e-6);
+  EXPECT_EQ(o.kept_from_text, 2) << "the target goes round too";
+  c = repeating(VerifyRule::kBlock, 2);
+  c.without_model = true;
+  c.sampling.top_k = 2;
+  c.rules.presence_penalty = 0.9;
+  c.rules.bad_words = {{1, 2}};
+  EXPECT_LE(enumerate(c).error, 1e-6);
+}
+
+// Adaptive: the model's figures stay its own, and a draft from the text that fails is asked less.
+TEST(SuffixDraft, TheBetterPromiseIsTaken) {
+  Case c = repeating(VerifyRule::kToken, -1);
+  c.controller.max_k = 2;
+  c.controller.prior_overlap = 0.2;
+  c.controller.assumed_draft_cost = 0.5;  // the model's draft never pays, the text's costs nothing
+  const Outcome o = enumerate(c);
+  EXPECT_LE(o.error, 1e-6);
+  EXPECT_GT(o.from_text, 0);
+  EXPECT_EQ(o.max_drafted, 0);
+}
+
+}  // namespace
+}  // namespace specdec::decode
