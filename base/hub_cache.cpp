@@ -15,6 +15,15 @@ std::string variable(const char* name) {
   return value ? value : "";
 }
 
+fs::path home() {
+  const std::string home = variable("HOME");
+  if (home.empty()) throw Error(ErrorKind::kConfig, "HOME is not set: set HF_HOME to the folder of the Hugging Face cache");
+  return home;
+}
+
+// Environment files and manifests know no shell: "~/" is expanded here, as huggingface_hub does.
+fs::path expanded(const std::string& path) { return path.starts_with("~/") ? home() / path.substr(2) : fs::path(path); }
+
 bool is_name(const std::string& text, bool slashes) {
   if (text.empty() || text.size() > 96 || text.front() == '.' || text.front() == '/' || text.find("..") != std::string::npos) return false;
   for (const char c : text)
@@ -50,14 +59,14 @@ std::optional<HubName> parse_hub_name(std::string text) {
 }
 
 fs::path hub_home() {
-  if (const std::string home = variable("HF_HOME"); !home.empty()) return home;
-  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return fs::path(xdg) / "huggingface";
-  return fs::path(variable("HOME")) / ".cache" / "huggingface";
+  if (const std::string given = variable("HF_HOME"); !given.empty()) return expanded(given);
+  if (const std::string xdg = variable("XDG_CACHE_HOME"); !xdg.empty()) return expanded(xdg) / "huggingface";
+  return home() / ".cache" / "huggingface";
 }
 
 fs::path hub_cache() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
-    if (const std::string value = variable(name); !value.empty()) return value;
+    if (const std::string value = variable(name); !value.empty()) return expanded(value);
   return hub_home() / "hub";
 }
 

@@ -19,6 +19,7 @@ struct HubName {
 // "org/name[@revision]", also after "hf://". Nothing for a text that is no such name; none leads out of the cache.
 std::optional<HubName> parse_hub_name(std::string text);
 
+// "~/" is HOME. Throws Error(kConfig) where HOME is needed and not set.
 std::filesystem::path hub_home();    // HF_HOME, else XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface
 std::filesystem::path hub_cache();   // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else the home's hub/
 std::filesystem::path hub_repository(const HubName& hub);

@@ -39,7 +39,15 @@ TEST_F(HubCache, Places) {
   EXPECT_EQ(hub_cache(), fs::path("/h/hub"));
   ::setenv("HUGGINGFACE_HUB_CACHE", "/old", 1);
   EXPECT_EQ(hub_cache(), fs::path("/old"));
+  const std::string home = std::getenv("HOME") ? std::getenv("HOME") : "";
+  ::setenv("HOME", "/me", 1);
+  ::setenv("HUGGINGFACE_HUB_CACHE", "~/models", 1);
+  EXPECT_EQ(hub_cache(), fs::path("/me/models"));
   for (const char* name : {"XDG_CACHE_HOME", "HF_HOME", "HUGGINGFACE_HUB_CACHE"}) ::unsetenv(name);
+  EXPECT_EQ(hub_cache(), fs::path("/me/.cache/huggingface/hub"));
+  ::unsetenv("HOME");
+  expect_error(ErrorKind::kConfig, {"HOME", "HF_HOME"}, [] { hub_cache(); });
+  if (!home.empty()) ::setenv("HOME", home.c_str(), 1);
 }
 
 TEST_F(HubCache, RefsCommitsAndTheirFirstDigits) {

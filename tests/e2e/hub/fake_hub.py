@@ -106,6 +106,8 @@ class FakeHub:
             repository, revision = info[1], (info[3] or "main").replace("%2F", "/")
         elif file := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             repository, revision = file[1], file[2].replace("%2F", "/")
+        elif file := re.fullmatch(r"/api/resolve-cache/models/([^/]+/[^/]+)/([^/]+)/(.+)", path):
+            repository, revision = file[1], file[2]
         else:
             return self._reply(to, 404)
         if repository == "org/old-name":  # renamed
@@ -142,6 +144,8 @@ class FakeHub:
 
     def _file(self, to, repository, commit, name, data):
         headers = {"X-Repo-Commit": commit}
+        if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # as the real hub does
+            return self._reply(to, 307, {"Location": f"/api/resolve-cache/models/{repository}/{commit}/{name}", "ETag": '"of-the-redirect"'})
         if len(data) < LARGE:
             return self._bytes(to, data, {**headers, "ETag": f'"{self.etag or git_blob_id(data)}"'})
         headers |= {"X-Linked-Etag": f'"{self.etag or hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(self.size or len(data)), "ETag": '"of-the-redirect"',
