@@ -3,6 +3,7 @@ exchanged with the real huggingface_hub."""
 import hashlib
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
@@ -346,6 +349,19 @@ def check_commands():
     (scratch / "log.jsonl").write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f"answer {i}"}]}) + "\n" for i in range(40)))
     run("data", "ingest", scratch / "log.jsonl", "--target", "org/tiny", "--out", scratch / "traffic")
     expect((scratch / "traffic/index.json").exists(), "data ingest takes a hub name")
+    server = subprocess.Popen([SPECDEC, "serve", "--target", "org/tiny", "--port", "0", "--device", "cpu"], stderr=subprocess.PIPE, text=True)
+    url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
+    deadline = time.monotonic() + 120
+    names = None
+    while url and names is None and time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(url + "/v1/models") as reply:
+                names = [m["id"] for m in json.load(reply)["data"]]
+        except urllib.error.HTTPError:  # still loading
+            time.sleep(0.1)
+    server.terminate()
+    server.communicate()
+    expect(names == ["tiny"], "serve names the model after its repository, not after the commit")
     _, out, _ = run("doctor", code=(0, 3))
     expect(hub.hub in out and "1 models" in out and "no token" in out, "doctor shows hub and cache")
 
