@@ -349,6 +349,10 @@ def check_commands():
     (scratch / "log.jsonl").write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f"answer {i}"}]}) + "\n" for i in range(40)))
     run("data", "ingest", scratch / "log.jsonl", "--target", "org/tiny", "--out", scratch / "traffic")
     expect((scratch / "traffic/index.json").exists(), "data ingest takes a hub name")
+    (scratch / "LOOP.toml").write_text('[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n')
+    hub.clear()
+    run("loop", "run", scratch / "LOOP.toml", code=2)  # nine layers of one: the loop ends where it would train
+    expect(len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1, "a loop asks for its target once, not in every stage")
     server = subprocess.Popen([SPECDEC, "serve", "--target", "org/tiny", "--port", "0", "--device", "cpu"], stderr=subprocess.PIPE, text=True)
     url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
     deadline = time.monotonic() + 120
