@@ -154,6 +154,11 @@ Json parse_json(std::string_view text, const std::string& where, ErrorKind kind,
   return std::move(builder.root);
 }
 
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
+  parse_json(text, where, kind, limits);
+  return nlohmann::ordered_json::parse(text);
+}
+
 Json read_json(const std::filesystem::path& file, ErrorKind kind, JsonLimits limits) {
   return parse_json(read_file(file, limits.max_bytes, kind), file.string(), kind, limits);
 }

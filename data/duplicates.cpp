@@ -63,7 +63,11 @@ void append_part(char kind, std::string_view name, std::string_view text, std::s
 
 void collapse_content(const TrafficRecord& record, std::string& out) {
   out.clear();
-  for (const ChatMessage& m : record.messages) append_part('m', m.role, m.content, out);
+  for (const ChatMessage& m : record.messages) {
+    append_part('m', m.role, m.content, out);
+    if (!m.tool_calls.empty()) append_part('c', "", m.tool_calls, out);
+  }
+  if (!record.tools.empty()) append_part('o', "", record.tools, out);
   if (!record.prompt.empty() || !record.response.empty()) {
     append_part('p', "", record.prompt, out);
     append_part('r', "", record.response, out);

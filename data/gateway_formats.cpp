@@ -151,7 +151,7 @@ void parse_sglang(const Json& row, const RowOptions& options, std::vector<Parsed
     const Json* prompt = find(request, "text");
     if (!prompt || !prompt->is_string()) refuse("unsupported_content", "request_parameters.text: no single prompt as text");
     record.prompt = prompt->get<std::string>();
-    record.response = read_answer(*answer, "text");
+    record.response = read_text_answer(*answer, "text");
     finish_exchange(record);
   }
   parsed.tenant = id_text(find(request, "user"));

@@ -114,7 +114,7 @@ std::string newest_exchange(const TrafficRecord& record) {
   size_t begin = record.messages.size() - 1;
   while (begin > 0 && record.messages[begin - 1].role != "assistant") --begin;
   std::string text;
-  for (size_t i = begin; i < record.messages.size(); ++i) text += record.messages[i].content + "\n";
+  for (size_t i = begin; i < record.messages.size(); ++i) text += record.messages[i].content + "\n" + record.messages[i].tool_calls;
   return text;
 }
 

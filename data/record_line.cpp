@@ -60,8 +60,9 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
   for (size_t i = 0; i < messages.size(); ++i) {
     out += i ? ",{\"content\":" : "{\"content\":";
     append_string(messages[i].content, out);
-    out += ",\"role\":";
-    append_string(messages[i].role, out);
+    for (const auto& [key, text] : {std::pair("name", &messages[i].name), std::pair("role", &messages[i].role), std::pair("tool_call_id", &messages[i].tool_call_id),
+                                    std::pair("tool_calls", &messages[i].tool_calls)})
+      if (!text->empty()) append_field(key, *text, out);
     out += '}';
   }
   out += ']';
@@ -93,6 +94,7 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   if (!origin.tenant.empty()) append_field("tenant", origin.tenant, out);
   if (text) append_field("text", record.text, out);
   out.append(",\"time\":").append(std::to_string(record.time));
+  if (chat && !record.tools.empty()) append_field("tools", record.tools, out);
   append_field("writer", record.writer, out);
   out += '}';
 }

@@ -309,6 +309,20 @@ int64_t replace_finds(const Detector& detector, std::string& text) {
   return finds;
 }
 
+// Every string value of JSON that is kept as text; the keys are the program's.
+void redact_values(nlohmann::ordered_json& value, RedactionCounts& counts) {
+  if (value.is_string()) value = redact(value.get_ref<const std::string&>(), counts);
+  else if (value.is_structured())
+    for (auto& item : value) redact_values(item, counts);
+}
+
+void redact_json(std::string& json, RedactionCounts& counts) {
+  if (json.empty()) return;
+  auto value = parse_ordered_json(json, "tools");
+  redact_values(value, counts);
+  json = value.dump();
+}
+
 }  // namespace
 
 std::string redact(std::string_view input, RedactionCounts& counts) {
@@ -322,7 +336,11 @@ std::string redact(std::string_view input, RedactionCounts& counts) {
 }
 
 void redact_record(TrafficRecord& record, RedactionCounts& counts) {
-  for (ChatMessage& m : record.messages) m.content = redact(m.content, counts);
+  for (ChatMessage& m : record.messages) {
+    m.content = redact(m.content, counts);
+    redact_json(m.tool_calls, counts);
+  }
+  redact_json(record.tools, counts);
   for (std::string* field : {&record.prompt, &record.response, &record.text})
     if (!field->empty()) *field = redact(*field, counts);
   for (std::string* name : {&record.id, &record.conversation}) {

@@ -28,6 +28,30 @@ std::string read_output_items(const Json& items, const std::string& where) {
   return text;
 }
 
+constexpr const char* kToolCalls = "unsupported_tool_calls";
+
+// [{…, "function": {"name": …}}] as JSON text, the arguments as JSON where their text is an object.
+std::string tool_list(const Json& value, const std::string& where) {
+  if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
+  if (!value.is_string()) refuse(kToolCalls, where + ": expected an array");
+  auto list = parse_ordered_json(value.get_ref<const std::string&>(), where);
+  if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
+  for (auto& item : list) {
+    if (!item.is_object() || !item.contains("function") || !item["function"].is_object() || !item["function"].contains("name") || !item["function"]["name"].is_string())
+      refuse(kToolCalls, where + ": expected function.name in each");
+    auto& function = item["function"];
+    if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
+    try {
+      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {size_t{1} << 20, kMaxRowDepth / 2});
+      if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    } catch (const Error&) {  // what the model wrote is no JSON: it stays text
+    }
+  }
+  return list.empty() ? "" : list.dump();
+}
+
+bool has_items(const Json* value) { return value && !value->empty() && !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]")); }
+
 }  // namespace
 
 void refuse(const char* reason, const std::string& detail) { throw Refusal{{reason, detail}}; }
@@ -127,9 +151,12 @@ ChatMessage read_message(const Json& message, const std::string& where) {
   const bool sharegpt = message.contains("from");
   const Json* role = find(message, sharegpt ? "from" : "role");
   if (!role || !role->is_string()) refuse("bad_field", where + ": role is missing");
-  for (const char* key : {"tool_calls", "function_call"})
-    if (const Json* calls = find(message, key); calls && !calls->empty()) refuse("unsupported_tool_calls", where);
-  return {canonical_role(role->get<std::string>(), where), read_content(find(message, sharegpt ? "value" : "content"), where)};
+  if (has_items(find(message, "function_call"))) refuse(kToolCalls, where + ".function_call: expected tool_calls");
+  ChatMessage read{canonical_role(role->get<std::string>(), where), read_content(find(message, sharegpt ? "value" : "content"), where)};
+  if (const Json* calls = find(message, "tool_calls"); has_items(calls)) read.tool_calls = tool_list(*calls, where + ".tool_calls");
+  if (!read.tool_calls.empty() && read.role != "assistant") refuse(kToolCalls, where + ": tool_calls in a message that is not the assistant's");
+  if (read.role == "tool") read.tool_call_id = id_text(find(message, "tool_call_id")), read.name = id_text(find(message, "name"));
+  return read;
 }
 
 void append_messages(const Json& list, const std::string& where, std::vector<ChatMessage>& out) {
@@ -137,23 +164,41 @@ void append_messages(const Json& list, const std::string& where, std::vector<Cha
   for (size_t i = 0; i < list.size(); ++i) out.push_back(read_message(list[i], where + "[" + std::to_string(i) + "]"));
 }
 
-std::string read_answer(const Json& answer, const std::string& where) {
-  if (answer.is_string()) return answer.get<std::string>();
+std::string read_tools(const Json& request) {
+  const Json* tools = find(request, "tools");
+  if (!has_items(tools)) return "";
+  try {
+    return tool_list(*tools, "tools");
+  } catch (const Refusal&) {
+    if (tools->is_array()) throw;
+  } catch (const Error&) {
+  }
+  return "";
+}
+
+ChatMessage read_answer(const Json& answer, const std::string& where) {
+  if (answer.is_string()) return {"assistant", answer.get<std::string>()};
   const Json* message = nullptr;
   if (answer.is_array()) {
     message = answer.empty() ? nullptr : &answer.back();
   } else if (const Json* choices = find(answer, "choices"); choices && choices->is_array() && !choices->empty()) {
     message = find((*choices)[0], "message");
-    if (const Json* text = find((*choices)[0], "text"); !message && text && text->is_string()) return text->get<std::string>();
+    if (const Json* text = find((*choices)[0], "text"); !message && text && text->is_string()) return {"assistant", text->get<std::string>()};
   } else if (const Json* output = find(answer, "output"); output && output->is_array()) {
-    return read_output_items(*output, where);
+    return {"assistant", read_output_items(*output, where)};
   } else if (find(answer, "role")) {
     message = &answer;
   }
   if (!message) refuse("bad_field", where + ": expected a string, a message or choices[0].message");
-  const ChatMessage read = read_message(*message, where);
+  ChatMessage read = read_message(*message, where);
   if (read.role != "assistant") refuse("no_answer", where + ": a message that is not the assistant's");
-  return read.content;
+  return read;
+}
+
+std::string read_text_answer(const Json& answer, const std::string& where) {
+  ChatMessage read = read_answer(answer, where);
+  if (!read.tool_calls.empty()) refuse(kToolCalls, where + ": beside a prompt without roles");
+  return std::move(read.content);
 }
 
 void read_request(const Json& request, TrafficRecord& record) {
@@ -170,13 +215,13 @@ void read_request(const Json& request, TrafficRecord& record) {
   } else {
     append_messages(*list, "messages", record.messages);
   }
+  if (!record.messages.empty()) record.tools = read_tools(request);
 }
 
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record) {
   read_request(request, record);
-  std::string text = read_answer(answer, "response");
-  if (!record.messages.empty()) record.messages.push_back({"assistant", std::move(text)});
-  else record.response = std::move(text);
+  if (!record.messages.empty()) record.messages.push_back(read_answer(answer, "response"));
+  else record.response = read_text_answer(answer, "response");
   if (record.writer.empty()) record.writer = id_text(find(answer, "model"));
   if (record.writer.empty()) record.writer = id_text(find(request, "model"));
   if (record.time == 0) record.time = read_time(find_any(answer, {"created", "created_at"}));
@@ -188,7 +233,7 @@ void finish_chat(TrafficRecord& record) {
   auto& messages = record.messages;
   while (!messages.empty() && messages.back().role != "assistant") messages.pop_back();
   if (messages.empty()) refuse("no_answer", "no assistant message");
-  if (is_blank(messages.back().content)) refuse("no_answer", "the last assistant message is empty");
+  if (is_blank(messages.back().content) && messages.back().tool_calls.empty()) refuse("no_answer", "the last assistant message is empty");
 }
 
 void finish_exchange(TrafficRecord& record) {

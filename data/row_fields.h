@@ -44,15 +44,20 @@ bool is_blank(std::string_view text);
 Json unpacked(const Json& value);
 
 // {role, content: string | [{type: "text", text}] } or ShareGPT's {from, value}, with the roles' other names (human, gpt, …).
-// Refuses bad_field, unsupported_content (images, …), unsupported_tool_calls.
+// An assistant's tool_calls in OpenAI's shape are kept, with their arguments as JSON where they are. Refuses bad_field, unsupported_content
+// (images, …), unsupported_tool_calls (other shapes).
 ChatMessage read_message(const Json& message, const std::string& where);
 void append_messages(const Json& list, const std::string& where, std::vector<ChatMessage>& out);
 std::string read_content(const Json* content, const std::string& where);
 std::string canonical_role(const std::string& role, const std::string& where);
+// The tools that a request offers, in OpenAI's shape; "" for none and for other shapes, which no chat template renders.
+std::string read_tools(const Json& request);
 
 // The answer as gateways log it: a string, a message, a list of messages, a completion {choices: [{message | text}]}, or a response
 // {output: [{type: "message", content}]}. Refuses bad_field and what read_message refuses.
-std::string read_answer(const Json& answer, const std::string& where);
+ChatMessage read_answer(const Json& answer, const std::string& where);
+// The same where only text will do: refuses tool calls.
+std::string read_text_answer(const Json& answer, const std::string& where);
 
 // A request body in OpenAI's or Anthropic's shape (messages, prompt, input; system, instructions) into messages or prompt.
 void read_request(const Json& request, TrafficRecord& record);

@@ -18,7 +18,9 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       Json::object_t& object = to.get_ref<Json::object_t&>();
       for (const auto& [key, value] : simdjson::dom::object(from)) {
         const auto [at, is_new] = object.try_emplace(std::string(key));
-        if (!is_new || !copy_value(value, at->second)) return false;
+        if (!is_new) return false;
+        if ((key == "tools" || key == "tool_calls") && value.is_array() && simdjson::dom::array(value).size() > 0) at->second = simdjson::minify(value);
+        else if (!copy_value(value, at->second)) return false;
       }
       return true;
     }

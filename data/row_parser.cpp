@@ -49,7 +49,8 @@ void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRo
   if (const std::string system = sharegpt ? string_field(row, "system") : ""; !system.empty()) messages.push_back({"system", system});
   append_messages(list->is_string() ? unpacked(*list) : *list, sharegpt ? "conversations" : "messages", messages);
   const Json* answer = find_any(row, {"response", "completion"});
-  if (answer && (messages.empty() || messages.back().role != "assistant")) messages.push_back({"assistant", read_answer(*answer, "response")});
+  if (answer && (messages.empty() || messages.back().role != "assistant")) messages.push_back(read_answer(*answer, "response"));
+  parsed.record.tools = read_tools(row);
   finish_chat(parsed.record);
   append_record(std::move(parsed), row, nullptr, options, out);
 }
@@ -81,7 +82,8 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
   if (prompt->is_array()) {
     append_messages(*prompt, "prompt", parsed.record.messages);
     if (answer->is_array()) append_messages(*answer, "completion", parsed.record.messages);
-    else parsed.record.messages.push_back({"assistant", read_answer(*answer, "completion")});
+    else parsed.record.messages.push_back(read_answer(*answer, "completion"));
+    parsed.record.tools = read_tools(row);
   } else {
     parsed.record.prompt = string_field(row, "prompt");
     parsed.record.response = string_field(row, find(row, "completion") ? "completion" : "response");
@@ -206,7 +208,7 @@ ParsedRow parse_document(std::string_view text) {
 
 int64_t content_characters(const TrafficRecord& record) {
   int64_t n = count_characters(record.prompt) + count_characters(record.response) + count_characters(record.text);
-  for (const ChatMessage& m : record.messages) n += count_characters(m.content);
+  for (const ChatMessage& m : record.messages) n += count_characters(m.content) + count_characters(m.tool_calls);
   return n;
 }
 

@@ -57,13 +57,14 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, TokenisedRow& out) const {
+std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools, TokenisedRow& out) const {
   if (!template_)
     throw Error(ErrorKind::kData,
                 "the target has no chat template, so chat rows cannot be tokenised: give prompt + completion or text rows, or add a "
                 "chat_template to the target's tokenizer_config.json");
   TokenRow& row = out.row;
-  const std::string full = template_->render(messages, false);
+  const auto render = [&](const std::vector<ChatMessage>& some, bool prompt) { return template_->render(some, prompt, Json::object(), tools); };
+  const std::string full = render(messages, false);
   row.tokens = tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
   std::vector<ChatMessage> prefix;
@@ -73,10 +74,12 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
       continue;
     }
     const bool last = i + 1 == messages.size();
-    const std::string before = template_->render(prefix, true);
+    const std::string before = render(prefix, true);
     prefix.push_back(messages[i]);
-    const Turn turn{before, messages[i].content, last ? render_longer(prefix) : template_->render(prefix, false)};
-    const bool as_served = full.starts_with(before) && (last || common_prefix(turn.other, full) >= end_of_answer(turn.other, before.size(), turn.content));
+    const Turn turn{before, messages[i].content, last ? render_longer(prefix, tools) : render(prefix, false)};
+    const bool calls_shown = shows_calls(prefix, tools);
+    if (!calls_shown && last) return Rejected{"unsupported_tool_calls", "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
+    const bool as_served = calls_shown && full.starts_with(before) && (last || common_prefix(turn.other, full) >= end_of_answer(turn.other, before.size(), turn.content));
     if (!as_served && last) return Rejected{"template_not_prefix_stable", "messages[" + std::to_string(i) + "]"};
     if (!as_served) {
       ++out.unlearnt_turns;
@@ -94,14 +97,24 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
 }
 
 // The conversation going on; as it is where the template refuses that.
-std::string RowTokeniser::render_longer(std::vector<ChatMessage> messages) const {
+std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const {
   std::vector<ChatMessage> longer = messages;
   longer.push_back({"user", "?"});
   try {
-    return template_->render(longer, false);
+    return template_->render(longer, false, Json::object(), tools);
   } catch (const Error&) {
-    return template_->render(messages, false);
+    return template_->render(messages, false, Json::object(), tools);
   }
+}
+
+// Templates may ignore tool calls, or all but the first: then the text is not what the model wrote.
+bool RowTokeniser::shows_calls(std::vector<ChatMessage> messages, const std::string& tools) const {
+  if (messages.back().tool_calls.empty()) return true;
+  const std::string shown = template_->render(messages, false, Json::object(), tools);
+  auto calls = parse_ordered_json(messages.back().tool_calls, "tool_calls");
+  calls.erase(calls.size() - 1);
+  messages.back().tool_calls = calls.empty() ? "" : calls.dump();
+  return template_->render(messages, false, Json::object(), tools) != shown;
 }
 
 std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& record) const {
@@ -115,7 +128,7 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   if (!record.messages.empty()) {
     std::optional<Rejected> why;
     try {
-      why = tokenise_chat(record.messages, out);
+      why = tokenise_chat(record.messages, record.tools, out);
     } catch (const Error& e) {
       // raise_exception's text and limits are the row's fault and may quote it; a missing template is everybody's.
       if (e.kind() != ErrorKind::kData || !template_) throw;

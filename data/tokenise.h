@@ -36,7 +36,8 @@ class RowTokeniser {
   // end-of-turn marker; white space or EOS that the template adds after it is not. prompt_tokens = tokens before the last answer.
   // A turn counts only if the text before it is what the model was given then: templates that rewrite history (dropped thoughts)
   // make earlier turns unlearnt, and reject the row if it is the last one.
-  // Rejected: template_error, template_not_prefix_stable.
+  // A turn with tool calls that the template does not render is unlearnt, too, and rejects the row if it is the last one.
+  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls.
   // Throws Error(kData) for messages when the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
@@ -48,8 +49,9 @@ class RowTokeniser {
   struct Turn {
     std::string before, content, other;
   };
-  std::optional<Rejected> tokenise_chat(const std::vector<ChatMessage>& messages, TokenisedRow& out) const;
-  std::string render_longer(std::vector<ChatMessage> messages) const;
+  std::optional<Rejected> tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools, TokenisedRow& out) const;
+  std::string render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const;
+  bool shows_calls(std::vector<ChatMessage> messages, const std::string& tools) const;
   size_t end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const;
   std::vector<int32_t> with_bos(const std::string& text) const;
 

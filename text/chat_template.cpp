@@ -112,17 +112,20 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) 
   return with_context(where, [&] { return ChatTemplate(source, tokens); });
 }
 
-std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra) const {
+std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra, const std::string& tools) const {
   // ordered_json: templates that print a message see role before content, as in transformers.
   nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
   size_t bytes = 0;
   for (const ChatMessage& message : messages) {
     list.push_back({{"role", message.role}, {"content", message.content}});
-    bytes += message.role.size() + message.content.size();
+    if (!message.tool_calls.empty()) list.back()["tool_calls"] = parse_ordered_json(message.tool_calls, "tool_calls");
+    if (!message.tool_call_id.empty()) list.back()["tool_call_id"] = message.tool_call_id;
+    if (!message.name.empty()) list.back()["name"] = message.name;
+    bytes += message.role.size() + message.content.size() + message.tool_calls.size();
   }
   context["messages"] = std::move(list);
   context["add_generation_prompt"] = add_generation_prompt;
-  context["tools"] = nullptr;
+  context["tools"] = tools.empty() ? nlohmann::ordered_json() : parse_ordered_json(tools, "tools");
   context["documents"] = nullptr;
   for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
   for (const auto& [key, value] : extra.items()) {
@@ -136,7 +139,7 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
     throw Error(ErrorKind::kData, "messages: invalid UTF-8");
   }
   sd_bytes out{}, message{};
-  check(sd_template_render(impl_->handle, reinterpret_cast<const uint8_t*>(json.data()), json.size(), kMaxOutputBytes + 8 * bytes, &out, &message),
+  check(sd_template_render(impl_->handle, reinterpret_cast<const uint8_t*>(json.data()), json.size(), kMaxOutputBytes + 8 * (bytes + tools.size()), &out, &message),
         message, "chat template", ErrorKind::kData);
   return take(out);
 }

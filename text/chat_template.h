@@ -28,10 +28,12 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // Variables: messages, add_generation_prompt, tools and documents (none), every special token by name, and `extra`, which may set
+  // Variables: messages (role, content; tool_calls, tool_call_id and name where a message has them), add_generation_prompt, tools (a JSON
+  // array as text, "" = none), documents (none), every special token by name, and `extra`, which may set
   // none of these. Thread-safe. Throws Error(kData): raise_exception's message, or fuel (10^6 steps), recursion (100) or output
   // (1 MiB + 8 × the messages' bytes) exceeded, or invalid UTF-8.
-  std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra = Json::object()) const;
+  std::string render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra = Json::object(),
+                     const std::string& tools = "") const;
 
  private:
   struct Impl;

@@ -6,6 +6,8 @@ namespace specdec {
 
 namespace {
 
+constexpr int kMaxToolDepth = 64;
+
 Json to_json(const SamplingOptions& s) {
   return {{"temperature", s.temperature}, {"top_k", s.top_k}, {"top_p", s.top_p}, {"min_p", s.min_p}};
 }
@@ -33,6 +35,17 @@ void TrafficRecord::validate(const std::string& where) const {
   for (size_t i = 0; i < messages.size(); ++i)
     if (!kRoles.count(messages[i].role))
       refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" + messages[i].role.substr(0, 40) + "'");
+  const auto is_list = [&](const std::string& text, const std::string& key) {
+    if (text.empty()) return;
+    const Json list = parse_json(text, where + ": " + key, ErrorKind::kData, {text.size(), kMaxToolDepth});
+    if (!list.is_array() || list.empty()) refuse(key + ": expected a JSON array with items");
+  };
+  is_list(tools, "tools");
+  if (!tools.empty() && messages.empty()) refuse("tools: expected messages beside them");
+  for (const ChatMessage& m : messages) {
+    is_list(m.tool_calls, "tool_calls");
+    if (!m.tool_calls.empty() && m.role != "assistant") refuse("tool_calls: expected in an assistant's message only");
+  }
   if (!sampling) return;
   try {
     specdec::validate(*sampling);
@@ -50,7 +63,12 @@ Json to_json(const TrafficRecord& record) {
                {"writer", record.writer}};
   if (!record.messages.empty()) {
     Json& list = root["messages"] = Json::array();
-    for (const ChatMessage& m : record.messages) list.push_back({{"role", m.role}, {"content", m.content}});
+    for (const ChatMessage& m : record.messages) {
+      list.push_back({{"role", m.role}, {"content", m.content}});
+      for (const auto& [key, text] : {std::pair("tool_calls", &m.tool_calls), std::pair("tool_call_id", &m.tool_call_id), std::pair("name", &m.name)})
+        if (!text->empty()) list.back()[key] = *text;
+    }
+    if (!record.tools.empty()) root["tools"] = record.tools;
   } else if (!record.text.empty()) {
     root["text"] = record.text;
   } else {
@@ -73,10 +91,12 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
   r.prompt = json_string(object, "prompt", "", where, ErrorKind::kData);
   r.response = json_string(object, "response", "", where, ErrorKind::kData);
   r.text = json_string(object, "text", "", where, ErrorKind::kData);
+  r.tools = json_string(object, "tools", "", where, ErrorKind::kData);
   if (object.contains("messages")) {
     for (const Json& m : json_array(object, "messages", 65536, where, ErrorKind::kData)) {
       const std::string at = where + ": messages[" + std::to_string(r.messages.size()) + "]";
-      r.messages.push_back({json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData)});
+      r.messages.push_back({json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData), json_string(m, "tool_calls", "", at, ErrorKind::kData),
+                            json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData)});
     }
   }
   if (object.contains("sampling")) r.sampling = sampling_from_json(json_object(object, "sampling", 64, where, ErrorKind::kData), where + ": sampling");

@@ -14,6 +14,9 @@ namespace specdec {
 struct ChatMessage {
   std::string role;     // system | developer | user | assistant | tool
   std::string content;  // text only
+  // JSON as text, because the order of its keys is what the model wrote: [{"id", "type", "function": {"name", "arguments"}}], "" = none.
+  std::string tool_calls{};            // of an assistant
+  std::string tool_call_id{}, name{};  // of a tool's answer; "" = none
 };
 
 struct TrafficRecord {
@@ -24,6 +27,7 @@ struct TrafficRecord {
   std::string domain;           // tag, "" = none
   // Exactly one of: messages (chat, the last one by the assistant is the answer), prompt + response, text.
   std::vector<ChatMessage> messages;
+  std::string tools;            // beside messages: what the model was offered, a JSON array as text, "" = none
   std::string prompt, response;
   std::string text;
   std::optional<SamplingOptions> sampling;

@@ -30,7 +30,7 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
   });
   EXPECT_EQ(read_all(hungry), "");  // std::bad_alloc ends the work
   ConfinedChild endless({.cpu_seconds = 1}, [](int) {
-    for (volatile int64_t i = 0;; i = i + 1) {
+    for (volatile bool on = true; on;) {
     }
   });
   EXPECT_EQ(read_all(endless), "");

@@ -28,6 +28,9 @@ TEST(RecordLine, IsWhatTheTreeGives) {
     r->writer = "w";
   }
   chat.messages = {{"user", hard}, {"assistant", ""}};
+  chat.messages.push_back({"assistant", "", "[{\"b\":1,\"a\":2}]"});
+  chat.messages.push_back({"tool", hard, "", "id\n", "n\""});
+  chat.tools = "[{\"z\":1}]";
   chat.sampling = SamplingOptions{0.7, 40, 0.95, 0.05};
   pair.response = hard;
   text.text = hard;

@@ -173,5 +173,16 @@ TEST(Redact, RecordFieldsAndNames) {
   EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation stay together
 }
 
+TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
+  TrafficRecord r;
+  r.messages = {{"user", "u"}, {"assistant", "", R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
+  r.tools = R"([{"function":{"name":"f","description":"ask jane@example.com"}}])";
+  RedactionCounts counts;
+  redact_record(r, counts);
+  EXPECT_EQ(r.messages[1].tool_calls, R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
+  EXPECT_EQ(r.tools, R"([{"function":{"name":"f","description":"ask [EMAIL]"}}])");
+  EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
+}
+
 }  // namespace
 }  // namespace specdec::data

@@ -68,6 +68,28 @@ TEST(RowParser, ShareGpt) {
   EXPECT_EQ(rejected(R"({"conversations":[{"from":"human","value":"u"},{"from":"function_call","value":"{}"},{"from":"gpt","value":"a"}]})"), "unsupported_tool_calls");
 }
 
+TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
+  const std::string call = R"([{"id":"c","type":"function","function":{"name":"f","arguments":"{\"z\": 1, \"a\": [2.5]}"}}])";
+  const std::string kept = R"([{"id":"c","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2.5]}}}])";
+  const std::string asked = R"({"role":"user","content":"u"},)", answered = R"({"role":"tool","tool_call_id":"c","name":"f","content":"r"},{"role":"assistant","content":"a"})";
+  const TrafficRecord whole = parsed("{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"messages\":[" + asked + R"({"role":"assistant","content":null,"tool_calls":)" + call + "}," + answered + "]}");
+  ASSERT_EQ(whole.messages.size(), 4u);
+  EXPECT_EQ(whole.messages[1].tool_calls, kept);
+  EXPECT_EQ(whole.messages[2].tool_call_id + whole.messages[2].name, "cf");
+  EXPECT_EQ(whole.tools, R"([{"type":"function","function":{"name":"f"}}])");
+  // As canonical records they come back the same; as an answer beside the messages and in a JSON string they are read, too.
+  EXPECT_EQ(to_json(traffic_record_from_json(to_json(parsed(canonical_json([&] { Json j = to_json(whole); j["id"] = j["conversation"] = "i"; return j; }()))), "r"))["messages"], to_json(whole)["messages"]);
+  EXPECT_EQ(parsed("{\"messages\":[" + asked.substr(0, asked.size() - 1) + R"(],"response":{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":)" + call + "}}]}}").messages.back().tool_calls, kept);
+  EXPECT_EQ(parsed(Json{{"messages", "[" + asked + R"({"role":"assistant","content":"","tool_calls":)" + call + "}]"}}.dump()).messages.back().tool_calls, kept);
+  const auto with = [&](const std::string& calls, const char* role = "assistant") { return "{\"messages\":[" + asked + R"({"role":")" + role + R"(","content":"x","tool_calls":)" + calls + R"(},{"role":"assistant","content":"a"}]})"; };
+  EXPECT_EQ(parsed(with(R"([{"function":{"name":"f","arguments":"{no json"}}])")).messages[1].tool_calls, R"([{"function":{"name":"f","arguments":"{no json"}}])");
+  for (const char* none : {"[]", "null", "\"\"", "\"[]\""}) EXPECT_EQ(parsed(with(none)).messages[1].tool_calls, "") << none;
+  for (const char* odd : {R"([{"name":"f"}])", R"([7])", R"({"a":1})", "7"}) EXPECT_EQ(rejected(with(odd)), "unsupported_tool_calls") << odd;
+  EXPECT_EQ(rejected(with(call, "user")), "unsupported_tool_calls");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"","function_call":{"name":"f"}}]})"), "unsupported_tool_calls");
+  EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})").tools, "");  // no template renders that
+}
+
 TEST(RowParser, PromptFamilies) {
   for (const char* row : {R"({"prompt":"p","completion":"c"})", R"({"prompt":"p","response":"c"})"}) {
     const TrafficRecord r = parsed(row);

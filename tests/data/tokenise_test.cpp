@@ -46,6 +46,32 @@ TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a\n"}}))), "a\n");
 }
 
+TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
+  const std::string shows =
+      "{% if tools %}{{ 'tools:' + tools | tojson + '\n' }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
+      "{% for c in m.tool_calls %}{{ '<call>' + c.function.name + (c.function.arguments | tojson) }}{% endfor %}{{ '<|im_end|>' + '\n' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  const std::string one = R"([{"function":{"name":"f","arguments":{"z":1,"a":2}}}])", two = R"([{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}}])";
+  TrafficRecord r = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "so", two}});
+  r.tools = R"([{"type":"function","function":{"name":"f"}}])";
+  const RowTokeniser t = with(shows);
+  const TokenRow made = row(t, r);
+  EXPECT_EQ(learnt_text(t.tokenizer(), made), "<call>f{\"z\": 1, \"a\": 2}<|im_end|>|a<|im_end|>|so<call>f{}<call>g{}<|im_end|>");
+  EXPECT_TRUE(prompt_of(t.tokenizer(), made).starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
+  // A template that ignores them, or all but the first: what the model wrote is not there to be learnt.
+  const RowTokeniser ignores = with(kChatMl);
+  EXPECT_EQ(reason(ignores, r), "unsupported_tool_calls");
+  r.messages.back().tool_calls.clear();
+  const auto earlier = ignores.tokenise(r);
+  ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
+  EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
+  EXPECT_EQ(learnt_text(ignores.tokenizer(), std::get<TokenisedRow>(earlier).row), "a<|im_end|>|so<|im_end|>");
+  const RowTokeniser first = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}{{ ';' }}{% endfor %}"
+                                  "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
+  EXPECT_EQ(reason(first, chat({{"user", "u"}, {"assistant", "", one}})), "accepted");
+  EXPECT_EQ(reason(first, chat({{"user", "u"}, {"assistant", "", two}})), "unsupported_tool_calls");
+}
+
 TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   // Leaves the thought of the last answer only, as reasoning templates do.
   const std::string forgetful =

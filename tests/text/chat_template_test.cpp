@@ -32,10 +32,10 @@ std::string today() {
 
 class Golden : public ::testing::TestWithParam<bool> {};
 
-void compare(const Json& golden, bool written) {
+void compare(const Json& golden, bool written, const char* cases = "cases", const char* conversations = "conversations") {
   std::map<std::string, std::optional<ChatTemplate>> templates;
   int compared = 0, skipped = 0;
-  for (const Json& c : golden["cases"]) {
+  for (const Json& c : golden[cases]) {
     const std::string name = c["template"];
     if (golden["written"].contains(name) != written) continue;
     if (!templates.count(name)) {
@@ -50,11 +50,14 @@ void compare(const Json& golden, bool written) {
       continue;
     }
     std::vector<ChatMessage> messages;
-    for (const Json& m : golden["conversations"][c["conversation"].get<std::string>()]) messages.push_back({m["role"], m["content"]});
+    const Json& conversation = golden[conversations][c["conversation"].get<std::string>()];
+    for (const Json& m : conversation.is_object() ? conversation["messages"] : conversation)
+      messages.push_back({m["role"], m["content"], m.value("tool_calls", ""), m.value("tool_call_id", ""), m.value("name", "")});
+    const std::string tools = conversation.is_object() ? conversation["tools"].get<std::string>() : "";
     const std::string where = name + " / " + c["conversation"].get<std::string>() + (c["add_generation_prompt"] ? " + prompt" : "");
     ++compared;
     if (c.contains("error")) {
-      EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"]), Error) << where;
+      EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"], Json::object(), tools), Error) << where;
       continue;
     }
     std::string expected = c["text"];
@@ -62,7 +65,7 @@ void compare(const Json& golden, bool written) {
     for (size_t at; (at = expected.find("{{TODAY}}")) != std::string::npos;) expected.replace(at, 9, day);
     std::string found;
     try {
-      found = templates[name]->render(messages, c["add_generation_prompt"]);
+      found = templates[name]->render(messages, c["add_generation_prompt"], Json::object(), tools);
     } catch (const Error& e) {
       found = std::string("error: ") + e.what();
     }
@@ -70,7 +73,11 @@ void compare(const Json& golden, bool written) {
   }
   if (compared == 0) GTEST_SKIP() << skipped << " cases need " << shared_data() << " (set SPECDEC_SHARED)";
   EXPECT_EQ(skipped, 0);
-  EXPECT_GT(compared, 100);
+  EXPECT_GT(compared, std::string(cases) == "cases" ? 100 : 20);
+}
+
+TEST(ToolGolden, CallsAnswersAndToolsAreRenderedAsTransformersDoes) {
+  compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), false, "tool_cases", "tool_conversations");
 }
 
 TEST_P(Golden, RendersWhatTransformersRenders) {

@@ -26,6 +26,23 @@ CONVERSATIONS = {
     "empty": [("user", "")],
 }
 
+# With tools: (messages as transformers takes them, tools). Only for templates that know tool_calls.
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Says \"how\" it is", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}, "at": {"type": "integer"}}, "required": ["zone", "at"]}}}
+
+
+def call(name, arguments, id="c1"):
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TOOL_CONVERSATIONS = {
+    "offered": ([{"role": "user", "content": "Hi"}], [WEATHER]),
+    "called": ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [call("weather", {"zone": "é \"x\"", "at": 1, "b": {"z": 0, "a": [1.5, None]}})]}], [WEATHER]),
+    "answered": ([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "Let me see.", "tool_calls": [call("weather", {"zone": "a", "at": 2})]},
+                  {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "{\"rain\": true}"}, {"role": "assistant", "content": "Yes."}], [WEATHER]),
+    "two_calls": ([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [call("weather", {"zone": "a"}), call("weather", {"zone": "b"}, "c2")]},
+                   {"role": "tool", "tool_call_id": "c1", "content": "1"}, {"role": "tool", "tool_call_id": "c2", "content": "2"}, {"role": "assistant", "content": "Both."}], None),
+}
+
 # Written here, to reach what the files of the Hub do not: every feature transformers offers.
 WRITTEN = {
     "generation_tags": "{% for m in messages %}{%- if m.role == 'assistant' -%}\n  {% generation %}\n{{ m.content }}{% endgeneration -%}\n  {% else %}[{{ m.content }}]{% endif %}\n{% endfor %}",
@@ -84,15 +101,32 @@ def main():
                 except Exception as error:
                     case["error"] = str(error)
                 cases.append(case)
+    tool_cases = []
+    for name, template, tokens, written in sources():
+        if written or "tool_calls" not in template:
+            continue
+        for conversation, (chat, tools) in TOOL_CONVERSATIONS.items():
+            for prompt in (False, True):
+                case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
+                try:
+                    text = render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens)[0][0]
+                    case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
+                except Exception as error:
+                    case["error"] = str(error)
+                tool_cases.append(case)
     out = {
         "transformers": transformers.__version__,
         "conversations": {k: [{"role": r, "content": c} for r, c in v] for k, v in CONVERSATIONS.items()},
         "written": WRITTEN,
         "cases": cases,
+        # JSON as text: the order of keys counts.
+        "tool_conversations": {k: {"messages": [{n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for n, v in m.items()} for m in chat], "tools": json.dumps(tools) if tools else ""}
+                               for k, (chat, tools) in TOOL_CONVERSATIONS.items()},
+        "tool_cases": tool_cases,
     }
     (here / "golden").mkdir(exist_ok=True)
     (here / "golden/chat_templates.json").write_text(json.dumps(out, ensure_ascii=False, indent=1) + "\n")
-    print(len(cases), "cases")
+    print(len(cases), "cases,", len(tool_cases), "with tools")
 
 
 main()

@@ -58,6 +58,9 @@ TEST(TrafficRecord, ThreeForms) {
   chat.domain = "code";
   chat.writer = "w";
   chat.messages = {{"system", "s"}, {"user", "u\n"}, {"assistant", "é"}};
+  chat.messages.push_back({"assistant", "", R"([{"function":{"name":"f"}}])"});
+  chat.messages.push_back({"tool", "r", "", "c1", "f"});
+  chat.tools = R"([{"z":1,"a":2}])";
   chat.sampling = SamplingOptions{.temperature = 0.5, .top_k = 3, .top_p = 0.9, .min_p = 0.1};
   check_schema(to_json(chat), ErrorKind::kData, {"schema", "id", "messages"}, read);
   TrafficRecord pair;
@@ -73,6 +76,10 @@ TEST(TrafficRecord, ThreeForms) {
   refuse(json, ErrorKind::kData, "exactly one of", [](Json& j) { j["text"] = "x"; }, read);
   refuse(json, ErrorKind::kData, "messages[1].role", [](Json& j) { j["messages"][1]["role"] = "god"; }, read);
   refuse(json, ErrorKind::kData, "messages[0]: content", [](Json& j) { j["messages"][0]["content"] = Json::array(); }, read);
+  refuse(json, ErrorKind::kData, "tool_calls: not valid JSON", [](Json& j) { j["messages"][3]["tool_calls"] = "[{]"; }, read);
+  refuse(json, ErrorKind::kData, "tool_calls: expected a JSON array", [](Json& j) { j["messages"][3]["tool_calls"] = "[]"; }, read);
+  refuse(json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; }, read);
+  refuse(json, ErrorKind::kData, "tools: expected a JSON array", [](Json& j) { j["tools"] = "{}"; }, read);
   refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
