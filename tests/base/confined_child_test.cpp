@@ -25,7 +25,7 @@ TEST(ConfinedChild, GivesWhatItWritesAndEnds) {
 
 TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
   ConfinedChild hungry({.memory_bytes = 64u << 20}, [](int pipe) {
-    std::vector<char> memory(128u << 20, 'x');
+    std::vector<char> memory(size_t{1} << 30, 'x');
     write_pipe(pipe, std::span<const char>(memory).first(1));
   });
   EXPECT_EQ(read_all(hungry), "");  // std::bad_alloc ends the work
