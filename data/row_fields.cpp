@@ -34,7 +34,11 @@ constexpr const char* kToolCalls = "unsupported_tool_calls";
 std::string tool_list(const Json& value, const std::string& where) {
   if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
   if (!value.is_string()) refuse(kToolCalls, where + ": expected an array");
-  auto list = parse_ordered_json(value.get_ref<const std::string&>(), where);
+  nlohmann::ordered_json list;
+  try {
+    list = parse_ordered_json(value.get_ref<const std::string&>(), where);
+  } catch (const Error&) {  // its message would quote the row
+  }
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
     if (!item.is_object() || !item.contains("function") || !item["function"].is_object() || !item["function"].contains("name") || !item["function"]["name"].is_string())
@@ -171,9 +175,8 @@ std::string read_tools(const Json& request) {
     return tool_list(*tools, "tools");
   } catch (const Refusal&) {
     if (tools->is_array()) throw;
-  } catch (const Error&) {
+    return "";
   }
-  return "";
 }
 
 ChatMessage read_answer(const Json& answer, const std::string& where) {

@@ -37,8 +37,12 @@ void TrafficRecord::validate(const std::string& where) const {
       refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" + messages[i].role.substr(0, 40) + "'");
   const auto is_list = [&](const std::string& text, const std::string& key) {
     if (text.empty()) return;
-    const Json list = parse_json(text, where + ": " + key, ErrorKind::kData, {text.size(), kMaxToolDepth});
-    if (!list.is_array() || list.empty()) refuse(key + ": expected a JSON array with items");
+    Json list;
+    try {
+      list = parse_json(text, key, ErrorKind::kData, {text.size(), kMaxToolDepth});
+    } catch (const Error&) {  // its message would quote the record
+    }
+    if (!list.is_array() || list.empty()) refuse(key + ": expected a JSON array with items, as text");
   };
   is_list(tools, "tools");
   if (!tools.empty() && messages.empty()) refuse("tools: expected messages beside them");

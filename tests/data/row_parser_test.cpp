@@ -142,6 +142,8 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
       {R"({"messages":[{"role":"SECRET","content":"x"}]})", "bad_field"},
       {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"SECRET"}}]},{"role":"assistant","content":"a"}]})", "unsupported_content"},
       {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"SECRET"}]},{"role":"assistant","content":"a"}]})", "unsupported_tool_calls"},
+      {R"({"messages":[{"role":"assistant","content":"x","tool_calls":"[SECRET"},{"role":"assistant","content":"a"}]})", "unsupported_tool_calls"},
+      {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"assistant","content":"x","tool_calls":"[SECRET"}]})", "bad_field"},
       {R"({"schema":"specdec.traffic/1","id":"i","time":"SECRET","text":"t"})", "bad_field"},
       {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"SECRET","content":"t"}]})", "bad_field"},
       {R"({"opt_out":true,"text":"SECRET"})", "opted_out"},

@@ -76,7 +76,7 @@ TEST(TrafficRecord, ThreeForms) {
   refuse(json, ErrorKind::kData, "exactly one of", [](Json& j) { j["text"] = "x"; }, read);
   refuse(json, ErrorKind::kData, "messages[1].role", [](Json& j) { j["messages"][1]["role"] = "god"; }, read);
   refuse(json, ErrorKind::kData, "messages[0]: content", [](Json& j) { j["messages"][0]["content"] = Json::array(); }, read);
-  refuse(json, ErrorKind::kData, "tool_calls: not valid JSON", [](Json& j) { j["messages"][3]["tool_calls"] = "[{]"; }, read);
+  refuse(json, ErrorKind::kData, "tool_calls: expected a JSON array", [](Json& j) { j["messages"][3]["tool_calls"] = "[{]"; }, read);
   refuse(json, ErrorKind::kData, "tool_calls: expected a JSON array", [](Json& j) { j["messages"][3]["tool_calls"] = "[]"; }, read);
   refuse(json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; }, read);
   refuse(json, ErrorKind::kData, "tools: expected a JSON array", [](Json& j) { j["tools"] = "{}"; }, read);
