@@ -97,7 +97,7 @@ TEST(Losses, HostRowsAgreeWithAten) {
       const LossOptions options{parse_loss(name), 2.0, 1.3};
       const LossResult a = loss_and_grad(options, input), b = loss_and_grad_aten(options, input);
       EXPECT_NEAR(a.loss, b.loss, 1e-5) << name << " " << vocab;
-      EXPECT_LT(largest_difference(a.grad, b.grad), 1e-7) << name << " " << vocab;
+      EXPECT_LT(largest_difference(a.grad, b.grad), 3e-7) << name << " " << vocab;
       EXPECT_EQ(a.grad.select(0, 1).abs().sum().item<double>(), 0) << "a row that does not count";
     }
   }

@@ -59,6 +59,42 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
+// Sequence `index` of a case with all that it points at.
+struct Lane {
+  KController controller;
+  SuffixDraft suffix;
+  LogitState state;
+  Sequence sequence;
+
+  Lane(const Case& c, int index, Randomness& randomness)
+      : controller(options(c, index, false), c.costs), suffix{{}, {options(c, index, true), c.costs}}, state(c.rules, tokens(c, index)) {
+    sequence.tokens = tokens(c, index);
+    sequence.sampling = c.sampling;
+    sequence.rules = c.rules.any() && !c.rules_left_out ? &state : nullptr;
+    sequence.verify = c.rule;
+    sequence.tree = c.tree;
+    sequence.randomness = &randomness;
+    sequence.controller = &controller;
+    sequence.suffix = c.suffix ? &suffix : nullptr;
+    sequence.remaining = c.remaining;
+  }
+  Lane(const Lane&) = delete;
+
+ private:
+  static toy::Tokens tokens(const Case& c, int index) {
+    toy::Tokens out = c.prompt;
+    out.push_back(static_cast<int32_t>(index));
+    return out;
+  }
+  static ControllerOptions options(const Case& c, int index, bool free_draft) {
+    ControllerOptions out = c.controller;
+    if (index > 0) out.fixed_k = std::max(0, out.fixed_k - 1);
+    if (!free_draft) out.tree = c.tree;
+    out.free_draft = free_draft;
+    return out;
+  }
+};
+
 inline Outcome enumerate(const Case& c) {
   toy::Enumerator choices;
   std::map<std::vector<toy::Tokens>, double> joint;
@@ -73,42 +109,18 @@ inline Outcome enumerate(const Case& c) {
     toy::Model target(c.vocab, c.target), draft(c.vocab, c.rules_left_out ? ruled : c.draft);
     Stepper stepper(target, c.without_model ? nullptr : &draft, nullptr, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
-    std::vector<Sequence> sequences(static_cast<size_t>(c.sequences));
-    std::vector<KController> controllers;
-    std::vector<LogitState> states;
-    std::deque<SuffixDraft> suffixes;
-    states.reserve(sequences.size());
+    std::deque<Lane> lanes;
+    std::vector<Sequence*> sequences;
     for (int i = 0; i < c.sequences; ++i) {
-      ControllerOptions options = c.controller;
-      if (i > 0) options.fixed_k = std::max(0, options.fixed_k - 1);
-      options.tree = c.tree;
-      controllers.emplace_back(options, c.costs);
-    }
-    for (size_t i = 0; i < sequences.size(); ++i) {
-      Sequence& s = sequences[i];
-      s.tokens = c.prompt;
-      s.tokens.push_back(static_cast<int32_t>(i));
-      s.sampling = c.sampling;
-      states.emplace_back(c.rules, s.tokens);
-      s.rules = c.rules.any() && !c.rules_left_out ? &states.back() : nullptr;
-      s.verify = c.rule;
-      s.tree = c.tree;
-      s.randomness = wrapped ? wrapped.get() : &choices;
-      s.controller = &controllers[i];
-      if (c.suffix) {
-        ControllerOptions options = c.controller;
-        options.free_draft = true;
-        s.suffix = &suffixes.emplace_back(SuffixDrafter(), KController(options, c.costs));
-      }
-      s.remaining = c.remaining;
-      stepper.start(s);
+      sequences.push_back(&lanes.emplace_back(c, i, wrapped ? *wrapped : choices).sequence);
+      stepper.start(*sequences.back());
     }
     bool first = true;
     double accepted = 0;
     for (;;) {
       std::vector<Sequence*> batch;
-      for (Sequence& s : sequences)
-        if (static_cast<int64_t>(s.tokens.size()) < first_token + c.length) batch.push_back(&s);
+      for (Sequence* s : sequences)
+        if (static_cast<int64_t>(s->tokens.size()) < first_token + c.length) batch.push_back(s);
       if (batch.empty()) break;
       stepper.step(batch);
       for (const Sequence* s : batch) {
@@ -117,11 +129,11 @@ inline Outcome enumerate(const Case& c) {
         out.from_text = std::max(out.from_text, s->suffix_drafted);
         out.kept_from_text = std::max(out.kept_from_text, s->suffix_accepted);
       }
-      if (first) accepted = sequences[0].accepted;
+      if (first) accepted = sequences[0]->accepted;
       first = false;
     }
     std::vector<toy::Tokens> texts;
-    for (const Sequence& s : sequences) texts.emplace_back(s.tokens.begin() + first_token, s.tokens.begin() + first_token + c.length);
+    for (const Sequence* s : sequences) texts.emplace_back(s->tokens.begin() + first_token, s->tokens.begin() + first_token + c.length);
     joint[texts] += choices.weight();
     out.mass += choices.weight();
     out.accepted += choices.weight() * accepted;
