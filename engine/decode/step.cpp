@@ -27,11 +27,15 @@ void keep_path(CausalModel& model, SequenceId id, int64_t before, std::span<cons
 
 }  // namespace
 
+void check_vocabulary(const CausalModel& target, const CausalModel& draft) {
+  if (draft.vocab_size() != target.vocab_size())
+    throw Error(ErrorKind::kModel, "the draft has " + std::to_string(draft.vocab_size()) + " tokens, the target " +
+                                       std::to_string(target.vocab_size()) + ": both must have the same vocabulary");
+}
+
 Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, const Clock* clock, VerifyFn verify_fn)
     : target_(target), draft_(draft), costs_(costs), clock_(clock), verify_fn_(verify_fn), buffers_(std::make_unique<Buffers>()) {
-  if (draft && draft->vocab_size() != target.vocab_size())
-    throw Error(ErrorKind::kModel, "the draft has " + std::to_string(draft->vocab_size()) + " tokens, the target " +
-                                       std::to_string(target.vocab_size()) + ": both must have the same vocabulary");
+  if (draft) check_vocabulary(target, *draft);
 }
 
 Stepper::~Stepper() = default;
@@ -62,9 +66,10 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   if (from.tokens.size() < s.tokens.size() || !std::equal(s.tokens.begin(), s.tokens.end(), from.tokens.begin()))
     throw Error(ErrorKind::kInternal, "start: the other sequence has another prompt");
   s.target_id = target_.fork(from.target_id, n - 1);
-  if (from.draft_id < 0) return;
+  CausalModel* const draft = draft_of(s);
+  if (from.draft_id < 0 || draft_of(from) != draft) return;
   try {
-    s.draft_id = draft_->fork(from.draft_id, std::min(draft_->length(from.draft_id), n - 1));
+    s.draft_id = draft->fork(from.draft_id, std::min(draft->length(from.draft_id), n - 1));
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
   }
@@ -85,8 +90,9 @@ void Stepper::read_prompt(Sequence& s, int64_t chunk) {
 
 void Stepper::finish(Sequence& s) {
   if (s.target_id >= 0) target_.close(s.target_id);
-  if (s.draft_id >= 0) draft_->close(s.draft_id);
-  s.target_id = s.draft_id = -1;
+  if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
+  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
+  s.target_id = s.draft_id = s.shadow_id = -1;
 }
 
 void Stepper::commit(Slot& slot) {
@@ -102,8 +108,8 @@ void Stepper::commit(Slot& slot) {
   s.tokens.insert(s.tokens.end(), s.emitted.begin(), s.emitted.end());
   s.remaining -= accepted + 1;
   keep_path(target_, s.target_id, slot.before, slot.path, static_cast<int64_t>(slot.drafted.size()), b.places);
-  if (const int64_t held = s.draft_id >= 0 ? draft_->length(s.draft_id) - slot.before : -1; held >= 0)
-    keep_path(*draft_, s.draft_id, slot.before, slot.path, held, b.places);
+  if (const int64_t held = s.draft_id >= 0 ? draft_of(s)->length(s.draft_id) - slot.before : -1; held >= 0)
+    keep_path(*draft_of(s), s.draft_id, slot.before, slot.path, held, b.places);
   if (s.drafted > 0)
     s.counts.add_step(s.drafted, accepted, s.overlaps);
   else
@@ -119,7 +125,7 @@ void Stepper::roll_back(Slot& slot) {
   Sequence& s = *slot.sequence;
   if (s.rules) s.rules->rewind();
   target_.truncate(s.target_id, std::min(target_.length(s.target_id), slot.before - 1));
-  if (s.draft_id >= 0) draft_->truncate(s.draft_id, std::min(draft_->length(s.draft_id), slot.before - 1));
+  if (s.draft_id >= 0) draft_of(s)->truncate(s.draft_id, std::min(draft_of(s)->length(s.draft_id), slot.before - 1));
 }
 
 void Stepper::step(std::span<Sequence* const> batch) {
@@ -135,6 +141,7 @@ void Stepper::step(std::span<Sequence* const> batch) {
       slot.sequence->emitted_logprobs.clear();
       if (!first) first = slot.sequence->failure;
     } else {
+      score_shadow(slot);
       commit(slot);
     }
   }

@@ -39,14 +39,17 @@ struct Sequence {
   Randomness* randomness = nullptr;
   KController* controller = nullptr;      // null: nothing is drafted by the draft model
   SuffixDraft* suffix = nullptr;          // null: nothing is drafted from the text. A step takes the one that promises more
+  CausalModel* draft = nullptr;           // null: the stepper's. Fixed while draft_id >= 0; sequences of several drafts go together
+  CausalModel* shadow = nullptr;          // a draft that scores what another drafted (shadow_overlaps); the text knows nothing of it
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
-  SequenceId target_id = -1, draft_id = -1;
+  SequenceId target_id = -1, draft_id = -1, shadow_id = -1;
   bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
   // result of the last step:
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
   int drafted = 0, accepted = 0;          // positions: of a tree its depth, and of that what was kept
   int suffix_drafted = 0, suffix_accepted = 0;  // drafted from the text: `drafted` is 0 then, since the draft model's figures stay its own
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
+  std::vector<double> shadow_overlaps;    // the shadow's at the same ones; empty where it was not asked or failed, which ends it
   std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
   std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.
                                           // Error(kUsage): its own rules leave no token, the models are well
@@ -55,13 +58,16 @@ struct Sequence {
   AcceptanceCounts counts;                // over the whole sequence
 };
 
+// Throws Error(kModel) for two vocabularies.
+void check_vocabulary(const CausalModel& target, const CausalModel& draft);
+
 // Owns every buffer of a step; one per engine thread.
 class Stepper {
  public:
   // The verification rule as a function: the default is the product's; tests inject rules known to be wrong.
   using VerifyFn = VerifyResult (*)(VerifyRule, const VerifyInput&, Randomness&, std::vector<float>& scratch);
 
-  // draft may be null. `clock` times passes for `costs` (null: not recorded).
+  // draft may be null: of sequences that name none. `clock` times passes for `costs` (null: not recorded).
   Stepper(CausalModel& target, CausalModel* draft, CostModel* costs = nullptr, const Clock* clock = nullptr,
           VerifyFn verify_fn = &verify);
   ~Stepper();
@@ -86,7 +92,10 @@ class Stepper {
   void plan(std::span<Sequence* const> batch);
   void draft_from_text(Slot& slot, int batch);
   int limit_depth(const Sequence& sequence, int depth) const;
+  CausalModel* draft_of(const Sequence& sequence) const { return sequence.draft ? sequence.draft : draft_; }
   void draft_tokens();
+  void draft_with(CausalModel& draft);
+  void read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens);
   void catch_up(Slot& slot);
   void add_feed(Slot& slot);
   bool draft_pass(std::span<const size_t> active);
@@ -99,6 +108,9 @@ class Stepper {
   void verify_greedy(Slot& slot);
   void verify_sampled(Slot& slot);
   void score_positions(Slot& slot);
+  // step_shadow.cpp
+  void score_shadow(Slot& slot);
+  void ask_shadow(Slot& slot);
   // step.cpp
   void read_prompt(Sequence& sequence, int64_t chunk);
   void copy_prompt(Sequence& sequence, const Sequence& from);

@@ -19,7 +19,7 @@ constexpr int64_t kCatchUpChunk = 512;
 void Stepper::drop_draft(Sequence& s, const char* reason) {
   log(LogLevel::kWarn, std::string("the draft failed and its sequence goes on without it: ") + reason);
   s.draft_failed = true;
-  if (s.draft_id >= 0) draft_->close(s.draft_id);
+  if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
   s.draft_id = -1;
 }
 
@@ -27,7 +27,7 @@ void Stepper::drop_draft(Sequence& s, const char* reason) {
 // all but the last level.
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
-  const int64_t room = std::min(s.remaining - 1, draft_->max_length() - n + 1);
+  const int64_t room = std::min(s.remaining - 1, draft_of(s)->max_length() - n + 1);
   const int64_t levels = s.tree.empty() ? depth : std::min<int64_t>(depth, static_cast<int64_t>(s.tree.size()));
   return static_cast<int>(std::clamp<int64_t>(levels, 0, std::max<int64_t>(room, 0)));
 }
@@ -67,7 +67,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.sequence = &s;
     slot.before = static_cast<int64_t>(s.tokens.size());
     slot.limit = 0;
-    if (draft_ && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(static_cast<int>(batch.size())));
+    if (draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(static_cast<int>(batch.size())));
     slot.from_text = false;
     slot.depth = 0;
     slot.level = slot.num_q = 0;
@@ -86,6 +86,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     s.emitted.clear();
     s.emitted_logprobs.clear();
     s.overlaps.clear();
+    s.shadow_overlaps.clear();
     s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
     s.failure = nullptr;
   }
@@ -93,16 +94,19 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   if (b.q.size() < need) b.q.resize(need);
 }
 
-// Brings the draft's cache so far that the first pass of the step is short.
+// Brings a cache so far that one short pass is left of `tokens`.
+void Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
+  while (static_cast<int64_t>(tokens.size()) - model.length(id) > kCatchUpChunk) {
+    buffers_->extensions.assign(1, {id, tokens.subspan(static_cast<size_t>(model.length(id)), kCatchUpChunk), 0});
+    model.extend(buffers_->extensions, buffers_->draft_rows);
+  }
+}
+
 void Stepper::catch_up(Slot& slot) {
   Sequence& s = *slot.sequence;
   try {
-    if (s.draft_id < 0) s.draft_id = draft_->open();
-    while (slot.before - draft_->length(s.draft_id) > kCatchUpChunk) {
-      const auto part = std::span<const int32_t>(s.tokens).subspan(draft_->length(s.draft_id), kCatchUpChunk);
-      buffers_->extensions.assign(1, {s.draft_id, part, 0});
-      draft_->extend(buffers_->extensions, buffers_->draft_rows);
-    }
+    if (s.draft_id < 0) s.draft_id = draft_of(s)->open();
+    read_up(*draft_of(s), s.draft_id, s.tokens);
   } catch (const std::exception& e) {
     slot.drafting = false;
     drop_draft(s, e.what());
@@ -180,13 +184,13 @@ void Stepper::add_feed(Slot& slot) {
   Sequence& s = *slot.sequence;
   slot.feed_parents.clear();
   if (slot.depth == 0) {
-    slot.feed.assign(s.tokens.begin() + draft_->length(s.draft_id), s.tokens.end());
+    slot.feed.assign(s.tokens.begin() + draft_of(s)->length(s.draft_id), s.tokens.end());
     slot.feed_rows = 1;
   } else if (slot.chain()) {
     slot.feed.assign(1, slot.drafted.back());
     slot.feed_rows = 1;
   } else {
-    draft_->truncate(s.draft_id, slot.before);
+    draft_of(s)->truncate(s.draft_id, slot.before);
     slot.feed = slot.drafted;
     slot.feed_parents = slot.parents;
     slot.feed_rows = static_cast<int64_t>(slot.drafted.size() - slot.level);
@@ -194,13 +198,14 @@ void Stepper::add_feed(Slot& slot) {
   buffers_->extensions.push_back({s.draft_id, slot.feed, slot.feed_rows, slot.feed_parents});
 }
 
-// One pass of the draft over the slots named. Returns false, with every cache as before, if it threw.
+// One pass of a draft over the slots named, all of which it drafts for. Returns false, with every cache as before, if it threw.
 bool Stepper::draft_pass(std::span<const size_t> active) {
   Buffers& b = *buffers_;
+  CausalModel& draft = *draft_of(*b.slots[active.front()].sequence);
   b.extensions.clear();
   for (const size_t i : active) add_feed(b.slots[i]);
   try {
-    draft_->extend(b.extensions, b.draft_rows);
+    draft.extend(b.extensions, b.draft_rows);
     return true;
   } catch (const std::exception& e) {
     for (const size_t i : active) {
@@ -208,7 +213,7 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
       Sequence& s = *slot.sequence;
       const auto fed = static_cast<int64_t>(slot.feed.size());
       const int64_t before = slot.depth == 0 ? slot.before - fed : slot.chain() ? slot.before + slot.depth - fed : slot.before;
-      if (draft_->length(s.draft_id) > before) draft_->truncate(s.draft_id, before);
+      if (draft.length(s.draft_id) > before) draft.truncate(s.draft_id, before);
       if (active.size() == 1) drop_draft(s, e.what());
     }
     return false;
@@ -219,14 +224,21 @@ void Stepper::draft_tokens() {
   Buffers& b = *buffers_;
   for (Slot& slot : b.used())
     if (slot.drafting) catch_up(slot);
+  for (Slot& slot : b.used())
+    if (slot.drafting) draft_with(*draft_of(*slot.sequence));
+}
+
+// Everything that the sequences of one draft draft in this step.
+void Stepper::draft_with(CausalModel& draft) {
+  Buffers& b = *buffers_;
   for (;;) {
     b.active.clear();
     bool short_pass = true;
     for (size_t i = 0; i < b.num_slots; ++i) {
       Slot& slot = b.slots[i];
-      if (!slot.drafting) continue;
+      if (!slot.drafting || draft_of(*slot.sequence) != &draft) continue;
       b.active.push_back(i);
-      if (slot.depth == 0 && slot.before - draft_->length(slot.sequence->draft_id) > 2) short_pass = false;
+      if (slot.depth == 0 && slot.before - draft.length(slot.sequence->draft_id) > 2) short_pass = false;
     }
     if (b.active.empty()) return;
     const double started = clock_ ? clock_->seconds() : 0;
