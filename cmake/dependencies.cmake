@@ -34,12 +34,10 @@ find_path(SPECDEC_TOML_INC toml++/toml.h REQUIRED)
 target_link_libraries(specdec_sqlitecpp INTERFACE specdec_sqlite Threads::Threads ${CMAKE_DL_LIBS})
 target_link_libraries(specdec_re2 INTERFACE Threads::Threads)
 
-# OpenSSL statically: SHA-256 in every command, TLS never loaded at start-up.
-find_library(SPECDEC_CRYPTO_A libcrypto.a REQUIRED)
+# SHA-256. The shared library, which libcurl's libssl loads anyway: a second, static copy would give libssl half of its symbols.
+find_library(SPECDEC_CRYPTO libcrypto.so REQUIRED)
 add_library(specdec_crypto INTERFACE)
-target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO_A} Threads::Threads ${CMAKE_DL_LIBS})
-# Hidden, or libcurl's libssl takes half of its libcrypto from the program and every handshake fails.
-target_link_options(specdec_crypto INTERFACE LINKER:--exclude-libs,libcrypto.a)
+target_link_libraries(specdec_crypto INTERFACE ${SPECDEC_CRYPTO} Threads::Threads ${CMAKE_DL_LIBS})
 
 # Torch's own config file drags in the legacy FindCUDA and links the whole of libtorch into every process. Its headers and
 # the two libraries of the CPU half are all that most of this project needs; CUDA code adds its own (engine/CMakeLists.txt).

@@ -28,7 +28,7 @@ struct Kept {
 Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out);
 
 // grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures` and p, q from overlap_row. grad may be q.
-// d KL/dz = q − p; d TV/dz = −q (1[q < p] − Σ_{q < p} q), with TV = 1 − Σ min(p, q). −log α has the gradient of TV over α.
+// d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(p, q). −log α has the gradient of TV over α.
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad);
 

@@ -258,7 +258,7 @@ void check(const LossOptions& options, const LossInput& in) {
   bool target = !options.mix.needs_target();
   if (!target && in.target.defined() && in.target.dim() == 2)
     target = in.target.size(0) == in.draft.size(0) && (reduced ? in.target.size(1) >= in.draft.size(1) : in.target.size(1) == in.draft.size(1));
-  if (!rows || !labels || !target || (reduced && in.kept.numel() != in.draft.size(1)))
+  if (!rows || !labels || !target || (reduced && (in.kept.numel() != in.draft.size(1) || (in.target.defined() && in.kept[-1].item<int64_t>() >= in.target.size(1)))))
     throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T] and at least one row");
 }
 

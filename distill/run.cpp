@@ -72,8 +72,9 @@ void load_target(Setup& s) {
   s.target_id = fingerprint_model(directory);
   s.inputs["target"]["id"] = s.target_id->id;
   const model::DecoderConfig config = model::load_decoder_config(directory);
-  s.target =
-      std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
+  const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
+  target->config.draft_vocab.clear();  // as a teacher it is all that it is
+  s.target = target;
 }
 
 model::DecoderConfig draft_config(const Setup& s) {
@@ -232,9 +233,10 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
     DraftInit init = init_draft({s.spec, s.options.device.dtype, s.device, s.options.device.seed, s.options.temperature},
                                 s.target.get(), s.train.rows);
     draft = std::move(init.decoder);
-    if (s.options.draft_vocab > 0) draft.config.draft_vocab = choose_draft_vocab(s.train.rows, s.options.draft_vocab, draft.config);
     outcome.search = init.search;
     outcome.before = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
+    // Judged against the whole draft: what the reduction takes away counts.
+    if (s.options.draft_vocab > 0) draft.config.draft_vocab = choose_draft_vocab(s.train.rows, s.options.draft_vocab, draft.config);
     options.extra = {{"before", to_json(outcome.before)}, {"search", init.search}};
   }
   std::unique_ptr<Teacher> teacher, judge;

@@ -136,7 +136,7 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!decoder) {
       const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config));
+      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config), model::Role::kDraft);
     }
     auto c = std::make_unique<Contender>();
     c->name = name;

@@ -72,7 +72,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
       else
         figures.itl_ms.push_back(1e3 * (now - lane->delivered));
       lane->delivered = now;
-      if (learnt) learnt->overlap.add(lane->sequence.overlaps);
+      if (learnt) learnt->overlap.add(lane->sequence.observed);
     }
     std::erase_if(active, [](const Lane* lane) { return lane->sequence.remaining < 1; });
   }

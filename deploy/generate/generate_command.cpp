@@ -116,7 +116,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
     return output;
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
-  if (!pair.draft && options.speculation.k > 0) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft");
+  if (!pair.draft && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 
@@ -127,7 +127,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   request.sampling = options.sampling;
   request.rules = rules_of(options, pair);
   request.speculation = options.speculation;
-  if (!pair.draft) request.speculation.k = 0;
+  if (!pair.draft && !options.speculation.suffix) request.speculation.k = 0;
   request.seed = options.device.seed;
 
   const auto target = decode::make_model_runner(pair.target);

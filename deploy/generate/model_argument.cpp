@@ -83,8 +83,8 @@ LoadedPair load_pair(const PairOptions& options) {
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
-  pair.target = model::load_for_decoding(pair.target_dir, pair.device, pair.dtype);
-  if (draft_config) pair.draft = model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype);
+  pair.target = model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget);
+  if (draft_config) pair.draft = model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft);
   return pair;
 }
 

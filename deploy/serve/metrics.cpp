@@ -51,7 +51,7 @@ struct Metrics::Series {
 
   prometheus::Registry registry;
   Counter& drafts = counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
-  Counter& plain_steps = counter(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a drafted token (K = 0).");
+  Counter& plain_steps = counter(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a token of the draft model: K = 0, or drafted from the text.");
   Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
   Counter& accepted_tokens =
       counter(registry, "specdec:spec_decode_num_accepted_tokens_total", "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");

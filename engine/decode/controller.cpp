@@ -168,16 +168,28 @@ int KController::best_k(int batch, const std::vector<double>& overlap, double* r
   double reach = 1, tau = 1;
   int best = 0;
   *rate = 1;
-  for (int k = 1; k <= options_.max_k; ++k) {
-    reach *= overlap[k - 1];
+  for (int k = 1; k <= max_k(); ++k) {
+    reach *= overlap[static_cast<size_t>(k) - 1];
     tau += reach;
     const double s = tau / (k * c + verify_cost(batch, k));
-    if (s > *rate) {
+    if (options_.fixed_k >= 0 ? k == options_.fixed_k : s > *rate) {
       *rate = s;
       best = k;
     }
   }
   return best;
+}
+
+std::vector<double> KController::expected_overlaps() const {
+  std::vector<double> out(static_cast<size_t>(std::max(max_k(), 1)));
+  for (size_t i = 0; i < out.size(); ++i) out[i] = expected_overlap(static_cast<int>(i));
+  return out;
+}
+
+double KController::expected_rate(int batch) const {
+  double rate = 1;
+  if (measured()) best_k(batch, expected_overlaps(), &rate);
+  return rate;
 }
 
 // Before costs are known: what the gate's schedule says, small without one.
@@ -189,7 +201,10 @@ int KController::unmeasured_k(int batch) const {
 }
 
 int KController::choose_k(int batch) {
-  if (options_.fixed_k >= 0) return options_.fixed_k;
+  if (options_.fixed_k >= 0) {
+    rate_ = expected_rate(batch);
+    return options_.fixed_k;
+  }
   if (options_.max_k < 1) return 0;
   const int small = std::min(2, options_.max_k);
   rate_ = 1;
@@ -202,14 +217,13 @@ int KController::choose_k(int batch) {
   if (!measured()) {
     k = unmeasured_k(batch);
   } else {
-    std::vector<double> overlap(options_.max_k);
-    for (int i = 0; i < options_.max_k; ++i) overlap[i] = expected_overlap(i);
-    k = best_k(batch, overlap, &rate_);
+    k = best_k(batch, expected_overlaps(), &rate_);
   }
   if (k > 0) {
     plain_since_probe_ = 0;
     // A K that looks bad by an old or a single figure would never be measured again.
-    exploring_ = costs_ && measured() && k < options_.max_k && costs_->wants(batch, tree_nodes(options_.tree, k + 1) + 1) && longer_asked_++ % 8 < 2;
+    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
+    exploring_ = costs_ && measured() && options_.tree.empty() && k < options_.max_k && costs_->wants(batch, k + 2) && longer_asked_++ % 8 < 2;
     return exploring_ ? k + 1 : k;
   }
   if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;

@@ -81,7 +81,9 @@ class KController {
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
-  double rate() const { return rate_; }  // tokens per plain-step time that the last choose_k expected; 1: of plain decoding
+  // Tokens per plain-step time; 1: of plain decoding. What the last choose_k expected; what choose_k would now, without choosing.
+  double rate() const { return rate_; }
+  double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }
   int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
@@ -94,6 +96,7 @@ class KController {
   double verify_cost(int batch, int k) const;
   int unmeasured_k(int batch) const;
   int best_k(int batch, const std::vector<double>& overlap, double* rate) const;
+  std::vector<double> expected_overlaps() const;
 
   ControllerOptions options_;
   const CostModel* costs_;

@@ -100,12 +100,6 @@ void LogitState::push(int32_t token) {
   take(token);
 }
 
-void LogitState::pop() {
-  if (depth_ == 0) throw Error(ErrorKind::kInternal, "logit rules: nothing is left to take back");
-  undo(tentative_[--depth_]);
-  if (constraint_) constraint_->pop(1);
-}
-
 void LogitState::rewind() {
   if (constraint_ && depth_ > 0) constraint_->pop(static_cast<int64_t>(depth_));
   while (depth_ > 0) undo(tentative_[--depth_]);

@@ -51,7 +51,6 @@ class LogitState {
   bool apply(std::span<float> logits);
   bool allows(int32_t token, int64_t vocab);        // false: the grammar forbids it here
   void push(int32_t token);
-  void pop();                                       // the last tentative token
   void rewind();                                    // all tentative tokens
   void commit(std::span<const int32_t> tokens);     // rewinds, then takes these for good
 

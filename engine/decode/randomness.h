@@ -1,5 +1,5 @@
 // Where a step's random choices come from. Production draws uniforms from Philox; exact tests enumerate every outcome of the
-// same step function. A choice is asked for once and its randomness is never used again.
+// same step function. A choice is asked for once and its randomness is never used again; only draw_at is meant to repeat.
 #pragma once
 
 #include <cstdint>

@@ -95,10 +95,18 @@ void Stepper::finish(Sequence& s) {
   s.target_id = s.draft_id = s.shadow_id = -1;
 }
 
+// What can throw comes before the sequence is changed.
 void Stepper::commit(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
   const int64_t accepted = slot.result.accepted;
+  keep_path(target_, s.target_id, slot.before, slot.path, static_cast<int64_t>(slot.drafted.size()), b.places);
+  if (const int64_t held = s.draft_id >= 0 ? draft_of(s)->length(s.draft_id) - slot.before : -1; held >= 0)
+    keep_path(*draft_of(s), s.draft_id, slot.before, slot.path, held, b.places);
+  if (slot.depth > 0 && !slot.from_text)
+    s.counts.add_step(slot.depth, accepted, s.overlaps);
+  else
+    ++s.counts.plain_steps;
   (slot.from_text ? s.suffix_drafted : s.drafted) = slot.depth;
   (slot.from_text ? s.suffix_accepted : s.accepted) = static_cast<int>(accepted);
   s.emitted.clear();
@@ -107,18 +115,13 @@ void Stepper::commit(Slot& slot) {
   if (s.rules) s.rules->commit(s.emitted);
   s.tokens.insert(s.tokens.end(), s.emitted.begin(), s.emitted.end());
   s.remaining -= accepted + 1;
-  keep_path(target_, s.target_id, slot.before, slot.path, static_cast<int64_t>(slot.drafted.size()), b.places);
-  if (const int64_t held = s.draft_id >= 0 ? draft_of(s)->length(s.draft_id) - slot.before : -1; held >= 0)
-    keep_path(*draft_of(s), s.draft_id, slot.before, slot.path, held, b.places);
-  if (s.drafted > 0)
-    s.counts.add_step(s.drafted, accepted, s.overlaps);
-  else
-    ++s.counts.plain_steps;
   s.counts.emitted += accepted + 1;
-  if (slot.from_text)
+  if (slot.from_text) {
     s.suffix->controller.observe(s.suffix_drafted, s.suffix_accepted, slot.ratios);
-  else if (s.controller)
-    s.controller->observe(s.drafted, s.accepted, slot.by_overlap() ? s.overlaps : slot.ratios, slot.confidences, slot.ratios);
+  } else if (s.controller) {
+    s.observed = slot.by_overlap() ? s.overlaps : slot.ratios;
+    s.controller->observe(s.drafted, s.accepted, s.observed, slot.confidences, slot.ratios);
+  }
 }
 
 void Stepper::roll_back(Slot& slot) {
@@ -135,15 +138,22 @@ void Stepper::step(std::span<Sequence* const> batch) {
   verify_all();
   std::exception_ptr first;
   for (Slot& slot : buffers_->used()) {
-    if (slot.sequence->failure) {
-      roll_back(slot);
-      slot.sequence->overlaps.clear();
-      slot.sequence->emitted_logprobs.clear();
-      if (!first) first = slot.sequence->failure;
-    } else {
+    Sequence& s = *slot.sequence;
+    if (!s.failure) {
       score_shadow(slot);
-      commit(slot);
+      try {
+        commit(slot);
+        continue;
+      } catch (...) {
+        s.failure = std::current_exception();
+      }
     }
+    roll_back(slot);
+    s.emitted.clear();
+    s.overlaps.clear();
+    s.emitted_logprobs.clear();
+    s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
+    if (!first) first = s.failure;
   }
   if (first) std::rethrow_exception(first);
 }

@@ -49,6 +49,7 @@ struct Sequence {
   int drafted = 0, accepted = 0;          // positions: of a tree its depth, and of that what was kept
   int suffix_drafted = 0, suffix_accepted = 0;  // drafted from the text: `drafted` is 0 then, since the draft model's figures stay its own
   std::vector<double> overlaps;           // Σ min(p, q) at each reached position
+  std::vector<double> observed;           // what the controller was told of them: the overlap, or whether the token was kept
   std::vector<double> shadow_overlaps;    // the shadow's at the same ones; empty where it was not asked or failed, which ends it
   std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
   std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.

@@ -40,7 +40,8 @@ void Stepper::draft_from_text(Slot& slot, int batch) {
   const std::span<const int32_t> proposal = s.suffix->drafter.propose(s.tokens, static_cast<int>(std::min<int64_t>(s.remaining - 1, controller.max_k())));
   if (proposal.empty()) return;
   const int k = controller.choose_k(batch);
-  if (k == 0 || (slot.limit > 0 && s.controller->rate() >= controller.rate())) return;
+  const bool model = draft_of(s) && s.controller && !s.draft_failed;
+  if (k == 0 || (model && s.controller->expected_rate(batch) >= controller.rate())) return;
   for (const int32_t token : proposal.first(std::min(proposal.size(), static_cast<size_t>(k)))) {
     const auto parent = static_cast<int32_t>(slot.drafted.size()) - 1;
     slot.rule_path(parent);
@@ -51,7 +52,6 @@ void Stepper::draft_from_text(Slot& slot, int batch) {
   if (slot.drafted.empty()) return;
   slot.from_text = true;
   slot.depth = static_cast<int>(slot.drafted.size());
-  slot.limit = 0;
 }
 
 void Stepper::plan(std::span<Sequence* const> batch) {
@@ -67,18 +67,20 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.sequence = &s;
     slot.before = static_cast<int64_t>(s.tokens.size());
     slot.limit = 0;
-    if (draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(static_cast<int>(batch.size())));
     slot.from_text = false;
     slot.depth = 0;
     slot.level = slot.num_q = 0;
     slot.ruled = -1;
+    if (s.rules) s.rules->rewind();
     slot.drafted.clear();
     slot.parents.clear();
     slot.q_of.clear();
     slot.path.clear();
     slot.confidences.clear();
     slot.ratios.clear();
-    draft_from_text(slot, static_cast<int>(batch.size()));
+    const int sequences = static_cast<int>(batch.size());
+    draft_from_text(slot, sequences);
+    if (!slot.from_text && draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(sequences));
     slot.drafting = slot.limit > 0;
     slot.q_row = rows;
     // One row for the text and one for every node that may get children.
@@ -86,6 +88,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     s.emitted.clear();
     s.emitted_logprobs.clear();
     s.overlaps.clear();
+    s.observed.clear();
     s.shadow_overlaps.clear();
     s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
     s.failure = nullptr;

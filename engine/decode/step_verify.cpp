@@ -30,9 +30,9 @@ void Stepper::verify_greedy(Slot& slot) {
     if (s.rules && !s.rules->apply(row)) throw no_token_left();
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
-    const bool drafted = child >= 0;
     while (child >= 0 && slot.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
-    if (drafted) s.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
+    // A node may have no children where its neighbours have some: the position was reached, and nothing stood there.
+    if (static_cast<int>(s.overlaps.size()) < slot.depth) s.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
     if (child < 0) {
       slot.result = {static_cast<int64_t>(std::count(s.overlaps.begin(), s.overlaps.end(), 1.0)), best, node};
       break;
@@ -83,10 +83,13 @@ void Stepper::score_positions(Slot& slot) {
   int32_t node = -1;
   for (size_t i = slot.path.size() + 1; i-- > 0;) {
     const int32_t child = next_child(in, node), kept = i > 0 ? slot.path[i - 1] : -1;
-    if (child < 0) break;
+    if (static_cast<int>(slot.ratios.size()) == slot.depth) break;
     const double was_kept = kept >= 0 ? 1.0 : 0.0;
     if (slot.from_text) {
       slot.ratios.push_back(was_kept);
+    } else if (child < 0) {  // neighbours of this node have children, it has none
+      s.overlaps.push_back(0);
+      slot.ratios.push_back(0);
     } else {
       const std::span<const float> p = in.p[static_cast<size_t>(node + 1)], q = in.q[static_cast<size_t>(child)];
       const auto token = static_cast<size_t>(slot.drafted[static_cast<size_t>(child)]);
@@ -145,7 +148,7 @@ void Stepper::verify_all() {
   for (Slot& slot : b.used()) {
     try {
       verify_one(slot);
-    } catch (const Error&) {
+    } catch (...) {
       slot.sequence->failure = std::current_exception();
     }
   }

@@ -127,8 +127,9 @@ void reduce_head(Decoder& decoder) {
   if (!decoder.config.draft_vocab.empty()) head = head.index_select(0, draft_vocab_index(decoder.config.draft_vocab, head.device()));
 }
 
-std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role) {
   Decoder decoder = load_decoder(directory, device, dtype);
+  if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
   return std::make_shared<const Decoder>(std::move(decoder));
 }

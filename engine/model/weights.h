@@ -67,8 +67,9 @@ struct Decoder {
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Keeps only the head's rows that config.draft_vocab names: such a decoder can be neither trained nor saved.
 void reduce_head(Decoder& decoder);
-// load_decoder(), with a reduced head: what decoding runs.
-std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
+// load_decoder() for decoding: a draft with its head reduced. A target is all that its checkpoint is, whatever it proposes as a draft.
+enum class Role { kTarget, kDraft };
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role);
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16
 at::Device resolve_device(const std::string& flag);  // "auto" | "cpu" | "cuda[:i]"; Error(kDevice) when there is none
 

@@ -67,7 +67,8 @@ TEST(LogitRules, StateFollowsEveryPushAndPop) {
       state.push(text.back());
     } else if (u < 0.75 && text.size() > settled.size()) {
       text.pop_back();
-      state.pop();
+      state.rewind();
+      for (size_t i = settled.size(); i < text.size(); ++i) state.push(text[i]);
     } else if (u < 0.85) {
       text = settled;
       state.rewind();
@@ -114,7 +115,7 @@ TEST(LogitRules, BadWordsNeedTheirWholePrefixInTheAnswer) {
   EXPECT_FALSE(forbidden());
   state.push(2);
   EXPECT_TRUE(forbidden());
-  state.pop();
+  state.rewind();
   state.push(4);
   EXPECT_FALSE(forbidden());
 }
@@ -153,11 +154,9 @@ TEST(LogitRules, MasksAreComputedOncePerPositionAndToken) {
   }
   state.apply(logits);
   EXPECT_EQ(calls, 3);
-  for (int i = 0; i < 2; ++i) {
-    state.pop();
-    state.apply(logits);
-  }
-  EXPECT_EQ(calls, 3) << "on the way back";
+  state.rewind();
+  state.apply(logits);
+  EXPECT_EQ(calls, 3) << "back at the start";
   state.push(3);
   state.apply(logits);
   EXPECT_EQ(calls, 3) << "the same token again";

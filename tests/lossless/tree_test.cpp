@@ -115,6 +115,79 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
+// A node without children among neighbours that have some: nothing may follow it there in the draft, while the target goes on.
+TEST(Trees, DeadEndsBesideNeighbours) {
+  const float none = -std::numeric_limits<float>::infinity();
+  for (const VerifyRule rule : kRules)
+    for (const double temperature : {1.0, 0.0}) {
+      Case c = tree_case({2, 1}, rule);
+      c.sampling.temperature = temperature;
+      const auto model = toy::random_logits(5);
+      // The draft knows tokens 0 and 1 only, and behind 1 the request forbids both.
+      c.draft = [=](std::span<const int32_t> x, std::span<float> l) { model(x, l), l[2] = none; };
+      c.rules.bad_words = {{1, 0}, {1, 1}};
+      c.sequences = 2;
+      c.length = 1;
+      expect_exact(c, to_string(rule) + " at " + std::to_string(temperature));
+      c.sequences = 1;
+      c.length = 3;
+      expect_exact(c, to_string(rule) + " alone at " + std::to_string(temperature));
+    }
+}
+
+// A draft that throws in the middle of a tree costs its sequence the draft, and its neighbour nothing.
+TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
+  for (const bool throws : {true, false}) {
+    toy::Model target(6, toy::random_logits(1)), draft(6, [&](std::span<const int32_t> x, std::span<float> l) {
+      toy::random_logits(2)(x, l);
+      if (!throws && x.size() == 4 && x.front() == 1) std::fill(l.begin(), l.end(), std::numeric_limits<float>::quiet_NaN());
+    });
+    if (throws)
+      draft.before_pass = [&draft](std::span<const Extension> extensions) {
+        for (const Extension& e : extensions)
+          if (!e.parents.empty() && draft.cache(e.sequence).front() == 1) throw Error(ErrorKind::kDevice, "a level of a tree");
+      };
+    Stepper stepper(target, &draft);
+    std::deque<SeededRandomness> noise;
+    std::deque<KController> controllers;
+    std::deque<Sequence> sequences(2);
+    ControllerOptions options;
+    options.fixed_k = 3;
+    options.tree = {2, 2, 1};
+    std::vector<Sequence*> batch;
+    for (int32_t i = 0; i < 2; ++i) {
+      Sequence& s = sequences[static_cast<size_t>(i)];
+      s.tokens = {i, 3};
+      s.verify = VerifyRule::kCoupled;
+      s.tree = options.tree;
+      s.randomness = &noise.emplace_back(7 + i);
+      s.controller = &controllers.emplace_back(options, nullptr);
+      s.remaining = 30;
+      stepper.start(s);
+      batch.push_back(&s);
+    }
+    while (!batch.empty()) {
+      stepper.step(batch);
+      std::erase_if(batch, [](const Sequence* s) { return s->remaining == 0; });
+    }
+    EXPECT_FALSE(sequences[0].draft_failed);
+    EXPECT_TRUE(sequences[1].draft_failed);
+    for (int32_t i = 0; i < 2; ++i) {  // the texts of plain decoding
+      Sequence plain;
+      SeededRandomness own(7 + i);
+      plain.tokens = {i, 3};
+      plain.verify = VerifyRule::kCoupled;
+      plain.randomness = &own;
+      plain.remaining = 30;
+      stepper.start(plain);
+      Sequence* const alone[] = {&plain};
+      while (plain.remaining > 0) stepper.step(alone);
+      EXPECT_EQ(plain.tokens, sequences[static_cast<size_t>(i)].tokens);
+      stepper.finish(plain);
+    }
+  }
+}
+
 // Known mistakes, found by the same enumeration.
 TEST(Trees, WrongRulesAreFound) {
   const auto error = [](VerifyRule rule, Stepper::VerifyFn fn) {

@@ -74,6 +74,7 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
   const LaunchPlan plan = launch_plan(*report, "", "");
   stepping.schedule = plan.schedule;
+  stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not the text
   if (!options.max_k_given) stepping.speculation.max_k = std::min(plan.max_k(), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;

@@ -60,7 +60,7 @@ struct StepperRunner::Running {
 StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
     : options_(options), clock_(clock), target_(std::make_unique<TimedModel>(target, clock)),
       draft_(draft ? std::make_unique<TimedModel>(*draft, clock) : nullptr), stepper_(*target_, draft_.get(), &costs_, &clock),
-      overlap_(options.prior_overlap) {}
+      overlap_(options.prior_overlap), coupled_overlap_(options.prior_overlap / (2 - options.prior_overlap)) {}  // at least so much is kept
 
 StepperRunner::~StepperRunner() {
   for (auto& [key, running] : running_) stepper_.finish(running->sequence);
@@ -68,18 +68,20 @@ StepperRunner::~StepperRunner() {
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller = decode::controller_options(options_.speculation);
-  controller.prior_overlap = overlap_.value();
+  const bool coupled = spec.seeded && options_.coupled_seeds;
+  controller.prior_overlap = (coupled ? coupled_overlap_ : overlap_).value();
   controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
   s.sampling = spec.sampling;
-  s.verify = spec.seeded && options_.coupled_seeds ? VerifyRule::kCoupled : options_.speculation.verify;
+  s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
   s.tree = options_.speculation.tree;
   s.randomness = &running->randomness;
   s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
   if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
     decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
+    if (options_.text_max_k > 0) from_text.max_k = options_.text_max_k;
     from_text.prior_overlap = suffix_overlap_.value();
     s.suffix = &running->suffix.emplace(decode::SuffixDrafter(), decode::KController(from_text, &costs_));
   }
@@ -140,7 +142,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.suffix_accepted = s.suffix_accepted;
   for (int i = 0; i < s.suffix_drafted && i <= s.suffix_accepted; ++i) suffix_overlap_.add(std::array{i < s.suffix_accepted ? 1.0 : 0.0});
   result.logprobs = std::move(s.emitted_logprobs);
-  overlap_.add(s.overlaps);
+  (s.verify == VerifyRule::kCoupled && options_.coupled_seeds ? coupled_overlap_ : overlap_).add(s.observed);
 }
 
 void StepperRunner::finish(SequenceKey key) {

@@ -18,6 +18,7 @@ struct StepperRunnerOptions {
   SpeculationOptions speculation;
   double prior_overlap = 0.7;   // what a new sequence expects of the draft before the server has seen any (the gate's figure)
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
+  int text_max_k = 0;           // of drafts from the text; 0: as `speculation` says
   bool coupled_seeds = true;    // seeded sequences take the coupled rule, whatever `speculation` says
 };
 
@@ -49,7 +50,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
-  decode::OverlapMean overlap_, suffix_overlap_;
+  decode::OverlapMean overlap_, coupled_overlap_, suffix_overlap_;  // of what controllers observe under --verify, of seeded requests, of the text
   int64_t draft_failures_ = 0;
 };
 

@@ -46,7 +46,7 @@ struct ToyOptions {
 
 class ToyServer {
  public:
-  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule, options.tree, options.suffix}, 0.7, {}, options.coupled_seeds}, clock_) {
+  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule, options.tree, options.suffix}, 0.7, {}, 0, options.coupled_seeds}, clock_) {
     ServeOptions serve;
     serve.port = 0;
     serve.max_batch = options.max_batch;
