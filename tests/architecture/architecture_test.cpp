@@ -125,5 +125,12 @@ TEST_F(Rules, Folders) {
   expect("b.cpp", 0, "live in the folders", "int x;\n");
 }
 
+TEST_F(Rules, NoFinishedMergeLeavesAMarker) {
+  put("docs/fine.md", "a\n=======\n<<<<<<<\n see \"<<<<<<< \"\n");
+  EXPECT_TRUE(check_tree(root_).empty());
+  expect("docs/a.md", 2, "conflict marker", "a\n<<<<<<< HEAD\nb\n=======\n");
+  expect("net/n.cpp", 1, "conflict marker", ">>>>>>> 1234567 (net: a change)\n");
+}
+
 }  // namespace
 }  // namespace specdec::architecture

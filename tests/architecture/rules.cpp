@@ -110,16 +110,25 @@ Source read_source(const fs::path& path) {
   return source;
 }
 
-Tree read_tree(const fs::path& root) {
-  Tree tree;
+// Regular files below `root`, but not what builds put there.
+std::vector<std::string> files_of(const fs::path& root) {
+  std::vector<std::string> files;
   for (fs::recursive_directory_iterator it(root), end; it != end; ++it) {
     const std::string name = it->path().filename().string();
-    const bool skip = starts_with(name, ".") || (it.depth() == 0 && (starts_with(name, "build") || name == "dist" || name == "docs"));
+    const bool skip = starts_with(name, ".") || (it.depth() == 0 && (starts_with(name, "build") || name == "dist"));
     if (it->is_directory() && (skip || name == "target")) it.disable_recursion_pending();  // target: cargo's
-    const std::string file = it->path().lexically_relative(root).generic_string();
-    if (it->is_regular_file() && !it->is_symlink() && is_source(file)) tree[file] = read_source(it->path());
+    if (it->is_regular_file() && !it->is_symlink()) files.push_back(it->path().lexically_relative(root).generic_string());
   }
-  return tree;
+  return files;
+}
+
+void check_conflicts(const fs::path& root, const std::string& file, std::vector<Violation>& violations) {
+  std::ifstream in(root / file, std::ios::binary);
+  int number = 0;
+  for (std::string line; std::getline(in, line);) {
+    ++number;
+    if (starts_with(line, "<<<<<<< ") || starts_with(line, ">>>>>>> ")) violations.push_back({file, number, "a conflict marker: a merge was not finished"});
+  }
 }
 
 class Checker {
@@ -220,6 +229,16 @@ class Checker {
 
 }  // namespace
 
-std::vector<Violation> check_tree(const fs::path& root) { return Checker(read_tree(root)).run(); }
+std::vector<Violation> check_tree(const fs::path& root) {
+  Tree tree;
+  std::vector<Violation> violations;
+  for (const std::string& file : files_of(root)) {
+    check_conflicts(root, file, violations);
+    if (is_source(file)) tree[file] = read_source(root / file);
+  }
+  const std::vector<Violation> in_sources = Checker(std::move(tree)).run();
+  violations.insert(violations.end(), in_sources.begin(), in_sources.end());
+  return violations;
+}
 
 }  // namespace specdec::architecture
