@@ -16,6 +16,10 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 
 constexpr std::string_view kAnswerBlank = " \t\r\n";
 
+size_t common_suffix(std::string_view a, std::string_view b) {
+  return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
+}
+
 // Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the end of
 // `rendered` if the template changed it.
 size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
@@ -28,7 +32,10 @@ size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view c
 
 }  // namespace
 
-RowTokeniser::RowTokeniser(const std::filesystem::path& target) : tokenizer_(target), template_(text::ChatTemplate::load(target)) {}
+RowTokeniser::RowTokeniser(const std::filesystem::path& target) : tokenizer_(target), template_(text::ChatTemplate::load(target)) {
+  const std::filesystem::path file = target / "config.json";
+  if (std::filesystem::exists(file)) vocab_size_ = json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, INT32_MAX, vocab_size_, file.string(), ErrorKind::kModel);
+}
 
 std::vector<int32_t> RowTokeniser::with_bos(const std::string& text) const {
   std::vector<int32_t> ids = tokenizer_.encode(text, false);
@@ -77,17 +84,19 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
     const std::string before = render(prefix, true);
     prefix.push_back(messages[i]);
     const Turn turn{before, messages[i].content, last ? render_longer(prefix, tools) : render(prefix, false)};
-    const bool calls_shown = shows_calls(prefix, tools);
-    if (!calls_shown && last) return Rejected{"unsupported_tool_calls", "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
-    const bool as_served = calls_shown && full.starts_with(before) && (last || common_prefix(turn.other, full) >= end_of_answer(turn.other, before.size(), turn.content));
+    const std::string& shown = last ? full : turn.other;
+    const std::optional<size_t> end_of_calls = calls_end(prefix, shown, tools);
+    if (!end_of_calls && last) return Rejected{"unsupported_tool_calls", "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
+    // A template that renders the last turn in a way of its own: all of that is the answer, and no earlier turn is as it was.
+    const bool parts_after_answer =
+        common_prefix(turn.other, full) >= std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
+    const bool as_served = end_of_calls && full.starts_with(before) && (last || parts_after_answer);
     if (!as_served && last) return Rejected{"template_not_prefix_stable", "messages[" + std::to_string(i) + "]"};
     if (!as_served) {
       ++out.unlearnt_turns;
       continue;
     }
     const size_t from = common_prefix(tokenizer_.encode(before, false), row.tokens);
-    // A template that renders the last turn in a way of its own: all of it is the answer.
-    const bool parts_after_answer = !last || common_prefix(turn.other, full) >= end_of_answer(full, before.size(), turn.content);
     const size_t to = parts_after_answer ? end_of_turn(turn, row.tokens, from) : row.tokens.size();
     if (from < to) std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from), row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
     row.prompt_tokens = static_cast<int64_t>(from);
@@ -107,14 +116,23 @@ std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages
   }
 }
 
-// Templates may ignore tool calls, or all but the first: then the text is not what the model wrote.
-bool RowTokeniser::shows_calls(std::vector<ChatMessage> messages, const std::string& tools) const {
-  if (messages.back().tool_calls.empty()) return true;
-  const std::string shown = template_->render(messages, false, Json::object(), tools);
+// Where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 without calls. Nothing if the template ignores
+// them, or all but the first: then the text is not what the model wrote.
+std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown, const std::string& tools) const {
+  if (messages.back().tool_calls.empty()) return 0;
   auto calls = parse_ordered_json(messages.back().tool_calls, "tool_calls");
+  const auto parts_from_shown = [&](const std::string& fewer) -> std::optional<size_t> {
+    messages.back().tool_calls = fewer;
+    try {
+      const std::string without = template_->render(messages, false, Json::object(), tools);
+      return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
+    } catch (const Error&) {  // refuses a conversation that nobody had: it looks at the calls
+      return shown.size();
+    }
+  };
   calls.erase(calls.size() - 1);
-  messages.back().tool_calls = calls.empty() ? "" : calls.dump();
-  return template_->render(messages, false, Json::object(), tools) != shown;
+  if (!calls.empty() && !parts_from_shown(calls.dump())) return {};
+  return parts_from_shown("");
 }
 
 std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord& record) const {
@@ -143,6 +161,9 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   } else {
     tokenise_continuation(record.prompt, record.response, row);
   }
+  // Tokenizers may have added tokens that the model has no embedding for; a row may spell them.
+  for (const int32_t id : row.tokens)
+    if (id >= vocab_size_) return Rejected{"token_past_vocabulary", "token id " + std::to_string(id) + ", the model has " + std::to_string(vocab_size_)};
   return out;
 }
 

@@ -24,7 +24,7 @@ struct TokenisedRow {
 
 class RowTokeniser {
  public:
-  // Reads the tokenizer and, if there is one, the chat template. Throws Error(kModel).
+  // Reads the tokenizer and, where there are such, the chat template and config.json's vocab_size. Throws Error(kModel).
   explicit RowTokeniser(const std::filesystem::path& target);
 
   bool has_chat_template() const { return template_.has_value(); }
@@ -37,7 +37,7 @@ class RowTokeniser {
   // A turn counts only if the text before it is what the model was given then: templates that rewrite history (dropped thoughts)
   // make earlier turns unlearnt, and reject the row if it is the last one.
   // A turn with tool calls that the template does not render is unlearnt, too, and rejects the row if it is the last one.
-  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls.
+  // Rejected: template_error, template_not_prefix_stable, unsupported_tool_calls; token_past_vocabulary for an id the model lacks.
   // Throws Error(kData) for messages when the target has no chat template.
   std::variant<TokenisedRow, Rejected> tokenise(const TrafficRecord& record) const;
 
@@ -51,12 +51,13 @@ class RowTokeniser {
   };
   std::optional<Rejected> tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools, TokenisedRow& out) const;
   std::string render_longer(const std::vector<ChatMessage>& messages, const std::string& tools) const;
-  bool shows_calls(std::vector<ChatMessage> messages, const std::string& tools) const;
+  std::optional<size_t> calls_end(std::vector<ChatMessage> messages, const std::string& shown, const std::string& tools) const;
   size_t end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const;
   std::vector<int32_t> with_bos(const std::string& text) const;
 
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
+  int64_t vocab_size_ = INT32_MAX;  // of config.json; no bound without one
 };
 
 // Keeps the first max_length tokens; returns how many were dropped. 0 = no cut.

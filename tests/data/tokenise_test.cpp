@@ -72,6 +72,33 @@ TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   EXPECT_EQ(reason(first, chat({{"user", "u"}, {"assistant", "", two}})), "unsupported_tool_calls");
 }
 
+TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
+  const auto chat_template = [](const std::string& call) {
+    return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if loop.last and m.role == 'assistant' %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ m.content }}"
+           "{% set last = loop.last %}{% for c in m.tool_calls %}" + call + "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  };
+  const std::string one = R"([{"function":{"name":"f","arguments":{}}}])";
+  const RowTokeniser t = with(chat_template("{{ '<call>' + c.function.name }}"));
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "", one}}))), "<think>\n\n</think>\n\n<call>f<|im_end|>\n");
+  const auto unlearnt = [](const RowTokeniser& by, const TrafficRecord& record) {
+    auto made = by.tokenise(record);
+    return std::holds_alternative<TokenisedRow>(made) ? std::get<TokenisedRow>(made).unlearnt_turns : -1;
+  };
+  const TrafficRecord two = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}});
+  EXPECT_EQ(unlearnt(t, two), 1);
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>\n");
+  // The text of a turn stays, the call after it is rewritten.
+  std::string rewrites = chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
+  rewrites.replace(rewrites.find("<think>"), std::string("<think>\n\n</think>\n\n").size(), "");
+  const RowTokeniser r = with(rewrites);
+  const TrafficRecord with_text = chat({{"user", "u"}, {"assistant", "so", one}, {"tool", "r"}, {"assistant", "a"}});
+  EXPECT_EQ(unlearnt(r, with_text), 1);
+  EXPECT_EQ(learnt_text(r.tokenizer(), row(r, with_text)), "a<|im_end|>");
+  // A template that refuses a turn without its calls looks at them.
+  const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") + "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
+  EXPECT_EQ(reason(strict, chat({{"user", "u"}, {"assistant", "", one}})), "accepted");
+}
+
 TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   // Leaves the thought of the last answer only, as reasoning templates do.
   const std::string forgetful =
@@ -107,6 +134,26 @@ TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
   const RowTokeniser t = with("{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role: ' + messages[0]['content']) }}{% endif %}" + std::string(kChatMl));
   EXPECT_EQ(reason(t, chat({{"system", "S"}, {"user", "u"}, {"assistant", "a"}})), "template_error");
   EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}})), "accepted");
+}
+
+TEST_F(Tokenise, TokensPastTheModelsVocabularyRejectTheRow) {
+  const fs::path target = make_toy_target(scratch_ / "padded");
+  Json config = read_json(target / "tokenizer_config.json");
+  config["pad_token"] = "<pad>";  // the tokenizer gives it the id after the last
+  std::ofstream(target / "tokenizer_config.json") << config.dump();
+  TrafficRecord r;
+  r.text = "a<pad>";
+  EXPECT_EQ(reason(RowTokeniser(target), r), "accepted");  // nobody knows the model
+  const int64_t all = text::Tokenizer(target).vocab_size();
+  const auto of_model = [&](const Json& model) {
+    std::ofstream(target / "config.json") << model.dump();
+    return reason(RowTokeniser(target), r);
+  };
+  EXPECT_EQ(of_model({{"vocab_size", all}}), "accepted");
+  EXPECT_EQ(of_model({{"vocab_size", all - 1}}), "token_past_vocabulary");
+  r = chat({{"user", "<pad>"}, {"assistant", "a"}});
+  EXPECT_EQ(of_model({{"vocab_size", all - 1}}), "token_past_vocabulary");
+  EXPECT_EQ(of_model({{"model_type", "llama"}}), "accepted");
 }
 
 TEST_F(Tokenise, ChatWithoutATemplateIsAnErrorThatSaysSo) {
