@@ -1,6 +1,8 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <sstream>
 #include <vector>
 
@@ -11,12 +13,14 @@ namespace specdec {
 namespace {
 
 constexpr size_t kMaxNames = 65536;
+// Objects that keep the order of their keys compare each key with all before it.
+constexpr size_t kMaxOrderedBytes = size_t{1} << 20, kMaxOrderedKeys = 4096;
 
 // Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here before
 // anything that recurses (dump, compare, copy) ever sees the value.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  explicit Builder(int max_depth) : max_depth_(max_depth) {}
+  Builder(int max_depth, size_t max_keys) : max_depth_(max_depth), max_keys_(max_keys) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool v) override { return add(v); }
@@ -35,6 +39,7 @@ class Builder final : public nlohmann::json_sax<Json> {
     Json::object_t& object = stack_.back()->get_ref<Json::object_t&>();
     const auto [at, is_new] = object.emplace(std::move(name), nullptr);
     if (!is_new) return fail("duplicate key '" + at->first.substr(0, 64) + "'");
+    if (object.size() > max_keys_) return fail("an object of more than " + std::to_string(max_keys_) + " keys");
     slot_ = &at->second;
     return true;
   }
@@ -81,6 +86,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   int max_depth_;
+  size_t max_keys_;  // of one object
   std::vector<Json*> stack_;  // open containers; a pointer stays valid while its container is open
   Json* slot_ = nullptr;      // where the value of the last key goes
   std::string error_;
@@ -135,15 +141,13 @@ double as_double(const Json& v, const char* key, double low, double high, const 
   return v.get<double>();
 }
 
-}  // namespace
-
-Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
+Json build(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits, size_t max_keys) {
   if (text.size() > limits.max_bytes)
     throw Error(kind, where + ": JSON of " + std::to_string(text.size()) + " bytes, the limit is " + std::to_string(limits.max_bytes));
   // nlohmann takes a NUL byte for the end of the input, which would let anything follow it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(kind, where + ": not JSON: NUL byte (byte " + std::to_string(nul + 1) + ")");
-  Builder builder(limits.max_depth);
+  Builder builder(limits.max_depth, max_keys);
   bool done = false;
   try {
     done = Json::sax_parse(text.begin(), text.end(), &builder);
@@ -154,8 +158,13 @@ Json parse_json(std::string_view text, const std::string& where, ErrorKind kind,
   return std::move(builder.root);
 }
 
+}  // namespace
+
+Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) { return build(text, where, kind, limits, SIZE_MAX); }
+
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
-  parse_json(text, where, kind, limits);
+  limits.max_bytes = std::min(limits.max_bytes, kMaxOrderedBytes);
+  build(text, where, kind, limits, kMaxOrderedKeys);
   return nlohmann::ordered_json::parse(text);
 }
 

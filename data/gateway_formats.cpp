@@ -63,9 +63,10 @@ void parse_litellm(const Json& row, const RowOptions& options, std::vector<Parse
   if (!messages) refuse("bad_field", "messages: missing (LiteLLM writes none with turn_off_message_logging)");
   if (!answer) refuse("no_answer", "response");
   const bool text_call = call.find("text_completion") != std::string::npos;
-  if (const Json* parameters = find_object(row, "model_parameters")) record.sampling = read_sampling(*parameters);
   const Json read = unpacked(*messages);
-  read_exchange(read.is_object() ? read : Json::object({{read.is_string() && text_call ? "prompt" : read.is_string() ? "input" : "messages", read}}), unpacked(*answer), record);
+  Json request = read.is_object() ? read : Json::object({{read.is_string() && text_call ? "prompt" : read.is_string() ? "input" : "messages", read}});
+  read_parameters(find(row, "model_parameters"), request, record);
+  read_exchange(request, unpacked(*answer), record);
   const Json* metadata = find_object(row, "metadata");
   if (metadata) parsed.tenant = id_text(find_any(*metadata, {"user_api_key_team_id", "user_api_key_org_id"}));
   if (parsed.tenant.empty()) parsed.tenant = id_text(find(row, "end_user"));

@@ -14,6 +14,7 @@
 #include "data/record_line.h"
 #include "data/record_reader.h"
 #include "data/redact.h"
+#include "data/row_json.h"
 #include "data/row_parser.h"
 #include "data/row_spool.h"
 #include "data/selection.h"
@@ -226,7 +227,12 @@ class Ingest {
     IngestReport& report = result_.report;
     if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars) return reject(place, {"too_short", std::to_string(n) + " characters"});
     RedactionCounts redactions;
-    if (options_.redact) redact_record(record, redactions);
+    try {
+      if (options_.redact) redact_record(record, redactions);
+    } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kData) throw;
+      return reject(place, {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxToolBytes) + " bytes after redaction, or no JSON"});
+    }
     collapse_content(record, collapsed_);
     if (const auto verdict = duplicates_->look_up(record, collapsed_); verdict != Duplicates::Verdict::kNew) {
       ++(verdict == Duplicates::Verdict::kEqual ? report.duplicates : report.near_duplicates);

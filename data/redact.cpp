@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <utility>
 
 #include "base/sha256.h"
+#include "data/row_json.h"
 
 namespace specdec::data {
 
@@ -309,18 +311,51 @@ int64_t replace_finds(const Detector& detector, std::string& text) {
   return finds;
 }
 
-// Every string value of JSON that is kept as text; the keys are the program's.
-void redact_values(nlohmann::ordered_json& value, RedactionCounts& counts) {
-  if (value.is_string()) value = redact(value.get_ref<const std::string&>(), counts);
-  else if (value.is_structured())
-    for (auto& item : value) redact_values(item, counts);
+// Names stay different where they were: what holds a find becomes a digest, the same in every row.
+void redact_name(std::string& name) {
+  RedactionCounts finds;
+  redact(name, finds);
+  if (!finds.empty()) name = "redacted-" + sha256_hex(name).substr(0, 16);
 }
 
-void redact_json(std::string& json, RedactionCounts& counts) {
+// Every value of JSON that is kept as text, a number with a find as text then. Keys are the program's, but below "arguments" the
+// model wrote them; two that become the same are numbered.
+void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCounts& counts) {
+  if (value.is_string()) {
+    value = redact(value.get_ref<const std::string&>(), counts);
+  } else if (value.is_number()) {
+    const std::string digits = value.dump();
+    if (std::string text = redact(digits, counts); text != digits) value = std::move(text);
+  } else if (value.is_array()) {
+    for (auto& item : value) redact_values(item, with_keys, counts);
+  } else if (value.is_object()) {
+    auto made = nlohmann::ordered_json::object();
+    std::map<std::string, int> last_number;
+    for (auto& [name, item] : value.get_ref<nlohmann::ordered_json::object_t&>()) {
+      redact_values(item, with_keys || name == "arguments", counts);
+      const std::string key = with_keys ? redact(name, counts) : name;
+      std::string unique = key;
+      if (key != name)
+        while (made.contains(unique) || value.contains(unique)) unique = key + "_" + std::to_string(++last_number.try_emplace(key, 1).first->second);
+      made[unique] = std::move(item);
+    }
+    value = std::move(made);
+  }
+}
+
+void redact_json(std::string& json, const char* what, RedactionCounts& counts) {
   if (json.empty()) return;
-  auto value = parse_ordered_json(json, "tools");
-  redact_values(value, counts);
-  json = value.dump();
+  auto list = parse_ordered_json(json, what);
+  for (auto& item : list) {
+    std::string* id = item.is_object() && item.contains("id") && item["id"].is_string() ? &item["id"].get_ref<std::string&>() : nullptr;
+    std::string named = id ? std::exchange(*id, "") : "";
+    redact_values(item, false, counts);
+    redact_name(named);
+    if (id) item["id"] = std::move(named);
+  }
+  json = list.dump();
+  if (json.size() > kMaxToolBytes)
+    throw Error(ErrorKind::kData, std::string(what) + ": " + std::to_string(json.size()) + " bytes after redaction, the limit is " + std::to_string(kMaxToolBytes));
 }
 
 }  // namespace
@@ -338,16 +373,15 @@ std::string redact(std::string_view input, RedactionCounts& counts) {
 void redact_record(TrafficRecord& record, RedactionCounts& counts) {
   for (ChatMessage& m : record.messages) {
     m.content = redact(m.content, counts);
-    redact_json(m.tool_calls, counts);
+    m.name = redact(m.name, counts);
+    redact_name(m.tool_call_id);
+    redact_json(m.tool_calls, "tool_calls", counts);
   }
-  redact_json(record.tools, counts);
+  redact_json(record.tools, "tools", counts);
   for (std::string* field : {&record.prompt, &record.response, &record.text})
     if (!field->empty()) *field = redact(*field, counts);
-  for (std::string* name : {&record.id, &record.conversation}) {
-    RedactionCounts in_name;
-    redact(*name, in_name);
-    if (!in_name.empty()) *name = "redacted-" + sha256_hex(*name).substr(0, 16);
-  }
+  redact_name(record.id);
+  redact_name(record.conversation);
 }
 
 }  // namespace specdec::data

@@ -18,8 +18,9 @@ using RedactionCounts = std::map<std::string, int64_t>;  // "email" → finds
 // Linear in the length of the text (RE2). `text` must be valid UTF-8.
 std::string redact(std::string_view text, RedactionCounts& counts);
 
-// Content of every message and of prompt, response and text. An id or conversation that holds a find is replaced by its hash,
-// so that rows of one conversation stay together.
+// Content and name of every message, what its tool calls and the tools hold (values, numbers too; keys below "arguments"), prompt,
+// response and text. An id, of a conversation or a call, too, that holds a find is replaced by its hash, so that what belongs together
+// stays so. Throws Error(kData), without content, where tools or tool calls cannot be read or become longer than kMaxToolBytes.
 void redact_record(TrafficRecord& record, RedactionCounts& counts);
 
 }  // namespace specdec::data

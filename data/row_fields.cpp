@@ -30,15 +30,19 @@ std::string read_output_items(const Json& items, const std::string& where) {
 
 constexpr const char* kToolCalls = "unsupported_tool_calls";
 
-// [{…, "function": {"name": …}}] as JSON text, the arguments as JSON where their text is an object.
-std::string tool_list(const Json& value, const std::string& where) {
+// What the text holds; null for what is no text.
+nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
   if (value.is_array()) refuse(kToolCalls, where + ": in a row of more than 1 MiB");
-  if (!value.is_string()) refuse(kToolCalls, where + ": expected an array");
-  nlohmann::ordered_json list;
+  if (!value.is_string()) return nullptr;
   try {
-    list = parse_ordered_json(value.get_ref<const std::string&>(), where);
+    return parse_ordered_json(value.get_ref<const std::string&>(), where);
   } catch (const Error&) {  // its message would quote the row
   }
+  refuse(kToolCalls, where + ": expected a JSON array of at most 1 MiB with at most 4096 keys in an object");
+}
+
+// [{…, "function": {"name": …}}] as JSON text, the arguments as JSON where their text is an object.
+std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
     if (!item.is_object() || !item.contains("function") || !item["function"].is_object() || !item["function"].contains("name") || !item["function"]["name"].is_string())
@@ -46,12 +50,18 @@ std::string tool_list(const Json& value, const std::string& where) {
     auto& function = item["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     try {
-      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {size_t{1} << 20, kMaxRowDepth / 2});
+      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {kMaxToolBytes, kMaxRowDepth / 2});
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
     } catch (const Error&) {  // what the model wrote is no JSON: it stays text
     }
   }
   return list.empty() ? "" : list.dump();
+}
+
+// Numbers may be longer than in the log.
+std::string bounded(std::string list, const std::string& where) {
+  if (list.size() > kMaxToolBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
+  return list;
 }
 
 bool has_items(const Json* value) { return value && !value->empty() && !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]")); }
@@ -157,7 +167,10 @@ ChatMessage read_message(const Json& message, const std::string& where) {
   if (!role || !role->is_string()) refuse("bad_field", where + ": role is missing");
   if (has_items(find(message, "function_call"))) refuse(kToolCalls, where + ".function_call: expected tool_calls");
   ChatMessage read{canonical_role(role->get<std::string>(), where), read_content(find(message, sharegpt ? "value" : "content"), where)};
-  if (const Json* calls = find(message, "tool_calls"); has_items(calls)) read.tool_calls = tool_list(*calls, where + ".tool_calls");
+  if (const Json* calls = find(message, "tool_calls"); has_items(calls)) {
+    const std::string at = where + ".tool_calls";
+    read.tool_calls = bounded(tool_list(read_list(*calls, at), at), at);
+  }
   if (!read.tool_calls.empty() && read.role != "assistant") refuse(kToolCalls, where + ": tool_calls in a message that is not the assistant's");
   if (read.role == "tool") read.tool_call_id = id_text(find(message, "tool_call_id")), read.name = id_text(find(message, "name"));
   return read;
@@ -171,12 +184,13 @@ void append_messages(const Json& list, const std::string& where, std::vector<Cha
 std::string read_tools(const Json& request) {
   const Json* tools = find(request, "tools");
   if (!has_items(tools)) return "";
+  auto list = read_list(*tools, "tools");
+  std::string text;
   try {
-    return tool_list(*tools, "tools");
-  } catch (const Refusal&) {
-    if (tools->is_array()) throw;
-    return "";
+    text = tool_list(std::move(list), "tools");
+  } catch (const Refusal&) {  // another shape
   }
+  return bounded(std::move(text), "tools");
 }
 
 ChatMessage read_answer(const Json& answer, const std::string& where) {
@@ -219,6 +233,13 @@ void read_request(const Json& request, TrafficRecord& record) {
     append_messages(*list, "messages", record.messages);
   }
   if (!record.messages.empty()) record.tools = read_tools(request);
+}
+
+void read_parameters(const Json* packed, Json& request, TrafficRecord& record) {
+  const Json parameters = packed ? unpacked(*packed) : Json();
+  if (!parameters.is_object()) return;
+  record.sampling = read_sampling(parameters);
+  if (const Json* tools = find(parameters, "tools"); tools && !find(request, "tools")) request["tools"] = *tools;
 }
 
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record) {

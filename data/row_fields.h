@@ -51,6 +51,7 @@ void append_messages(const Json& list, const std::string& where, std::vector<Cha
 std::string read_content(const Json* content, const std::string& where);
 std::string canonical_role(const std::string& role, const std::string& where);
 // The tools that a request offers, in OpenAI's shape; "" for none and for other shapes, which no chat template renders.
+// Refuses unsupported_tool_calls for text that is no JSON and for more than parse_ordered_json takes.
 std::string read_tools(const Json& request);
 
 // The answer as gateways log it: a string, a message, a list of messages, a completion {choices: [{message | text}]}, or a response
@@ -61,6 +62,9 @@ std::string read_text_answer(const Json& answer, const std::string& where);
 
 // A request body in OpenAI's or Anthropic's shape (messages, prompt, input; system, instructions) into messages or prompt.
 void read_request(const Json& request, TrafficRecord& record);
+// What gateways log beside the messages of a request (nothing, an object or its text): sampling, and tools, which go into the request
+// that has none.
+void read_parameters(const Json* packed, Json& request, TrafficRecord& record);
 // Both halves of an exchange. The model's name and the time are taken from the answer, else from the request, where the record has none.
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record);
 

@@ -191,7 +191,6 @@ void parse_langfuse(const Json& row, const RowOptions& options, std::vector<Pars
   if (record.conversation.empty()) record.conversation = id_text(find_any(row, {"trace_id", "traceId"}));
   record.time = read_time(find_any(row, {"start_time", "startTime"}));
   record.writer = id_text(find_any(row, {"provided_model_name", "providedModelName", "model"}));
-  if (const Json parameters = or_null(find_any(row, {"model_parameters", "modelParameters"})); parameters.is_object()) record.sampling = read_sampling(parameters);
   const Json input = or_null(find(row, "input")), output = or_null(find(row, "output"));
   if (input.is_null()) refuse("bad_field", "input: missing");
   if (output.is_null() || (output.is_string() && is_blank(output.get_ref<const std::string&>()))) refuse("no_answer", "output");
@@ -200,6 +199,7 @@ void parse_langfuse(const Json& row, const RowOptions& options, std::vector<Pars
   else if (input.is_string()) request["prompt"] = input;
   else if (input.is_object()) request["messages"].push_back(input);
   else request["messages"] = input;
+  read_parameters(find_any(row, {"model_parameters", "modelParameters"}), request, record);
   read_exchange(request, output, record);
   parsed.tenant = id_text(find_any(row, {"user_id", "userId"}));
   const Json metadata = or_null(find(row, "metadata"));

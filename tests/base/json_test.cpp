@@ -49,6 +49,21 @@ TEST(Json, LimitsDepthAndSize) {
   EXPECT_NO_THROW(parse("[1]", {.max_bytes = 3}));
 }
 
+TEST(Json, InOrderIsBoundedMoreTightly) {
+  const auto parse_in_order = [](const std::string& text) { return parse_ordered_json(text, "test.json"); };
+  EXPECT_EQ(parse_in_order(R"({"z":{"b":1,"a":2},"c":3})").dump(), R"({"z":{"b":1,"a":2},"c":3})");
+  const auto keys = [](int n) {
+    std::string text = "[{\"\":0";
+    for (int i = 1; i < n; ++i) text += ",\"" + std::to_string(i) + "\":0";
+    return text + "}]";
+  };
+  EXPECT_NO_THROW(parse_in_order(keys(4096)));
+  expect_error(ErrorKind::kData, {"test.json", "more than 4096 keys"}, [&] { parse_in_order(keys(4097)); });
+  EXPECT_NO_THROW(parse(keys(4097)));
+  EXPECT_NO_THROW(parse_in_order("\"" + std::string((1 << 20) - 2, 'x') + "\""));
+  expect_error(ErrorKind::kData, {"the limit is 1048576"}, [&] { parse_in_order("\"" + std::string(1 << 20, 'x') + "\""); });
+}
+
 TEST(Json, ReadsRegularFilesOnly) {
   const testing::Scratch dir;
   testing::put(dir / "ok.json", "{\"a\": 1}");

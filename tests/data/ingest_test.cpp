@@ -192,6 +192,19 @@ TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
   EXPECT_EQ(all[4].conversation, "s");
 }
 
+TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
+  std::string arguments = "\"";
+  while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // one byte shorter than what replaces it
+  const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
+  const auto row = [](const Json& list) { return Json{{"messages", {{{"role", "user"}, {"content", "u"}}, {{"role", "assistant"}, {"content", "a"}, {"tool_calls", list.dump()}}}}}.dump() + "\n"; };
+  IngestOptions o = options("long.jsonl", row(calls) + row(Json::parse(R"([{"function":{"name":"f","arguments":"a@b.de"}}])")));
+  o.target.clear();
+  o.records = true;
+  o.redact = true;
+  EXPECT_EQ(ingest(o, {}).report.accepted, 1);
+  EXPECT_EQ(rejects(), std::vector<std::string>{"1:unsupported_tool_calls"});
+}
+
 TEST_F(IngestTest, MaxLengthCutsAndCounts) {
   IngestOptions o = options("cut.jsonl", R"({"text":"0123456789"})" "\n" R"({"text":"01"})" "\n" R"({"prompt":"0123456789","completion":"gone"})" "\n");
   o.max_length = 6;

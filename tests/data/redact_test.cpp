@@ -184,5 +184,26 @@ TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
   EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
 }
 
+TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
+  TrafficRecord r;
+  const std::string id = "call_jane@example.com";
+  r.messages = {{"user", "u"},
+                {"assistant", "", R"([{"id":")" + id + R"(","function":{"name":"pay","arguments":{"jane@example.com":{"c@d.org":4111111111111111},"a@b.de":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])"},
+                {"tool", "r", "", id, "ask jane@example.com"}};
+  RedactionCounts counts;
+  redact_record(r, counts);
+  const std::string same = r.messages[2].tool_call_id;
+  EXPECT_TRUE(same.starts_with("redacted-")) << same;  // a call and its answer stay together
+  EXPECT_EQ(r.messages[1].tool_calls, R"([{"id":")" + same + R"(","function":{"name":"pay","arguments":{"[EMAIL]":{"[EMAIL]":"[CARD]"},"[EMAIL]_2":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
+  EXPECT_EQ(r.messages[2].name, "ask [EMAIL]");
+  EXPECT_EQ(counts, (RedactionCounts{{"email", 4}, {"card", 1}}));
+  // Keys elsewhere are the program's.
+  TrafficRecord tools;
+  tools.messages = {{"user", "u"}, {"assistant", "a"}};
+  tools.tools = R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":4111111111111111}}}}}])";
+  redact_record(tools, counts);
+  EXPECT_EQ(tools.tools, R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":"[CARD]"}}}}}])");
+}
+
 }  // namespace
 }  // namespace specdec::data

@@ -90,6 +90,46 @@ TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
   EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})").tools, "");  // no template renders that
 }
 
+TEST(RowParser, ToolCallsAndToolsAreBounded) {
+  const auto keys = [](int n) {
+    std::string text = "{";
+    for (int i = 0; i < n; ++i) text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":1";
+    return text + "}";
+  };
+  const auto list = [](const std::string& arguments) { return R"([{"function":{"name":"f","arguments":)" + arguments + "}}]"; };
+  const auto row = [](const std::string& calls, const std::string& tools) {
+    return R"({"tools":)" + tools + R"(,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a","tool_calls":)" + calls + "}]}";
+  };
+  const std::string fine = list(keys(4096)), many = list(keys(4097)), text = list(Json(keys(4097)).dump());
+  EXPECT_EQ(rejected(row(fine, fine)), "accepted");
+  EXPECT_EQ(rejected(row(many, fine)), "unsupported_tool_calls");
+  EXPECT_EQ(rejected(row(fine, many)), "unsupported_tool_calls");
+  EXPECT_EQ(parsed(row(text, "[]")).messages[1].tool_calls, text);  // no JSON that is taken apart
+  // Lists in strings may be longer than rows that are read fast; numbers grow when they are written again.
+  const std::string large = Json(list("\"" + std::string(size_t{1} << 20, 'x') + "\"")).dump();
+  EXPECT_EQ(rejected(row(large, "[]")), "unsupported_tool_calls");
+  EXPECT_EQ(rejected(row(fine, large)), "unsupported_tool_calls");
+  std::string numbers = "[1e14";
+  for (int i = 0; i < 100'000; ++i) numbers += ",1e14";
+  EXPECT_EQ(rejected(row(list(numbers + "]"), "[]")), "unsupported_tool_calls");
+}
+
+TEST(RowParser, ToolsBesideTheParametersOfGateways) {
+  const std::string tools = R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])";
+  const std::string messages = R"([{"role":"user","content":"u"}])", answer = R"({"role":"assistant","content":"a"})";
+  const auto of = [&](const std::string& format, const std::string& parameters) {
+    return parsed(format == "litellm" ? R"({"call_type":"acompletion","model_parameters":)" + parameters + ",\"messages\":" + messages + ",\"response\":" + answer + "}"
+                                      : R"({"type":"GENERATION","traceId":"t",")" + format + "\":" + parameters + ",\"input\":" + messages + ",\"output\":" + answer + "}").tools;
+  };
+  for (const char* format : {"litellm", "modelParameters", "model_parameters"}) {
+    EXPECT_EQ(of(format, "{\"tools\":" + tools + "}"), tools) << format;
+    EXPECT_EQ(of(format, Json("{\"tools\":" + tools + "}").dump()), tools) << format;
+    EXPECT_EQ(of(format, "{\"temperature\":1}"), "") << format;
+  }
+  // Those of the request itself win.
+  EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{"tools":[{"function":{"name":"g"}}]},"messages":{"tools":)" + tools + ",\"messages\":" + messages + "},\"response\":" + answer + "}").tools, tools);
+}
+
 TEST(RowParser, PromptFamilies) {
   for (const char* row : {R"({"prompt":"p","completion":"c"})", R"({"prompt":"p","response":"c"})"}) {
     const TrafficRecord r = parsed(row);
