@@ -35,7 +35,8 @@ void confine(const ChildLimits& limits, uint64_t space) {
   bound(RLIMIT_AS, space + limits.memory_bytes);
   bound(RLIMIT_CORE, 0);
   if (limits.cpu_seconds) bound(RLIMIT_CPU, static_cast<uint64_t>(limits.cpu_seconds));
-  for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGTERM, SIGINT, SIGPIPE}) std::signal(number, SIG_DFL);
+  for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGPIPE}) std::signal(number, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);  // a terminal sends them to both: the owner decides
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_UNBLOCK, &all, nullptr);
@@ -85,6 +86,7 @@ size_t ConfinedChild::read(std::span<char> out) {
       continue;
     }
     if (got < 0) throw Error(ErrorKind::kIo, std::string("pipe: ") + std::strerror(errno));
+    if (got == 0 && stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
     if (got == 0) break;
     n += static_cast<size_t>(got);
   }

@@ -1,5 +1,7 @@
 #include "base/confined_child.h"
 
+#include <unistd.h>
+
 #include <csignal>
 #include <string>
 #include <vector>
@@ -7,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/progress.h"
 
 namespace specdec {
 namespace {
@@ -42,6 +45,30 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
 TEST(ConfinedChild, IsKilledWithItsOwner) {
   { const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); }); }  // more than a pipe holds
   EXPECT_EQ(raise(0), 0);  // here at all: the destructor did not wait for it
+}
+
+// Ctrl-C goes to all processes of a terminal: what the child is asked to do is its owner's decision.
+TEST(ConfinedChild, LeavesSignalsOfTheTerminalToItsOwner) {
+  ConfinedChild child({}, [](int pipe) {
+    raise(SIGINT);
+    raise(SIGTERM);
+    write_pipe(pipe, std::string_view("alive"));
+  });
+  EXPECT_EQ(read_all(child), "alive");
+}
+
+TEST(ConfinedChild, AnEndAfterAStopRequestIsTheStop) {
+  const auto stopped = [] {
+    ConfinedChild child({}, [](int pipe) { write_pipe(pipe, std::string_view("half")); });
+    request_stop();
+    try {
+      read_all(child);
+    } catch (const Error& e) {
+      _exit(e.kind() == ErrorKind::kNetwork ? 0 : 1);
+    }
+    _exit(2);
+  };
+  EXPECT_EXIT(stopped(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace
