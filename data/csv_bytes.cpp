@@ -12,6 +12,8 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10, kMaxHeaderBytes = 64 << 10;
+// Names stand in every line, so that lines may be much longer than rows: no more are made of a block before these are read.
+constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
  public:
@@ -22,7 +24,8 @@ class CsvBytes final : public ByteSource {
       lines_.clear();
       given_ = 0;
       if (ended_) return 0;
-      next_block();
+      if (at_ == text_end_ && !last_block_) next_block();
+      take_block();
     }
     const size_t n = std::min(out.size(), lines_.size() - given_);
     std::memcpy(out.data(), lines_.data() + given_, n);
@@ -44,16 +47,22 @@ class CsvBytes final : public ByteSource {
       n += got;
       if (got == 0) break;
     }
-    const std::string_view text(block_.data(), n);
     const bool at_start = record_ == 0 && field_ == 0 && names_[0].empty();
-    for (size_t i = at_start && text.starts_with("\xEF\xBB\xBF") ? 3 : 0; i < n;) {
-      size_t end = i;
-      while (open_ && end < n && is_plain(text[end])) ++end;
-      if (end > i) lines_.append(text.substr(i, end - i));
+    at_ = at_start && std::string_view(block_.data(), n).starts_with("\xEF\xBB\xBF") ? 3 : 0;
+    text_end_ = n;
+    last_block_ = n < 3;
+  }
+
+  void take_block() {
+    const std::string_view text(block_.data(), text_end_);
+    while (at_ < text_end_ && lines_.size() < kMaxWaitingBytes) {
+      size_t end = at_;
+      while (open_ && end < text_end_ && is_plain(text[end])) ++end;
+      if (end > at_) lines_.append(text.substr(at_, end - at_));
       else take(text[end++]);
-      i = end;
+      at_ = end;
     }
-    ended_ = n < 3;
+    ended_ = last_block_ && at_ == text_end_;
     if (!ended_) return;
     if (state_ == State::kQuoted) broken("it ends inside a quoted field");
     if (state_ != State::kStart || field_ > 0) end_record();
@@ -160,6 +169,8 @@ class CsvBytes final : public ByteSource {
   std::string name_;
   std::unique_ptr<ByteSource> text_;
   std::vector<char> block_;
+  size_t at_ = 0, text_end_ = 0;           // in block_
+  bool last_block_ = false;
   std::vector<std::string> names_, keys_;  // keys_: {"name": and ,"name":
   size_t header_bytes_ = 0;
   State state_ = State::kStart;

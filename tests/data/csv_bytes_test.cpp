@@ -1,5 +1,7 @@
 #include "data/csv_bytes.h"
 
+#include <sys/resource.h>
+
 #include "base/philox.h"
 #include "base/sha256.h"
 #include "data/record_reader.h"
@@ -63,9 +65,9 @@ TEST(CsvBytes, GiveTheRecordsOfTheSameRowsAsJson) {
 TEST(CsvBytes, ComesBackAsWritten) {
   const Scratch s;
   PhiloxStream random(7, 0);
-  for (int round = 0; round < 200; ++round) {
+  for (int round = 0; round < 12; ++round) {
     std::string csv = "k0,k1,k2\n", expected;
-    for (int r = 0; r < 20; ++r) {
+    for (int r = 0; r < 8000; ++r) {  // three blocks
       Json row = Json::object();
       for (int f = 0; f < 3; ++f) {
         std::string value, quoted;
@@ -76,11 +78,32 @@ TEST(CsvBytes, ComesBackAsWritten) {
       }
       expected += row.dump() + "\n";
     }
+    ASSERT_GT(csv.size(), size_t{2 * 65536});
     std::string found;
     std::istringstream in(lines_of(s.write("a.csv", csv), 1 + random.below(300)));
     for (std::string line; std::getline(in, line);) found += Json::parse(line).dump() + "\n";
     ASSERT_EQ(found, expected);
   }
+}
+
+TEST(CsvBytes, ALongNameBeforeManyShortRowsTakesNoMemory) {
+  const Scratch s;
+  constexpr int kRows = 4'000;
+  std::string csv = std::string(60'000, 'n') + "\n";
+  for (int r = 0; r < kRows; ++r) csv += "1\n";
+  const auto bytes = open_bytes(s.write("a.csv", csv).string());
+  const auto peak_kib = [] {
+    rusage used{};
+    getrusage(RUSAGE_SELF, &used);
+    return used.ru_maxrss;
+  };
+  const long before = peak_kib();
+  std::string block(1 << 16, '\0');
+  size_t lines = 0, all = 0;
+  for (size_t n; (n = bytes->read(block)) > 0; all += n) lines += static_cast<size_t>(std::count(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(n), '\n'));
+  EXPECT_EQ(lines, static_cast<size_t>(kRows));
+  EXPECT_EQ(all, kRows * (60'000 + std::string("{\"\":\"1\"}\n").size()));
+  EXPECT_LT(peak_kib() - before, 64 << 10);
 }
 
 }  // namespace
