@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -34,11 +35,19 @@ struct Exchange {
   const HttpRequest& request;
   HttpReply reply;
   std::exception_ptr failure;
-  size_t streamed = 0;
   bool foreign = false;          // the host was named by a redirect
   bool* own_is_private;          // an address of the first host was private: then so may be those it sends us to
   bool refused_private = false;
 };
+
+// Where the body of a reply begins in what was asked for.
+uint64_t range_begin(const HttpReply& reply) {
+  const std::string range = reply.status == 206 ? reply.header("content-range") : "";
+  constexpr std::string_view kUnit = "bytes ";
+  uint64_t begin = 0;
+  if (range.starts_with(kUnit)) std::from_chars(range.data() + kUnit.size(), range.data() + range.size(), begin);
+  return begin;
+}
 
 size_t on_header(char* data, size_t size, size_t count, void* to) {
   auto& exchange = *static_cast<Exchange*>(to);
@@ -61,7 +70,8 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
     curl_easy_getinfo(exchange.curl, CURLINFO_RESPONSE_CODE, &exchange.reply.status);
     if (exchange.request.on_body && (exchange.reply.status == 200 || exchange.reply.status == 206)) {
       exchange.request.on_body(exchange.reply, bytes);
-      exchange.streamed += bytes.size();
+      if (exchange.reply.reached == 0) exchange.reply.reached = range_begin(exchange.reply);
+      exchange.reply.reached += bytes.size();
     } else if (exchange.reply.body.size() + bytes.size() <= exchange.request.max_body_bytes) {
       exchange.reply.body += bytes;
     } else {
@@ -180,7 +190,7 @@ HttpClient::HttpClient(HttpClient&&) noexcept = default;
 HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
   CURL* curl = impl_->curl;
   curl_easy_reset(curl);
-  Exchange exchange{curl, request, {}, {}, 0, foreign, &impl_->own_is_private, false};
+  Exchange exchange{curl, request, {}, {}, foreign, &impl_->own_is_private, false};
   std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
   const auto add = [&headers](const std::string& line) {
     curl_slist* list = curl_slist_append(headers.get(), line.c_str());
@@ -240,7 +250,6 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
     throw Error(ErrorKind::kNetwork, request.url + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
   if (code != CURLE_OK) reply.problem = *reason ? reason : curl_easy_strerror(code);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
-  if (exchange.streamed >= kProgressBytes) reply.attempts = 0;
   return reply;
 }
 
@@ -262,10 +271,12 @@ HttpReply HttpClient::once(const HttpRequest& request) {
 
 HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backoff& backoff) {
   double delay = backoff.first_delay_s;
+  uint64_t furthest = 0;
   for (int attempt = 1;; ++attempt) {
     stop_check();
     HttpReply reply = once(make());
-    if (reply.attempts == 0) {  // it brought a good part: a long download may break often
+    if (reply.reached >= furthest + kProgressBytes) {  // a long download may break often; what came before is no progress
+      furthest = reply.reached;
       attempt = 1;
       delay = backoff.first_delay_s;
     }

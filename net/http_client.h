@@ -14,7 +14,7 @@ namespace specdec::net {
 
 // Tried again: 429, 500, 502, 503, 504 and broken connections. The wait doubles; Retry-After (seconds) wins, capped at 300.
 struct Backoff {
-  int max_attempts = 8;               // an attempt that brought 1 MiB of a body starts the count anew
+  int max_attempts = 8;               // an attempt that came 1 MiB further in a body starts the count anew
   double first_delay_s = 0.5, max_delay_s = 60;
   std::function<void(double seconds)> sleep;      // empty: really sleeps, in slices that end on a stop request
 };
@@ -25,6 +25,7 @@ struct HttpReply {
   std::map<std::string, std::string> headers;     // of the last response, names in lower case
   double retry_after_s = -1;          // -1 = none
   int attempts = 1;
+  uint64_t reached = 0;               // where in the body, from Content-Range on, the bytes given to on_body ended
 
   std::string header(const std::string& name) const;  // "" = absent
 };

@@ -59,7 +59,7 @@ TEST(HttpClient, RedirectsThatAreRefused) {
 TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
   const std::string whole(32 << 20, 'x');
   size_t begin = 0, calls = 0;
-  ToyServer server([&](const ToyRequest&) -> ToyReply { return {206, whole.substr(begin), "", false, ++calls < 4}; });
+  ToyServer server([&](const ToyRequest&) -> ToyReply { return {206, whole.substr(begin), "Content-Range: bytes " + std::to_string(begin) + "-/*\r\n", false, ++calls < 4}; });
   Backoff twice;
   twice.max_attempts = 2;
   twice.sleep = [](double) {};
@@ -80,6 +80,27 @@ TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
   calls = 0;
   EXPECT_NE(client.send([&] { return get(server.url()); }, twice).problem, "");
   EXPECT_EQ(calls, 2u);
+}
+
+TEST(HttpClient, BytesThatCameBeforeAreNoProgress) {
+  const std::string whole(8 << 20, 'x');
+  for (const int status : {200, 206}) {
+    ToyServer server([&](const ToyRequest&) -> ToyReply { return {status, whole, status == 206 ? "Content-Range: bytes 0-8388607/8388608\r\n" : "", false, true}; });
+    Backoff backoff;
+    backoff.max_attempts = 3;
+    int waits = 0;
+    backoff.sleep = [&](double) {
+      if (++waits > 20) throw Error(ErrorKind::kInternal, "without end");
+    };
+    const HttpReply reply = HttpClient().send([&] {
+      HttpRequest r = get(server.url());
+      r.on_body = [](const HttpReply&, std::string_view) {};
+      return r;
+    }, backoff);
+    EXPECT_NE(reply.problem, "");
+    EXPECT_EQ(reply.attempts, 3);
+    EXPECT_EQ(waits, 2);
+  }
 }
 
 TEST(HttpClient, WhatTakesTheBodyMayRefuseIt) {

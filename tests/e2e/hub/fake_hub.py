@@ -170,6 +170,7 @@ class FakeHub:
             body += b"x" * self.extra
             if self.cut:
                 to.close_connection = True
+                headers["Retry-After"] = "1"  # seconds: not the doubling wait
                 return self._reply(to, status, headers, body[: self.cut.pop(0)], len(body))
             time.sleep(self.pause)
             if self.stall:
