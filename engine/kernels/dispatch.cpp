@@ -63,6 +63,11 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
+  if (weight.scalar_type() == at::kChar) {
+    const at::Tensor wide = dequantise_int8(weight, x.size(-1)), wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
+    const at::Tensor result = linear(x.to(at::kFloat), wide, wide_bias).to(x.scalar_type());
+    return out.defined() ? out.copy_(result) : result;
+  }
   const bool few = x.numel() <= cpu::kMaxRows * x.size(-1);
   if (!few || choose({&x, &weight, &bias}) != Variant::kCpu) return ref::linear(x, weight, bias, out);
   auto shape = x.sizes().vec();

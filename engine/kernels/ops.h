@@ -22,6 +22,7 @@ struct NormOptions {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out = {});
 
 // x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. Up to 16 rows on a CPU: each row as if it were alone, bit for bit.
+// `weight` may be int8 (quantise_int8): it is dequantised as a whole first, so steps of decoding do not come here.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}, const at::Tensor& out = {});
 
 // Turns the pairs (d, d + R/2) of the first R values of each head by the position's angles. x [..., S, H, D]; cos, sin [..., S, R/2]
@@ -43,6 +44,11 @@ at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tens
 at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out = {});  // gelu(gate) · up, gelu's tanh form
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out = {});                    // cap · tanh(x / cap)
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out = {});
+
+// Matrices as int8 with scales, on a CPU: fp32 or bf16 [N, K] -> [N, int8_row_bytes(K)] kChar, whose bytes only kernels/cpu/cpu.h explains, and
+// back as fp32. Symmetric, within half a scale of each weight: 1/254 of the largest of its group.
+at::Tensor quantise_int8(const at::Tensor& matrix);
+at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k);
 
 bool reference_forced();
 void force_reference(bool on);  // overrides the environment; for parity tests and benches, not while a pass runs

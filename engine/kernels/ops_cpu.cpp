@@ -121,6 +121,16 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
+// f(begin, end) over blocks of the outputs of an int8 matrix, on several threads.
+template <class F>
+void over_outputs(int64_t n, int64_t k, const F& f) {
+  const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);
+  run_team(static_cast<int>(threads), [&](const Member& member) {
+    const auto [begin, end] = member.part(n, kInt8Outputs);
+    f(begin, end);
+  });
+}
+
 template <class Kernel>
 void gated(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out, const Kernel& kernel) {
   const at::Tensor g = wide(gate), u = wide(up), buffer = result_buffer(out);
@@ -136,3 +146,26 @@ void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& ou
 void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { gated(gate, up, out, kernels<float>().gelu_tanh_mul); }
 
 }  // namespace specdec::kernels::cpu
+
+namespace specdec::kernels {
+
+at::Tensor quantise_int8(const at::Tensor& matrix) {
+  const at::Tensor from = matrix.to(at::kFloat).contiguous();
+  const int64_t n = from.size(0), k = from.size(1);
+  const at::Tensor out = at::empty({n, cpu::int8_row_bytes(k)}, at::kChar);
+  cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
+    cpu::quantise(from.const_data_ptr<float>(), k, n, begin, end, static_cast<cpu::Int8*>(out.data_ptr()));
+  });
+  return out;
+}
+
+at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k) {
+  const int64_t n = quantised.size(0);
+  const at::Tensor out = at::empty({n, k}, at::kFloat);
+  cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
+    cpu::dequantise(static_cast<const cpu::Int8*>(quantised.const_data_ptr()), k, n, begin, end, out.data_ptr<float>());
+  });
+  return out;
+}
+
+}  // namespace specdec::kernels

@@ -102,7 +102,10 @@ at::Tensor embed(const Decoder& decoder, const at::Tensor& ids) {
 at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
   const std::vector<int32_t>& kept = decoder.config.draft_vocab;
   at::Tensor rows = decoder.weights.lm_head;
-  if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
+  if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) {
+    if (rows.scalar_type() == at::kChar) rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(x.scalar_type());
+    rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
+  }
   const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), rows);
   return decoder.config.final_soft_cap != 0 ? ops::soft_cap(logits, decoder.config.final_soft_cap) : logits;
 }

@@ -38,7 +38,7 @@ struct SequencePart {
   std::vector<int64_t> positions = {};
 };
 // Returns fp32 logits [Σ num_logits, V] on the decoder's device, parts in order; -inf outside of config.draft_vocab. Caches are committed. Never with gradients.
-// fp32 and bf16 on a CPU run on engine/kernels/cpu: the logits of a row are the same bits whatever rows, parts and threads it
+// fp32, bf16 and int8 on a CPU run on engine/kernels/cpu: the logits of a row are the same bits whatever rows, parts and threads it
 // shares the pass with, and whether its context came token by token or at once. Throws Error(kData) for a token id outside the
 // vocabulary, Error(kInternal) for inconsistent parts (no tokens, more logits than tokens, shape of mask or positions).
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer = {});

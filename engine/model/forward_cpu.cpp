@@ -172,13 +172,18 @@ class Pass {
   // Speeds of one core, roughly: 20 GB/s of weights, 40 products a nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
-    const double nanoseconds = layer / 5 * std::max(static_cast<double>(sizeof(T)) / 20, static_cast<double>(count_) / 40);
+    const double nanoseconds = layer / 5 * std::max(static_cast<double>(c10::elementSize(decoder_.weights.lm_head.scalar_type())) / 20, static_cast<double>(count_) / 40);
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
   void product(const float* x, int64_t k, int64_t rows, const at::Tensor& w, const at::Tensor& bias, std::pair<int64_t, int64_t> columns, float* out,
                int64_t width, bool add) const {
-    kernels_.linear({x, k, rows, data(w), k, columns.first, columns.second, data(bias), out, width, add});
+    if (w.scalar_type() == at::kChar) {
+      const auto* values = static_cast<const cpu::Int8*>(w.const_data_ptr());
+      kernels_.linear_int8({x, k, rows, values, k, columns.first, columns.second, data(bias), out, width, add, w.size(0)});
+    } else {
+      kernels_.linear({x, k, rows, data(w), k, columns.first, columns.second, data(bias), out, width, add});
+    }
   }
 
   void normalise(const float* row, const at::Tensor& weight, int64_t n, float* out) const {
@@ -437,7 +442,9 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
   const at::Tensor& embed = decoder.weights.embed;
   const auto dtype = embed.scalar_type();
   if (kernels::reference_forced() || !embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
-  const auto plain = [&](const at::Tensor& tensor) { return !tensor.defined() || (tensor.is_contiguous() && tensor.scalar_type() == dtype); };
+  const auto plain = [&](const at::Tensor& tensor) {
+    return !tensor.defined() || (tensor.is_contiguous() && (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar));
+  };
   for (const LayerWeights& w : decoder.weights.layers) {
     for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm, &w.mlp_norm, &w.mlp_out_norm, &w.gate,
                                      &w.up, &w.down, &w.router}) {

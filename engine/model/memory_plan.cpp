@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
 #include "engine/model/kv_cache.h"
 #include "engine/model/weights.h"
@@ -62,7 +63,8 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
 }  // namespace
 
 std::string MemoryPlan::text() const {
-  return "target " + human(target_bytes) + " + draft " + human(draft_bytes) + " + caches " + human(cache_bytes) + " + workspace " +
+  const auto weights = [](int64_t bytes, bool int8) { return human(bytes) + (int8 ? " int8" : ""); };
+  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) + " + caches " + human(cache_bytes) + " + workspace " +
          human(workspace_bytes) + " = " + human(total()) + " of " + human(available_bytes) + " available";
 }
 
@@ -73,17 +75,29 @@ int64_t num_parameters(const DecoderConfig& config) {
   return total;
 }
 
+int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
+  DecoderWeights none;
+  const auto wide = static_cast<int64_t>(c10::elementSize(side_dtype(dtype, config)));
+  const auto int8 = [](const std::vector<int64_t>& shape) { return shape[0] * kernels::cpu::int8_row_bytes(shape[1]); };
+  int64_t total = 0;
+  for (const Parameter& p : list_parameters(none, config))
+    total += dtype == at::kChar && p.in_products ? int8(p.shape) : wide * c10::multiply_integers(p.shape);
+  return total + (dtype == at::kChar && config.tie_embeddings ? int8({config.vocab_size, config.hidden_size}) : 0);
+}
+
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
                        int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
   MemoryPlan plan;
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights) {
-    weights = num_parameters(config) * static_cast<int64_t>(c10::elementSize(dtype));
-    plan.cache_bytes += sequences * tokens_per_sequence * KvCache::bytes_per_token(config, dtype);
+    weights = weight_bytes(config, dtype);
+    plan.cache_bytes += sequences * tokens_per_sequence * KvCache::bytes_per_token(config, side_dtype(dtype, config));
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, sequences * kLogitRows), sequences * kLogitRows);
   };
   add(target, target_dtype, plan.target_bytes);
   if (draft) add(*draft, draft_dtype, plan.draft_bytes);
+  plan.target_int8 = target_dtype == at::kChar;
+  plan.draft_int8 = draft && draft_dtype == at::kChar;
   plan.available_bytes = available_bytes(device);
   return plan;
 }

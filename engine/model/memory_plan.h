@@ -11,10 +11,12 @@ namespace specdec::model {
 struct MemoryPlan {
   int64_t target_bytes = 0, draft_bytes = 0, cache_bytes = 0, workspace_bytes = 0, available_bytes = 0;
   int64_t total() const { return target_bytes + draft_bytes + cache_bytes + workspace_bytes; }
-  std::string text() const;  // "target 1.0 MiB + draft 0.5 MiB + caches … = … of … available"
+  bool target_int8 = false, draft_int8 = false;
+  std::string text() const;  // "target 1.0 MiB + draft 0.5 MiB int8 + caches … = … of … available"
 };
 int64_t num_parameters(const DecoderConfig& config);
-// sequences × tokens of cache in both models. `draft` may be null.
+int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);  // kChar: int8 with its scales, and what stays wide
+// The dtypes are load_decoder()'s. sequences × tokens of cache in both models. `draft` may be null.
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
                        int64_t sequences, int64_t tokens_per_sequence, at::Device device);
 void check_memory(const MemoryPlan& plan);  // throws Error(kDevice) saying what does not fit and what to do

@@ -10,12 +10,12 @@ class ParameterList {
  public:
   std::vector<Parameter> all;
 
-  void add(const std::string& name, at::Tensor& tensor, std::vector<int64_t> shape) {
+  void add(const std::string& name, at::Tensor& tensor, std::vector<int64_t> shape, bool in_products = false) {
     const int64_t rows = shape[0];
-    all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows});
+    all.push_back({name + ".weight", &tensor, std::move(shape), name + ".weight", 0, rows, in_products});
   }
   void linear(const std::string& name, at::Tensor& weight, at::Tensor& bias, bool biased, int64_t out, int64_t in) {
-    add(name, weight, {out, in});
+    add(name, weight, {out, in}, true);
     if (biased) all.push_back({name + ".bias", &bias, {out}, name + ".bias", 0, out});
   }
   // The matrices from the `first` on are parts of one, in this order.
@@ -54,9 +54,9 @@ void add_feed_forward(ParameterList& list, const std::string& layer, const Decod
     w.experts.resize(static_cast<size_t>(config.num_experts));
     for (size_t k = 0; k < w.experts.size(); ++k) {
       const std::string expert = layer + names.experts + "." + std::to_string(k) + ".";
-      list.add(expert + names.gate, w.experts[k].gate, {x, e});
-      list.add(expert + names.up, w.experts[k].up, {x, e});
-      list.add(expert + names.down, w.experts[k].down, {e, x});
+      list.add(expert + names.gate, w.experts[k].gate, {x, e}, true);
+      list.add(expert + names.up, w.experts[k].up, {x, e}, true);
+      list.add(expert + names.down, w.experts[k].down, {e, x}, true);
     }
     return;
   }
@@ -89,7 +89,7 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     if (flags.mlp_out_norm) list.add(layer + "post_feedforward_layernorm", w.mlp_out_norm, {e});
   }
   list.add("model.norm", weights.norm, {e});
-  if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e});
+  if (!config.tie_embeddings) list.add("lm_head", weights.lm_head, {v, e}, true);
   return list.all;
 }
 

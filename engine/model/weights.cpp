@@ -12,7 +12,9 @@
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/safetensors.h"
+#include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
+#include "engine/kernels/ops.h"
 #include "engine/kernels/team.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/quantised.h"
@@ -69,15 +71,31 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
 // Fills every parameter with make(parameter), moved to the device; on the CPU all lie in one block, in the order of a pass.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
-  const std::vector<Parameter> parameters = list_parameters(decoder.weights, decoder.config);
+  const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
+  if (int8 && !device.is_cpu()) throw Error(ErrorKind::kUsage, "--dtype int8 decodes on a CPU, found the device " + device.str() + ": use --device cpu, or --dtype bf16");
+  const at::ScalarType side = side_dtype(dtype, decoder.config);
+  DecoderWeights& weights = decoder.weights;
+  const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
   size_t bytes = 0;
-  for (const Parameter& p : parameters) bytes += TensorBlock::padded(static_cast<size_t>(c10::multiply_integers(p.shape)) * c10::elementSize(dtype));
+  const auto plan = [&](at::IntArrayRef shape, bool quantised) {
+    bytes += TensorBlock::padded(static_cast<size_t>(quantised ? shape[0] * kernels::cpu::int8_row_bytes(shape[1]) : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
+  };
+  for (const Parameter& p : parameters) plan(p.shape, int8 && p.in_products);
+  if (own_head) plan(parameters.front().shape, true);
   TensorBlock block(device.is_cpu() ? bytes : 0);
+  const auto take_int8 = [&](const at::Tensor& made) {
+    const at::Tensor quantised = kernels::quantise_int8(made);
+    return block.take(quantised.sizes(), at::kChar).copy_(quantised);
+  };
   for (const Parameter& p : parameters) {
     const at::Tensor made = make(p);
-    *p.tensor = device.is_cpu() ? block.take(p.shape, dtype).copy_(made) : made.to(dtype).to(device);
+    if (int8 && p.in_products) {
+      *p.tensor = take_int8(made);
+    } else {
+      *p.tensor = device.is_cpu() ? block.take(p.shape, side).copy_(made) : made.to(side).to(device);
+    }
   }
-  if (decoder.config.tie_embeddings) decoder.weights.lm_head = decoder.weights.embed;
+  if (decoder.config.tie_embeddings) weights.lm_head = own_head ? take_int8(weights.embed) : weights.embed;
 }
 
 }  // namespace
@@ -88,6 +106,8 @@ void DecoderWeights::visit(const DecoderConfig& config, const std::function<void
 
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype) {
   Decoder decoder{load_decoder_config(directory), {}};
+  // What is quantised comes from fp32: of a wider checkpoint nothing is rounded twice.
+  const at::ScalarType read_as = dtype == at::kChar ? at::kFloat : dtype;
   const SafetensorsDirectory files(directory);
   std::set<std::string> unread;
   bool narrowed = false;
@@ -102,10 +122,10 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
         shape[0] = p.stored_rows;
         stored = read_quantised(files, decoder.config.quantisation, p.stored, shape, unread);
         if (stored.defined()) {
-          stored = converted(stored, dtype, "tensor " + p.stored);
+          stored = converted(stored, read_as, "tensor " + p.stored);
         } else {
-          stored = read_tensor(files, p.stored, shape, dtype);
-          narrowed |= dtype != at::kFloat && files.entry(p.stored).dtype == "F32";
+          stored = read_tensor(files, p.stored, shape, read_as);
+          narrowed |= read_as != at::kFloat && files.entry(p.stored).dtype == "F32";
           unread.erase(p.stored);
         }
       }
@@ -117,14 +137,17 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
                                          " model as config.json describes it, the first is " + *unread.begin());
   });
   if (narrowed) log(LogLevel::kWarn, directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
-  decoder.config.dtype = dtype;
+  decoder.config.dtype = side_dtype(dtype, decoder.config);
   decoder.config.quantisation = {};
   return decoder;
 }
 
 void reduce_head(Decoder& decoder) {
   at::Tensor& head = decoder.weights.lm_head;
-  if (!decoder.config.draft_vocab.empty()) head = head.index_select(0, draft_vocab_index(decoder.config.draft_vocab, head.device()));
+  if (decoder.config.draft_vocab.empty()) return;
+  const at::Tensor index = draft_vocab_index(decoder.config.draft_vocab, head.device());
+  const bool int8 = head.scalar_type() == at::kChar;  // quantised again, rows keep their bits
+  head = int8 ? kernels::quantise_int8(kernels::dequantise_int8(head, decoder.config.hidden_size).index_select(0, index)) : head.index_select(0, index);
 }
 
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role) {
@@ -134,12 +157,26 @@ std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& di
   return std::make_shared<const Decoder>(std::move(decoder));
 }
 
+constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"int8", at::kChar}};
+
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config) {
   if (flag == "auto") return config.dtype;
-  if (flag == "fp32") return at::kFloat;
-  if (flag == "bf16") return at::kBFloat16;
-  if (flag == "fp16") return at::kHalf;
-  throw Error(ErrorKind::kUsage, "--dtype: expected auto, fp32, bf16 or fp16, found '" + flag + "'");
+  for (const auto& [word, dtype] : kDtypeFlags) {
+    if (flag == word) return dtype;
+  }
+  throw Error(ErrorKind::kUsage, "--dtype: expected auto, fp32, bf16, fp16 or int8, found '" + flag + "'");
+}
+
+std::string dtype_flag(at::ScalarType dtype) {
+  for (const auto& [word, known] : kDtypeFlags) {
+    if (dtype == known) return word;
+  }
+  throw Error(ErrorKind::kInternal, "dtype_flag: " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
+}
+
+at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config) {
+  if (dtype != at::kChar) return dtype;
+  return config.dtype == at::kBFloat16 ? at::kBFloat16 : at::kFloat;
 }
 
 at::Device resolve_device(const std::string& flag) {
@@ -158,7 +195,7 @@ at::Device resolve_device(const std::string& flag) {
 
 Decoder random_decoder(const DecoderConfig& config, uint64_t seed, at::Device device, at::ScalarType dtype) {
   Decoder decoder{config, {}};
-  decoder.config.dtype = dtype;
+  decoder.config.dtype = side_dtype(dtype, config);
   uint32_t stream = 0;
   fill(decoder, device, dtype, [&](const Parameter& p) {
     at::Tensor tensor = at::full(p.shape, p.name.ends_with("norm.weight") ? 1 - config.norm_offset : 0.0, at::kFloat);

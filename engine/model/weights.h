@@ -52,6 +52,7 @@ struct Parameter {
   std::vector<int64_t> shape;
   std::string stored;
   int64_t row = 0, stored_rows = 0;
+  bool in_products = false;  // a matrix that --dtype int8 quantises: neither the embedding nor a router
 };
 // In the order of visit(); parts of one stored tensor follow each other, from its first row to its last.
 std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderConfig& config);
@@ -63,14 +64,18 @@ struct Decoder {
 
 // Reads config.json and *.safetensors; quantised matrices are dequantised (quantised.h). Missing, left-over or wrongly shaped tensors are
 // Error(kModel). `dtype`: "auto" keeps the checkpoint's. Left-over means: unknown name (rotary inv_freq buffers and a tied lm_head.weight
-// are known and ignored).
+// are known and ignored). `dtype` kChar: the matrices of products as int8 (kernels::quantise_int8), lm_head with them even where it is tied,
+// all else and the caches in side_dtype(); for decoding on a CPU (Error(kUsage) elsewhere), such a decoder can be neither trained nor saved.
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Keeps only the head's rows that config.draft_vocab names: such a decoder can be neither trained nor saved.
 void reduce_head(Decoder& decoder);
 // load_decoder() for decoding: a draft with its head reduced. A target is all that its checkpoint is, whatever it proposes as a draft.
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role);
-at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16
+at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16 | int8 (kChar)
+std::string dtype_flag(at::ScalarType dtype);  // the word that resolve_dtype() reads
+// What a decoder of `dtype` has for embeddings, norms, biases and caches: itself, beside int8 bf16 where the checkpoint is bf16, else fp32.
+at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config);
 at::Device resolve_device(const std::string& flag);  // "auto" | "cpu" | "cuda[:i]"; Error(kDevice) when there is none
 
 // Normal(0, 0.02) for matrices, ones for norms; deterministic for a seed on every machine (Philox).

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -20,8 +21,20 @@ std::filesystem::path models() {
   return std::filesystem::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models";
 }
 
-std::shared_ptr<const model::Decoder> load(const std::string& name) {
-  return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, at::kFloat));
+std::shared_ptr<const model::Decoder> load(const std::string& name, at::ScalarType dtype = at::kFloat) {
+  return std::make_shared<const model::Decoder>(model::load_decoder(models() / name, at::kCPU, dtype));
+}
+
+// softmax rows over a text.
+at::Tensor distributions(CausalModel& model, const std::vector<int32_t>& text) {
+  LogitRows rows;
+  const SequenceId id = model.open();
+  model.extend(std::vector<Extension>{{id, text, static_cast<int64_t>(text.size())}}, rows);
+  model.close(id);
+  const auto vocab = static_cast<int64_t>(rows.row(0).size());
+  at::Tensor out = at::empty({static_cast<int64_t>(text.size()), vocab}, at::kFloat);
+  for (size_t i = 0; i < text.size(); ++i) std::copy(rows.row(i).begin(), rows.row(i).end(), out.data_ptr<float>() + static_cast<int64_t>(i) * vocab);
+  return out.softmax(-1);
 }
 
 struct RealModels : ::testing::Test {
@@ -77,6 +90,29 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   }
   CostModel costs;
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
+}
+
+// int8 weights are another model, near the one that they were made of: exact against itself, and a draft of about the same worth.
+TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
+  std::vector<int32_t> text = {1};
+  for (uint64_t seed = 1; seed <= 2; ++seed) {
+    const GenerateResult r = run(4, 1, seed, 250);
+    text.insert(text.end(), r.tokens.begin(), r.tokens.end());
+  }
+  const at::Tensor p = distributions(*target, text), q = distributions(*draft, text);
+  target = make_model_runner(load("stories260K", at::kChar));
+  draft = make_model_runner(load("llama2xs-279K", at::kChar));
+  const at::Tensor p8 = distributions(*target, text), q8 = distributions(*draft, text);
+  const auto overlap = [](const at::Tensor& a, const at::Tensor& b) { return at::minimum(a, b).sum(-1).mean().item<double>(); };
+  const double wide = overlap(p, q), int8 = overlap(p8, q8), kept = overlap(p, p8);
+  RecordProperty("overlap_fp32", std::to_string(wide));
+  RecordProperty("overlap_int8", std::to_string(int8));
+  RecordProperty("overlap_of_target_and_int8_target", std::to_string(kept));
+  EXPECT_NEAR(int8, wide, 0.01);
+  EXPECT_GT(kept, 0.98);
+  EXPECT_LT(kept, 0.9999);  // it was quantised
+  const GenerateResult plain = run(0, 0, 0, 200);
+  for (int k = 1; k <= 8; ++k) EXPECT_EQ(run(k, 0, 0, 200).tokens, plain.tokens) << "K=" << k;
 }
 
 TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {

@@ -1,6 +1,7 @@
-// Kernels on plain memory for few rows: fp32 activations, fp32 or bf16 weights and caches, fp32 sums. Torch-free.
+// Kernels on plain memory for few rows: fp32 activations, fp32, bf16 or int8 weights, fp32 or bf16 caches, fp32 sums. Torch-free.
 // Each output element is one sum in one fixed order that depends on its length only, never on how many rows or threads
-// there are: row r of 8 equals the row alone, bit for bit. Other instruction sets may round differently.
+// there are: row r of 8 equals the row alone, bit for bit. Other instruction sets may round differently, int8 products only
+// in the baseline, which has no fused multiply-add.
 // No function allocates, throws or starts threads. Pointers need only the alignment of their element type.
 #pragma once
 
@@ -12,17 +13,31 @@ struct Bf16 {
   uint16_t bits;
 };
 
+// int8 weights [n, k] with a scale for each output and each kInt8Group inputs, as one stream: for every kInt8Outputs outputs (the last
+// time fewer), for every group of inputs, the scales fp32 [outputs], then values [kInt8Group, outputs], zero beyond k.
+struct Int8 {
+  int8_t value;
+};
+inline constexpr int64_t kInt8Group = 64, kInt8Outputs = 32;
+static inline int64_t int8_groups(int64_t k) { return (k + kInt8Group - 1) / kInt8Group; }
+static inline int64_t int8_row_bytes(int64_t k) { return int8_groups(k) * (kInt8Group + 4); }  // n of them are the matrix
+// Symmetric: scale = max |w| / 127, rounded up to 16 bits, so that scale · value is exact in fp32 and, quantised again, the same; values
+// to nearest even. Outputs [begin, end) of w [n, k], row-major and finite; begin is a multiple of kInt8Outputs, end too or n.
+void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, Int8* out);
+void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end, float* out);
+
 // out[r, n] = Σ_k x[r, k] · w[n, k] + bias[n], for n in [n_begin, n_end); `add`: added to out instead of replacing it.
-template <class T>
+template <class T, class Bias = T>
 struct LinearCall {
   const float* x;        // [rows, k], row stride ldx
   int64_t ldx, rows;
-  const T* w;            // [n, k] row-major
+  const T* w;            // [n, k] row-major; of Int8 as above
   int64_t k, n_begin, n_end;
-  const T* bias;         // [n] or null
+  const Bias* bias;      // [n] or null
   float* out;            // [rows, n], row stride ldo
   int64_t ldo;
   bool add;
+  int64_t n = 0;         // all outputs of w, for Int8 only
 };
 
 // What one query position sees of its context: the slots [0, prefix), then the listed ones, in that order; of these the ones from
@@ -83,6 +98,7 @@ template <class T>
 struct Kernels {
   const char* name;  // instruction set
   void (*linear)(const LinearCall<T>& call);
+  void (*linear_int8)(const LinearCall<Int8, T>& call);
   void (*attention)(const AttentionCall<T>& call);
   void (*rms_norm)(const float* x, const T* weight, float eps, float offset, int64_t n, float* out);  // times offset + weight; out may be x
   void (*widen)(const T* in, int64_t n, float* out);

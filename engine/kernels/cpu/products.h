@@ -13,8 +13,8 @@ inline void finish(const LinearCall<T>& c, F<4> s, int64_t m, int64_t n) {  // c
   if (c.add) s += load<4>(out);
   store<4>(out, s);
 }
-template <class T>
-inline void finish(const LinearCall<T>& c, float s, int64_t m, int64_t n) {
+template <class Call>
+inline void finish(const Call& c, float s, int64_t m, int64_t n) {
   float& out = c.out[m * c.ldo + n];
   if (c.bias) s += widen_one(c.bias[n]);
   out = c.add ? s + out : s;

@@ -16,6 +16,7 @@ struct Simd {
   typedef int32_t I __attribute__((vector_size(4 * W)));
   typedef uint32_t U __attribute__((vector_size(4 * W)));
   typedef uint16_t H __attribute__((vector_size(2 * W)));
+  typedef int8_t C __attribute__((vector_size(W)));
 };
 template <int W>
 using F = typename Simd<W>::F;
@@ -28,9 +29,27 @@ inline F<W> load(const float* p) {
 }
 template <int W>
 inline F<W> load(const Bf16* p) {
+#if defined(__AVX2__)  // the compiler's own conversions of 8 narrow integers go through halves
+  if constexpr (W == 8) return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
+#endif
   typename Simd<W>::H h;
   __builtin_memcpy(&h, p, sizeof h);
   return (F<W>)(__builtin_convertvector(h, typename Simd<W>::U) << 16);
+}
+template <int W>
+inline F<W> load(const Int8* p) {
+#if defined(__AVX2__)
+  if constexpr (W == 8) return (F<W>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#endif
+#if defined(__AVX512F__)
+  if constexpr (W == 16) {
+    const __m512i wide = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+    return __builtin_convertvector((typename Simd<W>::I)wide, F<W>);
+  }
+#endif
+  typename Simd<W>::C c;
+  __builtin_memcpy(&c, p, sizeof c);
+  return __builtin_convertvector(c, F<W>);
 }
 template <int W>
 inline void store(float* p, F<W> v) {
