@@ -108,6 +108,12 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
           EXPECT_LE(std::abs(q.wide[static_cast<size_t>(o * k + i)] - from[static_cast<size_t>(o * k + i)]), largest / 254 * 1.001) << k << " " << n;
         }
       }
+      for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {  // the first group's scales come first; products with them are exact
+        float scale;
+        std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
+        const float wide = q.wide[static_cast<size_t>(o * k)];
+        if (wide != 0) EXPECT_EQ(static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide)) << k << " " << n;
+      }
       const Quantised again(q.wide, k, n);
       EXPECT_EQ(std::memcmp(again.w.data(), q.w.data(), q.w.size()), 0) << k << " " << n;
     }
