@@ -42,8 +42,12 @@ void validate(const SpeculationOptions& o) {
 
 void validate(const DeviceOptions& o) {
   if (!is_device(o.device)) refuse("--device", "auto, cpu, cuda or cuda:<index>", "'" + o.device + "'");
-  const auto known = {"auto", "fp32", "bf16", "fp16"};
-  if (std::find(known.begin(), known.end(), o.dtype) == known.end()) refuse("--dtype", "auto, fp32, bf16 or fp16", "'" + o.dtype + "'");
+  const auto check_dtype = [](const char* flag, const std::string& dtype) {
+    const auto known = {"auto", "fp32", "bf16", "fp16", "int8"};
+    if (std::find(known.begin(), known.end(), dtype) == known.end()) refuse(flag, "auto, fp32, bf16, fp16 or int8", "'" + dtype + "'");
+  };
+  check_dtype("--dtype", o.dtype);
+  check_dtype("--draft-dtype", o.dtype_of_draft());
   if (o.threads < 0 || o.threads > 4096) refuse("--threads", "an integer in [0, 4096] (0 = all cores)", o.threads);
 }
 

@@ -17,9 +17,13 @@ namespace specdec::cli {
 
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
-  sub.add_option("--dtype", options.dtype, "auto (the checkpoint's own) | fp32 | bf16 | fp16")->capture_default_str()->group("Device");
+  sub.add_option("--dtype", options.dtype, "auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (weights only, decoding on a CPU)")->capture_default_str()->group("Device");
   sub.add_option("--seed", options.seed, "Seed of every random choice")->capture_default_str()->group("Device");
   sub.add_option("--threads", options.threads, "CPU threads, 0 = all cores")->capture_default_str()->group("Device");
+}
+
+void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
+  sub.add_option("--draft-dtype", options.draft_dtype, "The draft's, in the words of --dtype")->default_str("as --dtype")->group("Device");
 }
 
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options) {

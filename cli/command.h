@@ -73,6 +73,7 @@ void select_engine(Cli& cli, int (*runner)(const Global&, const Options&), std::
 
 // Shared flag groups, so that the same option has the same name, help and check everywhere.
 void add_device_flags(CLI::App& sub, DeviceOptions& options);
+void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options);         // --draft-dtype
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options);
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options);  // --k and those of add_verify_flags
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --verify, --max-k

@@ -41,6 +41,7 @@ void add_validate(Cli& cli) {
   add_sampling_flags(*sub, options->sampling);
   add_speculation_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
+  add_draft_dtype_flag(*sub, options->device);
   sub->footer(
       "Examples:\n"
       "  specdec validate --target T --draft run/draft --data traffic --out gate\n"

@@ -96,6 +96,7 @@ void validate(const DistillOptions& o) {
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache", "MiB in [0, 16777216]");
   specdec::validate(o.device);
+  require(o.device.dtype != "int8", "--dtype", "auto, fp32, bf16 or fp16 (int8 weights have no gradients; decode with them once the draft is trained)");
 }
 
 }  // namespace specdec::distill

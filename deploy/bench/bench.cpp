@@ -129,14 +129,14 @@ class Run {
     return true;
   }
 
-  std::string dtype() const { return pair_.dtype == at::kFloat ? "fp32" : pair_.dtype == at::kBFloat16 ? "bf16" : "fp16"; }
+  std::string dtype() const { return model::dtype_flag(pair_.dtype); }
 
   void add_contender(const std::string& name, std::shared_ptr<const model::Decoder> decoder) {
     const ResolvedModel model = resolve_model(name);
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!decoder) {
       const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype, config), model::Role::kDraft);
+      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype_of_draft(), config), model::Role::kDraft);
     }
     auto c = std::make_unique<Contender>();
     c->name = name;
@@ -256,7 +256,7 @@ class Run {
     const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
     const model::MemoryPlan plan =
         model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,
-                           draft ? draft->weights.embed.scalar_type() : pair_.dtype, batch,
+                           draft ? draft->weights.lm_head.scalar_type() : pair_.dtype, batch,
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes;
     result_.rows.push_back(row);

@@ -70,7 +70,7 @@ LoadedPair load_pair(const PairOptions& options) {
   at::ScalarType draft_dtype = pair.dtype;
   if (!pair.draft_dir.empty()) {
     draft_config = model::load_decoder_config(pair.draft_dir);
-    draft_dtype = model::resolve_dtype(options.device.dtype, *draft_config);
+    draft_dtype = model::resolve_dtype(options.device.dtype_of_draft(), *draft_config);
     if (draft_config->vocab_size != config.vocab_size)
       throw Error(ErrorKind::kModel, (pair.draft_dir / "config.json").string() + ": vocab_size: expected the target's " +
                                          std::to_string(config.vocab_size) + ", found " + std::to_string(draft_config->vocab_size));

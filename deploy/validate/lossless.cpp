@@ -170,10 +170,10 @@ bool is_near_tie(std::span<const float> logits, double unit) {
 }
 
 double unit_roundoff(const std::string& dtype) {
-  if (dtype == "fp32") return 0x1p-24;
+  if (dtype == "fp32" || dtype == "int8") return 0x1p-24;  // int8 weights are multiplied in fp32
   if (dtype == "fp16") return 0x1p-11;
   if (dtype == "bf16") return 0x1p-8;
-  throw Error(ErrorKind::kInternal, "unit_roundoff: expected fp32, fp16 or bf16, found " + dtype);
+  throw Error(ErrorKind::kInternal, "unit_roundoff: expected fp32, fp16, bf16 or int8, found " + dtype);
 }
 
 GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows, std::span<const Rollout> plain,

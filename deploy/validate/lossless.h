@@ -19,7 +19,7 @@ namespace specdec::deploy {
 bool is_near_tie(std::span<const float> logits, double unit_roundoff);
 // 2^-24 for fp32, 2^-11 for fp16, 2^-8 for bf16 (half the distance from 1 to the next number, rounded to nearest). Throws
 // Error(kInternal) for other names.
-double unit_roundoff(const std::string& dtype);  // fp32 | fp16 | bf16
+double unit_roundoff(const std::string& dtype);  // fp32 | fp16 | bf16 | int8
 
 struct GreedyComparison {
   int64_t prompts = 0, identical = 0, near_ties = 0, differences = 0;

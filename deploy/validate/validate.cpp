@@ -141,7 +141,7 @@ class Run {
     if (!pair_.target) return false;
     if (!pair_.warning.empty()) note(pair_.warning);
     r.device = pair_.device.str();
-    r.dtype = pair_.dtype == at::kFloat ? "fp32" : pair_.dtype == at::kBFloat16 ? "bf16" : "fp16";
+    r.dtype = model::dtype_flag(pair_.dtype);
     target_ = decode::make_model_runner(pair_.target);
     draft_ = decode::make_model_runner(pair_.draft);
     return true;

@@ -26,7 +26,10 @@ TEST(RunOptions, EachFlagIsNamedWhenOutOfRange) {
   for (const char* d : {"auto", "cpu", "cuda", "cuda:0", "cuda:15"}) EXPECT_NO_THROW(validate(DeviceOptions{.device = d}));
   for (const char* d : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1234", "cpu:0"})
     expect_error(ErrorKind::kUsage, {"--device"}, [&] { validate(DeviceOptions{.device = d}); });
-  expect_error(ErrorKind::kUsage, {"--dtype", "int8"}, [] { validate(DeviceOptions{.dtype = "int8"}); });
+  expect_error(ErrorKind::kUsage, {"--dtype", "int4"}, [] { validate(DeviceOptions{.dtype = "int4"}); });
+  expect_error(ErrorKind::kUsage, {"--draft-dtype", "fp64"}, [] { validate(DeviceOptions{.draft_dtype = "fp64"}); });
+  EXPECT_NO_THROW(validate(DeviceOptions{.dtype = "int8", .draft_dtype = "bf16"}));
+  EXPECT_EQ((DeviceOptions{.dtype = "int8"}.dtype_of_draft()), "int8");
   expect_error(ErrorKind::kUsage, {"--threads"}, [] { validate(DeviceOptions{.threads = -1}); });
 }
 
