@@ -10,7 +10,7 @@ namespace specdec {
 struct DeviceOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:<i>
   std::string dtype = "auto";   // auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (weights of decoding; norms and caches stay wide)
-  std::string draft_dtype;      // the same of the draft; empty: as dtype
+  std::string draft_dtype = {};  // the same of the draft; empty: as dtype
   uint64_t seed = 0;
   int threads = 0;              // 0: all cores
   const std::string& dtype_of_draft() const { return draft_dtype.empty() ? dtype : draft_dtype; }

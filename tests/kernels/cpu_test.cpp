@@ -112,7 +112,7 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
         float scale;
         std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
         const float wide = q.wide[static_cast<size_t>(o * k)];
-        if (wide != 0) EXPECT_EQ(static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide)) << k << " " << n;
+        EXPECT_EQ(wide == 0 ? 0 : static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide)) << k << " " << n;
       }
       const Quantised again(q.wide, k, n);
       EXPECT_EQ(std::memcmp(again.w.data(), q.w.data(), q.w.size()), 0) << k << " " << n;

@@ -51,6 +51,10 @@ inline void int8_tile(const LinearCall<Int8, B>& c, const char* blocks, int64_t 
     F<W> acc[Q][V][M] = {};
 #pragma GCC unroll 2
     for (int64_t k = 0; k < inputs; ++k) {
+      if (Q == 2 && k % 2 == 0) {  // one row alone is faster than what the hardware fetches ahead: 4 KiB on, a line a time
+        __builtin_prefetch(values + k * kInt8Outputs + 4096);
+        __builtin_prefetch(values + next + k * kInt8Outputs + 4096);
+      }
       F<W> xs[M];
 #pragma GCC unroll 8
       for (int j = 0; j < M; ++j) xs[j] = broadcast<W>(x[j * c.ldx + first + k]);
