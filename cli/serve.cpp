@@ -18,7 +18,7 @@ void add_serve(Cli& cli) {
   sub->add_option("--port", options->port, "Port to bind; 0 takes a free one and prints it")->capture_default_str()->group("Network");
   sub->add_option("--api-key-file", options->api_key_file, "One key a line, then a name if you like; with it every route but /health and /ready needs a key")
       ->group("Network");
-  sub->add_option("--admin-socket", options->admin_socket, "Unix socket (mode 0600) that takes POST /admin/drain")->group("Network");
+  sub->add_option("--admin-socket", options->admin_socket, "Unix socket (mode 0600) that takes POST /admin/drain and /admin/draft (docs/serve.md)")->group("Network");
   sub->add_option("--model-name", options->model_name, "Name in /v1/models and in requests; default: the target's directory name")->group("Network");
   sub->add_option("--max-batch", options->max_batch, "Answers generated at once")->capture_default_str()->group("Capacity");
   sub->add_option("--queue-limit", options->queue_limit, "Requests that may wait; one more is answered 429")->capture_default_str()->group("Capacity");

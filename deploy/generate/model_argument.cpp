@@ -17,13 +17,14 @@ namespace {
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
+  std::string stale_reason = {};  // of its package: the target there has changed, and nothing was verified
 };
 Draft find_draft(const PairOptions& options, const std::string& target_package) {
   if (options.draft.empty() && (target_package.empty() || !options.speculate)) return {};
   const std::string argument = options.draft.empty() ? options.target : options.draft;
   const ResolvedModel model = resolve_model(argument);
   if (model.draft.empty()) return {model.directory, std::nullopt};
-  return {model.draft, locate_package(argument)->manifest.target};
+  return {model.draft, locate_package(argument)->manifest.target, model.stale_reason};
 }
 
 BindingCheck check(const fs::path& target, const Draft& draft) {
@@ -33,6 +34,22 @@ BindingCheck check(const fs::path& target, const Draft& draft) {
   return {BindingState::kStale, draft.directory.string() + " was packaged for another target: " + differing_tiers(*draft.made_for, found) +
                                     " differ (made for " + draft.made_for->id.substr(0, 12) + ", " + target.string() + " is " +
                                     found.id.substr(0, 12) + ")"};
+}
+
+std::string unbound(const fs::path& draft) {
+  return draft.string() + " is not bound to a target (no specdec.json): run specdec validate to bind the pair";
+}
+
+model::DecoderConfig draft_config_for(int64_t vocab_size, const fs::path& draft) {
+  model::DecoderConfig config = model::load_decoder_config(draft);
+  if (config.vocab_size != vocab_size)
+    throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " + std::to_string(vocab_size) +
+                                       ", found " + std::to_string(config.vocab_size));
+  return config;
+}
+
+int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& target) {
+  return options.tokens_per_sequence > 0 ? std::min(options.tokens_per_sequence, target.max_position) : target.max_position;
 }
 
 }  // namespace
@@ -59,7 +76,7 @@ LoadedPair load_pair(const PairOptions& options) {
       pair.warning = binding.reason;
       if (!options.allow_stale) return pair;
     } else if (binding.state == BindingState::kUnbound) {
-      pair.warning = pair.draft_dir.string() + " is not bound to a target (no specdec.json): run specdec validate to bind the pair";
+      pair.warning = unbound(pair.draft_dir);
     }
   }
 
@@ -69,14 +86,11 @@ LoadedPair load_pair(const PairOptions& options) {
   std::optional<model::DecoderConfig> draft_config;
   at::ScalarType draft_dtype = pair.dtype;
   if (!pair.draft_dir.empty()) {
-    draft_config = model::load_decoder_config(pair.draft_dir);
+    draft_config = draft_config_for(config.vocab_size, pair.draft_dir);
     draft_dtype = model::resolve_dtype(options.device.dtype_of_draft(), *draft_config);
-    if (draft_config->vocab_size != config.vocab_size)
-      throw Error(ErrorKind::kModel, (pair.draft_dir / "config.json").string() + ": vocab_size: expected the target's " +
-                                         std::to_string(config.vocab_size) + ", found " + std::to_string(draft_config->vocab_size));
   }
-  const int64_t tokens = options.tokens_per_sequence > 0 ? std::min(options.tokens_per_sequence, config.max_position) : config.max_position;
-  pair.plan = model::plan_memory(config, pair.dtype, draft_config ? &*draft_config : nullptr, draft_dtype, options.sequences, tokens, pair.device);
+  pair.plan = model::plan_memory(config, pair.dtype, draft_config ? &*draft_config : nullptr, draft_dtype, options.sequences,
+                                 planned_tokens(options, config), pair.device);
   if (options.on_plan) options.on_plan(pair.plan);
   model::check_memory(pair.plan);
 
@@ -86,6 +100,24 @@ LoadedPair load_pair(const PairOptions& options) {
   pair.target = model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget);
   if (draft_config) pair.draft = model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft);
   return pair;
+}
+
+LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
+  const Draft found = find_draft(options, "");
+  LoadedDraft loaded{found.directory, nullptr, ""};
+  const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found) : BindingCheck{BindingState::kStale, found.stale_reason};
+  if (binding.state == BindingState::kStale && !options.allow_stale)
+    throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
+  if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
+  if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
+  const model::DecoderConfig config = draft_config_for(pair.target->config.vocab_size, loaded.directory);
+  const at::ScalarType dtype = model::resolve_dtype(options.device.dtype_of_draft(), config);
+  model::MemoryPlan plan = model::plan_memory(config, dtype, nullptr, dtype, options.sequences, planned_tokens(options, pair.target->config), pair.device);
+  std::swap(plan.target_bytes, plan.draft_bytes);
+  if (options.on_plan) options.on_plan(plan);
+  model::check_memory(plan);
+  loaded.draft = model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft);
+  return loaded;
 }
 
 }  // namespace specdec::deploy

@@ -51,4 +51,13 @@ struct LoadedPair {
 // Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count when device.threads > 0.
 LoadedPair load_pair(const PairOptions& options);
 
+struct LoadedDraft {
+  std::filesystem::path directory;
+  std::shared_ptr<const model::Decoder> draft;
+  std::string warning;               // as of a pair
+};
+// Another draft, options.draft, for the target of a pair that is loaded; its memory comes on top of what is used. The same order.
+// Throws as load_pair() does, and Error(kModel) for a stale draft unless options.allow_stale.
+LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options);
+
 }  // namespace specdec::deploy

@@ -190,7 +190,6 @@ void Api::set_ready(ServedModel model) {
   for (int64_t id = 0; id < model_.tokenizer->vocab_size(); ++id)
     longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->id_to_token(static_cast<int32_t>(id)).size());
   token_bytes_ = std::make_shared<text::TokenBytes>(model_.tokenizer->token_bytes(model_.vocab_size));
-  metrics_.set_info(model_.card.draft, model_.card.target, model_.card.package);
   state_.store(State::kReady);
 }
 
@@ -220,6 +219,15 @@ std::optional<HttpReply> Api::answer_head(const HttpRequest& request) {
   return std::nullopt;
 }
 
+ModelCard Api::card() const {
+  ModelCard card = model_.card;
+  if (const auto draft = gauges_.draft ? gauges_.draft() : std::nullopt; draft && *draft != card.draft) {
+    card.draft = *draft;
+    card.package.clear();  // what serves is no longer what was packaged
+  }
+  return card;
+}
+
 HttpReply Api::get(const Route& route, const HttpRequest& request) {
   const std::string path = route.path;
   if (path == "/health") {
@@ -233,14 +241,16 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     if (now != State::kReady) reply.headers.emplace_back("Retry-After", "5");
     return reply;
   }
-  if (path == "/metrics")
+  if (path == "/metrics") {
+    if (state() != State::kLoading) metrics_.set_info(card());
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
                       metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0));
+  }
   if (path == "/dashboard") return dashboard_reply();
   if (state() == State::kLoading) return error_reply(loading(), request.id);
-  if (path == "/v1/models") return text_reply(200, "application/json", model_list(model_.card));
+  if (path == "/v1/models") return text_reply(200, "application/json", model_list(card()));
   if (request.path.substr(sizeof kModelPrefix - 1) != model_.card.name) return error_reply(unknown_model(), request.id);
-  return text_reply(200, "application/json", model_object(model_.card));
+  return text_reply(200, "application/json", model_object(card()));
 }
 
 void Api::replied(const HttpRequest& request, int status) {
@@ -395,19 +405,5 @@ std::string Api::domain_of(const std::string& asked) {
   domains_.insert(asked);
   return asked;
 }
-
-std::optional<HttpReply> AdminApi::answer_head(const HttpRequest& request) {
-  if (request.path == "/health" && request.method == "GET") return text_reply(200, "application/json", R"({"status":"ok"})");
-  if (request.path != "/admin/drain") return error_reply(unknown_route(), request.id);
-  if (request.method != "POST") {
-    HttpReply reply = error_reply(wrong_method(), request.id);
-    reply.headers.emplace_back("Allow", "POST");
-    return reply;
-  }
-  drain_();
-  return text_reply(202, "application/json", R"({"status":"draining"})");
-}
-
-std::shared_ptr<Exchange> AdminApi::respond(HttpRequest request) { return finished(internal_error(), request.id); }
 
 }  // namespace specdec::deploy

@@ -1,4 +1,4 @@
-// The routes: OpenAI's, health, metrics and the dashboard on the public listener; drain on the admin listener. Joins protocol,
+// The routes: OpenAI's, health, metrics and the dashboard on the public listener; drain and draft on the admin listener. Joins protocol,
 // queue and metrics; knows neither sockets nor models.
 #pragma once
 
@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "deploy/serve/api_keys.h"
+#include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/protocol.h"
@@ -39,6 +40,7 @@ class Api final : public HttpHandler {
   struct Gauges {                                     // read when /metrics is asked for
     std::function<size_t()> running, connections;
     std::function<bool()> broken;                     // the engine cannot answer any more: /health says 503
+    std::function<std::optional<std::string>()> draft;  // fingerprint of the one that serves now; none: as set_ready() was told
   };
 
   Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges);
@@ -55,6 +57,7 @@ class Api final : public HttpHandler {
  private:
   struct Route;
   static const Route* find_route(const std::string& path);
+  ModelCard card() const;
   HttpReply get(const Route& route, const HttpRequest& request);
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
@@ -79,16 +82,18 @@ class Api final : public HttpHandler {
   std::set<std::string> domains_;
 };
 
-// POST /admin/drain and GET /health on the Unix socket.
+// POST /admin/drain, GET and POST /admin/draft, GET /health on the Unix socket, whose mode is the key.
 class AdminApi final : public HttpHandler {
  public:
   explicit AdminApi(std::function<void()> drain) : drain_(std::move(drain)) {}
+  void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until there is a model: 503
   std::optional<HttpReply> answer_head(const HttpRequest& request) override;
   std::shared_ptr<Exchange> respond(HttpRequest request) override;
   void replied(const HttpRequest&, int) override {}
 
  private:
   std::function<void()> drain_;
+  std::atomic<DraftControl*> drafts_{nullptr};
 };
 
 const char* dashboard_html();

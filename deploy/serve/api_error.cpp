@@ -35,6 +35,9 @@ ApiError unsupported_parameter(const std::string& param) {
   return error;
 }
 
+ApiError bad_order(const std::string& what) { return make(400, kInvalid, "invalid_order", what.c_str()); }
+ApiError draft_refused(const std::string& what) { return make(409, kInvalid, "draft_refused", what.c_str()); }
+
 ApiError no_token_left() {
   return make(400, kInvalid, "no_token_left", "The request's grammar, bad_words or logit_bias leave no token that may come next: loosen them.");
 }

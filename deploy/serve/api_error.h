@@ -1,5 +1,5 @@
 // Every refusal the server can give, as OpenAI error objects: {"error":{"message","type","param","code"}}. The only place
-// that words them: texts are fixed, so that no exception text, path or address can reach a client.
+// that words them: texts are fixed, so that no exception text, path or address can reach a client of the public listener.
 #pragma once
 
 #include <string>
@@ -33,6 +33,9 @@ ApiError queue_full();                // 429
 ApiError internal_error();            // 500
 ApiError loading();                   // 503
 ApiError draining();                  // 503
+// Of the admin listener alone, whose reader runs the server: they say what happened.
+ApiError bad_order(const std::string& what);                                        // 400
+ApiError draft_refused(const std::string& what);                                    // 409
 ApiError too_many_connections();      // 503
 ApiError unsupported_http_version();  // 505
 

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <mutex>
 #include <vector>
 
 namespace specdec::deploy {
@@ -85,6 +86,17 @@ struct Metrics::Series {
   Family<Counter>& finished = counters(registry, "specdec:answers_finished_total", "Answers by the reason they ended.");
   Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies by route and status.");
   Family<Gauge>& info = prometheus::BuildGauge().Name("specdec:info").Help("What is served: fingerprints and package.").Register(registry);
+  std::mutex mutex;                 // of the two below
+  Gauge* named = nullptr;           // the one series of info
+  prometheus::Labels named_labels;
+  Family<Counter>& draft_reached = counters(registry, "specdec:draft_reached_tokens_total", "Positions reached, by draft; role shadow: scored by a draft on trial.");
+  Family<Counter>& draft_overlap = counters(registry, "specdec:draft_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by draft and role.");
+  void score(const std::string& draft, const char* role, const std::vector<double>& overlaps) {
+    if (draft.empty() || overlaps.empty()) return;
+    const prometheus::Labels labels = {{"draft", draft}, {"role", role}};
+    draft_reached.Add(labels).Increment(static_cast<double>(overlaps.size()));
+    for (const double x : overlaps) draft_overlap.Add(labels).Increment(std::max(0.0, x));
+  }
   Counter& records_lost = counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
 };
 
@@ -97,8 +109,15 @@ Metrics::Metrics() : series_(std::make_unique<Series>()) {
 
 Metrics::~Metrics() = default;
 
-void Metrics::set_info(const std::string& draft, const std::string& target, const std::string& package) {
-  series_->info.Add({{"draft", draft}, {"target", target}, {"package", package}}).Set(1);
+void Metrics::set_info(const ModelCard& card) {
+  Series& s = *series_;
+  const prometheus::Labels labels = {{"draft", card.draft}, {"target", card.target}, {"package", card.package}};
+  const std::lock_guard lock(s.mutex);
+  if (s.named && s.named_labels == labels) return;
+  if (s.named) s.info.Remove(s.named);
+  s.named = &s.info.Add(labels);
+  s.named->Set(1);
+  s.named_labels = labels;
 }
 
 void Metrics::step(const StepResult& result) {
@@ -112,6 +131,8 @@ void Metrics::step(const StepResult& result) {
     s.plain_steps.Increment();
     return;
   }
+  s.score(result.draft, "serve", result.overlaps);
+  s.score(result.shadow, "shadow", result.shadow_overlaps);
   s.drafts.Increment();
   s.draft_tokens.Increment(result.drafted);
   s.accepted_tokens.Increment(result.accepted);

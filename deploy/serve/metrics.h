@@ -7,6 +7,7 @@
 #include <string>
 
 #include "deploy/serve/queue.h"
+#include "deploy/serve/reply.h"
 #include "deploy/serve/step_runner.h"
 
 namespace specdec::deploy {
@@ -18,7 +19,7 @@ class Metrics {
   Metrics();
   ~Metrics();
 
-  void set_info(const std::string& draft, const std::string& target, const std::string& package);
+  void set_info(const ModelCard& card);                     // any thread; the one before is gone
 
   // Engine thread.
   void step(const StepResult& result);                // one sequence of one step

@@ -30,6 +30,7 @@ struct ChoiceResult {
   int64_t completion_tokens = 0;            // EOS and the tokens of the stop string included
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;  // [j] = steps with a draft that accepted exactly j
+  std::string draft = {};                   // that drafted: a fingerprint cut to kDraftLabel; "" = none
 };
 
 struct ChoiceEvent {

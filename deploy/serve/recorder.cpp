@@ -61,7 +61,7 @@ AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderO
   record.segment = answer.request->domain;
   record.temperature = answer.request->sampling.temperature;
   record.target = options.target.substr(0, 12);
-  record.draft = options.draft.substr(0, 12);
+  record.draft = answer.result.draft.empty() ? options.draft.substr(0, kDraftLabel) : answer.result.draft;
   record.counts = answer.result.counts;
   return record;
 }

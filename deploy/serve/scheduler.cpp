@@ -119,6 +119,7 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
   spec.rules = request.rules;
   spec.logprobs = request.logprobs;
   spec.speculate = request.speculate;
+  spec.conversation = request.conversation.empty() ? request.id : request.conversation;
   if (const Active* same = sibling(request, sequence->choice)) spec.same_prompt = same->key;
   ChoiceEvent echoed;
   if (request.echo && request.logprobs >= 0) spec.prompt_logprobs = &echoed.logprobs;
@@ -190,6 +191,7 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
   if (so_far.completion_tokens == 0) metrics_.first_token(clock_.seconds() - request.queued_at);
+  so_far.draft = result.draft;
   so_far.counts.add_step(result.drafted, result.accepted, result.overlaps);
   if (result.drafted > 0) {
     const size_t j = static_cast<size_t>(result.accepted);

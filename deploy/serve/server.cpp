@@ -49,8 +49,13 @@ struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
       : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit)),
         api(std::move(keys), limits, queue, metrics, clock,
-            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }}),
+            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); }}),
         admin([this] { drain_asked.store(true); }), http(limits) {}
+
+  std::optional<std::string> serving_draft() const {
+    const DraftControl* d = drafts.load();
+    return d ? std::optional(d->serving()) : std::nullopt;
+  }
 
   size_t running_sequences() const {
     const Scheduler* s = scheduler.load();
@@ -63,6 +68,7 @@ struct Server::Impl {
   RequestQueue queue;
   std::atomic<bool> drain_asked{false}, broken{false};
   std::atomic<Scheduler*> scheduler{nullptr};
+  std::atomic<DraftControl*> drafts{nullptr};
   Api api;
   AdminApi admin;
   HttpServer http;
@@ -89,7 +95,8 @@ std::string Server::address() const {
   return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(impl_->port);
 }
 
-void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready) {
+void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready,
+                 DraftControl* drafts) {
   Impl& s = *impl_;
   RecorderOptions records;
   records.record_dir = s.options.record_dir;
@@ -103,6 +110,8 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
                       [&recorder](const FinishedAnswer& answer) { recorder.record(answer); });
   s.scheduler.store(&scheduler);
+  s.drafts.store(drafts);
+  s.admin.set_drafts(drafts);
   s.api.set_ready(std::move(model));
   std::atomic<bool> engine_done{false};
   std::thread engine([&] {
@@ -124,6 +133,7 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   // The last events are on their way to the clients: a little time to write them, none for clients that do not read.
   for (int i = 0; i < 100 && s.http.connections() > 0; ++i) std::this_thread::sleep_for(kPoll);
   s.http.stop();
+  s.drafts.store(nullptr);
   s.scheduler.store(nullptr);
   recorder.stop();
   if (s.broken.load())

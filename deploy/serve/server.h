@@ -27,7 +27,9 @@ class Server {
   // Serves until stop_asked() is true or a drain is asked for on the admin socket, then drains: no new connections or
   // requests, what is accepted goes on for up to drain_seconds, records are published. `on_ready` is called once requests are
   // taken. Throws Error(kDevice) when the runner failed so often in a row that it cannot be the requests' fault.
-  void run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready = {});
+  // `drafts`: what /admin/draft acts on; null: it answers 503.
+  void run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready = {},
+           DraftControl* drafts = nullptr);
 
  private:
   struct Impl;

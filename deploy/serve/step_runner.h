@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/run_options.h"
@@ -13,6 +14,8 @@
 namespace specdec::deploy {
 
 using SequenceKey = int64_t;
+
+inline constexpr size_t kDraftLabel = 12;  // characters
 
 struct SequenceSpec {
   std::span<const int32_t> prompt;   // at least one token; prompt + max_tokens fit the context
@@ -24,6 +27,7 @@ struct SequenceSpec {
   int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
   std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted
   bool speculate = true;
+  std::string conversation = {};     // whose answers go to one draft while two are compared
   SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be run again; -1: none
 };
 
@@ -34,6 +38,8 @@ struct StepResult {
   int drafted = 0, accepted = 0;
   int suffix_drafted = 0, suffix_accepted = 0;  // from the text itself, in steps whose `drafted` is 0
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
+  std::string draft, shadow;         // which draft models: fingerprints cut to kDraftLabel; "" = none
+  std::vector<double> shadow_overlaps;  // of the draft on trial, at the same positions
   std::vector<decode::PositionLogprobs> logprobs;  // of each emitted token, where asked for
 };
 

@@ -91,8 +91,8 @@ void Stepper::read_prompt(Sequence& s, int64_t chunk) {
 void Stepper::finish(Sequence& s) {
   if (s.target_id >= 0) target_.close(s.target_id);
   if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
-  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
-  s.target_id = s.draft_id = s.shadow_id = -1;
+  end_shadow(s);
+  s.target_id = s.draft_id = -1;
 }
 
 // What can throw comes before the sequence is changed.

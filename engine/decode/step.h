@@ -85,6 +85,7 @@ class Stepper {
   // sequences cannot be sampled, those get `failure`, the others are committed, and the first failure is thrown at the end.
   void step(std::span<Sequence* const> batch);
   void finish(Sequence& sequence);   // closes caches; may be called twice
+  void end_shadow(Sequence& sequence);  // the sequence goes on without it
 
  private:
   struct Slot;

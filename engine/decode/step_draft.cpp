@@ -217,7 +217,9 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
       const auto fed = static_cast<int64_t>(slot.feed.size());
       const int64_t before = slot.depth == 0 ? slot.before - fed : slot.chain() ? slot.before + slot.depth - fed : slot.before;
       if (draft.length(s.draft_id) > before) draft.truncate(s.draft_id, before);
-      if (active.size() == 1) drop_draft(s, e.what());
+      if (active.size() > 1) continue;
+      slot.drafting = false;
+      drop_draft(s, e.what());
     }
     return false;
   }

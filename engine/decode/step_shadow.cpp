@@ -7,6 +7,12 @@
 
 namespace specdec::decode {
 
+void Stepper::end_shadow(Sequence& s) {
+  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
+  s.shadow_id = -1;
+  s.shadow = nullptr;
+}
+
 // Before the commit: `tokens` ends at the text, the target's rows hold p (of greedy text the logits), the rules can go back.
 void Stepper::score_shadow(Slot& slot) {
   Sequence& s = *slot.sequence;
@@ -17,9 +23,7 @@ void Stepper::score_shadow(Slot& slot) {
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("the draft on trial failed and scores its sequence no longer: ") + e.what());
     s.shadow_overlaps.clear();
-    if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
-    s.shadow_id = -1;
-    s.shadow = nullptr;
+    end_shadow(s);
   }
   slot.path = path;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <memory>
 
 #include "base/error.h"
 #include "engine/decode/sampler.h"
@@ -256,6 +257,52 @@ TEST(Step, AFailingDraftCostsOnlyItsOwnSequenceTheDraft) {
     EXPECT_EQ(b.s.counts.plain_steps, b.s.counts.plain_steps > 0 ? 1 : 0);  // at most the last token
     EXPECT_EQ(draft.open_sequences(), 1u);
   }
+}
+
+TEST(Step, ADraftThatThrowsAloneInItsBatchIsDroppedToo) {
+  toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(1));
+  Stepper alone(target, nullptr), stepper(target, &draft);
+  Request plain({1}, 0, 30), r({1}, 4, 30);
+  draft.before_pass = [&](auto) {
+    if (draft.passes > 3) throw std::runtime_error("the device lost it");
+  };
+  EXPECT_EQ(run(stepper, r), run(alone, plain));
+  EXPECT_TRUE(r.s.draft_failed);
+  EXPECT_GT(r.s.counts.accepted, 0);
+  EXPECT_EQ(draft.open_sequences(), 0u);
+}
+
+TEST(Step, SequencesOfSeveralDraftsGoTogether) {
+  toy::Model target(kVocab, toy::random_logits(1)), right(kVocab, toy::random_logits(1)), wrong(kVocab, toy::random_logits(2)), shadow(kVocab, toy::random_logits(1));
+  Stepper alone(target, nullptr), stepper(target, &wrong);
+  std::vector<std::unique_ptr<Request>> requests;
+  std::vector<toy::Tokens> texts;
+  for (int32_t i = 0; i < 6; ++i) {
+    Request plain({i}, 0, 30);
+    texts.push_back(run(alone, plain));
+    Sequence& s = requests.emplace_back(std::make_unique<Request>(toy::Tokens{i}, 4, 30))->s;
+    if (i % 2 == 0) s.draft = &right;
+    if (i % 2 == 1) s.shadow = &shadow;
+    stepper.start(s);
+  }
+  for (;;) {
+    std::vector<Sequence*> batch;
+    for (const auto& r : requests)
+      if (r->s.remaining > 0) batch.push_back(&r->s);
+    if (batch.empty()) break;
+    stepper.step(batch);
+    for (const Sequence* s : batch) {
+      expect_caches(target, s->draft ? right : wrong, *s);
+      EXPECT_EQ(s->shadow_overlaps, std::vector<double>(s->shadow ? s->overlaps.size() : 0, 1.0)) << "the shadow is the target";
+    }
+  }
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Sequence& s = requests[i]->s;
+    EXPECT_EQ(s.tokens, texts[i]);
+    EXPECT_EQ(s.counts.accepted == s.counts.drafted, i % 2 == 0) << i;
+    stepper.finish(s);
+  }
+  EXPECT_EQ(target.open_sequences() + right.open_sequences() + wrong.open_sequences() + shadow.open_sequences(), 0u);
 }
 
 TEST(Step, ATargetThatThrowsLeavesEverythingAsItWas) {

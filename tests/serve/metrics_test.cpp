@@ -50,7 +50,7 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
 
 TEST(Metrics, CountsWhatTheContractDefines) {
   Metrics m;
-  m.set_info("draft-fp", "target-fp", "");
+  m.set_info({"toy", "target-fp", "draft-fp", ""});
   m.step(step(3, 1, {0.5, 0.25}));      // reached 0 and 1, accepted 0
   m.step(step(2, 2, {0.75, 1.0}));      // reached and accepted both
   m.step(step(1, 0, {0.125}));

@@ -80,6 +80,13 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   return stepping;
 }
 
+NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::string& name, const std::function<void(const std::string&)>& note) {
+  options.draft = name;
+  const LoadedDraft loaded = load_draft(pair, options);
+  if (!loaded.warning.empty()) note("warning: " + loaded.warning);
+  return {name, fingerprint_model(loaded.directory).id, decode::make_model_runner(loaded.draft)};
+}
+
 }  // namespace
 
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock) {
@@ -102,14 +109,17 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::optional<ValidationReport> report = packaged_report(options);
 
   const auto target = decode::make_model_runner(pair.target);
-  const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
+  NamedDraft draft;
+  if (pair.draft) draft = {wanted.draft.empty() ? wanted.target : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft)};
+  const std::string draft_id = draft.id;
   const StepperRunnerOptions stepping = stepping_of(options, report);
-  StepperRunner runner(*target, draft.get(), stepping, clock);
+  StepperRunner runner(*target, std::move(draft), stepping, clock);
+  if (options.speculation.k != 0) runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
 
   ServedModel model;
   model.card.name = served_name(options, pair, report);
   model.card.target = fingerprint_model(pair.target_dir).id;
-  if (pair.draft) model.card.draft = fingerprint_model(pair.draft_dir).id;
+  model.card.draft = draft_id;
   model.card.package = pair.package_digest;
   model.card.created = clock.unix_seconds();
   model.card.max_context = options.max_context > 0 ? std::min(options.max_context, target->max_length()) : target->max_length();
@@ -118,7 +128,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;
-  server->run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); });
+  server->run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); }, &runner.drafts());
   return {};
 }
 

@@ -26,26 +26,6 @@ bool of_the_request(const std::exception_ptr& failure) {
 
 }  // namespace
 
-// Adds up the time of a model's passes.
-class StepperRunner::TimedModel final : public decode::ForwardingModel {
- public:
-  TimedModel(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
-  void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
-    struct Timer {
-      const Clock& clock;
-      double& sum;
-      double started = clock.seconds();
-      ~Timer() { sum += clock.seconds() - started; }
-    } timer{clock_, seconds};
-    ForwardingModel::extend(extensions, out);
-  }
-
-  double seconds = 0;
-
- private:
-  const Clock& clock_;
-};
-
 struct StepperRunner::Running {
   Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
   decode::SeededRandomness randomness;
@@ -53,14 +33,18 @@ struct StepperRunner::Running {
   std::optional<decode::SuffixDraft> suffix;
   std::shared_ptr<const decode::LogitRules> rules;
   std::optional<decode::LogitState> state;  // of rules
+  std::string conversation;
+  DraftSwap::Pick pick;
   decode::Sequence sequence;
   bool draft_failed = false;
 };
 
 StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
-    : options_(options), clock_(clock), target_(std::make_unique<TimedModel>(target, clock)),
-      draft_(draft ? std::make_unique<TimedModel>(*draft, clock) : nullptr), stepper_(*target_, draft_.get(), &costs_, &clock),
-      overlap_(options.prior_overlap), coupled_overlap_(options.prior_overlap / (2 - options.prior_overlap)) {}  // at least so much is kept
+    : StepperRunner(target, NamedDraft{"", "", std::shared_ptr<decode::CausalModel>(std::shared_ptr<void>(), draft)}, std::move(options), clock) {}
+
+StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock)
+    : options_(std::move(options)), clock_(clock), target_(target, clock, target_seconds_),
+      drafts_(target, std::move(draft), options_.prior_overlap, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {}
 
 StepperRunner::~StepperRunner() {
   for (auto& [key, running] : running_) stepper_.finish(running->sequence);
@@ -68,8 +52,9 @@ StepperRunner::~StepperRunner() {
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller = decode::controller_options(options_.speculation);
+  DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation) : DraftSwap::Pick();
   const bool coupled = spec.seeded && options_.coupled_seeds;
-  controller.prior_overlap = (coupled ? coupled_overlap_ : overlap_).value();
+  if (pick.draft) controller.prior_overlap = (coupled ? pick.draft->coupled_overlap : pick.draft->overlap).value();
   controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
@@ -78,7 +63,11 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
   s.tree = options_.speculation.tree;
   s.randomness = &running->randomness;
-  s.controller = draft_ && spec.speculate && options_.speculation.k != 0 ? &running->controller : nullptr;
+  s.draft = pick.draft ? &pick.draft->model : nullptr;
+  s.shadow = pick.shadow ? &pick.shadow->model : nullptr;
+  s.controller = pick.draft ? &running->controller : nullptr;
+  running->conversation = spec.conversation;
+  running->pick = std::move(pick);
   if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
     decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
     if (options_.text_max_k > 0) from_text.max_k = options_.text_max_k;
@@ -92,11 +81,11 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
   s.prompt_logprobs = spec.prompt_logprobs != nullptr;
   s.remaining = spec.max_tokens;
-  const double started = clock_.seconds(), target_before = target_->seconds;
+  const double started = clock_.seconds(), target_before = target_seconds_;
   const auto same = running_.find(spec.same_prompt);
   stepper_.start(s, kPromptChunk, same == running_.end() ? nullptr : &same->second->sequence);
   prompt_seconds_ += clock_.seconds() - started;
-  prompt_target_seconds_ += target_->seconds - target_before;
+  prompt_target_seconds_ += target_seconds_ - target_before;
   if (spec.prompt_logprobs) *spec.prompt_logprobs = std::move(s.prompt_positions);
   running_.emplace(next_key_, std::move(running));
   return next_key_++;
@@ -114,6 +103,7 @@ void StepperRunner::run(std::span<decode::Sequence* const> batch) {
 void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResult> results) {
   const double started = clock_.seconds();
   batch_.clear();
+  end_trials();
   for (const SequenceKey key : batch) {
     batch_.push_back(&running_.at(key)->sequence);
     batch_.back()->emitted.clear();
@@ -126,6 +116,16 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
     collect(*running_.at(batch[i]), results[i]);
   }
   step_seconds_ += clock_.seconds() - started;
+}
+
+// A draft that is no longer on trial scores nothing: what it holds of running sequences is given back.
+void StepperRunner::end_trials() {
+  for (auto& [key, running] : running_) {
+    DraftSwap::Pick& pick = running->pick;
+    if (!pick.shadow || pick.shadow->on_trial) continue;
+    stepper_.end_shadow(running->sequence);
+    pick.shadow.reset();
+  }
 }
 
 void StepperRunner::collect(Running& running, StepResult& result) {
@@ -142,7 +142,14 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.suffix_accepted = s.suffix_accepted;
   for (int i = 0; i < s.suffix_drafted && i <= s.suffix_accepted; ++i) suffix_overlap_.add(std::array{i < s.suffix_accepted ? 1.0 : 0.0});
   result.logprobs = std::move(s.emitted_logprobs);
-  (s.verify == VerifyRule::kCoupled && options_.coupled_seeds ? coupled_overlap_ : overlap_).add(s.observed);
+  const DraftSwap::Pick& pick = running.pick;
+  if (!pick.draft) return;
+  (s.verify == VerifyRule::kCoupled && options_.coupled_seeds ? pick.draft->coupled_overlap : pick.draft->overlap).add(s.observed);
+  result.draft = pick.draft->draft.id.substr(0, kDraftLabel);
+  if (s.shadow_overlaps.empty()) return;
+  result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);
+  result.shadow_overlaps = s.shadow_overlaps;
+  drafts_.scored(running.conversation, pick, s.overlaps, s.shadow_overlaps);
 }
 
 void StepperRunner::finish(SequenceKey key) {
@@ -155,8 +162,8 @@ void StepperRunner::finish(SequenceKey key) {
 StageSeconds StepperRunner::stage_seconds() const {
   StageSeconds s;
   s.prompt = prompt_seconds_;
-  s.draft = draft_ ? draft_->seconds : 0;
-  s.verify = target_->seconds - prompt_target_seconds_;
+  s.draft = draft_seconds_;
+  s.verify = target_seconds_ - prompt_target_seconds_;
   s.sample = std::max(0.0, step_seconds_ - s.draft - s.verify);
   s.draft_failures = draft_failures_;
   return s;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "deploy/serve/engine/draft_swap.h"
 #include "deploy/serve/step_runner.h"
 #include "engine/decode/causal_model.h"
 #include "engine/decode/controller.h"
@@ -24,9 +25,12 @@ struct StepperRunnerOptions {
 
 class StepperRunner final : public StepRunner {
  public:
-  // The models must outlive the runner; draft may be null. Throws Error(kModel) for different vocabularies.
+  // The models must outlive the runner (a NamedDraft is held by it); no draft is null. Throws Error(kModel) for different vocabularies.
   StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock);
+  StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock);
   ~StepperRunner() override;
+
+  DraftSwap& drafts() { return drafts_; }
 
   SequenceKey start(const SequenceSpec& spec) override;
   // A pass that throws for the whole batch is repeated one sequence at a time: only those that fail alone fail.
@@ -36,13 +40,15 @@ class StepperRunner final : public StepRunner {
 
  private:
   struct Running;
-  class TimedModel;
   void run(std::span<decode::Sequence* const> batch);
+  void end_trials();
   void collect(Running& running, StepResult& result);
 
   StepperRunnerOptions options_;
   const Clock& clock_;
-  std::unique_ptr<TimedModel> target_, draft_;
+  double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
+  TimedModel target_;
+  DraftSwap drafts_;
   decode::CostModel costs_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
@@ -50,7 +56,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
-  decode::OverlapMean overlap_, coupled_overlap_, suffix_overlap_;  // of what controllers observe under --verify, of seeded requests, of the text
+  decode::OverlapMean suffix_overlap_;    // of drafts from the text
   int64_t draft_failures_ = 0;
 };
 

@@ -50,6 +50,7 @@ class ToyServer {
     ServeOptions serve;
     serve.port = 0;
     serve.max_batch = options.max_batch;
+    serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
     limits.n = static_cast<int64_t>(limits.choices);  // many samples a request
     server_.emplace(serve, limits, clock_);
@@ -60,7 +61,7 @@ class ToyServer {
     model.vocab_size = kToyVocab;
     model.max_context = model.card.max_context = 64;
     std::atomic<bool> ready{false};
-    thread_ = std::thread([this, &ready, model] { server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }); });
+    thread_ = std::thread([this, &ready, model] { server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }, &runner_.drafts()); });
     while (!ready.load()) std::this_thread::yield();
   }
   ~ToyServer() {
@@ -74,6 +75,21 @@ class ToyServer {
     connection_->send(post("/v1/completions", body.dump()));
     return connection_->read();
   }
+  int port() const { return server_->port(); }
+  std::string admin_socket() const { return directory_.root() / "admin.sock"; }
+  DraftSwap& drafts() { return runner_.drafts(); }
+  // On the admin socket; a body is posted.
+  Response admin(const std::optional<Json>& order = std::nullopt) {
+    Client client(admin_socket());
+    client.send(order ? post("/admin/draft", order->dump()) : get("/admin/draft"));
+    return client.read();
+  }
+  Json ordered(const Json& order) {
+    const Response r = admin(order);
+    EXPECT_EQ(r.status, 200) << order.dump() << " → " << r.body;
+    return r.status == 200 ? Json::parse(r.body) : Json();
+  }
+  Json draft_status() { return Json::parse(admin().body); }
   // A request that must succeed.
   Json complete(const Json& body) {
     const Response r = ask(body);
@@ -84,6 +100,7 @@ class ToyServer {
   decode::toy::Model target{kToyVocab, toy_logits(21)}, draft{kToyVocab, toy_logits(22)};
 
  private:
+  Scratch directory_;
   SystemClock clock_;
   StepperRunner runner_;
   std::optional<Server> server_;

@@ -1,0 +1,185 @@
+#include "deploy/serve/engine/draft_swap.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "base/log.h"
+#include "base/statistics.h"
+#include "engine/decode/step.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+// Where in [0, 1) a conversation falls.
+double place(const std::string& conversation) { return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64; }
+
+Json estimate_json(const Estimate& e, double scale = 1, double shift = 0) {
+  return {{"value", scale * e.value + shift}, {"ci", {scale * e.ci.low + shift, scale * e.ci.high + shift}}};
+}
+
+Json draft_json(const NamedDraft& draft) { return {{"name", draft.name}, {"id", draft.id}}; }
+
+}  // namespace
+
+void TimedModel::extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) {
+  struct Timer {
+    const Clock& clock;
+    double& sum;
+    double started = clock.seconds();
+    ~Timer() { sum += clock.seconds() - started; }
+  } timer{clock_, seconds_};
+  ForwardingModel::extend(extensions, out);
+}
+
+DraftSwap::Held::Held(NamedDraft d, double prior, const Clock& clock, double& seconds)
+    : draft(std::move(d)), model(*draft.model, clock, seconds), overlap(prior), coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
+
+DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const Clock& clock, double& seconds)
+    : target_(target), prior_(prior_overlap), clock_(clock), seconds_(seconds) {
+  if (!serving.model) return;
+  decode::check_vocabulary(target, *serving.model);
+  serving_ = std::make_shared<Held>(std::move(serving), prior_, clock_, seconds_);
+  serving_->on_trial = false;
+}
+
+DraftSwap::~DraftSwap() {
+  if (loader_.joinable()) loader_.join();
+}
+
+void DraftSwap::set_loader(std::function<NamedDraft(const std::string&)> load) { load_ = std::move(load); }
+
+DraftSwap::Pick DraftSwap::pick(const std::string& conversation) {
+  const std::lock_guard lock(mutex_);
+  if (!candidate_) return {serving_, nullptr};
+  const double at = place(conversation);
+  if (at < serve_) {
+    ++served_;
+    return {candidate_, nullptr};
+  }
+  const bool scores = serving_ && at >= 1 - score_ && (scores_.size() < kScored || scores_.contains(conversation));
+  return {serving_, scores ? candidate_ : nullptr};
+}
+
+void DraftSwap::scored(const std::string& conversation, const Pick& pick, std::span<const double> serving, std::span<const double> shadow) {
+  pick.shadow->overlap.add(shadow);
+  const std::lock_guard lock(mutex_);
+  if (pick.shadow != candidate_) return;
+  Scores& sums = scores_[conversation];
+  for (const double x : serving) sums.serving += std::clamp(x, 0.0, 1.0);
+  for (const double x : shadow) sums.candidate += std::clamp(x, 0.0, 1.0);
+  sums.positions += static_cast<int64_t>(shadow.size());
+}
+
+std::string DraftSwap::serving() const {
+  const std::lock_guard lock(mutex_);
+  return serving_ ? serving_->draft.id : "";
+}
+
+Json DraftSwap::status() const {
+  Json out = {{"schema", "specdec.draft/1"}};
+  std::vector<double> serving, candidate, difference;
+  int64_t positions = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    out["state"] = state_;
+    out["serving"] = serving_ ? draft_json(serving_->draft) : Json();
+    out["candidate"] = candidate_ ? draft_json(candidate_->draft) : Json();
+    out["last"] = state_ == "none" ? Json() : Json({{"name", name_}, {"reason", reason_}});
+    out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
+    if (!candidate_) return out;
+    out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
+    for (const auto& [conversation, sums] : scores_) {
+      const auto n = static_cast<double>(sums.positions);
+      serving.push_back(sums.serving / n);
+      candidate.push_back(sums.candidate / n);
+      difference.push_back((1 + candidate.back() - serving.back()) / 2);
+      positions += sums.positions;
+    }
+  }
+  out["paired"] = {{"conversations", serving.size()}, {"positions", positions}};
+  if (serving.empty()) return out;
+  out["paired"].update({{"serving", estimate_json(bounded_mean(serving))},
+                        {"candidate", estimate_json(bounded_mean(candidate))},
+                        {"difference", estimate_json(bounded_mean(difference), 2, -1)}});
+  return out;
+}
+
+// What is let go of is returned, so that a model is not freed under the lock.
+std::shared_ptr<DraftSwap::Held> DraftSwap::end_trial(const char* outcome, const std::string& reason) {
+  state_ = outcome;
+  reason_ = reason;
+  scores_.clear();
+  if (candidate_) candidate_->on_trial = false;
+  return std::exchange(candidate_, nullptr);
+}
+
+void DraftSwap::order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) {
+  if (order.action == DraftOrder::Action::kLoad) return load(order, std::move(done));
+  std::shared_ptr<Held> released;
+  std::optional<Error> error;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(former_, [](const auto& held) { return held.expired(); });
+    if (!candidate_) {
+      error.emplace(ErrorKind::kUsage, "no draft is on trial (state: " + state_ + "): load one first");
+    } else if (order.action == DraftOrder::Action::kShare) {
+      score_ = order.score.value_or(score_);
+      serve_ = order.serve.value_or(serve_);
+    } else if (order.action == DraftOrder::Action::kPromote) {
+      released = std::exchange(serving_, end_trial("promoted", ""));
+    } else {
+      released = end_trial("dropped", "");
+    }
+    if (released) former_.push_back(released);
+  }
+  released.reset();
+  done(error);
+}
+
+void DraftSwap::load(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) {
+  std::optional<Error> error;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!load_)
+      error.emplace(ErrorKind::kUsage, "this server speculates with no draft model (--k 0): restart it without");
+    else if (state_ == "loading")
+      error.emplace(ErrorKind::kUsage, name_ + " is being loaded: wait for it");
+    else if (candidate_)
+      error.emplace(ErrorKind::kUsage, candidate_->draft.name + " is on trial: promote or drop it first");
+    if (!error) {
+      state_ = "loading";
+      name_ = order.draft;
+      reason_.clear();
+    }
+  }
+  if (error) return done(error);
+  if (loader_.joinable()) loader_.join();  // that of an earlier load, which has ended
+  loader_ = std::thread([this, order, done = std::move(done)] {
+    std::optional<Error> failed;
+    try {
+      NamedDraft draft = load_(order.draft);
+      decode::check_vocabulary(target_, *draft.model);
+      auto held = std::make_shared<Held>(std::move(draft), prior_, clock_, seconds_);
+      const std::lock_guard lock(mutex_);
+      candidate_ = std::move(held);
+      state_ = "canary";
+      score_ = order.score.value_or(kScore);
+      serve_ = order.serve.value_or(0);
+      served_ = 0;
+    } catch (const Error& e) {
+      failed = e;
+    } catch (const std::exception& e) {
+      failed.emplace(ErrorKind::kInternal, e.what());
+    }
+    if (failed) {
+      log(LogLevel::kWarn, "the draft was not loaded: " + std::string(failed->what()));
+      const std::lock_guard lock(mutex_);
+      end_trial("refused", failed->what());
+    }
+    done(failed);
+  });
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,339 @@
+// Another draft in a running server: no text changes, no request fails, and what the trial says of it is what one computes by hand.
+#include "deploy/serve/engine/draft_swap.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <condition_variable>
+#include <set>
+#include <thread>
+
+#include "base/statistics.h"
+#include "tests/serve/engine/toy_server.h"
+
+namespace specdec::deploy {
+namespace {
+
+using decode::toy::Model;
+using decode::toy::Tokens;
+
+// Drafts by name: "good" is the target itself, "random" nothing like it, "narrow" of another vocabulary, "dying" fails in every pass.
+struct Shelf {
+  NamedDraft load(const std::string& name) {
+    if (name == "missing") throw Error(ErrorKind::kModel, "missing: no such model");
+    const auto model = std::make_shared<Model>(name == "narrow" ? 5 : kToyVocab, toy_logits(name == "good" ? 21 : 77, name == "random" ? 6 : 1.5));
+    if (name == "dying") model->before_pass = [](auto) { throw Error(ErrorKind::kDevice, "dying"); };
+    const std::lock_guard lock(mutex);
+    loaded[name] = model;
+    return {name, name + "-fingerprint", model};
+  }
+  bool alive(const std::string& name) {
+    const std::lock_guard lock(mutex);
+    return !loaded[name].expired();
+  }
+  std::mutex mutex;
+  std::map<std::string, std::weak_ptr<Model>> loaded;
+};
+
+struct SwapServer : ToyServer {
+  explicit SwapServer(Shelf& shelf, ToyOptions options = {.k = 3, .coupled_seeds = true}) : ToyServer(options) {
+    drafts().set_loader([&shelf](const std::string& name) { return shelf.load(name); });
+  }
+};
+
+Json request(int i) {
+  Json body = {{"prompt", {kToyBos, i % 4, i / 4 % 4}}, {"max_tokens", 20}, {"seed", i}, {"return_token_ids", true}, {"ignore_eos", true}};
+  if (i % 3 == 0) body["temperature"] = 0;
+  return body;
+}
+
+Json accepted_of(SwapServer& server, int requests) {
+  int64_t drafted = 0, accepted = 0;
+  for (int i = 0; i < requests; ++i) {
+    Json body = request(i);
+    body["include_metrics"] = true;
+    const Json figures = server.complete(body)["metrics"]["speculative_decoding"];
+    drafted += figures["num_draft_tokens"].get<int64_t>();
+    accepted += figures["num_accepted_draft_tokens"].get<int64_t>();
+  }
+  return static_cast<double>(accepted) / static_cast<double>(drafted);
+}
+
+// Lets the target's n-th pass from now wait until it is opened.
+struct Gate {
+  explicit Gate(Model& model, int64_t pass) : model_(model) {
+    model.before_pass = [this, left = pass](auto) mutable {
+      std::unique_lock lock(mutex_);
+      if (--left != 0) return;
+      reached_ = true;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return open_; });
+    };
+  }
+  ~Gate() { model_.before_pass = {}; }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return reached_; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  Model& model_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool reached_ = false, open_ = false;
+};
+
+TEST(DraftSwap, ARequestInTheMiddleKeepsItsTextAndItsDraft) {
+  Shelf shelf;
+  for (const int i : {1, 3}) {  // seeded, greedy
+    ToyServer plain({.k = 3, .coupled_seeds = true});
+    const Json expected = plain.complete(request(i))["choices"];
+    SwapServer server(shelf);
+    server.ordered({{"action", "load"}, {"draft", "good"}});
+    server.ordered({{"action", "promote"}});
+    Json found;
+    Gate gate(server.target, 4);
+    std::thread client([&] { found = server.complete(request(i))["choices"]; });
+    gate.wait();
+    server.ordered({{"action", "load"}, {"draft", "random"}, {"score", 1}});
+    EXPECT_EQ(server.ordered({{"action", "promote"}})["former"], 1);
+    EXPECT_TRUE(shelf.alive("good")) << "the request has it still";
+    EXPECT_EQ(server.draft_status()["serving"]["id"], "random-fingerprint");
+    gate.open();
+    client.join();
+    EXPECT_EQ(found, expected);
+    server.complete(request(2));  // behind it the first one has been let go of
+    EXPECT_FALSE(shelf.alive("good"));
+    EXPECT_EQ(server.draft_status()["former"], 0);
+  }
+}
+
+TEST(DraftSwap, NoneOfManyRequestsFailsOrChangesWhileDraftsComeAndGo) {
+  constexpr int kRequests = 240, kClients = 8;
+  std::vector<Json> expected(kRequests), found(kRequests);
+  {
+    ToyServer plain({.k = 3, .coupled_seeds = true});
+    for (int i = 0; i < kRequests; ++i) expected[static_cast<size_t>(i)] = plain.complete(request(i))["choices"];
+  }
+  Shelf shelf;
+  SwapServer server(shelf);
+  std::atomic<int> next{0}, answered{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < kClients; ++c)
+    clients.emplace_back([&] {
+      Client client(server.port());
+      for (int i = next++; i < kRequests; i = next++) {
+        client.send(post("/v1/completions", request(i).dump()));
+        const Response r = client.read();
+        EXPECT_EQ(r.status, 200) << r.body;
+        found[static_cast<size_t>(i)] = r.status == 200 ? Json::parse(r.body)["choices"] : Json();
+        ++answered;
+      }
+    });
+  const std::vector<std::string> names = {"good", "dying", "random"};
+  int orders = 0;
+  for (; answered < kRequests || orders < 12; ++orders) {
+    server.ordered({{"action", "load"}, {"draft", names[static_cast<size_t>(orders) % 3]}, {"score", 0.5}, {"serve", 0.3}});
+    server.ordered({{"action", "share"}, {"serve", 0.6}});
+    server.ordered({{"action", orders % 2 == 0 ? "promote" : "drop"}});
+  }
+  for (std::thread& client : clients) client.join();
+  for (size_t i = 0; i < kRequests; ++i) EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
+}
+
+// One sequence after the other through the runner; the overlaps of both drafts are computed again from the tables.
+void compare_with_tables(const StepperRunnerOptions& options, const SamplingOptions& sampling, float bias) {
+  Model target(kToyVocab, toy_logits(21)), draft(kToyVocab, toy_logits(22));
+  Shelf shelf;
+  SystemClock clock;
+  StepperRunner runner(target, &draft, options, clock);
+  runner.drafts().set_loader([&shelf](const std::string& name) { return shelf.load(name); });
+  std::atomic<bool> loaded{false};
+  runner.drafts().order({DraftOrder::Action::kLoad, "random", 1.0, 0.0}, [&](const std::optional<Error>& e) { loaded = !e; });
+  while (!loaded) std::this_thread::yield();
+  decode::LogitRules biased;
+  if (bias != 0) biased.bias = {{1, bias}};
+  const auto row = [&](uint64_t seed, double spread, std::span<const int32_t> context) {
+    std::vector<float> logits(kToyVocab);
+    std::vector<int32_t> ids;
+    toy_logits(seed, spread)(context, logits);
+    logits[1] += bias;
+    decode::distribution(logits, sampling, logits, ids);
+    return logits;
+  };
+  std::vector<double> serving, candidate;
+  int64_t positions = 0;
+  for (uint64_t i = 0; i < 12; ++i) {
+    Tokens text = {kToyBos, static_cast<int32_t>(i % 4)};
+    const std::string name = "conversation " + std::to_string(i);
+    SequenceSpec spec;
+    spec.prompt = text;
+    spec.max_tokens = 30;
+    spec.sampling = sampling;
+    spec.seed = i;
+    spec.conversation = name;
+    if (bias != 0) spec.rules = std::make_shared<decode::LogitRules>(biased);
+    const SequenceKey key = runner.start(spec);
+    double sum = 0, shadow_sum = 0;
+    int64_t n = 0;
+    for (int64_t left = spec.max_tokens; left > 0;) {
+      StepResult result;
+      runner.step({&key, 1}, {&result, 1});
+      ASSERT_FALSE(result.failed);
+      ASSERT_EQ(result.shadow_overlaps.size(), result.overlaps.size());
+      for (size_t at = 0; at < result.emitted.size(); text.push_back(result.emitted[at++])) {
+        if (at >= result.overlaps.size()) continue;
+        EXPECT_NEAR(result.shadow_overlaps[at], decode::overlap(row(21, 1.5, text), row(77, 6, text)), 1e-5);
+        sum += result.overlaps[at];
+        shadow_sum += result.shadow_overlaps[at];
+        ++n;
+      }
+      left -= static_cast<int64_t>(result.emitted.size());
+    }
+    runner.finish(key);
+    ASSERT_GT(n, 0);
+    positions += n;
+    serving.push_back(sum / static_cast<double>(n));
+    candidate.push_back(shadow_sum / static_cast<double>(n));
+  }
+  const Json paired = runner.drafts().status()["paired"];
+  EXPECT_EQ(paired["conversations"], 12);
+  EXPECT_EQ(paired["positions"], positions);
+  EXPECT_NEAR(paired["serving"]["value"].get<double>(), mean(serving), 1e-9);
+  EXPECT_NEAR(paired["candidate"]["value"].get<double>(), mean(candidate), 1e-9);
+  EXPECT_NEAR(paired["difference"]["value"].get<double>(), mean(candidate) - mean(serving), 1e-9);
+  EXPECT_LE(paired["difference"]["ci"][0].get<double>(), mean(candidate) - mean(serving));
+  EXPECT_GE(paired["difference"]["ci"][1].get<double>(), mean(candidate) - mean(serving));
+  runner.drafts().order({DraftOrder::Action::kDrop, "", {}, {}}, [](const std::optional<Error>& e) { EXPECT_FALSE(e); });
+  EXPECT_FALSE(shelf.alive("random"));
+  EXPECT_EQ(target.open_sequences() + draft.open_sequences(), 0u);
+}
+
+TEST(DraftSwap, PairedFiguresAreThoseOfADirectComputation) {
+  const SamplingOptions whole{}, cut{.temperature = 0.8, .top_k = 4}, greedy{.temperature = 0};
+  for (const SamplingOptions& sampling : {whole, cut, greedy})
+    for (const float bias : {0.f, 1.5f}) {
+      for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled})
+        compare_with_tables({{4, 8, rule}, 0.7}, sampling, bias);
+      compare_with_tables({{3, 8, VerifyRule::kToken, {2, 2, 1}}, 0.7}, sampling, bias);
+    }
+}
+
+TEST(DraftSwap, AGoodDraftForARandomOneRaisesAcceptance) {
+  Shelf shelf;
+  SwapServer server(shelf, {.k = 3});
+  server.ordered({{"action", "load"}, {"draft", "random"}});
+  server.ordered({{"action", "promote"}});
+  const double before = accepted_of(server, 30);
+  server.ordered({{"action", "load"}, {"draft", "good"}, {"score", 1}});
+  EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
+  for (int i = 0; i < 60; ++i) server.complete(request(i));
+  const Json status = server.draft_status();
+  EXPECT_EQ(status["state"], "canary");
+  EXPECT_EQ(status["paired"]["conversations"], 60);
+  EXPECT_NEAR(status["paired"]["candidate"]["value"].get<double>(), 1, 1e-6) << "it is the target";
+  EXPECT_GT(status["paired"]["difference"]["ci"][0].get<double>(), 0) << status.dump();
+  EXPECT_EQ(server.ordered({{"action", "promote"}})["state"], "promoted");
+  const double after = accepted_of(server, 30);
+  EXPECT_EQ(after, 1) << "every draft of the target itself is kept";
+  EXPECT_LT(before, 0.7);
+}
+
+TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
+  Shelf shelf;
+  SwapServer server(shelf);
+  server.ordered({{"action", "load"}, {"draft", "good"}, {"score", 0}, {"serve", 0.5}});
+  const auto answers = [&] { return server.draft_status()["candidate"]["answers"].get<int64_t>(); };
+  int64_t conversations = 0;
+  for (int i = 0; i < 40; ++i) {
+    Json body = request(i);
+    body["metadata"] = {{"conversation_id", "c" + std::to_string(i)}};
+    const int64_t before = answers();
+    for (int turn = 0; turn < 3; ++turn) server.complete(body);
+    EXPECT_TRUE(answers() == before || answers() == before + 3) << "a conversation was split";
+    conversations += answers() > before;
+  }
+  EXPECT_GT(conversations, 8);
+  EXPECT_LT(conversations, 32);
+  EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
+  const int64_t before = answers();
+  server.ordered({{"action", "share"}, {"serve", 1}});
+  for (int i = 0; i < 5; ++i) server.complete(request(i));
+  EXPECT_EQ(answers(), before + 5);
+  Client client(server.port());
+  client.send(get("/metrics"));
+  const std::string metrics = client.read().body;
+  EXPECT_NE(metrics.find("specdec:draft_reached_tokens_total{draft=\"good-fingerp\",role=\"serve\"}"), std::string::npos) << metrics;
+  EXPECT_EQ(metrics.find("role=\"shadow\""), std::string::npos);
+  EXPECT_NE(metrics.find("specdec:info{draft=\"\""), std::string::npos) << "on trial only";
+  server.ordered({{"action", "promote"}});
+  client.send(get("/metrics"));
+  EXPECT_NE(client.read().body.find("specdec:info{draft=\"good-fingerprint\""), std::string::npos);
+}
+
+TEST(DraftSwap, WhatCannotServeIsRefusedAndNothingChanges) {
+  Shelf shelf;
+  SwapServer server(shelf);
+  const Json before = server.complete(request(1))["choices"];
+  const auto refused = [&](const Json& order, int status, const std::string& reason) {
+    const Response r = server.admin(order);
+    EXPECT_EQ(r.status, status) << order.dump() << " → " << r.body;
+    EXPECT_NE(r.body.find(reason), std::string::npos) << r.body;
+  };
+  refused({{"action", "load"}, {"draft", "missing"}}, 409, "no such model");
+  EXPECT_EQ(server.draft_status()["state"], "refused");
+  EXPECT_EQ(server.draft_status()["last"]["reason"], "missing: no such model");
+  refused({{"action", "load"}, {"draft", "narrow"}}, 409, "the draft has 5 tokens, the target 6");
+  EXPECT_FALSE(shelf.alive("narrow"));
+  for (const char* action : {"share", "promote", "drop"}) refused({{"action", action}}, 409, "no draft is on trial");
+  refused({{"action", "swap"}}, 400, "expected load, share, promote or drop");
+  refused({{"action", "load"}}, 400, "draft");
+  refused({{"action", "load"}, {"draft", "good"}, {"serve", 1.5}}, 400, "serve");
+  refused({{"action", "load"}, {"draft", "good"}, {"part", 1}}, 400, "unknown key 'part'");
+  refused(Json::array(), 400, "expected a JSON object");
+  EXPECT_EQ(server.draft_status()["candidate"], Json());
+  server.ordered({{"action", "load"}, {"draft", "good"}});
+  refused({{"action", "load"}, {"draft", "random"}}, 409, "good is on trial");
+  EXPECT_EQ(server.draft_status()["candidate"]["name"], "good");
+  server.ordered({{"action", "drop"}});
+  EXPECT_EQ(server.draft_status()["state"], "dropped");
+  EXPECT_FALSE(shelf.alive("good"));
+  EXPECT_EQ(server.complete(request(1))["choices"], before);
+}
+
+TEST(DraftSwap, ACandidateThatDiesCostsNoRequestAnything) {
+  Shelf shelf;
+  SwapServer server(shelf);
+  const Json before = server.complete(request(1))["choices"];
+  server.ordered({{"action", "load"}, {"draft", "dying"}, {"score", 1}});
+  EXPECT_EQ(server.complete(request(1))["choices"], before);
+  EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
+  server.ordered({{"action", "share"}, {"serve", 1}});
+  EXPECT_EQ(server.complete(request(1))["choices"], before);
+}
+
+TEST(DraftSwap, OnlyTheAdminSocketTakesOrders) {
+  Shelf shelf;
+  SwapServer server(shelf);
+  Client open(server.port());
+  for (const std::string& sent : {get("/admin/draft"), post("/admin/draft", R"({"action":"drop"})")}) {
+    open.send(sent);
+    EXPECT_EQ(open.read().status, 404);
+  }
+  struct stat socket {};
+  ASSERT_EQ(::stat(server.admin_socket().c_str(), &socket), 0);
+  EXPECT_EQ(socket.st_mode & 0777, 0600u) << "its mode is its key";
+  Client admin(server.admin_socket());
+  admin.send("DELETE /admin/draft HTTP/1.1\r\nHost: x\r\n\r\n");
+  const Response r = admin.read();
+  EXPECT_EQ(r.status, 405);
+  EXPECT_EQ(r.headers.at("allow"), "GET, POST");
+}
+
+}  // namespace
+}  // namespace specdec::deploy
