@@ -28,6 +28,15 @@ void add_serve(Cli& cli) {
                   "Write traffic records here, with prompts and answers as they are (data ingest redacts them), and acceptance records in its\n"
                   "subdirectory acceptance")
       ->group("Records");
+  sub->add_option("--record-rejects", options->record_rejects,
+                  "Of this part of the conversations (0 to 1) also what the target refused, in the subdirectory rejects: token ids, no text")
+      ->needs("--record")
+      ->capture_default_str()
+      ->group("Records");
+  sub->add_option("--record-quota", options->record_quota_mib, "MiB that all of --record may take; over it records are lost and counted; 0 = no limit")
+      ->needs("--record")
+      ->capture_default_str()
+      ->group("Records");
   sub->add_option("--acceptance-log", options->acceptance_log, "Append acceptance records (figures, no text) to this file")->group("Records");
   sub->add_flag("--allow-stale", options->allow_stale, "Serve with a draft that was made for another target");
   add_speculation_flags(*sub, options->speculation);

@@ -15,6 +15,8 @@ struct ServeOptions {
   std::string api_key_file;
   std::string admin_socket;
   std::string record_dir;                 // traffic records (with text) for `data`; acceptance records beside them
+  double record_rejects = 0;              // part of the conversations whose rejected drafts are recorded too
+  int64_t record_quota_mib = 0;           // of all under record_dir; 0 = none
   std::string acceptance_log;             // acceptance records only (no text)
   std::string model_name;                 // name in /v1/models; default: directory name of the target
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;

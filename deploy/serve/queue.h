@@ -15,6 +15,7 @@
 
 #include "base/acceptance.h"
 #include "base/run_options.h"
+#include "base/schema/reject_record.h"
 #include "base/schema/traffic_record.h"
 #include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
@@ -30,6 +31,7 @@ struct ChoiceResult {
   int64_t completion_tokens = 0;            // EOS and the tokens of the stop string included
   AcceptanceCounts counts;
   std::vector<int64_t> accepted_histogram;  // [j] = steps with a draft that accepted exactly j
+  std::vector<RejectRecord::Reject> rejects = {};  // where they are recorded
   std::string draft = {};                   // that drafted: a fingerprint cut to kDraftLabel; "" = none
 };
 
@@ -89,6 +91,7 @@ struct GenerationRequest {
   std::vector<std::string> texts;           // … one prompt text a prompt
   std::shared_ptr<Channel> channel;
 
+  const std::string& conversation_id() const { return conversation.empty() ? id : conversation; }
   size_t choices() const { return prompts.size() * static_cast<size_t>(n); }
 };
 

@@ -16,6 +16,7 @@ namespace specdec::deploy {
 
 namespace {
 
+constexpr double kLookAgain = 10;  // seconds, at a full quota
 constexpr char kPartial[] = ".partial";
 
 std::filesystem::path made(const std::filesystem::path& directory) {
@@ -36,11 +37,25 @@ void publish(const std::filesystem::path& partial) {
   fsync_directory(partial.parent_path());
 }
 
+uint64_t bytes_under(const std::filesystem::path& directory) {
+  uint64_t sum = 0;
+  std::error_code ec;
+  for (std::filesystem::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
+    std::error_code gone;  // between listing and looking
+    if (const auto bytes = it->is_regular_file(gone) ? it->file_size(gone) : 0; !gone) sum += bytes;
+  }
+  return sum;
+}
+
+std::string record_id(const FinishedAnswer& answer) {
+  return answer.request->id + (answer.request->choices() > 1 ? "-" + std::to_string(answer.choice) : "");
+}
+
 TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& writer) {
   const GenerationRequest& request = *answer.request;
   TrafficRecord record;
-  record.id = request.id + (request.choices() > 1 ? "-" + std::to_string(answer.choice) : "");
-  record.conversation = request.conversation.empty() ? request.id : request.conversation;
+  record.id = record_id(answer);
+  record.conversation = request.conversation_id();
   record.time = request.time;
   record.domain = request.domain;
   record.messages = request.messages;
@@ -55,13 +70,23 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
   return record;
 }
 
+std::string draft_of(const FinishedAnswer& answer, const RecorderOptions& options) {
+  return answer.result.draft.empty() ? options.draft.substr(0, kDraftLabel) : answer.result.draft;
+}
+
+RejectRecord reject_record(const FinishedAnswer& answer, const RecorderOptions& options) {
+  const GenerationRequest& request = *answer.request;
+  return {record_id(answer), request.conversation_id(), request.time, request.sampling.temperature, draft_of(answer, options),
+          options.target.substr(0, kDraftLabel), answer.result.rejects};
+}
+
 AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderOptions& options) {
   AcceptanceRecord record;
   record.time = answer.request->time;
   record.segment = answer.request->domain;
   record.temperature = answer.request->sampling.temperature;
   record.target = options.target.substr(0, 12);
-  record.draft = answer.result.draft.empty() ? options.draft.substr(0, kDraftLabel) : answer.result.draft;
+  record.draft = draft_of(answer, options);
   record.counts = answer.result.counts;
   return record;
 }
@@ -86,12 +111,16 @@ RotatingLog::~RotatingLog() {
 
 void RotatingLog::append(const std::string& line) {
   if (open_.empty()) {
-    // Time, process and a running number: names sort by age and never meet.
+    // Time, process and a running number: names sort by age. They may meet where a container starts again within the second.
     std::string time = format_utc(clock_.unix_seconds());
     std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
-    char number[16];
-    std::snprintf(number, sizeof number, "%06lld", static_cast<long long>(sequence_++));
-    open_ = directory_ / (stem_ + "-" + time + "-" + std::to_string(::getpid()) + "-" + number + ".jsonl" + kPartial);
+    std::filesystem::path done;
+    do {
+      char number[16];
+      std::snprintf(number, sizeof number, "%06lld", static_cast<long long>(sequence_++));
+      done = directory_ / (stem_ + "-" + time + "-" + std::to_string(::getpid()) + "-" + number + ".jsonl");
+    } while (std::filesystem::exists(done));
+    open_ = done.string() + kPartial;
     bytes_ = 0;
     opened_ = clock_.seconds();
   }
@@ -115,6 +144,10 @@ Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock
   if (!options_.record_dir.empty()) {
     traffic_ = std::make_unique<RotatingLog>(options_.record_dir, "traffic", options_.traffic, clock_);
     acceptance_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "acceptance", "acceptance", options_.acceptance, clock_);
+    if (options_.rejects)
+      rejects_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "rejects", "rejects", options_.traffic, clock_);
+    held_bytes_ = bytes_under(options_.record_dir);
+    looked_at_ = clock_.seconds();
   }
   if (!options_.acceptance_log.empty()) {
     // Refused at start rather than at the first answer.
@@ -169,7 +202,7 @@ void Recorder::work() {
       }
     }
     try {
-      for (RotatingLog* log : {traffic_.get(), acceptance_.get()}) {
+      for (RotatingLog* log : {traffic_.get(), acceptance_.get(), rejects_.get()}) {
         if (log && last) log->close();
         if (log) log->rotate_if_old();
       }
@@ -181,12 +214,26 @@ void Recorder::work() {
 }
 
 void Recorder::write(const FinishedAnswer& answer) {
-  if (traffic_) traffic_->append(canonical_json(to_json(traffic_record(answer, options_.target))));
+  if (traffic_) append(*traffic_, canonical_json(to_json(traffic_record(answer, options_.target))));
+  if (rejects_ && !answer.result.rejects.empty()) append(*rejects_, to_line(reject_record(answer, options_)));
   const AcceptanceCounts& counts = answer.result.counts;
   if (counts.steps == 0 && counts.plain_steps == 0) return;
   const std::string line = to_line(acceptance_record(answer, options_));
-  if (acceptance_) acceptance_->append(line);
+  if (acceptance_) append(*acceptance_, line);
   if (!options_.acceptance_log.empty()) append_line(options_.acceptance_log, line);
+}
+
+void Recorder::append(RotatingLog& log, const std::string& line) {
+  const uint64_t quota = options_.quota_bytes, bytes = line.size() + 1;
+  if (quota > 0 && held_bytes_ + bytes > quota && clock_.seconds() - looked_at_ >= kLookAgain) {
+    held_bytes_ = bytes_under(options_.record_dir);
+    looked_at_ = clock_.seconds();
+  }
+  if (quota > 0 && held_bytes_ + bytes > quota)
+    throw Error(ErrorKind::kIo, options_.record_dir + ": " + std::to_string(held_bytes_) + " bytes, the quota is " + std::to_string(quota) +
+                                    ": take recorded files away or raise --record-quota");
+  log.append(line);
+  held_bytes_ += bytes;
 }
 
 void Recorder::lost(const std::string& why) {

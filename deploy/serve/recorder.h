@@ -51,6 +51,8 @@ struct RecorderOptions {
   std::string record_dir;        // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
   std::string acceptance_log;    // one growing file besides, "" = none
   std::string target, draft;     // fingerprint ids; draft "" = none
+  bool rejects = false;          // subdirectory "rejects" of record_dir
+  uint64_t quota_bytes = 0;      // of all files under record_dir; over it records are lost until files are taken away. 0 = none
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};
   size_t pending = 4096;         // records waiting for the disk; over it they are lost
 };
@@ -67,12 +69,15 @@ class Recorder {
  private:
   void work();
   void write(const FinishedAnswer& answer);
+  void append(RotatingLog& log, const std::string& line);  // throws Error(kIo), over the quota too
   void lost(const std::string& why);
 
   RecorderOptions options_;
   Metrics& metrics_;
   const Clock& clock_;
-  std::unique_ptr<RotatingLog> traffic_, acceptance_;
+  std::unique_ptr<RotatingLog> traffic_, acceptance_, rejects_;
+  uint64_t held_bytes_ = 0;      // under record_dir when it was last looked at, and written since
+  double looked_at_ = 0;
   std::mutex mutex_;             // of the four below
   std::condition_variable ready_;
   std::deque<FinishedAnswer> waiting_;

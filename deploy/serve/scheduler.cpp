@@ -10,6 +10,12 @@
 
 namespace specdec::deploy {
 
+namespace {
+
+constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected position
+
+}  // namespace
+
 struct Scheduler::Active {
   Active(std::shared_ptr<const GenerationRequest> r, size_t c, const text::Tokenizer& tokenizer)
       : request(std::move(r)), choice(c), decoder(tokenizer), stop(request->stop) {}
@@ -119,7 +125,8 @@ bool Scheduler::start(std::unique_ptr<Active> sequence) {
   spec.rules = request.rules;
   spec.logprobs = request.logprobs;
   spec.speculate = request.speculate;
-  spec.conversation = request.conversation.empty() ? request.id : request.conversation;
+  spec.conversation = request.conversation_id();
+  spec.reject_top = share_place("rejects " + spec.conversation) < options_.reject_share ? kRejectTop : 0;
   if (const Active* same = sibling(request, sequence->choice)) spec.same_prompt = same->key;
   ChoiceEvent echoed;
   if (request.echo && request.logprobs >= 0) spec.prompt_logprobs = &echoed.logprobs;
@@ -198,6 +205,12 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     if (so_far.accepted_histogram.size() <= static_cast<size_t>(result.drafted)) so_far.accepted_histogram.resize(static_cast<size_t>(result.drafted) + 1);
     ++so_far.accepted_histogram[j];
   }
+  if (result.rejected && so_far.rejects.size() < RejectRecord::kMaxRejects) {
+    const decode::PositionLogprobs& at = *result.rejected;
+    const auto position = so_far.completion_tokens + static_cast<int64_t>(result.emitted.size()) - 1;
+    RejectRecord::Reject& reject = so_far.rejects.emplace_back(RejectRecord::Reject{position, at.token.id, result.emitted.back(), at.token.logprob, {}});
+    for (const decode::TokenLogprob& t : at.top) reject.top.emplace_back(t.id, t.logprob);
+  }
   ChoiceEvent event;
   event.choice = sequence.choice;
   std::optional<FinishReason> reason;
@@ -227,6 +240,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   ChoiceResult& result = sequence.result;
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
+  std::erase_if(result.rejects, [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
   metrics_.finished(result, clock_.seconds() - sequence.request->queued_at);
   ChoiceEvent event;
   event.choice = sequence.choice;

@@ -31,6 +31,7 @@ struct SchedulerOptions {
   size_t max_batch = 8;
   int64_t prompt_budget_tokens = 512; // prompts started between two steps while others run: bounds the gap between their tokens
   std::vector<int32_t> eos_ids;
+  double reject_share = 0;            // of the conversations whose rejected drafts are kept for the records
 };
 
 class Scheduler {

@@ -31,6 +31,8 @@ void check(const ServeOptions& o) {
   range("--queue-limit", static_cast<double>(o.queue_limit), 1, 1 << 20);
   range("--max-context", static_cast<double>(o.max_context), 0, 1 << 24);
   range("--drain-seconds", o.drain_seconds, 0, 86400);
+  range("--record-rejects", o.record_rejects, 0, 1);
+  range("--record-quota", static_cast<double>(o.record_quota_mib), 0, 1 << 30);
 }
 
 // One descriptor a connection, and some for files.
@@ -103,10 +105,13 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   records.acceptance_log = s.options.acceptance_log;
   records.target = model.card.target;
   records.draft = model.card.draft;
+  records.rejects = s.options.record_rejects > 0;
+  records.quota_bytes = static_cast<uint64_t>(s.options.record_quota_mib) << 20;
   Recorder recorder(records, s.metrics, s.clock);
   SchedulerOptions options;
   options.max_batch = static_cast<size_t>(s.options.max_batch);
   options.eos_ids = model.eos_ids;
+  options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
   Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
                       [&recorder](const FinishedAnswer& answer) { recorder.record(answer); });
   s.scheduler.store(&scheduler);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +19,9 @@ using SequenceKey = int64_t;
 
 inline constexpr size_t kDraftLabel = 12;  // characters
 
+// Where in [0, 1) a conversation falls: those below a share are that share.
+inline double share_place(const std::string& conversation) { return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64; }
+
 struct SequenceSpec {
   std::span<const int32_t> prompt;   // at least one token; prompt + max_tokens fit the context
   int64_t max_tokens = 0;
@@ -27,6 +32,7 @@ struct SequenceSpec {
   int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
   std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted
   bool speculate = true;
+  int reject_top = 0;                // > 0: StepResult::rejected, with so many likeliest tokens
   std::string conversation = {};     // whose answers go to one draft while two are compared
   SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be run again; -1: none
 };
@@ -38,6 +44,7 @@ struct StepResult {
   int drafted = 0, accepted = 0;
   int suffix_drafted = 0, suffix_accepted = 0;  // from the text itself, in steps whose `drafted` is 0
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
+  std::optional<decode::PositionLogprobs> rejected;  // the draft's token that stood where emitted.back() stands now
   std::string draft, shadow;         // which draft models: fingerprints cut to kDraftLabel; "" = none
   std::vector<double> shadow_overlaps;  // of the draft on trial, at the same positions
   std::vector<decode::PositionLogprobs> logprobs;  // of each emitted token, where asked for

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct Sequence {
   SamplingOptions sampling;
   LogitState* rules = nullptr;            // null: logits as the models give them. Made from the prompt; the step keeps it up to date
   int logprobs = -1;                      // >= 0: logprobs_of() every emitted token with so many likeliest ones
+  int reject_top = 0;                     // > 0: `rejected`, with so many likeliest tokens
   bool prompt_logprobs = false;           // and of the prompt's, from start()
   VerifyRule verify = VerifyRule::kToken;
   std::vector<int> tree;                  // children of every node by depth (SpeculationOptions); empty: a chain
@@ -52,6 +54,7 @@ struct Sequence {
   std::vector<double> observed;           // what the controller was told of them: the overlap, or whether the token was kept
   std::vector<double> shadow_overlaps;    // the shadow's at the same ones; empty where it was not asked or failed, which ends it
   std::vector<PositionLogprobs> emitted_logprobs;  // one an emitted token, where asked for
+  std::optional<PositionLogprobs> rejected;  // the first token of the draft model that was refused, as logprobs_of() sees its place
   std::exception_ptr failure;             // set when this sequence cannot go on; its tokens and caches are as before the step.
                                           // Error(kUsage): its own rules leave no token, the models are well
   // of start():

@@ -90,6 +90,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     s.overlaps.clear();
     s.observed.clear();
     s.shadow_overlaps.clear();
+    s.rejected.reset();
     s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
     s.failure = nullptr;
   }

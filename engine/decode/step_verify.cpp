@@ -104,7 +104,8 @@ void Stepper::verify_one(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
   const size_t vocab = static_cast<size_t>(target_.vocab_size());
-  if (s.logprobs >= 0) {
+  const bool rejects = s.reject_top > 0 && slot.depth > 0 && !slot.from_text;
+  if (s.logprobs >= 0 || rejects) {
     const float* first = b.target_rows.row(slot.p_row).data();
     b.raw.assign(first, first + slot.pass.size() * vocab);
   }
@@ -114,11 +115,14 @@ void Stepper::verify_one(Slot& slot) {
     verify_sampled(slot);
   slot.start_path(slot.result.node, slot.path);
   std::reverse(slot.path.begin(), slot.path.end());
+  const auto raw = [&](int32_t node) { return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab); };
+  const int32_t last = slot.path.empty() ? -1 : slot.path.back();
+  if (const int32_t refused = rejects ? next_child(b.input, last) : -1; refused >= 0)
+    s.rejected = logprobs_of(raw(last), slot.drafted[static_cast<size_t>(refused)], s.reject_top);
   if (s.logprobs < 0) return;
   for (size_t i = 0; i <= slot.path.size(); ++i) {
-    const auto row = static_cast<size_t>(i == 0 ? 0 : slot.path[i - 1] + 1);
     const int32_t token = i < slot.path.size() ? slot.drafted[static_cast<size_t>(slot.path[i])] : slot.result.next;
-    s.emitted_logprobs.push_back(logprobs_of({b.raw.data() + row * vocab, vocab}, token, s.logprobs));
+    s.emitted_logprobs.push_back(logprobs_of(raw(i == 0 ? -1 : slot.path[i - 1]), token, s.logprobs));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/schema/acceptance_record.h"
+#include "base/schema/reject_record.h"
 #include "base/schema/traffic_record.h"
 #include "tests/base/manual_clock.h"
 #include "tests/serve/fixture.h"
@@ -74,6 +75,14 @@ TEST(RotatingLog, PublishesBySizeByAgeAndAtTheEnd) {
   for (const std::string& name : all) EXPECT_TRUE(name.starts_with("t-2023") && name.ends_with(".jsonl")) << name;
   EXPECT_EQ(get(dir / all[0]), "first line\nsecond line\n");
   EXPECT_EQ(get(dir / all[2]), "fourth\n");
+}
+
+TEST(RotatingLog, ARestartWithinTheSecondReplacesNothing) {
+  const Scratch dir;
+  specdec::testing::ManualClock clock;
+  for (const char* line : {"first", "second"}) RotatingLog(dir.root(), "t", {}, clock).append(line);
+  ASSERT_EQ(names(dir.root()).size(), 2u);
+  EXPECT_EQ(get(dir / names(dir.root())[0]), "first\n");
 }
 
 TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
@@ -168,6 +177,74 @@ TEST(Recorder, ADiskThatFailsLosesRecordsAndNothingElse) {
     bad.acceptance_log = (dir / "absent" / "log").string();
     Recorder r(bad, metrics, clock);
   });
+}
+
+TEST(Recorder, OverTheQuotaRecordsAreLostUntilThereIsRoomAgain) {
+  const Scratch dir;
+  specdec::testing::ManualClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.record_dir = dir / "traffic";
+  options.quota_bytes = 4096;
+  options.traffic.bytes = 600;
+  fs::create_directories(dir / "traffic/acceptance");
+  put(dir / "traffic/acceptance/acceptance-old.jsonl", std::string(3000, 'x') + "\n");
+  const auto record = [&] {
+    Recorder recorder(options, metrics, clock);
+    for (int i = 0; i < 10; ++i) recorder.record(finished(true));
+  };
+  const auto held = [&] {
+    uint64_t sum = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(dir / "traffic"))
+      if (entry.is_regular_file()) sum += entry.file_size();
+    return sum;
+  };
+  record();
+  EXPECT_LE(held(), options.quota_bytes);
+  EXPECT_GT(held(), 3500u) << "up to the quota they are written";
+  EXPECT_NE(metrics.text(0, 0, 0).find("specdec:records_lost_total"), std::string::npos);
+  EXPECT_EQ(metrics.text(0, 0, 0).find("specdec:records_lost_total 0"), std::string::npos);
+  {
+    Recorder recorder(options, metrics, clock);
+    recorder.record(finished(true));
+    fs::remove(dir / "traffic/acceptance/acceptance-old.jsonl");
+    const size_t before = names(dir / "traffic").size();
+    clock.now += 10;
+    recorder.record(finished(true));
+    recorder.stop();
+    EXPECT_GT(names(dir / "traffic").size(), before) << "taken away: there is room";
+  }
+}
+
+TEST(Recorder, RejectsHaveTheirOwnFilesAndNoText) {
+  const Scratch dir;
+  specdec::testing::ManualClock clock;
+  Metrics metrics;
+  RecorderOptions options;
+  options.record_dir = dir / "traffic";
+  options.rejects = true;
+  options.target = std::string(64, 'a');
+  options.draft = std::string(64, 'b');
+  FinishedAnswer answer = finished(true);
+  answer.result.draft = std::string(12, 'c');
+  answer.result.rejects = {{1, 7, 8, -2.5, {{8, -0.25}, {7, -2.5}}}};
+  {
+    Recorder recorder(options, metrics, clock);
+    recorder.record(answer);
+    recorder.record(finished(false));  // nothing was refused: no line
+  }
+  const auto files = names(dir / "traffic/rejects");
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_TRUE(files[0].starts_with("rejects-") && files[0].ends_with(".jsonl")) << files[0];
+  const auto all = lines(dir / "traffic/rejects" / files[0]);
+  ASSERT_EQ(all.size(), 1u);
+  const RejectRecord record = reject_record_from_line(all[0], "rejects");
+  EXPECT_EQ(record.id, traffic_record_from_json(Json::parse(lines(dir / "traffic" / names(dir / "traffic")[0])[0]), "traffic").id);
+  EXPECT_EQ(record.conversation, "req-1");
+  EXPECT_EQ(record.draft, std::string(12, 'c')) << "the draft that drafted";
+  ASSERT_EQ(record.rejects.size(), 1u);
+  EXPECT_EQ(record.rejects[0].next, 8);
+  EXPECT_EQ(all[0].find("answer"), std::string::npos) << "no text";
 }
 
 }  // namespace

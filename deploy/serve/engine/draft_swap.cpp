@@ -6,14 +6,12 @@
 
 #include "base/log.h"
 #include "base/statistics.h"
+#include "deploy/serve/step_runner.h"
 #include "engine/decode/step.h"
 
 namespace specdec::deploy {
 
 namespace {
-
-// Where in [0, 1) a conversation falls.
-double place(const std::string& conversation) { return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64; }
 
 Json estimate_json(const Estimate& e, double scale = 1, double shift = 0) {
   return {{"value", scale * e.value + shift}, {"ci", {scale * e.ci.low + shift, scale * e.ci.high + shift}}};
@@ -53,7 +51,7 @@ void DraftSwap::set_loader(std::function<NamedDraft(const std::string&)> load) {
 DraftSwap::Pick DraftSwap::pick(const std::string& conversation) {
   const std::lock_guard lock(mutex_);
   if (!candidate_) return {serving_, nullptr};
-  const double at = place(conversation);
+  const double at = share_place(conversation);
   if (at < serve_) {
     ++served_;
     return {candidate_, nullptr};

@@ -78,6 +78,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
     running->rules = spec.rules;
     s.rules = &running->state.emplace(*running->rules, spec.prompt);
   }
+  s.reject_top = spec.reject_top;
   s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
   s.prompt_logprobs = spec.prompt_logprobs != nullptr;
   s.remaining = spec.max_tokens;
@@ -142,6 +143,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.suffix_accepted = s.suffix_accepted;
   for (int i = 0; i < s.suffix_drafted && i <= s.suffix_accepted; ++i) suffix_overlap_.add(std::array{i < s.suffix_accepted ? 1.0 : 0.0});
   result.logprobs = std::move(s.emitted_logprobs);
+  result.rejected = std::move(s.rejected);
   const DraftSwap::Pick& pick = running.pick;
   if (!pick.draft) return;
   (s.verify == VerifyRule::kCoupled && options_.coupled_seeds ? pick.draft->coupled_overlap : pick.draft->overlap).add(s.observed);

@@ -5,6 +5,7 @@
 #include "base/schema/acceptance_record.h"
 #include "base/schema/binding.h"
 #include "base/schema/package_manifest.h"
+#include "base/schema/reject_record.h"
 #include "base/schema/shard_index.h"
 #include "base/schema/traffic_record.h"
 #include "base/schema/validation_report.h"
@@ -84,6 +85,36 @@ TEST(TrafficRecord, ThreeForms) {
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
   EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation, "9");
+}
+
+TEST(RejectRecord, RoundTripAndRefusals) {
+  RejectRecord r{"id-1", "c", 1700000000, 0.5, std::string(12, 'a'), std::string(12, 'b'), {}};
+  r.rejects = {{0, 5, 6, -1.5, {{6, -0.5}, {5, -1.5}}}, {4, 1, 1, -INFINITY, {}}};
+  const std::string line = to_line(r);
+  const RejectRecord back = reject_record_from_line(line, "l");
+  EXPECT_EQ(to_line(back), line);
+  EXPECT_EQ(back.conversation, "c");
+  EXPECT_EQ(back.target, std::string(12, 'b'));
+  ASSERT_EQ(back.rejects.size(), 2u);
+  EXPECT_EQ(back.rejects[0].drafted, 5);
+  EXPECT_EQ(back.rejects[0].next, 6);
+  EXPECT_EQ(back.rejects[0].logprob, -1.5);
+  EXPECT_EQ(back.rejects[0].top[1], std::pair(5, -1.5));
+  EXPECT_EQ(back.rejects[1].logprob, -100);
+  const auto refused = [&](const char* key, const Json& value) {
+    Json bad = Json::parse(line);
+    bad[key] = value;
+    EXPECT_THROW(reject_record_from_line(bad.dump(), "l"), Error) << bad.dump();
+  };
+  refused("schema", "specdec.rejects/2");
+  refused("t", -1);
+  refused("rejects", 1);
+  refused("rejects", {{1, 2, 3, 4}});
+  refused("rejects", {{1, 2, 0, 4, {{5}}}});
+  refused("rejects", {{1, 2, 10, 4, Json::array()}});
+  refused("rejects", {{1, 2, 0, 4, Json::array()}, {1, 2, 0, 4, Json::array()}});
+  refused("rejects", {{1, -2, 0, 4, Json::array()}});
+  EXPECT_THROW(reject_record_from_line("{", "l"), Error);
 }
 
 TEST(AcceptanceRecord, RoundTripAndLimit) {

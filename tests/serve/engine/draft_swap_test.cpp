@@ -47,7 +47,7 @@ Json request(int i) {
   return body;
 }
 
-Json accepted_of(SwapServer& server, int requests) {
+double accepted_of(SwapServer& server, int requests) {
   int64_t drafted = 0, accepted = 0;
   for (int i = 0; i < requests; ++i) {
     Json body = request(i);
@@ -315,6 +315,51 @@ TEST(DraftSwap, ACandidateThatDiesCostsNoRequestAnything) {
   EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
   server.ordered({{"action", "share"}, {"serve", 1}});
   EXPECT_EQ(server.complete(request(1))["choices"], before);
+}
+
+// Each of them stands where the answer has another token, with the target's own log-probabilities of that place.
+TEST(Rejects, AreWhatTheTargetRefusedAndWhere) {
+  const Scratch records;
+  std::map<std::string, Tokens> answers;  // by conversation
+  for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kCoupled}) {
+    ToyServer server({.k = 3, .rule = rule, .record_dir = records.root()});
+    for (int i = 0; i < 12; ++i) {
+      Json body = request(i);
+      const std::string name = "c" + std::to_string(i) + "-" + std::to_string(static_cast<int>(rule));
+      body["metadata"] = {{"conversation_id", name}};
+      body.erase("ignore_eos");
+      answers[name] = {kToyBos, i % 4, i / 4 % 4};
+      const Tokens answer = server.complete(body)["choices"][0]["token_ids"].get<Tokens>();
+      answers[name].insert(answers[name].end(), answer.begin(), answer.end());
+    }
+  }
+  int found = 0, coupled = 0;
+  for (const auto& entry : fs::directory_iterator(records / "rejects")) {
+    std::istringstream file(entry.path().extension() == ".jsonl" ? specdec::testing::get(entry.path()) : "");
+    for (std::string line; std::getline(file, line);) {
+      const RejectRecord record = reject_record_from_line(line, "rejects");
+      const Tokens& text = answers.at(record.conversation);
+      for (const RejectRecord::Reject& reject : record.rejects) {
+        const size_t at = 3 + static_cast<size_t>(reject.position);
+        ASSERT_LT(at, text.size());
+        EXPECT_EQ(reject.next, text[at]);
+        EXPECT_NE(reject.drafted, reject.next);
+        std::vector<float> row(kToyVocab);
+        toy_logits(21)(std::span<const int32_t>(text).first(at), row);
+        const decode::PositionLogprobs expected = decode::logprobs_of(row, reject.drafted, kToyVocab);
+        EXPECT_NEAR(reject.logprob, expected.token.logprob, 1e-3);
+        ASSERT_EQ(reject.top.size(), expected.top.size());
+        for (size_t i = 0; i + 1 < expected.top.size(); ++i) {  // the last one has no mass
+          EXPECT_EQ(reject.top[i].first, expected.top[i].id);
+          EXPECT_NEAR(reject.top[i].second, expected.top[i].logprob, 1e-3);
+        }
+        ++found;
+        coupled += record.conversation.ends_with("3");
+      }
+    }
+  }
+  EXPECT_GT(found - coupled, 10);
+  EXPECT_GT(coupled, 10);
 }
 
 TEST(DraftSwap, OnlyTheAdminSocketTakesOrders) {

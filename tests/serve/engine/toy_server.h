@@ -42,6 +42,7 @@ struct ToyOptions {
   bool coupled_seeds = false;  // so that seeded requests are under `rule`
   std::vector<int> tree = {};
   bool suffix = false;
+  std::string record_dir = {};  // with every reject
 };
 
 class ToyServer {
@@ -50,6 +51,8 @@ class ToyServer {
     ServeOptions serve;
     serve.port = 0;
     serve.max_batch = options.max_batch;
+    serve.record_dir = options.record_dir;
+    serve.record_rejects = options.record_dir.empty() ? 0 : 1;
     serve.admin_socket = directory_.root() / "admin.sock";
     ServeLimits limits;
     limits.n = static_cast<int64_t>(limits.choices);  // many samples a request
