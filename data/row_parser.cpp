@@ -34,6 +34,8 @@ ParsedRecord with_metadata(const Json& row) {
 }
 
 void parse_traffic(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
+  if (id_text(find(row, "schema")).starts_with("specdec.rejects/"))
+    refuse("other_event", "specdec.rejects: what a draft got wrong, beside the traffic record of the same id");
   ParsedRecord parsed{traffic_record_from_json(row, "row"), id_text(find(row, "tenant"))};
   if (!parsed.record.messages.empty()) finish_chat(parsed.record);
   append_record(std::move(parsed), row, nullptr, options, out);

@@ -159,6 +159,7 @@ TEST(RowParser, TextAndTraffic) {
   const TrafficRecord read = parsed(canonical_json(to_json(original)));
   EXPECT_EQ(to_json(read), to_json(original));
   EXPECT_EQ(rejected(R"({"schema":"specdec.traffic/9","id":"i","text":"t"})"), "bad_field");
+  EXPECT_EQ(rejected(R"({"schema":"specdec.rejects/1","id":"i","rejects":[]})"), "other_event");
   EXPECT_EQ(rejected(R"({"schema":"specdec.acceptance/1","t":1})"), "bad_field");
 }
 
