@@ -341,14 +341,15 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     out.texts.push_back(prompt);
   }
   for (const auto& ids : parsed.prompt_ids) {
-    for (const int32_t id : ids)
-      if (id >= model_.vocab_size) return invalid_parameter("prompt", "token ids below " + std::to_string(model_.vocab_size));
     out.prompts.push_back(ids);
     out.texts.push_back(model_.tokenizer->decode(ids, true));
   }
   for (const auto& prompt : out.prompts) {
     if (prompt.empty()) return invalid_parameter(param, "at least one token");
     if (static_cast<int64_t>(prompt.size()) >= model_.max_context) return over;
+    // A text may spell a token that the tokenizer has and the model does not.
+    if (std::any_of(prompt.begin(), prompt.end(), [&](int32_t id) { return id >= model_.vocab_size; }))
+      return invalid_parameter(param, "text or ids of tokens below " + std::to_string(model_.vocab_size));
   }
   return std::nullopt;
 }

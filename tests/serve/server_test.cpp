@@ -171,6 +171,19 @@ TEST(Server, Streams) {
   EXPECT_TRUE(last.contains("metrics"));
 }
 
+TEST(Server, TextThatSpellsATokenTheModelLacksIsTheCallersError) {
+  Running s;
+  s.model.vocab_size = kEos;  // the tokenizer's last token
+  s.start();
+  for (const auto& [endpoint, body, param] : {std::tuple{"/v1/completions", R"({"prompt":"a</s>"})", "prompt"}, {"/v1/completions", R"({"prompt":[257]})", "prompt"},
+                                              {"/v1/chat/completions", R"({"messages":[{"role":"user","content":"a</s>"}]})", "messages"}}) {
+    const Response r = s.ask(post(endpoint, body));
+    EXPECT_EQ(r.status, 400) << r.body;
+    EXPECT_EQ(Json::parse(r.body)["error"]["param"], param) << r.body;
+  }
+  EXPECT_EQ(s.ask(post("/v1/completions", R"({"prompt":"say:a"})")).status, 200);
+}
+
 TEST(Server, EveryErrorClass) {
   Config setup;
   setup.max_context = 64;
