@@ -1,0 +1,86 @@
+"""Drafts tried and swapped in the running program: real models, a package and its channel, what is refused."""
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import urllib.request
+from pathlib import Path
+
+from specdec_run import SPECDEC, expect, run
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp())
+server = None
+
+
+class Admin(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.connect(str(work / "admin.sock"))
+
+
+def admin(**order):
+    connection = Admin("admin", timeout=60)
+    connection.request("POST" if order else "GET", "/admin/draft", json.dumps(order) if order else None, {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())
+
+
+def answer(seed):
+    body = json.dumps({"prompt": "red green", "max_tokens": 24, "seed": seed, "ignore_eos": True}).encode()
+    request = urllib.request.Request(url + "/v1/completions", body, {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
+
+
+try:
+    target = work / "target"
+    write_tiny_model(target, layers=2, seed=1)
+    write_tiny_model(work / "other", layers=2, seed=2)
+    shutil.copytree(target, work / "same")
+    write_traffic(work / "log.jsonl", 12)
+    for name in ("target", "other"):
+        run("data", "ingest", work / "log.jsonl", "--target", work / name, "--holdout", 0.5, "--out", work / f"data-{name}")
+        run("validate", "--target", work / name, "--draft", work / "same", "--data", work / f"data-{name}", "--out", work / f"gate-{name}", "--parts",
+            "acceptance,rollout", "--contexts", "data", "--k", 3, "--threads", 1, code=(0, 3, 4, 6))
+        run("package", "--target", work / name, "--draft", work / "same", "--report", work / f"gate-{name}/report.json", "--store", work / f"store-{name}",
+            "--allow-failed", "--channel", "canary")
+    server = subprocess.Popen([str(SPECDEC), "serve", "--target", str(target), "--draft", str(work / "same"), "--k", "3", "--port", "0", "--threads", "1", "--admin-socket", str(work / "admin.sock")],
+                              stderr=subprocess.PIPE, text=True)
+    line = next(line for line in server.stderr if "listening on" in line)
+    url = line.split()[-1]
+    texts = [answer(seed) for seed in range(8)]
+    code, status = admin()
+    expect(code == 200 and status["state"] == "none" and status["serving"], f"no candidate yet: {status}")
+    code, reply = admin(action="load", draft=f"{work}/store-other:canary")
+    expect(code == 409 and "packaged for another target" in reply["error"]["message"], f"a draft of another target: {reply}")
+    code, reply = admin(action="load", draft=str(work / "absent"))
+    expect(code == 409 and "absent" in reply["error"]["message"], f"no such draft: {reply}")
+    damaged = next((work / "store-target/packages").iterdir())
+    code, status = admin(action="load", draft=f"{work}/store-target:canary", serve=1)
+    expect(code == 200 and status["state"] == "canary", f"on trial: {status}")
+    expect([answer(seed) for seed in range(8)] == texts, "the same texts from the candidate")
+    expect(admin()[1]["candidate"]["answers"] == 8, "all of them with it")
+    code, status = admin(action="promote")
+    expect(code == 200 and status["serving"]["name"].endswith(":canary"), f"promoted: {status}")
+    code, status = admin(action="load", draft=str(work / "other"), score=1)
+    expect(code == 200, f"unbound, of the same vocabulary: {status}")
+    expect([answer(seed) for seed in range(8)] == texts, "the same texts while another scores")
+    paired = admin()[1]["paired"]
+    expect(paired["conversations"] == 8 and paired["serving"]["value"] > 0.999 > paired["candidate"]["value"], f"paired: {paired}")
+    expect(admin(action="drop")[1]["state"] == "dropped", "dropped")
+    weights = damaged / "draft/model.safetensors"
+    weights.chmod(0o644)
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    code, reply = admin(action="load", draft=f"{work}/store-target:canary")
+    expect(code == 409 and admin()[1]["state"] == "refused", f"a damaged package: {reply}")
+    expect([answer(seed) for seed in range(8)] == texts, "and nothing has changed")
+    server.send_signal(signal.SIGTERM)
+    server.stderr.read()
+    expect(server.wait(timeout=60) == 0, "drained")
+finally:
+    if server:
+        server.kill()
+    shutil.rmtree(work, ignore_errors=True)
