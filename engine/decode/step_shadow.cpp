@@ -17,7 +17,6 @@ void Stepper::end_shadow(Sequence& s) {
 void Stepper::score_shadow(Slot& slot) {
   Sequence& s = *slot.sequence;
   if (!s.shadow || s.overlaps.empty()) return;
-  const std::vector<int32_t> path = slot.path;  // rule_path() writes over it
   try {
     ask_shadow(slot);
   } catch (const std::exception& e) {
@@ -25,14 +24,13 @@ void Stepper::score_shadow(Slot& slot) {
     s.shadow_overlaps.clear();
     end_shadow(s);
   }
-  slot.path = path;
 }
 
 void Stepper::ask_shadow(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
   CausalModel& shadow = *s.shadow;
-  const std::vector<int32_t> path = slot.path;
+  const std::vector<int32_t>& path = slot.path;
   const auto reached = static_cast<int64_t>(s.overlaps.size());
   if (slot.before + reached - 1 > shadow.max_length()) return;
   if (s.shadow_id < 0) s.shadow_id = shadow.open();

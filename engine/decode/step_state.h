@@ -1,6 +1,7 @@
 // What a Stepper keeps from one phase of a step to the next.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -24,6 +25,7 @@ struct Stepper::Slot {
   std::vector<size_t> q_of;         // by node: the row it was drawn from, of q_row
   size_t num_q = 0;
   int32_t ruled = -1;               // the node whose path the rules have seen
+  std::vector<int32_t> ruled_path;  // rule_path()'s own
   std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; empty parents: a chain
   std::vector<int32_t> feed, feed_parents;  // of the draft
   int64_t feed_rows = 0;
@@ -36,9 +38,11 @@ struct Stepper::Slot {
   VerifyRule rule() const { return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify; }
   // Whether a drafted token is accepted as often as the overlap says; if not, what was kept is counted.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
-  void start_path(int32_t node, std::vector<int32_t>& reversed) const {
-    reversed.clear();
-    for (; node >= 0; node = parents[static_cast<size_t>(node)]) reversed.push_back(node);
+  // The nodes from the text down to this one.
+  void path_to(int32_t node, std::vector<int32_t>& out) const {
+    out.clear();
+    for (; node >= 0; node = parents[static_cast<size_t>(node)]) out.push_back(node);
+    std::reverse(out.begin(), out.end());
   }
   // The rules as they are behind a node. One step down costs one push, any other way the whole path.
   void rule_path(int32_t node) {
@@ -47,8 +51,8 @@ struct Stepper::Slot {
       sequence->rules->push(drafted[static_cast<size_t>(node)]);
     } else {
       sequence->rules->rewind();
-      start_path(node, path);
-      for (size_t i = path.size(); i-- > 0;) sequence->rules->push(drafted[static_cast<size_t>(path[i])]);
+      path_to(node, ruled_path);
+      for (const int32_t step : ruled_path) sequence->rules->push(drafted[static_cast<size_t>(step)]);
     }
     ruled = node;
   }

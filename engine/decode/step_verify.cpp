@@ -21,10 +21,8 @@ Error no_token_left() {
 void Stepper::verify_greedy(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
-  b.input.drafted = slot.drafted;
-  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
   int32_t node = -1;
-  for (;;) {
+  for (int64_t kept = 0;; ++kept) {
     slot.rule_path(node);
     const std::span<float> row = b.target_rows.row(slot.p_row + node + 1);
     if (s.rules && !s.rules->apply(row)) throw no_token_left();
@@ -34,7 +32,7 @@ void Stepper::verify_greedy(Slot& slot) {
     // A node may have no children where its neighbours have some: the position was reached, and nothing stood there.
     if (static_cast<int>(s.overlaps.size()) < slot.depth) s.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
     if (child < 0) {
-      slot.result = {static_cast<int64_t>(std::count(s.overlaps.begin(), s.overlaps.end(), 1.0)), best, node};
+      slot.result = {kept, best, node};
       break;
     }
     node = child;
@@ -47,9 +45,6 @@ void Stepper::verify_sampled(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
   const size_t nodes = slot.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
-  b.input.drafted = slot.drafted;
-  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
-  b.input.position = slot.before;
   b.input.p.resize(nodes + 1);
   b.input.q.resize(slot.from_text ? 0 : nodes);
   bool dead = false;
@@ -72,18 +67,15 @@ void Stepper::verify_sampled(Slot& slot) {
     throw;
   }
   if (slot.chain()) slot.result.node = static_cast<int32_t>(slot.result.accepted) - 1;
-  score_positions(slot);
 }
 
-// Overlap at each reached position, and what became of the token drafted there.
+// Of sampled text: overlap at each reached position, and what became of the token drafted there.
 void Stepper::score_positions(Slot& slot) {
   Sequence& s = *slot.sequence;
   const VerifyInput& in = buffers_->input;
-  slot.start_path(slot.result.node, slot.path);
   int32_t node = -1;
-  for (size_t i = slot.path.size() + 1; i-- > 0;) {
-    const int32_t child = next_child(in, node), kept = i > 0 ? slot.path[i - 1] : -1;
-    if (static_cast<int>(slot.ratios.size()) == slot.depth) break;
+  for (size_t i = 0; i < std::min(slot.path.size() + 1, static_cast<size_t>(slot.depth)); ++i) {
+    const int32_t child = next_child(in, node), kept = i < slot.path.size() ? slot.path[i] : -1;
     const double was_kept = kept >= 0 ? 1.0 : 0.0;
     if (slot.from_text) {
       slot.ratios.push_back(was_kept);
@@ -109,12 +101,15 @@ void Stepper::verify_one(Slot& slot) {
     const float* first = b.target_rows.row(slot.p_row).data();
     b.raw.assign(first, first + slot.pass.size() * vocab);
   }
+  b.input.drafted = slot.drafted;
+  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
+  b.input.position = slot.before;
   if (s.sampling.greedy())
     verify_greedy(slot);
   else
     verify_sampled(slot);
-  slot.start_path(slot.result.node, slot.path);
-  std::reverse(slot.path.begin(), slot.path.end());
+  slot.path_to(slot.result.node, slot.path);
+  if (!s.sampling.greedy()) score_positions(slot);
   const auto raw = [&](int32_t node) { return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab); };
   const int32_t last = slot.path.empty() ? -1 : slot.path.back();
   if (const int32_t refused = rejects ? next_child(b.input, last) : -1; refused >= 0)

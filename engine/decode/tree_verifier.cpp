@@ -1,8 +1,7 @@
 #include <algorithm>
 #include <numeric>
-#include <string>
 
-#include "base/error.h"
+#include "engine/decode/residual.h"
 #include "engine/decode/verifier.h"
 
 namespace specdec::decode {
@@ -19,20 +18,6 @@ bool normalise(Row& row) {
   if (!(total > 0)) return false;
   for (float& x : row) x = static_cast<float>(x / total);
   return true;
-}
-
-// [r·P − D]_+ and its sum.
-double subtract(double r, const Row& p, const Row& d, Row& out) {
-  out.resize(p.size());
-  double total = 0;
-  for (size_t i = 0; i < p.size(); ++i) total += out[i] = static_cast<float>(std::max(r * p[i] - d[i], 0.0));
-  return total;
-}
-
-double ratio(const Row& p, const Row& d, int32_t token, int32_t node) {
-  if (!(d[static_cast<size_t>(token)] > 0))
-    throw Error(ErrorKind::kInternal, "drafted token " + std::to_string(token) + " of node " + std::to_string(node) + " has no mass in q: siblings must differ");
-  return static_cast<double>(p[static_cast<size_t>(token)]) / d[static_cast<size_t>(token)];
 }
 
 int32_t parent_of(const VerifyInput& input, int32_t node) { return input.parents.empty() ? node - 1 : input.parents[static_cast<size_t>(node)]; }
@@ -97,7 +82,7 @@ class Traversal {
     const int32_t parent = parent_of(input_, leaf), token = input_.drafted[static_cast<size_t>(leaf)];
     Node& a = at(parent);
     Row left;
-    const double s = subtract(a.r, a.p, a.d, left), denominator = s + 1 - a.r;
+    const double s = residual(a.r, a.p, a.d, left), denominator = s + 1 - a.r;
     if (parent >= 0) a.r = denominator > 0 ? s / denominator : 1;
     if (normalise(left)) a.p = std::move(left), a.reduced = true;  // where rounding leaves nothing, p and q are equal
     a.d[static_cast<size_t>(token)] = 0;
@@ -109,7 +94,7 @@ class Traversal {
   // r of what is below a node.
   void weigh(int32_t node) {
     for (int32_t child = first_child(node); child >= 0;) {
-      at(child).r = std::min(1.0, at(node).r * ratio(at(node).p, at(node).d, input_.drafted[static_cast<size_t>(child)], child));
+      at(child).r = std::min(1.0, at(node).r * ratio(at(node).p, at(node).d, input_.drafted[static_cast<size_t>(child)], static_cast<size_t>(child)));
       weigh(child);
       do child = next_child(input_, node, child + 1);
       while (child >= 0 && !alive_[static_cast<size_t>(child)]);
@@ -142,8 +127,8 @@ VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) 
     if (!leaf) d = copy_of(input.q[static_cast<size_t>(child)]);
     for (; child >= 0; child = next_child(input, node, child + 1)) {
       const int32_t token = input.drafted[static_cast<size_t>(child)];
-      if (randomness.accept(Purpose::kAccept, std::min(1.0, ratio(p, d, token, child)))) break;
-      if (subtract(1, p, d, left) > 0 && normalise(left)) p.swap(left);
+      if (randomness.accept(Purpose::kAccept, std::min(1.0, ratio(p, d, token, static_cast<size_t>(child))))) break;
+      if (residual(1, p, d, left) > 0 && normalise(left)) p.swap(left);
       d[static_cast<size_t>(token)] = 0;
       normalise(d);
     }

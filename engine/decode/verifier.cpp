@@ -1,24 +1,13 @@
 #include "engine/decode/verifier.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/error.h"
+#include "engine/decode/residual.h"
 
 namespace specdec::decode {
 
 namespace {
-
-// scratch = [r·p − q]_+; returns its sum.
-double residual(double r, std::span<const float> p, std::span<const float> q, std::vector<float>& scratch) {
-  scratch.resize(p.size());
-  double total = 0;
-  for (size_t i = 0; i < p.size(); ++i) {
-    scratch[i] = static_cast<float>(std::max(r * p[i] - q[i], 0.0));
-    total += scratch[i];
-  }
-  return total;
-}
 
 double residual_mass(double r, std::span<const float> p, std::span<const float> q) {
   double total = 0;
@@ -32,20 +21,14 @@ int32_t draw_residual(double r, std::span<const float> p, std::span<const float>
   return randomness.draw(Purpose::kResidual, mass > 0 ? std::span<const float>(scratch) : p);
 }
 
-double ratio(const VerifyInput& input, size_t i) {
-  const int32_t x = input.drafted[i];
-  const double q = input.q[i][x];
-  if (!(q > 0))
-    throw Error(ErrorKind::kInternal, "drafted token " + std::to_string(x) + " at position " + std::to_string(i) + " has no mass in q");
-  return input.p[i][x] / q;
-}
+double ratio_at(const VerifyInput& input, size_t i) { return ratio(input.p[i], input.q[i], input.drafted[i], i); }
 
 }  // namespace
 
 VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {
   const size_t k = input.drafted.size();
   for (size_t i = 0; i < k; ++i) {
-    if (randomness.accept(Purpose::kAccept, std::min(1.0, ratio(input, i)))) continue;
+    if (randomness.accept(Purpose::kAccept, std::min(1.0, ratio_at(input, i)))) continue;
     return {static_cast<int64_t>(i), draw_residual(1.0, input.p[i], input.q[i], randomness, scratch)};
   }
   return {static_cast<int64_t>(k), randomness.draw(Purpose::kTarget, input.p[k])};
@@ -57,7 +40,7 @@ VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std:
   if (k > kMax) throw Error(ErrorKind::kInternal, "block verification of " + std::to_string(k) + " tokens, at most 256");
   double r[kMax + 1] = {1.0}, h[kMax + 1] = {1.0};
   for (size_t i = 1; i <= k; ++i) {
-    r[i] = std::min(1.0, r[i - 1] * ratio(input, i - 1));
+    r[i] = std::min(1.0, r[i - 1] * ratio_at(input, i - 1));
     if (i == k) {
       h[i] = r[i];
     } else {

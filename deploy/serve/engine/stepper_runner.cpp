@@ -35,6 +35,7 @@ struct StepperRunner::Running {
   std::optional<decode::LogitState> state;  // of rules
   std::string conversation;
   DraftSwap::Pick pick;
+  decode::OverlapMean* expected = nullptr;  // of pick.draft: what the controller started from, and what it observes goes to
   decode::Sequence sequence;
   bool draft_failed = false;
 };
@@ -54,7 +55,8 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller = decode::controller_options(options_.speculation);
   DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation) : DraftSwap::Pick();
   const bool coupled = spec.seeded && options_.coupled_seeds;
-  if (pick.draft) controller.prior_overlap = (coupled ? pick.draft->coupled_overlap : pick.draft->overlap).value();
+  decode::OverlapMean* const expected = !pick.draft ? nullptr : coupled ? &pick.draft->coupled_overlap : &pick.draft->overlap;
+  if (expected) controller.prior_overlap = expected->value();
   controller.schedule = options_.schedule;
   auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
   decode::Sequence& s = running->sequence;
@@ -68,6 +70,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.controller = pick.draft ? &running->controller : nullptr;
   running->conversation = spec.conversation;
   running->pick = std::move(pick);
+  running->expected = expected;
   if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
     decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
     if (options_.text_max_k > 0) from_text.max_k = options_.text_max_k;
@@ -146,7 +149,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.rejected = std::move(s.rejected);
   const DraftSwap::Pick& pick = running.pick;
   if (!pick.draft) return;
-  (s.verify == VerifyRule::kCoupled && options_.coupled_seeds ? pick.draft->coupled_overlap : pick.draft->overlap).add(s.observed);
+  running.expected->add(s.observed);
   result.draft = pick.draft->draft.id.substr(0, kDraftLabel);
   if (s.shadow_overlaps.empty()) return;
   result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);
