@@ -12,6 +12,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/progress.h"
 
 namespace specdec {
@@ -78,18 +79,8 @@ ConfinedChild::~ConfinedChild() {
 }
 
 size_t ConfinedChild::read(std::span<char> out) {
-  size_t n = 0;
-  while (n < out.size()) {
-    const ssize_t got = ::read(pipe_, out.data() + n, out.size() - n);
-    if (got < 0 && errno == EINTR) {
-      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
-      continue;
-    }
-    if (got < 0) throw Error(ErrorKind::kIo, std::string("pipe: ") + std::strerror(errno));
-    if (got == 0 && stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
-    if (got == 0) break;
-    n += static_cast<size_t>(got);
-  }
+  const size_t n = read_stream(pipe_, out, "pipe");
+  if (n < out.size() && stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
   return n;
 }
 

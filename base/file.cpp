@@ -19,6 +19,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/progress.h"
+
 namespace specdec {
 
 namespace {
@@ -138,6 +140,21 @@ bool publish_without_replacing(const fs::path& tmp, const fs::path& destination)
 }  // namespace
 
 // ---- reading ----
+
+size_t read_stream(int fd, std::span<char> out, const std::string& what) {
+  size_t n = 0;
+  while (n < out.size()) {
+    const ssize_t got = ::read(fd, out.data() + n, out.size() - n);
+    if (got < 0 && errno == EINTR) {
+      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
+      continue;
+    }
+    if (got < 0) throw Error(ErrorKind::kIo, what + ": " + std::strerror(errno));
+    if (got == 0) break;
+    n += static_cast<size_t>(got);
+  }
+  return n;
+}
 
 InputFile::InputFile(fs::path path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
   // O_NONBLOCK: opening a FIFO without a writer must not hang.

@@ -23,6 +23,9 @@ namespace fs = std::filesystem;
 // Throws Error(kind) if missing, not regular or larger than max_bytes; Error(kIo) if reading fails or is not permitted.
 std::string read_file(const fs::path& path, size_t max_bytes = 64u << 20, ErrorKind kind = ErrorKind::kData);
 
+// Fills `out` from a pipe or standard input; less only at its end. Throws Error(kIo) naming `what`, Error(kNetwork) after a stop request.
+size_t read_stream(int fd, std::span<char> out, const std::string& what);
+
 // Read-only bytes of a regular file, read with pread on demand: a file truncated meanwhile is an error, not a SIGBUS.
 class InputFile {
  public:

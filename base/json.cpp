@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxNames = 65536;
 // Objects that keep the order of their keys compare each key with all before it.
-constexpr size_t kMaxOrderedBytes = size_t{1} << 20, kMaxOrderedKeys = 4096;
+constexpr size_t kMaxOrderedKeys = 4096;
 
 // Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here before
 // anything that recurses (dump, compare, copy) ever sees the value.

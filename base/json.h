@@ -23,7 +23,9 @@ struct JsonLimits {
 // bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position. Never recurses deeper than max_depth.
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
-// The same with the keys of objects in their own order, for what is shown to a model: at most 1 MiB, and 4096 keys in an object. Same errors.
+// The same with the keys of objects in their own order, for what is shown to a model: at most kMaxOrderedBytes, and 4096 keys in an
+// object. Same errors.
+inline constexpr size_t kMaxOrderedBytes = size_t{1} << 20;
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
 // Reads and parses a regular file. Throws Error(kind) if it is missing, not a regular file, too large or malformed.

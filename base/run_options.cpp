@@ -5,6 +5,7 @@
 #include <cctype>
 #include <cmath>
 #include <sstream>
+#include <utility>
 
 #include "base/error.h"
 
@@ -51,25 +52,18 @@ void validate(const DeviceOptions& o) {
   if (o.threads < 0 || o.threads > 4096) refuse("--threads", "an integer in [0, 4096] (0 = all cores)", o.threads);
 }
 
+constexpr std::pair<const char*, VerifyRule> kVerifyRules[] = {
+    {"token", VerifyRule::kToken}, {"block", VerifyRule::kBlock}, {"target", VerifyRule::kTarget}, {"coupled", VerifyRule::kCoupled}};
+
 VerifyRule parse_verify_rule(const std::string& name) {
-  if (name == "token") return VerifyRule::kToken;
-  if (name == "block") return VerifyRule::kBlock;
-  if (name == "target") return VerifyRule::kTarget;
-  if (name == "coupled") return VerifyRule::kCoupled;
+  for (const auto& [known, rule] : kVerifyRules)
+    if (name == known) return rule;
   refuse("--verify", "token, block, target or coupled", "'" + name + "'");
 }
 
 std::string to_string(VerifyRule rule) {
-  switch (rule) {
-    case VerifyRule::kToken:
-      return "token";
-    case VerifyRule::kBlock:
-      return "block";
-    case VerifyRule::kTarget:
-      return "target";
-    case VerifyRule::kCoupled:
-      return "coupled";
-  }
+  for (const auto& [name, known] : kVerifyRules)
+    if (rule == known) return name;
   throw Error(ErrorKind::kInternal, "unknown verification rule");
 }
 

@@ -5,7 +5,6 @@
 #include <zstd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
@@ -60,16 +59,7 @@ class StoredBytes final : public ByteSource {
       n = std::min<uint64_t>(out.size(), file_->size() - done_);
       if (n) file_->read(done_, std::as_writable_bytes(out.first(n)));
     } else {
-      while (n < out.size()) {
-        const ssize_t got = ::read(STDIN_FILENO, out.data() + n, out.size() - n);
-        if (got < 0 && errno == EINTR) {
-          if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was written");
-          continue;
-        }
-        if (got < 0) throw Error(ErrorKind::kIo, std::string("standard input: ") + std::strerror(errno));
-        if (got == 0) break;
-        n += static_cast<size_t>(got);
-      }
+      n = read_stream(STDIN_FILENO, out, "standard input");
     }
     done_ += n;
     sha_.update(std::string_view(out.data(), n));

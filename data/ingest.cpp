@@ -231,7 +231,7 @@ class Ingest {
       if (options_.redact) redact_record(record, redactions);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;
-      return reject(place, {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxToolBytes) + " bytes after redaction, or no JSON"});
+      return reject(place, {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxOrderedBytes) + " bytes after redaction, or no JSON"});
     }
     collapse_content(record, collapsed_);
     if (const auto verdict = duplicates_->look_up(record, collapsed_); verdict != Duplicates::Verdict::kNew) {

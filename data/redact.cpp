@@ -354,8 +354,8 @@ void redact_json(std::string& json, const char* what, RedactionCounts& counts) {
     if (id) item["id"] = std::move(named);
   }
   json = list.dump();
-  if (json.size() > kMaxToolBytes)
-    throw Error(ErrorKind::kData, std::string(what) + ": " + std::to_string(json.size()) + " bytes after redaction, the limit is " + std::to_string(kMaxToolBytes));
+  if (json.size() > kMaxOrderedBytes)
+    throw Error(ErrorKind::kData, std::string(what) + ": " + std::to_string(json.size()) + " bytes after redaction, the limit is " + std::to_string(kMaxOrderedBytes));
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ std::string redact(std::string_view text, RedactionCounts& counts);
 
 // Content and name of every message, what its tool calls and the tools hold (values, numbers too; keys below "arguments"), prompt,
 // response and text. An id, of a conversation or a call, too, that holds a find is replaced by its hash, so that what belongs together
-// stays so. Throws Error(kData), without content, where tools or tool calls cannot be read or become longer than kMaxToolBytes.
+// stays so. Throws Error(kData), without content, where tools or tool calls cannot be read or become longer than kMaxOrderedBytes.
 void redact_record(TrafficRecord& record, RedactionCounts& counts);
 
 }  // namespace specdec::data

@@ -50,7 +50,7 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
     auto& function = item["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     try {
-      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {kMaxToolBytes, kMaxRowDepth / 2});
+      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {kMaxOrderedBytes, kMaxRowDepth / 2});
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
     } catch (const Error&) {  // what the model wrote is no JSON: it stays text
     }
@@ -60,7 +60,7 @@ std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
 
 // Numbers may be longer than in the log.
 std::string bounded(std::string list, const std::string& where) {
-  if (list.size() > kMaxToolBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
+  if (list.size() > kMaxOrderedBytes) refuse(kToolCalls, where + ": of more than 1 MiB");
   return list;
 }
 

@@ -8,7 +8,6 @@
 namespace specdec::data {
 
 inline constexpr int kMaxRowDepth = 64;
-inline constexpr size_t kMaxToolBytes = size_t{1} << 20;  // of tools and of tool calls as text: what parse_ordered_json takes
 
 // The same values and the same errors as parse_json(text, "row", kData, {text.size(), kMaxRowDepth}), but for tools and tool_calls: arrays
 // under these keys are JSON as text, their keys in the order of the row, in rows up to 1 MiB. Rows are read by simdjson, and what

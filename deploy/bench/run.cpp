@@ -49,7 +49,6 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
     s.tokens = prompts[i];
     s.sampling = options.sampling;
     s.verify = options.speculation.verify;
-    s.tree = options.speculation.tree;
     s.randomness = &lanes.back()->randomness;
     s.controller = options.speculation.k == 0 ? nullptr : &lanes.back()->controller;
     s.suffix = options.speculation.suffix && options.speculation.k != 0 ? &lanes.back()->suffix : nullptr;

@@ -95,7 +95,9 @@ struct Metrics::Series {
     if (draft.empty() || overlaps.empty()) return;
     const prometheus::Labels labels = {{"draft", draft}, {"role", role}};
     draft_reached.Add(labels).Increment(static_cast<double>(overlaps.size()));
-    for (const double x : overlaps) draft_overlap.Add(labels).Increment(std::max(0.0, x));
+    double sum = 0;
+    for (const double x : overlaps) sum += std::max(0.0, x);
+    draft_overlap.Add(labels).Increment(sum);
   }
   Counter& records_lost = counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
 };

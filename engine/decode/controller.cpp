@@ -120,9 +120,8 @@ void OverlapMean::add(std::span<const double> overlaps) {
 
 ControllerOptions controller_options(const SpeculationOptions& options) {
   ControllerOptions out;
-  const int deepest = options.tree.empty() ? std::max(options.k, options.max_k) : static_cast<int>(options.tree.size());
-  out.fixed_k = std::min(options.k, deepest);
-  out.max_k = std::min(std::max(options.k, options.max_k), deepest);
+  out.fixed_k = options.k;
+  out.max_k = std::max(options.k, options.max_k);
   out.tree = options.tree;
   return out;
 }
@@ -133,12 +132,15 @@ ControllerOptions suffix_controller_options(const SpeculationOptions& options) {
   return out;
 }
 
-KController::KController(const ControllerOptions& options, const CostModel* costs)
-    : options_(options),
-      costs_(costs),
-      weight_(std::max(options.max_k, 1), 0.0),
-      sum_(std::max(options.max_k, 1), 0.0),
-      prior_weight_(std::max(options.prior_weight, 1e-6)) {}
+KController::KController(ControllerOptions options, const CostModel* costs) : options_(std::move(options)), costs_(costs) {
+  if (const int depth = static_cast<int>(options_.tree.size()); depth > 0) {
+    options_.fixed_k = std::min(options_.fixed_k, depth);
+    options_.max_k = std::min(options_.max_k, depth);
+  }
+  weight_.assign(static_cast<size_t>(std::max(options_.max_k, 1)), 0.0);
+  sum_ = weight_;
+  prior_weight_ = std::max(options_.prior_weight, 1e-6);
+}
 
 double KController::draft_cost(int batch) const {
   if (options_.free_draft) return 0;

@@ -69,7 +69,7 @@ class OverlapMean {
 // Per request: overlap by position with decay, started from a shared prior. One thread.
 class KController {
  public:
-  KController(const ControllerOptions& options, const CostModel* costs);
+  KController(ControllerOptions options, const CostModel* costs);  // of a tree K is at most its depth
   // K of the coming step: argmax of (1 + Σ_{i≤K} Π_{j≤i} c_j) / (K·c + v(K)); now and then one more, where that pass's cost is old.
   int choose_k(int batch);
   // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the draft's
@@ -85,6 +85,7 @@ class KController {
   double rate() const { return rate_; }
   double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }
+  const std::vector<int>& tree() const { return options_.tree; }  // empty: a chain
   int max_k() const { return options_.fixed_k < 0 ? options_.max_k : options_.fixed_k; }
 
  private:

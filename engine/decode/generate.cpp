@@ -19,7 +19,6 @@ GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostMo
   s.sampling = request.sampling;
   s.rules = request.rules.any() ? &rules : nullptr;
   s.verify = request.speculation.verify;
-  s.tree = request.speculation.tree;
   s.randomness = &randomness;
   s.controller = request.speculation.k == 0 ? nullptr : &controller;
   s.suffix = request.speculation.suffix && request.speculation.k != 0 ? &suffix : nullptr;

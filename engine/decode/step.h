@@ -37,9 +37,8 @@ struct Sequence {
   int reject_top = 0;                     // > 0: `rejected`, with so many likeliest tokens
   bool prompt_logprobs = false;           // and of the prompt's, from start()
   VerifyRule verify = VerifyRule::kToken;
-  std::vector<int> tree;                  // children of every node by depth (SpeculationOptions); empty: a chain
   Randomness* randomness = nullptr;
-  KController* controller = nullptr;      // null: nothing is drafted by the draft model
+  KController* controller = nullptr;      // null: nothing is drafted by the draft model. Also says whether trees are drafted, and which
   SuffixDraft* suffix = nullptr;          // null: nothing is drafted from the text. A step takes the one that promises more
   CausalModel* draft = nullptr;           // null: the stepper's. Fixed while draft_id >= 0; sequences of several drafts go together
   CausalModel* shadow = nullptr;          // a draft that scores what another drafted (shadow_overlaps); the text knows nothing of it

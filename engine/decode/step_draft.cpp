@@ -28,8 +28,7 @@ void Stepper::drop_draft(Sequence& s, const char* reason) {
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   const int64_t room = std::min(s.remaining - 1, draft_of(s)->max_length() - n + 1);
-  const int64_t levels = s.tree.empty() ? depth : std::min<int64_t>(depth, static_cast<int64_t>(s.tree.size()));
-  return static_cast<int>(std::clamp<int64_t>(levels, 0, std::max<int64_t>(room, 0)));
+  return static_cast<int>(std::clamp<int64_t>(depth, 0, std::max<int64_t>(room, 0)));
 }
 
 // The text's own continuation, where it promises more than the draft model, which then does nothing in this step.
@@ -84,7 +83,7 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.drafting = slot.limit > 0;
     slot.q_row = rows;
     // One row for the text and one for every node that may get children.
-    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.tree, slot.limit - 1));
+    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
     s.emitted.clear();
     s.emitted_logprobs.clear();
     s.overlaps.clear();
@@ -126,7 +125,7 @@ bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits
   slot.rule_path(parent);
   if (s.rules && !s.rules->apply(logits)) return false;
   const size_t row = slot.num_q;
-  const int width = slot.chain() ? 1 : s.tree[static_cast<size_t>(slot.depth)];
+  const int width = slot.chain() ? 1 : s.controller->tree()[static_cast<size_t>(slot.depth)];
   const bool greedy = s.sampling.greedy();
   const std::span<float> q = greedy ? logits : std::span<float>(b.q.data() + (slot.q_row + row) * logits.size(), logits.size());
   const float none = greedy ? -std::numeric_limits<float>::infinity() : 0.f;

@@ -33,7 +33,7 @@ struct Stepper::Slot {
   std::vector<int32_t> path;        // nodes that were kept
   VerifyResult result;
 
-  bool chain() const { return from_text || sequence->tree.empty(); }
+  bool chain() const { return from_text || !sequence->controller || sequence->controller->tree().empty(); }
   // Of a draft that has no q only what the target draws itself can be asked.
   VerifyRule rule() const { return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify; }
   // Whether a drafted token is accepted as often as the overlap says; if not, what was kept is counted.

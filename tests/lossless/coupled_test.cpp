@@ -98,7 +98,6 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
     s.tokens = {static_cast<int32_t>(i)};
     s.sampling = setting.sampling;
     s.verify = i % 2 == 0 ? VerifyRule::kCoupled : VerifyRule::kBlock;
-    s.tree = setting.tree;
     s.randomness = &noise.emplace_back(seed + i);
     s.controller = &controllers.emplace_back(options, nullptr);
     s.rules = &states.emplace_back(rules, s.tokens);

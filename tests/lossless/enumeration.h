@@ -72,7 +72,6 @@ struct Lane {
     sequence.sampling = c.sampling;
     sequence.rules = c.rules.any() && !c.rules_left_out ? &state : nullptr;
     sequence.verify = c.rule;
-    sequence.tree = c.tree;
     sequence.randomness = &randomness;
     sequence.controller = &controller;
     sequence.suffix = c.suffix ? &suffix : nullptr;

@@ -159,7 +159,6 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
       Sequence& s = sequences[static_cast<size_t>(i)];
       s.tokens = {i, 3};
       s.verify = VerifyRule::kCoupled;
-      s.tree = options.tree;
       s.randomness = &noise.emplace_back(7 + i);
       s.controller = &controllers.emplace_back(options, nullptr);
       s.remaining = 30;

@@ -389,7 +389,7 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
   server.page("specdec:spec_decode_num_drafts_total x\n");
   expect_error(ErrorKind::kData, {server.url(), "line 1"}, [&] { look(); });
   EXPECT_THROW(look(), PageError) << "watch goes on after it";
-  server.page("", "503 Service Unavailable");
+  server.page("", 503);
   expect_error(ErrorKind::kNetwork, {"503"}, [&] { look(); });
   EXPECT_EQ(get(options.state), before);
 }

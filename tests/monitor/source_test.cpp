@@ -203,9 +203,9 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   EXPECT_EQ(server.last_request().find("Authorization"), std::string::npos);
   EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
   EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos) << server.last_request();
-  server.page("gone", "404 Not Found");
+  server.page("gone", 404);
   expect_error(ErrorKind::kNetwork, {server.url(), "404"}, [&] { fetch(server.url()); });
-  server.page("", "302 Found");
+  server.page("", 302);
   expect_error(ErrorKind::kNetwork, {"302"}, [&] { fetch(server.url()); });
   server.page(std::string(17 << 20, '#'));
   expect_error(ErrorKind::kNetwork, {server.url()}, [&] { fetch(server.url()); });

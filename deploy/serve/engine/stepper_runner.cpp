@@ -63,7 +63,6 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
   s.sampling = spec.sampling;
   s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
-  s.tree = options_.speculation.tree;
   s.randomness = &running->randomness;
   s.draft = pick.draft ? &pick.draft->model : nullptr;
   s.shadow = pick.shadow ? &pick.shadow->model : nullptr;
