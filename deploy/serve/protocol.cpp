@@ -197,7 +197,10 @@ class GrammarFields {
       for (const char* unknown : {"grammar", "structural_tag"})
         if (find_in(*outputs, unknown)) refuse(std::string("structured_outputs.") + unknown);
       kinds(*outputs, "", "structured_outputs.");
-      if (const OrderedJson* any = find_in(*outputs, "json_object"); any && *any == true) set("structured_outputs.json_object", kSchema, kAnyObject);
+      if (const OrderedJson* any = find_in(*outputs, "json_object")) {
+        if (!any->is_boolean()) reject("structured_outputs.json_object", "true or false");
+        if (*any == true) set("structured_outputs.json_object", kSchema, kAnyObject);
+      }
     }
   }
 
@@ -222,21 +225,21 @@ class GrammarFields {
   }
 
   void kinds(const OrderedJson& object, const std::string& prefix, const std::string& path) {
-    if (const OrderedJson* schema = find_in(object, prefix + "json"); schema && !schema->empty()) {
+    if (const OrderedJson* schema = find_in(object, prefix + "json")) {
       if (!schema->is_object() && !schema->is_string()) reject(path + prefix + "json", "a JSON schema, as an object or as text");
-      set(path + prefix + "json", kSchema, schema->is_string() ? schema->get<std::string>() : schema->dump());
+      if (!schema->empty()) set(path + prefix + "json", kSchema, schema->is_string() ? schema->get<std::string>() : schema->dump());
     }
-    if (const OrderedJson* regex = find_in(object, prefix + "regex"); regex && !regex->empty()) {
+    if (const OrderedJson* regex = find_in(object, prefix + "regex")) {
       if (!regex->is_string()) reject(path + prefix + "regex", "a regular expression");
       set(path + prefix + "regex", kRegex, regex->get<std::string>());
     }
-    if (const OrderedJson* choice = find_in(object, prefix + "choice"); choice && !choice->empty()) {
+    if (const OrderedJson* choice = find_in(object, prefix + "choice")) {
       std::vector<std::string> texts;
       if (choice->is_array())
         for (const OrderedJson& item : *choice)
           if (item.is_string() && !item.get_ref<const std::string&>().empty()) texts.push_back(item.get<std::string>());
       if (!choice->is_array() || texts.size() != choice->size()) reject(path + prefix + "choice", "texts to choose from, none of them empty");
-      set(path + prefix + "choice", kRegex, one_of(texts));
+      if (!texts.empty()) set(path + prefix + "choice", kRegex, one_of(texts));
     }
   }
 

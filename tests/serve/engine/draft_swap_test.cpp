@@ -295,6 +295,8 @@ TEST(DraftSwap, WhatCannotServeIsRefusedAndNothingChanges) {
   refused({{"action", "load"}}, 400, "draft");
   refused({{"action", "load"}, {"draft", "good"}, {"serve", 1.5}}, 400, "serve");
   refused({{"action", "load"}, {"draft", "good"}, {"part", 1}}, 400, "unknown key 'part'");
+  refused({{"action", "promote"}, {"draft", "good"}}, 400, "draft does not go with promote");
+  refused({{"action", "drop"}, {"serve", 0.5}}, 400, "serve does not go with drop");
   refused(Json::array(), 400, "expected a JSON object");
   EXPECT_EQ(server.draft_status()["candidate"], Json());
   server.ordered({{"action", "load"}, {"draft", "good"}});

@@ -1,0 +1,215 @@
+"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not. No 5xx, replies and
+errors as the document says, what does not fit is refused by name, the server stays alive; every route with no key, a wrong key and a key."""
+import atexit
+import http.client
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from pathlib import Path
+
+from json_schema import Schemas
+from specdec_run import SOURCE, SPECDEC, expect
+from tiny_model import VOCAB, write_tiny_model
+
+CASES = int(os.environ.get("SPECDEC_FUZZ_CASES", 1000))
+work = Path(tempfile.mkdtemp())
+document = json.loads((SOURCE / "docs/openapi.json").read_text())
+operations = [(path, method, operation) for path, item in document["paths"].items() for method, operation in item.items() if method in ("get", "post")]
+narrow = {"model": {"enum": ["target", "", None]}, "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10}, "max_completion_tokens": {"enum": [None]},
+          "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 3}, "draft": {"enum": [str(work / "other"), str(work / "target"), str(work / "absent"), "no such", "store:canary"]}}
+schemas = Schemas(document, narrow)
+document["components"]["schemas"]["TokenIds"]["items"]["maximum"] = VOCAB - 1
+GRAMMARS = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
+
+
+class Unix(http.client.HTTPConnection):
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(60)
+        self.sock.connect(str(work / "admin.sock"))
+
+
+class Server:
+    def __init__(self, *flags):
+        self.process = subprocess.Popen([str(SPECDEC), "serve", "--target", str(work / "target"), "--draft", str(work / "other"), "--k", "2", "--port", "0", "--threads", "1",
+                                         "--max-batch", "4", *flags], stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        line = next(line for line in self.process.stderr if "listening on" in line)
+        self.port = int(line.rsplit(":", 1)[1])
+        atexit.register(self.process.kill)
+        threading.Thread(target=lambda: [None for _ in self.process.stderr], daemon=True).start()  # a full pipe would stop the server
+        self.connections = {}
+
+    def ask(self, path, method, body=None, headers=None, admin=False):
+        """(status, headers, bytes); a connection that the server closed after its reply is opened anew."""
+        for attempt in range(2):
+            connection = self.connections.setdefault(admin, Unix("admin", timeout=60) if admin else http.client.HTTPConnection("127.0.0.1", self.port, timeout=60))
+            try:
+                connection.request(method.upper(), path, body, headers or {})
+                reply = connection.getresponse()
+                data = reply.read()
+                if reply.will_close:
+                    self.connections.pop(admin).close()
+                return reply.status, dict((k.lower(), v) for k, v in reply.getheaders()), data
+            except (ConnectionError, http.client.HTTPException):
+                self.connections.pop(admin).close()
+                if attempt == 1:
+                    raise
+
+    def healthy(self):
+        return self.process.poll() is None and self.ask("/health", "get")[0] == 200
+
+
+def fail(text, *more):
+    expect(False, " ".join([text, *(m if isinstance(m, str) else json.dumps(m, ensure_ascii=True)[:1500] for m in more)]))
+
+
+def settle(rng, body):
+    """What no schema says of two fields together."""
+    if body.get("stream_options") is not None:
+        body["stream"] = True
+    if "messages" in body and body.get("top_logprobs") is not None:
+        body["logprobs"] = True
+    if "messages" in body and "max_tokens" not in body:
+        body["max_tokens"] = rng.randint(1, 10)  # the whole context otherwise
+    named = [key for key in GRAMMARS if body.get(key)]
+    for key in named[1:]:
+        del body[key]
+    if isinstance(body.get("structured_outputs"), dict):
+        asked = [k for k in ("json", "json_object", "regex", "choice") if body["structured_outputs"].get(k)]
+        for key in asked[1:]:
+            del body["structured_outputs"][key]
+    return body
+
+
+def check_reply(operation, status, headers, data, body):
+    answer = operation["responses"].get(str(status))
+    if answer is None:
+        fail("a status the document does not have:", operation["operationId"], str(status), data.decode(errors="replace"), body)
+    kind = headers.get("content-type", "").split(";")[0]
+    if kind not in answer.get("content", {}):
+        fail("a type the document does not have:", operation["operationId"], str(status), kind, body)
+    schema = answer["content"][kind]["schema"]
+    if kind == "application/json":
+        check_schema(operation, schema, json.loads(data), body)
+    if kind == "text/event-stream":
+        events = [e.removeprefix("data: ") for e in data.decode().split("\n\n") if e]
+        if events.pop() != "[DONE]":
+            fail("a stream without an end:", operation["operationId"], body)
+        for event in map(json.loads, events):
+            check_schema(operation, document["components"]["schemas"]["Error"] if "error" in event else schema, event, body)
+
+
+def check_schema(operation, schema, value, body):
+    if problem := schemas.problem(schema, value):
+        fail("a reply the document does not describe:", operation["operationId"], problem, value, body)
+
+
+def bodies_that_fit(rng, path, operation, server, admin):
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    good = 0
+    for _ in range(CASES):
+        body = settle(rng, schemas.make(rng, schema))
+        status, headers, data = server.ask(path, "post", json.dumps(body), {"Content-Type": "application/json"}, admin)
+        check_reply(operation, status, headers, data, body)
+        good += status == 200
+        if admin or status == 200:
+            continue
+        error = json.loads(data)["error"]
+        # A request's own rules may contradict each other: that is said as such.
+        if not (status == 400 and error["code"] == "no_token_left"):
+            fail("a request that fits is refused:", path, str(status), error, body)
+    expect(good >= (1 if admin else CASES * 0.9), f"{operation['operationId']}: {good} of {CASES} requests that fit were answered 200, the others refused with a reason")
+
+
+BROKEN = [b"", b"{", b"[]", b"null", b"\"x\"", b"{\"prompt\":\"a\",\"prompt\":\"b\"}", b"{\"prompt\":\"\xff\"}", b"{\"prompt\":\"a\",\"temperature\":NaN}",
+          b"{\"prompt\":" + b"[" * 5000 + b"]" * 5000 + b"}", b"{\"prompt\":\"a\",\"metadata\":{\"a\":[" + b"1," * 70000 + b"1]}}", b"\x00" * 100, b"{\"prompt\":\"a\"}x", b"{\"temperature\":1e999,\"prompt\":\"a\"}"]
+
+
+def bodies_that_do_not(rng, path, operation, server, admin):
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    for i in range(CASES):
+        body, raw, headers, expected = None, None, {"Content-Type": "application/json"}, {400}
+        if i % 10 == 0:
+            raw = BROKEN[i // 10 % len(BROKEN)]
+        elif i % 10 == 1 and not admin:
+            raw, expected = b"{}", {415}
+            headers = rng.choice([{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json", "Content-Encoding": "gzip"}, {"Content-Type": "application/jsonp"}])
+        else:
+            while body is None:
+                body = schemas.spoil(rng, schema, settle(rng, schemas.make(rng, schema)))
+            raw = json.dumps(body).encode()
+            expected = {400, 404} if isinstance(body, dict) and body.get("model") not in ("target", "", None) else {400}
+        status, reply_headers, data = server.ask(path, "post", raw, headers, admin)
+        if status not in expected:
+            fail(f"expected {expected}, found {status}:", path, schemas.problem(schema, body) or "", data.decode(errors="replace")[:300], raw.decode(errors="replace"))
+        check_reply(operation, status, reply_headers, data, body)
+    print(f"ok: {operation['operationId']}: {CASES} requests that do not fit were refused")
+
+
+def reads(rng, path, operation, server, admin):
+    """GET with whatever a client may add, and with names that are not there."""
+    for i in range(CASES):
+        name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
+        place = path.replace("{model}", name) + rng.choice(["", "?", "?a=b", "?limit=" + "9" * rng.randint(1, 200), "?x[]=%ff"])
+        headers = rng.choice([{}, {"Accept": "application/xml"}, {"Authorization": "Basic !!!"}, {"X-" + "y" * rng.randint(1, 100): "z" * rng.randint(0, 1000)}, {"Cookie": "a=" + "b" * 500}, {"Range": "bytes=0-1"}])
+        status, reply_headers, data = server.ask(place, "get", None, headers, admin)
+        check_reply(operation, status, reply_headers, data, place)
+        if "{model}" not in path and status != 200:
+            fail("not answered:", place, str(status))
+        method = rng.choice(["PUT", "DELETE", "PATCH", "TRACE"] + (["POST"] if "post" not in document["paths"][path] else []))
+        status, reply_headers, data = server.ask(place, method, b"{}" if method != "TRACE" else None, {"Content-Type": "application/json"}, admin)
+        if status != 405 or "GET" not in reply_headers.get("allow", ""):
+            fail("expected 405 with Allow:", method, place, str(status))
+    print(f"ok: {operation['operationId']}: {CASES} reads, {CASES} with another method")
+
+
+def fuzz():
+    server = Server("--admin-socket", str(work / "admin.sock"))
+    for path, method, operation in operations:
+        rng = random.Random(operation["operationId"])
+        admin = path.startswith("/admin")
+        if path == "/admin/drain":
+            continue
+        if method == "get":
+            reads(rng, path, operation, server, admin)
+        else:
+            bodies_that_fit(rng, path, operation, server, admin)
+            bodies_that_do_not(rng, path, operation, server, admin)
+        expect(server.healthy(), "alive after " + operation["operationId"])
+    status, _, _ = server.ask("/admin/drain", "post", admin=True)
+    expect(status == 202 and server.process.wait(60) == 0, "drained")
+
+
+def matrix():
+    (work / "keys").write_text("right-key-of-the-test one\n")
+    server = Server("--api-key-file", str(work / "keys"), "--admin-socket", str(work / "admin.sock"))
+    keys = {"no key": None, "a wrong key": "Bearer wrong-key-of-the-test", "an empty key": "Bearer ", "a key": "Bearer right-key-of-the-test"}
+    cells = 0
+    for path, method, operation in operations:
+        public = not path.startswith("/admin")
+        for name, key in keys.items():
+            headers = {"Content-Type": "application/json", **({"Authorization": key} if key else {})}
+            body = None if method == "get" else json.dumps({"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
+            status, _, _ = server.ask(path.replace("{model}", "target"), method, body, headers)
+            wanted = 404 if not public and name == "a key" else 200 if name == "a key" or operation.get("security") == [] and public else 401
+            if status != wanted:
+                fail(f"{method} {path} with {name}: expected {wanted}, found {status}")
+            if public and path != "/health":
+                status, _, _ = server.ask(path.replace("{model}", "target"), method, body, headers, admin=True)
+                if status != 404:
+                    fail(f"{method} {path} on the admin socket: expected 404, found {status}")
+            cells += 1
+    expect(cells == len(keys) * len(operations), f"{cells} cells of routes and keys: none is open that should not be")
+    server.process.send_signal(signal.SIGTERM)
+    expect(server.process.wait(60) == 0, "ended")
+
+
+write_tiny_model(work / "target", layers=1, seed=1)
+write_tiny_model(work / "other", layers=1, seed=2)
+matrix()
+fuzz()
