@@ -20,6 +20,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
+constexpr double kCostSeconds = 5;  // of a draft at a batch size
 constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {
@@ -231,11 +232,32 @@ class Run {
         if (progress_)
           progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups), "groups", ""});
       }
+    std::map<const Contender*, CostTable> costs;
+    for (const auto& c : contenders_) costs[c.get()] = costs_of(*c, batch);
     for (size_t c = 0; c < configurations.size(); ++c)
-      add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]));
+      add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]), costs[configurations[c].contender]);
   }
 
-  void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain) {
+  // Of chains alone: what a tree or the text promises is no matter of K, c and v.
+  CostTable costs_of(const Contender& contender, int batch) {
+    CostOptions o;
+    o.batches = {batch};
+    o.max_k = *std::max_element(options_.ks.begin(), options_.ks.end());
+    o.sampling = options_.sampling;
+    o.verify = options_.speculation.verify;
+    o.seed = options_.device.seed;
+    o.seconds_per_batch = kCostSeconds;
+    if (o.max_k < 1 || !options_.speculation.tree.empty() || options_.speculation.suffix) return {};
+    return measure_costs(*target_, *contender.model, prompts_, o, clock_);
+  }
+
+  static double predicted(const CostTable& costs, const AcceptanceCounts& counts, int k, int batch) {
+    const auto v = costs.verify_cost.find(batch);
+    if (k < 1 || v == costs.verify_cost.end() || !v->second.contains(k)) return 0;
+    return predicted_speedup(predicted_length(counts, k), k, costs.draft_cost.at(batch), v->second.at(k));
+  }
+
+  void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain, const CostTable& costs) {
     BenchRow row;
     if (configuration.contender) {
       row.draft = configuration.contender->name;
@@ -253,6 +275,7 @@ class Run {
     }
     row.counts = f.counts;
     row.speedup = gain;
+    row.predicted = predicted(costs, f.counts, row.k, batch);
     const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
     const model::MemoryPlan plan =
         model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,

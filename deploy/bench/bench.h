@@ -27,6 +27,7 @@ struct BenchRow {
   double itl_p50 = 0, itl_p95 = 0, itl_p99 = 0;  // ms between deliveries
   AcceptanceCounts counts;
   Estimate speedup;  // against the normal row of the batch size; interval over groups, n = groups; n < 4: none
+  double predicted = 0;  // tau / (K·c + v): this row's overlaps, costs measured apart; 0: not a chain of a fixed K, or no costs
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
   int64_t memory_bytes = 0;  // weights and caches

@@ -47,6 +47,7 @@ Json row_json(const BenchRow& r) {
               {"rejected", r.counts.drafted - r.counts.accepted},
               {"length", r.counts.length()},
               {"speedup", r.speedup.value},
+              {"predicted_speedup", r.predicted > 0 ? Json(r.predicted) : Json(nullptr)},
               {"memory_bytes", r.memory_bytes}};
   out["ci"] = has_interval(r) ? Json({r.speedup.ci.low, r.speedup.ci.high}) : Json(nullptr);
   // No task with a right answer is run here.
@@ -76,10 +77,11 @@ std::vector<std::string> cells(const BenchRow& r) {
           r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted),
           r.normal() ? "–" : format("%.2f", r.counts.length()),
           quality,
-          format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20))};
+          format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20)),
+          r.predicted > 0 ? format("%.2f", r.predicted) : "–"};
 }
 const std::vector<std::string> kHead = {"",    "batch",    "tokens/s", "speed-up",    "ttft ms",          "itl p50 ms", "p95",
-                                        "p99", "accepted", "rejected", "tokens/step", "same greedy text", "memory MiB"};
+                                        "p99", "accepted", "rejected", "tokens/step", "same greedy text", "memory MiB", "speed-up by the formula"};
 
 // Speed-up against K at each batch size, one chart a draft; `auto` stands right of the largest K.
 std::vector<Chart> charts(const BenchResult& result) {

@@ -291,8 +291,10 @@ TEST_F(Validate, BenchOnTheSameData) {
     EXPECT_EQ(row.greedy_prompts, 4);
     EXPECT_EQ(row.differences, 0);
     EXPECT_GT(row.sampled_p_value, 1e-4);
+    EXPECT_EQ(row.predicted > 0, row.k == 2) << "S(K, B) is of a fixed K";
     if (row.k == 2) {
       EXPECT_GT(row.counts.drafted, 0);
+      EXPECT_LE(row.predicted, 3);
     }
   }
   EXPECT_GT(r.rows[3].counts.draft_efficiency(), 0);

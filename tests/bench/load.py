@@ -1,0 +1,289 @@
+"""`specdec serve` under load, from outside: arrivals of a trace at several speeds, ten times more than it can do, and a long mixed run.
+
+  python3 tests/bench/load.py trace    BUILD --target DIR --draft DIR --texts FILE --arrivals CSV [--speeds 1 2 4] [--seconds 60] [--scale 0.05]
+  python3 tests/bench/load.py overload BUILD --target DIR --draft DIR --texts FILE [--seconds 30] [--factor 10]
+  python3 tests/bench/load.py soak     BUILD --target DIR --draft DIR --other DIR --texts FILE [--seconds 600] [--requests 5000]
+
+CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths times --scale. Prompts are pieces of FILE. One JSON
+object. A client of one thread: the server should be the slower one (a target of tens of millions of weights)."""
+import argparse
+import asyncio
+import atexit
+import csv
+import datetime
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+
+class Server:
+    def __init__(self, o, *flags):
+        self.folder = Path(tempfile.mkdtemp())
+        self.log = open(self.folder / "log", "w")
+        self.process = subprocess.Popen([str(x) for x in (o.build / "bin/specdec", "serve", "--target", o.target, "--draft", o.draft, "--allow-stale", "--port", 0, "--threads", o.threads, "--max-batch", o.max_batch,
+                                                          "--admin-socket", self.folder / "admin.sock", *o.flags.split(), *flags)], stderr=self.log, stdin=subprocess.DEVNULL)
+        atexit.register(self.process.kill)
+        while "listening on" not in (text := Path(self.log.name).read_text()):
+            if self.process.poll() is not None:
+                sys.exit("specdec serve ended: " + text[-2000:])
+            time.sleep(0.1)
+        self.port = int(text.split("listening on ")[1].split()[0].rsplit(":", 1)[1])
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        self.pid = children[0] if children else str(self.process.pid)
+
+    def stop(self):
+        self.process.terminate()
+        return self.process.wait(120)
+
+    def resident(self):
+        return next(int(line.split()[1]) * 1024 for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+
+    def descriptors(self):
+        return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
+
+
+async def read_reply(reader):
+    status = int((await reader.readline()).split()[1])
+    headers = {}
+    while (line := await reader.readline()) not in (b"\r\n", b""):
+        key, _, value = line.decode().partition(":")
+        headers[key.lower()] = value.strip()
+    return status, headers
+
+
+async def body_of(reader, headers):
+    if "content-length" in headers:
+        yield await reader.readexactly(int(headers["content-length"]))
+    elif "chunked" in headers.get("transfer-encoding", ""):
+        while size := int(await reader.readline(), 16):
+            yield await reader.readexactly(size)
+            await reader.readline()
+        await reader.readline()
+
+
+async def ask(server, path, body, cancel_after=None, unix=None):
+    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the client goes away."""
+    begin = time.perf_counter()
+    out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
+    try:
+        reader, writer = await (asyncio.open_unix_connection(unix) if unix else asyncio.open_connection("127.0.0.1", server.port))
+    except OSError as e:
+        out["lost"] = str(e)
+        return out
+    try:
+        data = json.dumps(body).encode()
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+
+        async def read():
+            out["status"], out["headers"] = await read_reply(reader)
+            whole = b""
+            async for piece in body_of(reader, out["headers"]):
+                whole += piece
+                if body.get("stream") and b"token_ids" in piece:
+                    out["times"].append(time.perf_counter() - begin)
+            return whole
+
+        whole = await asyncio.wait_for(read(), cancel_after if cancel_after else 600)
+        out["seconds"] = time.perf_counter() - begin
+        if out["status"] != 200:
+            out["error"] = whole.decode()[:300]
+        elif body.get("stream"):
+            events = [json.loads(e[6:]) for e in whole.decode().split("\n\n") if e.startswith("data: {")]
+            failed = [e for e in events if "error" in e]
+            if failed or b"[DONE]" not in whole:
+                out["lost"] = json.dumps(failed) if failed else "a stream without an end"
+            for e in events:
+                for c in e.get("choices", []):
+                    out["tokens"] += len(c.get("token_ids", []))
+                    out["text"] += c.get("text") or c.get("delta", {}).get("content") or ""
+        else:
+            reply = json.loads(whole)
+            if "usage" in reply:
+                out["tokens"] = reply["usage"]["completion_tokens"]
+                out["text"] = "".join(c.get("text") or c["message"]["content"] for c in reply["choices"])
+            out["reply"] = reply
+    except asyncio.TimeoutError:
+        out["cancelled"] = cancel_after is not None
+        if not cancel_after:
+            out["lost"] = "no reply in 600 s"
+    except (OSError, ValueError, IndexError, asyncio.IncompleteReadError) as e:
+        out["lost"] = repr(e)
+    finally:
+        writer.close()
+    return out
+
+
+def percentiles(values):
+    values = sorted(values)
+    return {f"p{q}": round(values[min(len(values) - 1, int(q / 100 * len(values)))], 5) for q in (50, 90, 99)} if values else None
+
+
+def figures(answers, seconds):
+    done = [a for a in answers if a["status"] == 200 and not a["cancelled"] and "lost" not in a]
+    gaps = [b - a for r in done for a, b in zip(r["times"], r["times"][1:])]
+    return {"requests": len(answers), "statuses": dict(Counter(str(a["status"]) for a in answers)), "lost": [a["lost"] for a in answers if "lost" in a][:5], "seconds": round(seconds, 2),
+            "goodput_tokens_per_second": round(sum(a["tokens"] for a in done) / seconds, 1), "answers_per_second": round(len(done) / seconds, 2),
+            "time_to_first_token": percentiles([a["times"][0] for a in done if a["times"]]), "between_deliveries": percentiles(gaps), "total": percentiles([a["seconds"] for a in done])}
+
+
+class Work:
+    def __init__(self, o):
+        self.text = o.texts.read_text(errors="replace").replace("<|endoftext|>", " ")
+        self.rng = random.Random(o.seed)
+
+    def prompt(self, tokens):
+        at = self.rng.randrange(len(self.text) - 4000)
+        return self.text[at : at + max(4, int(2.5 * tokens))]
+
+    def body(self, prompt_tokens, tokens, **more):
+        return {"prompt": self.prompt(prompt_tokens), "max_tokens": max(1, tokens), "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": self.rng.choice([0, 1]), **more}
+
+
+async def replay(server, arrivals):
+    """arrivals: (second, path, body, cancel_after). Sent at their time whatever came back before."""
+    begin = time.perf_counter()
+    tasks = []
+    for at, path, body, cancel in arrivals:
+        await asyncio.sleep(max(0, begin + at - time.perf_counter()))
+        tasks.append(asyncio.create_task(ask(server, path, body, cancel)))
+    answers = await asyncio.gather(*tasks)
+    return answers, time.perf_counter() - begin
+
+
+async def closed_loop(server, o, make, workers, seconds):
+    answers, begin = [], time.perf_counter()
+
+    async def worker():
+        while time.perf_counter() - begin < seconds:
+            answers.append(await ask(server, "/v1/completions", make()))
+
+    await asyncio.gather(*(worker() for _ in range(workers)))
+    return answers, time.perf_counter() - begin
+
+
+def trace(o):
+    rows = []
+    with open(o.arrivals) as file:
+        for row in csv.DictReader(file):
+            stamp = row["TIMESTAMP"][:26]
+            rows.append((datetime.datetime.fromisoformat(stamp).timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"])))
+    first, runs = rows[0][0], {}
+    for speed in o.speeds:
+        server, work = Server(o), Work(o)
+        limit = o.context * 2 // 3
+        arrivals = [((t - first) / speed, "/v1/completions", work.body(min(limit, int(p * o.scale)), min(o.context // 4, max(1, int(g * o.scale)))), None) for t, p, g in rows if (t - first) / speed < o.seconds]
+        runs[str(speed)] = figures(*asyncio.run(replay(server, arrivals)))
+        runs[str(speed)]["drained"] = server.stop() == 0
+        print(speed, runs[str(speed)], file=sys.stderr)
+    return {"schema": "specdec.bench-trace/1", "scale": o.scale, "speeds": runs, "nothing_lost": all(not r["lost"] and set(r["statuses"]) <= {"200", "429", "503"} for r in runs.values())}
+
+
+def overload(o):
+    work = Work(o)
+    make = lambda: work.body(40, 48)
+    server = Server(o)
+    asyncio.run(closed_loop(server, o, make, o.max_batch, 5))
+    peak = figures(*asyncio.run(closed_loop(server, o, make, 2 * o.max_batch, o.seconds)))
+    rate = o.factor * peak["answers_per_second"]
+    arrivals = [(i / rate, "/v1/completions", make(), None) for i in range(int(rate * o.seconds))]
+    over = figures(*asyncio.run(replay(server, arrivals)))
+    # What was accepted at the end is still answered behind the last arrival: goodput over all of that time.
+    return {"schema": "specdec.bench-overload/1", "peak": peak, "offered_answers_per_second": round(rate, 1), "overload": over, "goodput_to_peak": over["goodput_tokens_per_second"] / peak["goodput_tokens_per_second"],
+            "only_429_503": set(over["statuses"]) <= {"200", "429", "503"} and not over["lost"], "drained": server.stop() == 0}
+
+
+def mixed(work, rng, i, fixed):
+    kind = rng.random()
+    if kind < 0.15:
+        return "/v1/completions", fixed[i % len(fixed)], None
+    if kind < 0.35:
+        return "/v1/completions", work.body(30, 24, stream=False, min_p=0.05), None
+    if kind < 0.5:
+        return "/v1/completions", work.body(60, 64), rng.uniform(0.005, 0.4)  # the client goes away
+    if kind < 0.6:
+        return "/v1/completions", work.body(20, 24, guided_regex="[a-z ]{1,40}"), None
+    if kind < 0.7:
+        return "/v1/completions", work.body(20, 16, n=2, logprobs=3), None
+    if kind < 0.75:
+        return "/v1/completions", {"prompt": work.prompt(10), "max_tokens": -1}, None
+    return "/v1/completions", work.body(rng.randint(4, 100), rng.randint(1, 64), top_p=0.9, frequency_penalty=0.1), None
+
+
+def soak(o):
+    work, rng = Work(o), random.Random(o.seed)
+    server = Server(o)
+    fixed = [work.body(30, 40, seed=i, speculative=False) for i in range(16)]
+
+    async def run():
+        wanted = [(await ask(server, "/v1/completions", body))["text"] for body in fixed]
+        for body in fixed:
+            body["speculative"] = True
+        orders, samples, stop = Counter(), [], asyncio.Event()
+
+        async def swap():
+            while not stop.is_set():
+                for order in ({"action": "load", "draft": str(rng.choice([o.other, o.draft])), "score": 0.5}, {"action": "share", "serve": 0.5}, {"action": rng.choice(["promote", "drop"])}):
+                    reply = await ask(server, "/admin/draft", order, unix=str(server.folder / "admin.sock"))
+                    orders[f"{order['action']} {reply['status']}"] += 1
+                    await asyncio.sleep(1)
+
+        async def sample():
+            while not stop.is_set():
+                samples.append((server.resident(), server.descriptors()))
+                await asyncio.sleep(1)
+
+        side = [asyncio.create_task(swap()), asyncio.create_task(sample())]
+        arrivals = [(i * o.seconds / o.requests, *mixed(work, rng, i, fixed)) for i in range(o.requests)]
+        answers, seconds = await replay(server, arrivals)
+        stop.set()
+        await asyncio.gather(*side)
+        await asyncio.sleep(1)
+        place = {id(body): i for i, body in enumerate(fixed)}
+        again = [(a, place[id(body)]) for a, (_, _, body, _) in zip(answers, arrivals) if id(body) in place]
+        changed = sum(a["status"] == 200 and a["text"] != wanted[i] for a, i in again)
+        third = len(samples) // 3
+        mean = lambda rows, column: sum(r[column] for r in rows) / len(rows)
+        return {"schema": "specdec.bench-soak/1", **figures(answers, seconds), "cancelled": sum(a["cancelled"] for a in answers), "orders": dict(orders), "seeded_answers": len(again), "seeded_texts_changed": changed,
+                "resident_mib": {"second third": round(mean(samples[third : 2 * third], 0) / 2**20, 1), "last third": round(mean(samples[2 * third :], 0) / 2**20, 1), "end": round(server.resident() / 2**20, 1)},
+                "descriptors": {"second third": round(mean(samples[third : 2 * third], 1), 1), "last third": round(mean(samples[2 * third :], 1), 1), "end": server.descriptors()}}
+
+    result = asyncio.run(run())
+    return {**result, "drained": server.stop() == 0}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("what", choices=["trace", "overload", "soak"])
+    p.add_argument("build", type=Path)
+    for name in ("--target", "--draft", "--texts"):
+        p.add_argument(name, type=Path, required=True)
+    p.add_argument("--other", type=Path, help="soak: the draft that is swapped with the other one")
+    p.add_argument("--arrivals", type=Path)
+    p.add_argument("--speeds", type=float, nargs="*", default=[1, 2, 4])
+    p.add_argument("--scale", type=float, default=0.05)
+    p.add_argument("--context", type=int, default=256)
+    p.add_argument("--factor", type=float, default=10)
+    p.add_argument("--requests", type=int, default=5000)
+    p.add_argument("--seconds", type=float)
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--max-batch", type=int, default=8)
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--flags", default="", help="more flags of specdec serve")
+    p.add_argument("--out", type=Path)
+    o = p.parse_args()
+    if o.what == "trace" and not o.arrivals:
+        p.error("trace: --arrivals names the CSV")
+    o.seconds = o.seconds or {"trace": 60, "overload": 30, "soak": 600}[o.what]
+    o.other = o.other or o.draft
+    text = json.dumps({"trace": trace, "overload": overload, "soak": soak}[o.what](o), indent=1)
+    print(text)
+    if o.out:
+        o.out.write_text(text + "\n")
+
+
+main()
