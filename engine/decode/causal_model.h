@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "base/error.h"
+
 namespace specdec::decode {
 
 using SequenceId = int64_t;
@@ -26,6 +28,17 @@ struct LogitRows {
   std::span<float> row(int64_t i) { return {data.data() + i * vocab, static_cast<size_t>(vocab)}; }
 };
 
+// Thrown by extend() and fork() before anything was written: the caches of this model are full. Sequences that close make room.
+class OutOfRoom : public Error { public: explicit OutOfRoom(const std::string& what) : Error(ErrorKind::kDevice, what) {} };
+
+// What the caches of a model take, and how much of its prompts was found in them.
+struct CacheCounts {
+  int64_t budget_bytes = 0;    // 0: none
+  int64_t held_bytes = 0;      // by open sequences
+  int64_t kept_bytes = 0;      // of prompts read before, until the memory is needed
+  int64_t asked_tokens = 0, found_tokens = 0;  // of adopt(), so far
+};
+
 class CausalModel {
  public:
   virtual ~CausalModel() = default;
@@ -41,6 +54,10 @@ class CausalModel {
   virtual void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) = 0;
   // One pass over all extensions; out gets Σ num_logits rows in order.
   virtual void extend(std::span<const Extension> extensions, LogitRows& out) = 0;
+  // An empty sequence takes over what other sequences of this tenant, open or closed, left of these tokens, and is left to later ones in turn.
+  // Returns how many it now holds.
+  virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
+  virtual CacheCounts cache_counts() const { return {}; }
 };
 
 // Passes everything on to another model: what times or counts passes overrides extend() alone.
@@ -56,6 +73,8 @@ class ForwardingModel : public CausalModel {
   void truncate(SequenceId sequence, int64_t length) override { model_.truncate(sequence, length); }
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override { model_.keep(sequence, length, places); }
   void extend(std::span<const Extension> extensions, LogitRows& out) override { model_.extend(extensions, out); }
+  int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override { return model_.adopt(sequence, tokens, tenant); }
+  CacheCounts cache_counts() const override { return model_.cache_counts(); }
 
  private:
   CausalModel& model_;

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "engine/model/forward.h"
 #include "engine/model/kv_cache.h"
+#include "engine/model/rope.h"
 
 namespace specdec::decode {
 
@@ -17,31 +18,36 @@ namespace {
 
 class ModelRunner final : public CausalModel {
  public:
-  explicit ModelRunner(std::shared_ptr<const model::Decoder> decoder) : decoder_(std::move(decoder)) {}
+  ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
+      : decoder_(std::move(decoder)),
+        pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(), decoder_->weights.embed.scalar_type(), cache_bytes)) {}
 
   int64_t vocab_size() const override { return decoder_->config.vocab_size; }
   int64_t max_length() const override { return decoder_->config.max_position; }
 
   SequenceId open() override {
-    const at::Tensor& embed = decoder_->weights.embed;
-    caches_.emplace(next_, model::KvCache(decoder_->config, embed.device(), embed.scalar_type()));
+    caches_.emplace(next_, model::KvCache(pool_));
     return next_++;
   }
   SequenceId fork(SequenceId sequence, int64_t length) override {
-    c10::InferenceMode guard;
     caches_.emplace(next_, find(sequence).prefix(length));
     return next_++;
   }
-  void close(SequenceId sequence) override { caches_.erase(sequence); }
+  void close(SequenceId sequence) override {
+    const auto it = caches_.find(sequence);
+    if (it == caches_.end()) return;
+    it->second.publish();
+    caches_.erase(it);
+  }
   int64_t length(SequenceId sequence) const override { return find(sequence).length(); }
   void truncate(SequenceId sequence, int64_t length) override {
-    auto& cache = const_cast<model::KvCache&>(find(sequence));
+    model::KvCache& cache = find(sequence);
     if (length != cache.length()) cache.truncate(length);
   }
 
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override {
     c10::InferenceMode guard;
-    const_cast<model::KvCache&>(find(sequence)).keep(length, places);
+    find(sequence).keep(length, places);
   }
 
   void extend(std::span<const Extension> extensions, LogitRows& out) override {
@@ -50,12 +56,13 @@ class ModelRunner final : public CausalModel {
     int64_t rows = 0;
     for (const Extension& e : extensions) {
       model::SequencePart& part = parts_.emplace_back();
-      part.cache = &const_cast<model::KvCache&>(find(e.sequence));
+      part.cache = &find(e.sequence);
       part.tokens = e.tokens;
       part.num_logits = e.num_logits;
       if (!e.parents.empty()) set_tree(e, part);
       rows += e.num_logits;
     }
+    check_room();
     const at::Tensor logits = model::forward(*decoder_, parts_);
     out.vocab = vocab_size();
     const size_t need = static_cast<size_t>(rows * out.vocab);
@@ -63,7 +70,38 @@ class ModelRunner final : public CausalModel {
     if (rows > 0) at::from_blob(out.data.data(), {rows, out.vocab}, at::kFloat).copy_(logits);
   }
 
+  int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override {
+    if (!pool_->bounded()) return 0;
+    for (auto& [id, cache] : caches_) cache.publish();  // between passes all that caches hold is text
+    model::KvCache& cache = find(sequence);
+    const model::RopeConfig& rope = decoder_->config.rope;
+    if (cache.length() == 0) cache.set_stretch(model::rope_varies(rope) ? model::rope_stretch(rope, static_cast<int64_t>(tokens.size())) : 0);
+    const int64_t found = cache.adopt(tokens, tenant);
+    asked_tokens_ += static_cast<int64_t>(tokens.size());
+    found_tokens_ += found;
+    return found;
+  }
+
+  CacheCounts cache_counts() const override {
+    const int64_t block = pool_->block_bytes();
+    return {.budget_bytes = pool_->bounded() ? pool_->num_blocks() * block : 0,
+            .held_bytes = pool_->held() * block,
+            .kept_bytes = pool_->kept() * block,
+            .asked_tokens = asked_tokens_,
+            .found_tokens = found_tokens_};
+  }
+
  private:
+  // Counted before anything is written; a last block that several of them share counts for each.
+  void check_room() const {
+    int64_t blocks = 0;
+    for (const model::SequencePart& part : parts_)
+      blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()), model::rope_varies(decoder_->config.rope));
+    if (blocks > pool_->available())
+      throw OutOfRoom("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " + std::to_string(model::BlockPool::kTokens) + " tokens, " +
+                      std::to_string(pool_->available()) + " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
+  }
+
   // Every token sees the cache, its ancestors and itself, and stands as deep as it has ancestors.
   static void set_tree(const Extension& e, model::SequencePart& part) {
     const auto count = static_cast<int64_t>(e.tokens.size());
@@ -83,17 +121,20 @@ class ModelRunner final : public CausalModel {
     if (it == caches_.end()) throw Error(ErrorKind::kInternal, "sequence " + std::to_string(sequence) + " is not open");
     return it->second;
   }
+  model::KvCache& find(SequenceId sequence) { return const_cast<model::KvCache&>(std::as_const(*this).find(sequence)); }
 
   std::shared_ptr<const model::Decoder> decoder_;
+  std::shared_ptr<model::BlockPool> pool_;
   std::map<SequenceId, model::KvCache> caches_;
   std::vector<model::SequencePart> parts_;
   SequenceId next_ = 0;
+  int64_t asked_tokens_ = 0, found_tokens_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Decoder> decoder) {
-  return std::make_unique<ModelRunner>(std::move(decoder));
+std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes) {
+  return std::make_unique<ModelRunner>(std::move(decoder), cache_bytes);
 }
 
 }  // namespace specdec::decode

@@ -54,6 +54,7 @@ void Stepper::start(Sequence& s, int64_t chunk, const Sequence* same_prompt) {
   try {
     if (same_prompt && same_prompt->target_id >= 0 && !s.prompt_logprobs) return copy_prompt(s, *same_prompt);
     s.target_id = target_.open();
+    target_.adopt(s.target_id, std::span<const int32_t>(s.tokens).first(s.prompt_logprobs ? 0 : s.tokens.size() - 1), s.tenant);
     read_prompt(s, s.prompt_logprobs ? std::min(chunk, kScoredChunk) : chunk);
   } catch (...) {
     finish(s);
@@ -79,7 +80,7 @@ void Stepper::read_prompt(Sequence& s, int64_t chunk) {
   Buffers& b = *buffers_;
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   s.prompt_positions.clear();
-  for (int64_t at = 0; at < n - 1; at += chunk) {
+  for (int64_t at = target_.length(s.target_id); at < n - 1; at += chunk) {
     const auto part = std::span<const int32_t>(s.tokens).subspan(at, std::min(chunk, n - 1 - at));
     const int64_t rows = s.prompt_logprobs ? static_cast<int64_t>(part.size()) : 0;
     b.extensions.assign(1, {s.target_id, part, rows});

@@ -42,6 +42,7 @@ struct Sequence {
   SuffixDraft* suffix = nullptr;          // null: nothing is drafted from the text. A step takes the one that promises more
   CausalModel* draft = nullptr;           // null: the stepper's. Fixed while draft_id >= 0; sequences of several drafts go together
   CausalModel* shadow = nullptr;          // a draft that scores what another drafted (shadow_overlaps); the text knows nothing of it
+  uint64_t tenant = 0;                    // whose caches may be adopted (CausalModel::adopt), and who may adopt this one's
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
   SequenceId target_id = -1, draft_id = -1, shadow_id = -1;
   bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
@@ -77,7 +78,7 @@ class Stepper {
 
   int64_t vocab_size() const { return target_.vocab_size(); }
 
-  // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`); `remaining` is cut to what the
+  // Opens caches and runs all prompt tokens but the last through the target (chunks of `chunk`), as far as none of the tenant's left them; `remaining` is cut to what the
   // target's max_length leaves. Throws Error(kData) if the prompt is empty, holds an id outside the vocabulary or leaves no
   // room for a token. A draft with a shorter max_length is used as far as it reaches.
   // same_prompt: a sequence that runs and whose tokens begin with these; its caches are copied instead of running the prompt.

@@ -108,7 +108,10 @@ void Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t
 void Stepper::catch_up(Slot& slot) {
   Sequence& s = *slot.sequence;
   try {
-    if (s.draft_id < 0) s.draft_id = draft_of(s)->open();
+    if (s.draft_id < 0) {
+      s.draft_id = draft_of(s)->open();
+      draft_of(s)->adopt(s.draft_id, std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1), s.tenant);
+    }
     read_up(*draft_of(s), s.draft_id, s.tokens);
   } catch (const std::exception& e) {
     slot.drafting = false;

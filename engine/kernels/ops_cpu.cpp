@@ -43,6 +43,16 @@ void by_dtype(const at::Tensor& weight, const F& f) {
   weight.scalar_type() == at::kFloat ? f.template operator()<float>() : f.template operator()<Bf16>();
 }
 
+// Where each of `heads` contiguous [slots, d] has its blocks, one head after the other.
+template <class T>
+std::vector<const void*> blocks_of(const at::Tensor& x, int64_t heads, int64_t slots, int64_t d) {
+  std::vector<const void*> out;
+  for (int64_t head = 0; head < heads; ++head) {
+    for (int64_t at = 0; at < slots; at += kBlockSlots) out.push_back(data<T>(x) + (head * slots + at) * d);
+  }
+  return out;
+}
+
 }  // namespace
 
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
@@ -97,6 +107,8 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
   std::vector<int32_t> listed;
   std::vector<float> scores(static_cast<size_t>(heads / groups * slots));
   by_dtype(keys, [&]<class T>() {
+    const std::vector<const void*> k_blocks = blocks_of<T>(keys, batch * groups, slots, d), v_blocks = blocks_of<T>(values, batch * groups, slots, d);
+    const int64_t blocks = (slots + kBlockSlots - 1) / kBlockSlots;  // of a head
     for (int64_t row = 0; row < batch * queries; ++row) {
       int64_t prefix = slots - queries + row % queries + 1;
       listed.clear();
@@ -110,9 +122,9 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
       const auto extra = static_cast<int64_t>(listed.size());
       const Visible visible{prefix, listed.data(), extra, options.window != 0 ? std::max<int64_t>(0, prefix + extra - options.window) : 0};
       for (int64_t g = 0; g < groups; ++g) {
-        const int64_t query = (row * heads + g * (heads / groups)) * d, cache = (row / queries * groups + g) * slots * d;
-        kernels<T>().attention({data<float>(in) + query, heads * d, 1, heads / groups, d, data<T>(keys) + cache, data<T>(values) + cache,
-                                &visible, scale, scores.data(), slots, buffer.data_ptr<float>() + query, static_cast<float>(options.soft_cap)});
+        const int64_t query = (row * heads + g * (heads / groups)) * d, first = (row / queries * groups + g) * blocks;
+        kernels<T>().attention({data<float>(in) + query, heads * d, 1, heads / groups, d, {k_blocks.data() + first}, {v_blocks.data() + first}, &visible,
+                                scale, scores.data(), slots, buffer.data_ptr<float>() + query, static_cast<float>(options.soft_cap)});
       }
     }
   });

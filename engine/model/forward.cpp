@@ -230,7 +230,11 @@ at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts,
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
   for (const SequencePart& part : parts) check_part(decoder.config, part);
   const c10::NoGradGuard no_gradients;
-  return rope_varies(decoder.config.rope) ? stretched_pass(decoder, parts, observer) : one_pass(decoder, parts, observer);
+  if (rope_varies(decoder.config.rope)) return stretched_pass(decoder, parts, observer);
+  for (const SequencePart& part : parts) {
+    if (part.cache->records()) part.cache->record(part.tokens, part.positions);
+  }
+  return one_pass(decoder, parts, observer);
 }
 
 }  // namespace specdec::model

@@ -63,11 +63,11 @@ class Arena {
   size_t size_ = 0;
 };
 
-// One token of the flat batch, and where its key and value go.
+// One token of the flat batch, and where its key of the first head and layer goes.
 struct Row {
   KvCache* cache;
   int32_t token;
-  int64_t slot;
+  void* slot;
 };
 
 // Rows of one part that attend together.
@@ -142,7 +142,9 @@ class Pass {
       }
       if (i >= count - part.num_logits) logit_rows_.push_back(static_cast<int64_t>(rows_.size()));
       positions_.push_back(part.positions.empty() ? before + i : part.positions[static_cast<size_t>(i)]);
-      rows_.push_back({part.cache, part.tokens[static_cast<size_t>(i)], before + i});
+      const auto block = static_cast<size_t>((before + i) / BlockPool::kTokens);
+      T* const slot = static_cast<T*>(part.cache->blocks()[block]) + (before + i) % BlockPool::kTokens * config_.head_dim;
+      rows_.push_back({part.cache, part.tokens[static_cast<size_t>(i)], slot});
       listed_.push_back(row);
     }
   }
@@ -231,11 +233,13 @@ class Pass {
   }
 
   void write(int64_t layer, const float* row, bool keys, int64_t r, std::pair<int64_t, int64_t> part) const {
-    const Row& at = rows_[static_cast<size_t>(r)];
     const int64_t d = config_.head_dim;
-    T* to = static_cast<T*>((keys ? at.cache->keys(layer) : at.cache->values(layer)).data_ptr());
-    for (int64_t c = part.first; c < part.second; c += d) kernels_.narrow(row + c, d, to + (c / d * at.cache->capacity() + at.slot) * d);
+    T* to = static_cast<T*>(rows_[static_cast<size_t>(r)].slot) + side_offset(layer, keys);
+    for (int64_t c = part.first; c < part.second; c += d) kernels_.narrow(row + c, d, to + c * BlockPool::kTokens);
   }
+
+  // Of a layer's keys or values in a block.
+  int64_t side_offset(int64_t layer, bool keys) const { return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens; }
 
   // Queries, keys and values of whole heads: turned here, keys and values written to the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
@@ -277,9 +281,10 @@ class Pass {
     for (int64_t unit = member.id; unit < static_cast<int64_t>(groups_.size()) * kv; unit += member.size) {
       const Group& group = groups_[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
-      const int64_t g = unit % kv, at = group.first * heads_width_ + g * heads * d, slots = g * cache.capacity() * d;
-      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, data(cache.keys(layer)) + slots, data(cache.values(layer)) + slots, visible.data() + group.first, scale,
-                          scores_ + member.id * score_count_, longest_, attended_ + at, cap});
+      const int64_t g = unit % kv, at = group.first * heads_width_ + g * heads * d, head = g * BlockPool::kTokens * d;
+      const void* const* const blocks = cache.blocks().data();
+      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, {blocks, side_offset(layer, true) + head}, {blocks, side_offset(layer, false) + head},
+                          visible.data() + group.first, scale, scores_ + member.id * score_count_, longest_, attended_ + at, cap});
     }
   }
 
@@ -455,7 +460,7 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
     }
     if (!w.experts.empty() && w.mlp_out_norm.defined()) return false;
   }
-  return std::all_of(parts.begin(), parts.end(), [&](const SequencePart& part) { return part.cache->keys(0).scalar_type() == dtype; });
+  return std::all_of(parts.begin(), parts.end(), [&](const SequencePart& part) { return part.cache->dtype() == dtype; });
 }
 
 at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

@@ -8,7 +8,7 @@
 #include "base/error.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
-#include "engine/model/kv_cache.h"
+#include "engine/model/block_pool.h"
 #include "engine/model/weights.h"
 
 namespace specdec::model {
@@ -85,13 +85,18 @@ int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
   return total + (dtype == at::kChar && config.tie_embeddings ? int8({config.vocab_size, config.hidden_size}) : 0);
 }
 
+int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence) {
+  const int64_t blocks = (tokens_per_sequence + BlockPool::kTokens - 1) / BlockPool::kTokens;
+  return sequences * blocks * BlockPool::block_bytes(config, side_dtype(dtype, config));
+}
+
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
                        int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
   MemoryPlan plan;
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights) {
     weights = weight_bytes(config, dtype);
-    plan.cache_bytes += sequences * tokens_per_sequence * KvCache::bytes_per_token(config, side_dtype(dtype, config));
+    plan.cache_bytes += cache_bytes(config, dtype, sequences, tokens_per_sequence);
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, sequences * kLogitRows), sequences * kLogitRows);
   };
   add(target, target_dtype, plan.target_bytes);

@@ -16,6 +16,8 @@ struct MemoryPlan {
 };
 int64_t num_parameters(const DecoderConfig& config);
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype);  // kChar: int8 with its scales, and what stays wide
+// Of so many sequences in whole blocks (block_pool.h); the dtype is load_decoder()'s.
+int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t sequences, int64_t tokens_per_sequence);
 // The dtypes are load_decoder()'s. sequences × tokens of cache in both models. `draft` may be null.
 MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
                        int64_t sequences, int64_t tokens_per_sequence, at::Device device);

@@ -33,6 +33,14 @@ std::vector<float> widened(const Kernels<T>& kernels, const std::vector<T>& x) {
   return out;
 }
 
+// Of a contiguous [slots, d].
+template <class T>
+std::vector<const void*> blocks_of(const std::vector<T>& x, int64_t d) {
+  std::vector<const void*> out;
+  for (size_t at = 0; at < x.size(); at += static_cast<size_t>(kBlockSlots * d)) out.push_back(x.data() + at);
+  return out;
+}
+
 template <class T>
 class CpuKernels : public testing::Test {
  protected:
@@ -180,11 +188,12 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
       const int64_t heads = 3, slots = 23;
       const auto q = random(static_cast<size_t>(heads * d), 6);
       const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+      const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
       const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
       const std::vector<int32_t> extra = {17, 20, 21};
       std::vector<float> scores(static_cast<size_t>(heads * slots)), out(static_cast<size_t>(heads * d));
       const Visible visible{15, extra.data(), 3};
-      kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &visible, 0.7f, scores.data(), slots, out.data()});
+      kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &visible, 0.7f, scores.data(), slots, out.data()});
       for (int64_t h = 0; h < heads; ++h) {
         std::vector<double> expected(static_cast<size_t>(d));
         double total = 0;
@@ -208,6 +217,7 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
     const int64_t heads = 2, d = 24, slots = 23;
     const auto q = random(static_cast<size_t>(heads * d), 6);
     const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+    const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
     const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
     const std::vector<int32_t> extra = {17, 20, 21};
     for (const float cap : {0.0f, 1.5f}) {
@@ -216,7 +226,7 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
         for (int64_t i = first; i < 18; ++i) seen.push_back(i < 15 ? i : extra[static_cast<size_t>(i - 15)]);
         std::vector<float> scores(static_cast<size_t>(heads * slots), std::nanf("")), out(static_cast<size_t>(heads * d));
         const Visible visible{15, extra.data(), 3, first};
-        kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &visible, 0.7f, scores.data(), slots, out.data(), cap});
+        kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &visible, 0.7f, scores.data(), slots, out.data(), cap});
         for (int64_t h = 0; h < heads; ++h) {
           std::vector<double> expected(static_cast<size_t>(d));
           double total = 0;
@@ -242,15 +252,16 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
     const int64_t heads = 2, d = 24, slots = 40;
     const auto q = random(static_cast<size_t>(heads * d), 9);
     auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 10)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 11));
+    const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
     std::vector<float> scores(static_cast<size_t>(heads * slots)), listed(static_cast<size_t>(heads * d)), alone(listed.size());
     const std::vector<int32_t> extra = {19, 23, 30, 38};
     const Visible tree{18, extra.data(), 4}, chain{22, nullptr, 0};
-    kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &tree, 1.0f, scores.data(), slots, listed.data()});
+    kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &tree, 1.0f, scores.data(), slots, listed.data()});
     for (size_t i = 0; i < extra.size(); ++i) {
       std::copy_n(k.begin() + extra[i] * d, d, k.begin() + (18 + static_cast<int64_t>(i)) * d);
       std::copy_n(v.begin() + extra[i] * d, d, v.begin() + (18 + static_cast<int64_t>(i)) * d);
     }
-    kernels.attention({q.data(), heads * d, 1, heads, d, k.data(), v.data(), &chain, 1.0f, scores.data(), slots, alone.data()});
+    kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &chain, 1.0f, scores.data(), slots, alone.data()});
     EXPECT_EQ(std::memcmp(listed.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name;
   }
 }
@@ -264,6 +275,7 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
         const int64_t rows = 5, slots = 50, width = heads * d + 7;
         const auto q = random(static_cast<size_t>(rows * width), 14);
         const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 15)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 16));
+        const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
         const std::vector<int32_t> extra = {42, 43, 49};
         const Visible all_visible[][5] = {{{37, nullptr, 0}, {38, nullptr, 0}, {39, nullptr, 0}, {40, nullptr, 0}, {41, nullptr, 0}},
                                           {{36, extra.data(), 1}, {36, extra.data() + 1, 2}, {38, extra.data(), 3}, {0, extra.data(), 2}, {0, nullptr, 0}},
@@ -271,14 +283,46 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
                                           {{36, extra.data(), 3, 38}, {12, nullptr, 0, 5}, {40, nullptr, 0, 33}, {36, extra.data(), 2, 31}, {0, extra.data(), 3, 1}}};
         for (const auto& visible : all_visible) {
           std::vector<float> scores(static_cast<size_t>(rows * heads * slots), std::nanf("")), together(q.size(), 9), alone(q.size(), 9);
-          kernels.attention({q.data(), width, rows, heads, d, k.data(), v.data(), visible, 0.5f, scores.data(), slots, together.data()});
+          kernels.attention({q.data(), width, rows, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible, 0.5f, scores.data(), slots, together.data()});
           for (int64_t r = 0; r < rows; ++r)
-            kernels.attention({q.data() + r * width, width, 1, heads, d, k.data(), v.data(), visible + r, 0.5f, scores.data(), slots, alone.data() + r * width});
+            kernels.attention({q.data() + r * width, width, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible + r, 0.5f, scores.data(), slots, alone.data() + r * width});
           EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name << " d " << d << " heads " << heads;
           if (visible[4].prefix + visible[4].num_extra == 0) {
             EXPECT_EQ(together[static_cast<size_t>(4 * width)], 0) << kernels.name;
           }
         }
+      }
+    }
+  }
+}
+
+// Where the blocks lie changes no bit: here apart, the last one first, behind an offset.
+TYPED_TEST(CpuKernels, AttentionReadsBlocksWhereverTheyLie) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t d : {6, 8, 40, 72}) {
+      const int64_t rows = 3, heads = 2, slots = 5 * kBlockSlots - 7, width = heads * d, offset = 3, stride = kBlockSlots * d + 5;
+      const auto q = random(static_cast<size_t>(rows * width), 17);
+      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 18)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 19));
+      const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
+      std::vector<TypeParam> memory(static_cast<size_t>(10 * stride));
+      std::vector<const void*> places[2];
+      for (const auto* side : {&k, &v}) {
+        for (int64_t block = 0; block < 5; ++block) {
+          TypeParam* const place = memory.data() + (9 - 2 * block - (side == &k ? 0 : 1)) * stride;
+          std::copy_n(side->begin() + block * kBlockSlots * d, std::min(kBlockSlots, slots - block * kBlockSlots) * d, place + offset);
+          places[side == &k ? 0 : 1].push_back(place);
+        }
+      }
+      const std::vector<int32_t> extra = {101, 127, 128, 152};
+      const Visible all_visible[][3] = {{{150, nullptr, 0}, {151, nullptr, 0}, {152, nullptr, 0}},
+                                        {{97, extra.data(), 4}, {100, extra.data(), 2}, {0, extra.data(), 4}},
+                                        {{140, nullptr, 0, 33}, {141, nullptr, 0, 64}, {142, nullptr, 0, 127}}};
+      for (const auto& visible : all_visible) {
+        std::vector<float> scores(static_cast<size_t>(rows * heads * slots)), expected(q.size(), 9), found(q.size());
+        kernels.attention({q.data(), width, rows, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible, 0.5f, scores.data(), slots, expected.data()});
+        kernels.attention({q.data(), width, rows, heads, d, {places[0].data(), offset}, {places[1].data(), offset}, visible, 0.5f, scores.data(), slots, found.data()});
+        EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0) << kernels.name << " d " << d;
       }
     }
   }

@@ -172,7 +172,7 @@ TEST(MemoryPlan, CountsAndRefuses) {
   MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
-  EXPECT_EQ(plan.cache_bytes, 3 * 100 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens × (k, v) × layers × G × D × bytes
+  EXPECT_EQ(plan.cache_bytes, 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
   EXPECT_GT(plan.available_bytes, 1 << 20);
   EXPECT_NO_THROW(check_memory(plan));
   plan.available_bytes = plan.total() - 1;

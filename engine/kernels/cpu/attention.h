@@ -45,6 +45,22 @@ SoftmaxRow softmax_numerators(float* s, int64_t n, float scale) {
 inline int64_t slot_of(const Visible& row, int64_t i) { return i < row.prefix ? i : row.extra[i - row.prefix]; }
 inline int64_t count_of(const Visible& row) { return row.prefix + row.num_extra; }
 
+template <class T>
+inline const T* at_slot(const Slots& side, int64_t slot, int64_t d) {
+  const auto i = static_cast<uint64_t>(slot);
+  return static_cast<const T*>(side.blocks[i / kBlockSlots]) + side.offset + static_cast<int64_t>(i % kBlockSlots) * d;
+}
+
+// f(begin, end) for the part of [begin, end) in each block.
+template <class F>
+inline void by_block(int64_t begin, int64_t end, const F& f) {
+  while (begin < end) {
+    const int64_t next = begin - begin % kBlockSlots + kBlockSlots, stop = next < end ? next : end;
+    f(begin, stop);
+    begin = stop;
+  }
+}
+
 // Where a row's sums begin: at its first visible slot, rounded down so that slot i always goes to the same one of the split sums.
 template <int P>
 inline int64_t begin_of(const Visible& row) { return row.first - row.first % P; }
@@ -52,14 +68,14 @@ inline int64_t begin_of(const Visible& row) { return row.first - row.first % P; 
 // Entries [begin, end) of one row (begin a multiple of P), added to its split sums. Past the ends a slot of the row is read again,
 // with weight 0.
 template <int W, int C, int P, class T>
-inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, const T* v, int64_t begin, int64_t end, F<W> (&acc)[P][C]) {
+inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin, int64_t end, F<W> (&acc)[P][C]) {
   for (int64_t i = begin; i < end; i += P) {
 #pragma GCC unroll 8
     for (int a = 0; a < P; ++a) {
       const bool counts = i + a >= row.first && i + a < end;
       const int64_t at = i + a < row.first ? row.first : i + a < end ? i + a : end - 1;
       const F<W> weight = broadcast<W>(counts ? p[at] : 0.0f);
-      const T* values = v + slot_of(row, at) * c.d;
+      const T* values = at_slot<T>(c.v, slot_of(row, at), c.d) + column;
 #pragma GCC unroll 4
       for (int b = 0; b < C; ++b) acc[a][b] = fma(weight, load<W>(values + b * W), acc[a][b]);
     }
@@ -72,34 +88,37 @@ template <int W, int C, int P, int R, class T>
 inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low, int64_t common, const float* scale) {
   F<W> acc[R][P][C] = {};
   const float* p[R];
-  const T* v = c.v + column;
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const Visible& row = c.visible[first + r];
     p[r] = c.scores + ((first + r) * c.heads + head) * c.slots;
     const int64_t begin = begin_of<P>(row), n = count_of(row);
-    if (begin < low) add_entries<W, C, P>(c, row, p[r], v, begin, low < n ? low : n, acc[r]);
+    if (begin < low) add_entries<W, C, P>(c, row, p[r], column, begin, low < n ? low : n, acc[r]);
   }
-  for (int64_t i = low; i < common; i += P) {
+  static_assert(kBlockSlots % P == 0, "a block ends between two rounds of the split sums");
+  by_block(low, common, [&](int64_t begin, int64_t end) {
+    const T* v = at_slot<T>(c.v, begin, c.d) + column;
+    for (int64_t i = begin; i < end; i += P, v += P * c.d) {
 #pragma GCC unroll 8
-    for (int a = 0; a < P; ++a) {
-      F<W> values[C];
+      for (int a = 0; a < P; ++a) {
+        F<W> values[C];
 #pragma GCC unroll 4
-      for (int b = 0; b < C; ++b) values[b] = load<W>(v + (i + a) * c.d + b * W);
+        for (int b = 0; b < C; ++b) values[b] = load<W>(v + a * c.d + b * W);
 #pragma GCC unroll 8
-      for (int r = 0; r < R; ++r) {
-        const F<W> weight = broadcast<W>(p[r][i + a]);
+        for (int r = 0; r < R; ++r) {
+          const F<W> weight = broadcast<W>(p[r][i + a]);
 #pragma GCC unroll 4
-        for (int b = 0; b < C; ++b) acc[r][a][b] = fma(weight, values[b], acc[r][a][b]);
+          for (int b = 0; b < C; ++b) acc[r][a][b] = fma(weight, values[b], acc[r][a][b]);
+        }
       }
     }
-  }
+  });
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
     const Visible& row = c.visible[first + r];
     const int64_t begin = begin_of<P>(row);
-    add_entries<W, C, P>(c, row, p[r], v, common > begin ? common : begin, count_of(row), acc[r]);
-  float* out = c.out + (first + r) * c.ldq + head * c.d + column;
+    add_entries<W, C, P>(c, row, p[r], column, common > begin ? common : begin, count_of(row), acc[r]);
+    float* out = c.out + (first + r) * c.ldq + head * c.d + column;
 #pragma GCC unroll 4
     for (int b = 0; b < C; ++b) {
 #pragma GCC unroll 8
@@ -129,16 +148,24 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
     const float* p = c.scores + ((first + r) * c.heads + head) * c.slots;
     for (; at < c.d; ++at) {
       float total = 0;
-      for (int64_t i = row.first; i < count_of(row); ++i) total += p[i] * widen_one(c.v[slot_of(row, i) * c.d + at]);
+      for (int64_t i = row.first; i < count_of(row); ++i) total += p[i] * widen_one(at_slot<T>(c.v, slot_of(row, i), c.d)[at]);
       c.out[(first + r) * c.ldq + head * c.d + at] = total * scale[r];
     }
   }
 }
 
-// Scores of the slots [begin, end) for one row, all heads.
+// Scores of the slots [begin, end): out[m · ldo + slot] of rows m of x, which are heads or positions.
 template <int W, class T>
-inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end) {
-  if (begin < end) linear<W>(LinearCall<T>{c.q + r * c.ldq, c.d, c.heads, c.k, c.d, begin, end, nullptr, c.scores + r * c.heads * c.slots, c.slots, false});
+inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* out, int64_t ldo) {
+  by_block(begin, end, [&](int64_t from, int64_t to) {
+    linear<W>(LinearCall<T>{x, ldx, rows, at_slot<T>(c.k, from, c.d), c.d, 0, to - from, nullptr, out + from, ldo, false});
+  });
+}
+
+// The same for one position, all heads, beginning at its entry `entry`.
+template <int W, class T>
+inline void row_scores(const AttentionCall<T>& c, int64_t r, int64_t begin, int64_t end, int64_t entry) {
+  scores_of<W>(c, c.q + r * c.ldq, c.d, c.heads, begin, end, c.scores + r * c.heads * c.slots + entry - begin, c.slots);
 }
 
 template <int W, class T>
@@ -150,19 +177,17 @@ void attention(const AttentionCall<T>& c) {
   }
   if (common < low) common = low = 0;
   if (c.rows == 1) {
-    row_scores<W>(c, 0, low, common);
-  } else if (low < common) {
-    for (int64_t h = 0; h < c.heads; ++h)
-      linear<W>(LinearCall<T>{c.q + h * c.d, c.ldq, c.rows, c.k, c.d, low, common, nullptr, c.scores + h * c.slots, c.heads * c.slots, false});
+    row_scores<W>(c, 0, low, common, low);
+  } else {
+    for (int64_t h = 0; h < c.heads; ++h) scores_of<W>(c, c.q + h * c.d, c.ldq, c.rows, low, common, c.scores + h * c.slots, c.heads * c.slots);
   }
   for (int64_t r = 0; r < c.rows; ++r) {
     const Visible& row = c.visible[r];
-    row_scores<W>(c, r, row.first, low < row.prefix ? low : row.prefix);
-    row_scores<W>(c, r, row.first > common ? row.first : common, row.prefix);
-    for (int64_t i = row.first > row.prefix ? row.first - row.prefix : 0; i < row.num_extra; ++i) {
-      const int64_t slot = row.extra[i];
-      linear<W>(LinearCall<T>{c.q + r * c.ldq, c.d, c.heads, c.k, c.d, slot, slot + 1, nullptr, c.scores + r * c.heads * c.slots + row.prefix + i - slot, c.slots, false});
-    }
+    const int64_t behind = row.first > common ? row.first : common;
+    row_scores<W>(c, r, row.first, low < row.prefix ? low : row.prefix, row.first);
+    row_scores<W>(c, r, behind, row.prefix, behind);
+    for (int64_t i = row.first > row.prefix ? row.first - row.prefix : 0; i < row.num_extra; ++i)
+      row_scores<W>(c, r, row.extra[i], row.extra[i] + 1, row.prefix + i);
   }
   const int64_t even_low = low + low % 2, even = common - common % 2 < even_low ? even_low : common - common % 2;
   for (int64_t h = 0; h < c.heads; ++h) {

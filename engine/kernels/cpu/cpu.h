@@ -49,14 +49,21 @@ struct Visible {
   int64_t first = 0;     // a sliding window leaves out what comes before it
 };
 
+// Keys or values of one kv head, in blocks of kBlockSlots: slot i is the row i % kBlockSlots of the [kBlockSlots, d] that begin `offset`
+// elements behind blocks[i / kBlockSlots].
+inline constexpr int64_t kBlockSlots = 32;
+struct Slots {
+  const void* const* blocks;
+  int64_t offset = 0;
+};
+
 // softmax(cap(scale · q kᵀ)) v, cap(s) = soft_cap · tanh(s / soft_cap), of several positions of one sequence for the query heads that share one kv head. Positions are
 // computed together only to read keys and values once: each gets the bits it would get alone.
 template <class T>
 struct AttentionCall {
   const float* q;          // [rows, heads, d], row stride ldq, heads adjacent
   int64_t ldq, rows, heads, d;
-  const T* k;              // [slots, d]
-  const T* v;              // [slots, d]
+  Slots k, v;              // of elements T
   const Visible* visible;  // [rows]; a row that sees nothing gives zeros
   float scale;
   float* scores;           // workspace [rows, heads, slots]

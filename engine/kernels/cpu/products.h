@@ -97,6 +97,9 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
 template <int W, int N, int M, class T>
 inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end, int64_t ahead) {
   for (; n + N <= n_end; n += N) tile<W, N, M>(c, m, n, ahead);
+  if constexpr (N > 4) {
+    for (; n + 4 <= n_end; n += 4) tile<W, 4, M>(c, m, n, ahead);
+  }
   for (; n < n_end; ++n) tile<W, 1, M>(c, m, n, ahead);
 }
 
