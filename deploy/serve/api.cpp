@@ -120,7 +120,10 @@ class Generation final : public Exchange {
   // Before the first byte a failure is a status, behind it an event.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
-    const ApiError error = reason == FinishReason::kDrained ? draining() : reason == FinishReason::kNoTokenLeft ? no_token_left() : internal_error();
+    const ApiError error = reason == FinishReason::kDrained       ? draining()
+                           : reason == FinishReason::kNoTokenLeft ? no_token_left()
+                           : reason == FinishReason::kNoRoom      ? no_room()
+                                                                  : internal_error();
     if (!sent_) return {Turn::Kind::kReply, error_reply(error, request_id_), {}};
     ended_ = true;
     return {Turn::Kind::kData, {}, data + error_event(error, request_id_) + done_event()};

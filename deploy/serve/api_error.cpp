@@ -67,6 +67,7 @@ ApiError headers_too_large() { return make(431, kInvalid, "headers_too_large", "
 ApiError queue_full() { return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.", 1); }
 ApiError internal_error() { return make(500, kServer, "internal_error", "The server failed on this request."); }
 ApiError loading() { return make(503, kServer, "loading", "The model is being loaded: try again later.", 5); }
+ApiError no_room() { return make(503, kServer, "no_room", "The server's caches do not hold this request even alone: ask for fewer tokens."); }
 ApiError draining() { return make(503, kServer, "draining", "The server is shutting down: try another one.", 5); }
 ApiError too_many_connections() { return make(503, kServer, "too_many_connections", "Too many connections are open: try again later.", 1); }
 ApiError unsupported_http_version() { return make(505, kInvalid, "unsupported_http_version", "Only HTTP/1.0 and HTTP/1.1 are spoken here."); }

@@ -33,6 +33,7 @@ ApiError queue_full();                // 429
 ApiError internal_error();            // 500
 ApiError loading();                   // 503
 ApiError draining();                  // 503
+ApiError no_room();                   // 503: the caches do not hold it even alone
 // Of the admin listener alone, whose reader runs the server: they say what happened.
 ApiError bad_order(const std::string& what);                                        // 400
 ApiError draft_refused(const std::string& what);                                    // 409

@@ -80,6 +80,8 @@ struct Metrics::Series {
   Gauge& waiting = gauge(registry, "specdec:num_requests_waiting", "Requests in the queue.");
   Gauge& connections = gauge(registry, "specdec:connections", "Open client connections.");
   Counter& prompt_tokens = counter(registry, "specdec:prompt_tokens_total", "Prompt tokens processed.");
+  Counter& preemptions = counter(registry, "specdec:num_preemptions_total", "Sequences that gave their caches up to others.");
+  Counter& resumed_tokens = counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
   Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
   Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
   Histogram& duration = histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
@@ -161,6 +163,10 @@ void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total) 
 }
 
 void Metrics::started(int64_t prompt_tokens) { series_->prompt_tokens.Increment(static_cast<double>(prompt_tokens)); }
+
+void Metrics::preempted() { series_->preemptions.Increment(); }
+
+void Metrics::resumed(int64_t tokens) { series_->resumed_tokens.Increment(static_cast<double>(tokens)); }
 
 void Metrics::first_token(double seconds) { series_->first_token.Observe(seconds); }
 

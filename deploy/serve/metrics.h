@@ -25,6 +25,8 @@ class Metrics {
   void step(const StepResult& result);                // one sequence of one step
   void batch(size_t sequences, double mean_k, const StageSeconds& total);  // once a step
   void started(int64_t prompt_tokens);
+  void preempted();
+  void resumed(int64_t tokens);                       // read again
   void first_token(double seconds);                   // since the request was queued
   void finished(const ChoiceResult& result, double seconds);
 

@@ -12,7 +12,7 @@ const char* to_string(FinishReason reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
     case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kFailed: return "failed";
+    case FinishReason::kFailed: case FinishReason::kNoRoom: return "failed";
     case FinishReason::kDrained: return "drained";
     case FinishReason::kNoTokenLeft: return "no_token_left";
   }

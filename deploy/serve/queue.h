@@ -22,8 +22,8 @@
 
 namespace specdec::deploy {
 
-enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft };
-const char* to_string(FinishReason reason);  // "stop", "length", "cancelled", "failed", "drained", "no_token_left"
+enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoTokenLeft, kNoRoom };
+const char* to_string(FinishReason reason);  // "stop", "length", "cancelled", "failed" (kNoRoom too), "drained", "no_token_left"
 
 // How one answer ended.
 struct ChoiceResult {

@@ -16,6 +16,8 @@ constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected 
 
 }  // namespace
 
+enum class Place { kReading, kRunning, kSuspended };  // a suspended one holds no caches
+
 struct Scheduler::Active {
   Active(std::shared_ptr<const GenerationRequest> r, size_t c, const text::Tokenizer& tokenizer)
       : request(std::move(r)), choice(c), decoder(tokenizer), stop(request->stop) {}
@@ -23,11 +25,17 @@ struct Scheduler::Active {
   std::shared_ptr<const GenerationRequest> request;
   size_t choice;
   SequenceKey key = -1;
+  Place place = Place::kReading;
+  int64_t prompt_read = 0;
+  bool begun = false;     // its prompt was read whole once
+  bool again = false;     // it was suspended
   text::IncrementalDecoder decoder;
   StopMatcher stop;
   std::string text;       // everything sent
   ChoiceResult result;
   bool ended = false;
+
+  bool holds() const { return place != Place::kSuspended; }
 };
 
 Scheduler::Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer, Metrics& metrics,
@@ -57,7 +65,7 @@ bool Scheduler::turn() {
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
   leave();  // an echo without an answer has ended already
-  if (!active_.empty()) step();
+  step();
   leave();
   running_.store(active_.size(), std::memory_order_relaxed);
   return true;
@@ -69,6 +77,7 @@ void Scheduler::leave() {
     if (!sequence->ended && sequence->request->channel->cancelled()) end(*sequence, FinishReason::kCancelled);
   std::erase_if(active_, [this](const auto& sequence) {
     if (!sequence->ended) return false;
+    room_made_ |= sequence->holds();
     try {
       runner_.finish(sequence->key);
     } catch (const std::exception& e) {
@@ -80,67 +89,113 @@ void Scheduler::leave() {
 
 void Scheduler::join() {
   int64_t budget = options_.prompt_budget_tokens;
-  const bool idle = active_.empty();
-  bool first = true;
+  while (budget > 0) {
+    Active* const reader = next_reader();
+    if (!reader) return;
+    budget -= read(*reader, budget);
+  }
+}
+
+// One reads at a time: what has begun to, else what was suspended, else what is new. Null: nobody, for now.
+Scheduler::Active* Scheduler::next_reader() {
+  Active* suspended = nullptr;
+  bool room = true;
+  for (auto it = active_.rbegin(); it != active_.rend(); ++it) {
+    Active& a = **it;
+    room &= !a.holds();
+    if (a.ended) continue;
+    if (a.place == Place::kReading) return &a;
+    if (a.place == Place::kSuspended) suspended = &a;
+  }
+  if (!suspended) return take();
+  if (!room && !room_made_) return nullptr;
+  suspended->place = Place::kReading;
+  return suspended;
+}
+
+// The next answer of the queue, opened.
+Scheduler::Active* Scheduler::take() {
   while (active_.size() < options_.max_batch) {
     if (!joining_) {
       joining_ = queue_.try_pop();
       next_choice_ = 0;
-      if (!joining_) return;
+      if (!joining_) return nullptr;
     }
     if (joining_->channel->cancelled()) {
       joining_ = nullptr;
       continue;
     }
-    const bool shared = sibling(*joining_, next_choice_) != nullptr;
-    const auto prompt_tokens = shared ? 0 : static_cast<int64_t>(joining_->prompts[next_choice_ / static_cast<size_t>(joining_->n)].size());
-    // Others must not wait for more than one long prompt between two of their tokens.
-    if (!idle && !first && prompt_tokens > budget) return;
-    budget -= prompt_tokens;
-    first = false;
     auto sequence = std::make_unique<Active>(joining_, next_choice_, tokenizer_);
     if (++next_choice_ == joining_->choices()) joining_ = nullptr;
-    if (start(std::move(sequence))) metrics_.started(prompt_tokens);
+    if (!start(*sequence)) continue;
+    active_.push_back(std::move(sequence));
+    return active_.back().get();
   }
+  return nullptr;
 }
 
-// A running answer to the same prompt of the same request, whose prompt need not be run again. None where the prompt is scored.
+// A running answer to the same prompt of the same request, whose prompt need not be read again. None where the prompt is scored.
 const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
   if (request.echo && request.logprobs >= 0) return nullptr;
   const size_t n = static_cast<size_t>(request.n);
   for (const auto& active : active_)
-    if (active->request.get() == &request && active->choice / n == choice / n && !active->ended) return active.get();
+    if (active->request.get() == &request && active->choice / n == choice / n && active->place == Place::kRunning && !active->ended) return active.get();
   return nullptr;
 }
 
-bool Scheduler::start(std::unique_ptr<Active> sequence) {
-  const GenerationRequest& request = *sequence->request;
+bool Scheduler::start(Active& sequence) {
+  const GenerationRequest& request = *sequence.request;
   const size_t n = static_cast<size_t>(request.n);
   SequenceSpec spec;
-  spec.prompt = request.prompts[sequence->choice / n];
+  spec.prompt = request.prompts[sequence.choice / n];
   spec.max_tokens = request.max_tokens;
   spec.sampling = request.sampling;
-  spec.seed = choice_seed(request.seed, sequence->choice % n);
+  spec.seed = choice_seed(request.seed, sequence.choice % n);
   spec.seeded = request.seeded;
   spec.rules = request.rules;
   spec.logprobs = request.logprobs;
+  spec.prompt_logprobs = request.echo && request.logprobs >= 0;
   spec.speculate = request.speculate;
   spec.conversation = request.conversation_id();
   spec.reject_top = share_place("rejects " + spec.conversation) < options_.reject_share ? kRejectTop : 0;
-  if (const Active* same = sibling(request, sequence->choice)) spec.same_prompt = same->key;
-  ChoiceEvent echoed;
-  if (request.echo && request.logprobs >= 0) spec.prompt_logprobs = &echoed.logprobs;
+  if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;
   try {
-    sequence->key = runner_.start(spec);
+    sequence.key = runner_.start(spec);
+    return true;
   } catch (const std::exception& e) {
     log(LogLevel::kError, request.id + ": starting a sequence: " + e.what());
     failures_.fetch_add(1, std::memory_order_relaxed);
-    end(*sequence, FinishReason::kFailed);
+    end(sequence, FinishReason::kFailed);
     return false;
   }
-  if (request.echo) echo(*sequence, std::move(echoed));
-  active_.push_back(std::move(sequence));
-  return true;
+}
+
+// One pass over what it has to read; how many tokens that were.
+int64_t Scheduler::read(Active& sequence, int64_t most) {
+  const GenerationRequest& request = *sequence.request;
+  PromptRead part;
+  try {
+    part = runner_.read(sequence.key, most);
+  } catch (const decode::OutOfRoom&) {
+    make_room();
+    return 0;
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, request.id + ": reading a prompt: " + e.what());
+    failures_.fetch_add(1, std::memory_order_relaxed);
+    end(sequence, FinishReason::kFailed);
+    return 0;
+  }
+  sequence.prompt_read += part.tokens;
+  if (sequence.again) metrics_.resumed(part.tokens);
+  if (!part.whole) return part.tokens;
+  sequence.place = Place::kRunning;
+  if (std::exchange(sequence.begun, true)) return part.tokens;
+  metrics_.started(sequence.prompt_read + 1);  // the last one is read by its first step
+  if (!request.echo) return part.tokens;
+  ChoiceEvent event;
+  event.logprobs = std::move(part.logprobs);
+  echo(sequence, std::move(event));
+  return part.tokens;
 }
 
 // The prompt as the beginning of the text. Its first token has nothing before it, so no log-probability.
@@ -156,10 +211,49 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   if (request.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
+// The caches are full. What has ended closes its own, else what came last gives them up; what is alone with them has failed.
+void Scheduler::make_room() {
+  Active* last = nullptr;
+  size_t holders = 0;
+  for (const auto& active : active_) {
+    if (!active->holds()) continue;
+    if (active->ended) return leave();
+    last = active.get();
+    ++holders;
+  }
+  if (!last) return;
+  if (holders == 1) {
+    log(LogLevel::kError, last->request->id + ": the caches of the target do not hold this sequence even alone");
+    return end(*last, FinishReason::kNoRoom);
+  }
+  try {
+    runner_.suspend(last->key);
+  } catch (const std::exception& e) {
+    log(LogLevel::kError, last->request->id + ": suspending a sequence: " + e.what());
+    return end(*last, FinishReason::kFailed);
+  }
+  last->place = Place::kSuspended;
+  last->again = true;
+  last->prompt_read = 0;
+  room_made_ = false;
+  metrics_.preempted();
+}
+
 void Scheduler::step() {
+  while (!step_running()) make_room();
+}
+
+// False: there is no room, and nothing has changed.
+bool Scheduler::step_running() {
+  batch_.clear();
   keys_.clear();
-  for (const auto& sequence : active_) keys_.push_back(sequence->key);
-  results_.assign(active_.size(), {});
+  for (const auto& active : active_) {
+    if (active->place != Place::kRunning || active->ended) continue;
+    batch_.push_back(active.get());
+    keys_.push_back(active->key);
+  }
+  if (batch_.empty()) return true;
+  results_.assign(batch_.size(), {});
   try {
     runner_.step(keys_, results_);
   } catch (const std::exception& e) {
@@ -167,30 +261,36 @@ void Scheduler::step() {
     for (StepResult& result : results_) result.failed = true;
   }
   int64_t drafted = 0, failed = 0;
-  for (size_t i = 0; i < active_.size(); ++i) {
+  size_t stepped = 0;
+  for (size_t i = 0; i < batch_.size(); ++i) {
+    if (results_[i].out_of_room) continue;
+    ++stepped;
     if (results_[i].no_token_left) {
-      end(*active_[i], FinishReason::kNoTokenLeft);
+      end(*batch_[i], FinishReason::kNoTokenLeft);
       continue;
     }
     if (results_[i].failed || results_[i].emitted.empty()) {
       ++failed;
-      end(*active_[i], FinishReason::kFailed);
+      end(*batch_[i], FinishReason::kFailed);
       continue;
     }
     drafted += results_[i].drafted;
     metrics_.step(results_[i]);
     try {
-      deliver(*active_[i], results_[i]);
+      deliver(*batch_[i], results_[i]);
     } catch (const std::exception& e) {
-      log(LogLevel::kError, active_[i]->request->id + ": turning tokens into text: " + e.what());
-      if (!active_[i]->ended) end(*active_[i], FinishReason::kFailed);
+      log(LogLevel::kError, batch_[i]->request->id + ": turning tokens into text: " + e.what());
+      if (!batch_[i]->ended) end(*batch_[i], FinishReason::kFailed);
     }
   }
-  if (failed < static_cast<int64_t>(active_.size()))
+  if (stepped == 0) return false;
+  if (failed < static_cast<int64_t>(stepped))
     failures_.store(0, std::memory_order_relaxed);
   else
     failures_.fetch_add(failed, std::memory_order_relaxed);
-  metrics_.batch(active_.size(), static_cast<double>(drafted) / static_cast<double>(active_.size()), runner_.stage_seconds());
+  metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds());
+  if (stepped < batch_.size()) make_room();
+  return true;
 }
 
 // Emitted tokens → text, up to EOS, a stop string or max_tokens; what a step emitted behind that point is dropped.

@@ -1,5 +1,7 @@
 // Continuous batching on one engine thread: which sequences are in the next step, when new ones start and when they leave.
 // Policy only; tokens come from a StepRunner. A request fails only itself: nothing a sequence does leaves run().
+// Prompts are read between steps, so many tokens a turn. Where caches are full, what came last gives its own up (is suspended) and is read
+// again, before anything new starts, when another has left. So what came first always goes on, and each text is what it is alone.
 #pragma once
 
 #include <atomic>
@@ -29,7 +31,7 @@ struct FinishedAnswer {
 
 struct SchedulerOptions {
   size_t max_batch = 8;
-  int64_t prompt_budget_tokens = 512; // prompts started between two steps while others run: bounds the gap between their tokens
+  int64_t prompt_budget_tokens = 512; // read between two steps: bounds the gap between tokens of what runs
   std::vector<int32_t> eos_ids;
   double reject_share = 0;            // of the conversations whose rejected drafts are kept for the records
 };
@@ -42,7 +44,7 @@ class Scheduler {
 
   // The engine thread: until the queue is closed and everything in it is answered, or stop_now().
   void run();
-  // One round: leave, join, step, deliver. False when there was nothing to do.
+  // One round: leave, join, read, step, deliver. False when there was nothing to do.
   bool turn();
   // From any thread: closes the queue; all that runs or waits ends with kDrained before the next step.
   void stop_now();
@@ -55,10 +57,15 @@ class Scheduler {
   struct Active;
   void leave();
   void join();
+  Active* next_reader();
+  Active* take();
   const Active* sibling(const GenerationRequest& request, size_t choice) const;
-  bool start(std::unique_ptr<Active> sequence);
+  bool start(Active& sequence);
+  int64_t read(Active& sequence, int64_t most);
   void echo(Active& sequence, ChoiceEvent event);
+  void make_room();
   void step();
+  bool step_running();
   void deliver(Active& sequence, const StepResult& result);
   void end(Active& sequence, FinishReason reason);
   void drain();
@@ -71,10 +78,12 @@ class Scheduler {
   const Clock& clock_;
   std::function<void(const FinishedAnswer&)> on_finished_;
 
-  std::vector<std::unique_ptr<Active>> active_;
+  std::vector<std::unique_ptr<Active>> active_;       // as they came
+  bool room_made_ = false;                            // caches were closed since they were found full
   std::shared_ptr<const GenerationRequest> joining_;  // the request whose answers are being started
   size_t next_choice_ = 0;
-  std::vector<SequenceKey> keys_;                     // buffers of step()
+  std::vector<Active*> batch_;                        // buffers of step()
+  std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;
   std::atomic<bool> aborted_{false};
   std::atomic<size_t> running_{0};

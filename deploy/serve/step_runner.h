@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/run_options.h"
+#include "engine/decode/causal_model.h"
 #include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
 
@@ -30,17 +31,25 @@ struct SequenceSpec {
   bool seeded = false;               // the text must depend on nothing but the request
   std::shared_ptr<const decode::LogitRules> rules = nullptr;  // null: none
   int logprobs = -1;                 // >= 0: of every emitted token, with so many likeliest ones
-  std::vector<decode::PositionLogprobs>* prompt_logprobs = nullptr;  // where start() puts those of prompt tokens 1, 2, …; null: not wanted
+  bool prompt_logprobs = false;      // PromptRead::logprobs
   bool speculate = true;
   int reject_top = 0;                // > 0: StepResult::rejected, with so many likeliest tokens
   std::string conversation = {};     // whose answers go to one draft while two are compared
-  SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be run again; -1: none
+  SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be read again; -1: none
+};
+
+// Of one pass over a prompt.
+struct PromptRead {
+  int64_t tokens = 0;                // that were read
+  bool whole = false;                // nothing is left: the sequence may step
+  std::vector<decode::PositionLogprobs> logprobs;  // of prompt tokens 1, 2, …, with the pass that ends it
 };
 
 struct StepResult {
+  bool out_of_room = false;          // the caches are full: this sequence is as before the step. It may be suspended, or others
   bool failed = false;               // this sequence cannot go on; the others are not touched
   bool no_token_left = false;        // … because of what its own request asks for: nothing is broken
-  std::vector<int32_t> emitted;      // at least one token unless failed
+  std::vector<int32_t> emitted;      // at least one token unless failed or out of room
   int drafted = 0, accepted = 0;
   int suffix_drafted = 0, suffix_accepted = 0;  // from the text itself, in steps whose `drafted` is 0
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
@@ -60,9 +69,14 @@ struct StageSeconds {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // Opens a sequence and runs its prompt. Throws Error; nothing is left behind then.
+  // Opens a sequence; nothing is read yet. Throws Error; nothing is left behind then.
   virtual SequenceKey start(const SequenceSpec& spec) = 0;
-  // One draft-verify-commit step over distinct sequences; results[i] belongs to batch[i]. What concerns one sequence is
+  // One pass over at most `most` tokens of its prompt and, after suspend(), of what it has emitted. Throws decode::OutOfRoom, Error:
+  // it is as before then.
+  virtual PromptRead read(SequenceKey key, int64_t most) = 0;
+  // Gives its caches up. Read again, it goes on with the text that it would have had.
+  virtual void suspend(SequenceKey key) = 0;
+  // One draft-verify-commit step over distinct sequences that are read whole; results[i] belongs to batch[i]. What concerns one sequence is
   // reported in its result; an exception concerns all of them.
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;
   virtual void finish(SequenceKey key) = 0;

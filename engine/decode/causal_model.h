@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -29,7 +30,10 @@ struct LogitRows {
 };
 
 // Thrown by extend() and fork() before anything was written: the caches of this model are full. Sequences that close make room.
-class OutOfRoom : public Error { public: explicit OutOfRoom(const std::string& what) : Error(ErrorKind::kDevice, what) {} };
+class OutOfRoom : public Error {
+ public:
+  explicit OutOfRoom(const std::string& what) : Error(ErrorKind::kDevice, what) {}
+};
 
 // What the caches of a model take, and how much of its prompts was found in them.
 struct CacheCounts {

@@ -40,7 +40,7 @@ Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, cons
 
 Stepper::~Stepper() = default;
 
-void Stepper::start(Sequence& s, int64_t chunk, const Sequence* same_prompt) {
+void Stepper::open(Sequence& s, const Sequence* same_prompt) {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   if (n == 0) throw Error(ErrorKind::kData, "the prompt has no tokens: give at least one (BOS)");
   if (n >= target_.max_length())
@@ -51,11 +51,21 @@ void Stepper::start(Sequence& s, int64_t chunk, const Sequence* same_prompt) {
       throw Error(ErrorKind::kData, "token id " + std::to_string(id) + " of the prompt is outside the vocabulary of " +
                                         std::to_string(target_.vocab_size()));
   s.remaining = std::min(s.remaining, target_.max_length() - n);
+  s.prompt_positions.clear();
+  if (same_prompt && same_prompt->target_id >= 0 && !s.prompt_logprobs) copy_prompt(s, *same_prompt);
+  if (s.target_id < 0) open_cache(target_, s.target_id, s, s.prompt_logprobs ? 0 : s.tokens.size() - 1);
+}
+
+// What the tenant's texts left of the first `count` tokens need not be read.
+void Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
+  id = model.open();
+  model.adopt(id, std::span(s.tokens).first(count), s.tenant);
+}
+
+void Stepper::start(Sequence& s, int64_t chunk) {
+  open(s);
   try {
-    if (same_prompt && same_prompt->target_id >= 0 && !s.prompt_logprobs) return copy_prompt(s, *same_prompt);
-    s.target_id = target_.open();
-    target_.adopt(s.target_id, std::span<const int32_t>(s.tokens).first(s.prompt_logprobs ? 0 : s.tokens.size() - 1), s.tenant);
-    read_prompt(s, s.prompt_logprobs ? std::min(chunk, kScoredChunk) : chunk);
+    while (unread(s) > 0) read(s, chunk);
   } catch (...) {
     finish(s);
     throw;
@@ -65,8 +75,12 @@ void Stepper::start(Sequence& s, int64_t chunk, const Sequence* same_prompt) {
 void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   if (from.tokens.size() < s.tokens.size() || !std::equal(s.tokens.begin(), s.tokens.end(), from.tokens.begin()))
-    throw Error(ErrorKind::kInternal, "start: the other sequence has another prompt");
-  s.target_id = target_.fork(from.target_id, n - 1);
+    throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
+  try {
+    s.target_id = target_.fork(from.target_id, std::min(target_.length(from.target_id), n - 1));
+  } catch (const OutOfRoom&) {
+    return;
+  }
   CausalModel* const draft = draft_of(s);
   if (from.draft_id < 0 || draft_of(from) != draft) return;
   try {
@@ -76,24 +90,27 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   }
 }
 
-void Stepper::read_prompt(Sequence& s, int64_t chunk) {
+int64_t Stepper::read(Sequence& s, int64_t most) {
   Buffers& b = *buffers_;
-  const int64_t n = static_cast<int64_t>(s.tokens.size());
-  s.prompt_positions.clear();
-  for (int64_t at = target_.length(s.target_id); at < n - 1; at += chunk) {
-    const auto part = std::span<const int32_t>(s.tokens).subspan(at, std::min(chunk, n - 1 - at));
-    const int64_t rows = s.prompt_logprobs ? static_cast<int64_t>(part.size()) : 0;
-    b.extensions.assign(1, {s.target_id, part, rows});
+  const int64_t at = target_.length(s.target_id), count = std::min({most, unread(s), s.prompt_logprobs ? kScoredChunk : most});
+  if (count <= 0) return 0;
+  const int64_t rows = s.prompt_logprobs ? count : 0;
+  b.extensions.assign(1, {s.target_id, std::span<const int32_t>(s.tokens).subspan(at, count), rows});
+  try {
     target_.extend(b.extensions, b.target_rows);
-    for (int64_t i = 0; i < rows; ++i) s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
+  } catch (...) {
+    target_.truncate(s.target_id, std::min(target_.length(s.target_id), at));
+    throw;
   }
+  for (int64_t i = 0; i < rows; ++i) s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
+  return count;
 }
 
 void Stepper::finish(Sequence& s) {
   if (s.target_id >= 0) target_.close(s.target_id);
   if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
-  end_shadow(s);
-  s.target_id = s.draft_id = -1;
+  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
+  s.target_id = s.draft_id = s.shadow_id = -1;
 }
 
 // What can throw comes before the sequence is changed.
@@ -132,8 +149,9 @@ void Stepper::roll_back(Slot& slot) {
   if (s.draft_id >= 0) draft_of(s)->truncate(s.draft_id, std::min(draft_of(s)->length(s.draft_id), slot.before - 1));
 }
 
-void Stepper::step(std::span<Sequence* const> batch) {
+void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   if (batch.empty()) return;
+  buffers_->draft_reads = draft_reads;
   plan(batch);
   draft_tokens();
   verify_all();

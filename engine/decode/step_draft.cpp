@@ -12,13 +12,18 @@ namespace specdec::decode {
 
 namespace {
 
-constexpr int64_t kCatchUpChunk = 512;
+constexpr int64_t kCatchUpChunk = 512, kFarBehind = 64;  // tokens
+constexpr int kDraftRest = 32;  // steps: the draft reads the whole text again, and may find no room again
 
 }  // namespace
 
-void Stepper::drop_draft(Sequence& s, const char* reason) {
-  log(LogLevel::kWarn, std::string("the draft failed and its sequence goes on without it: ") + reason);
-  s.draft_failed = true;
+void Stepper::drop_draft(Sequence& s, const std::exception& reason) {
+  if (dynamic_cast<const OutOfRoom*>(&reason)) {
+    s.draft_rest = kDraftRest;
+  } else {
+    log(LogLevel::kWarn, std::string("the draft failed and its sequence goes on without it: ") + reason.what());
+    s.draft_failed = true;
+  }
   if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
   s.draft_id = -1;
 }
@@ -61,8 +66,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   for (size_t i = 0; i < batch.size(); ++i) {
     Slot& slot = b.slots[i];
     Sequence& s = *batch[i];
-    if (s.remaining < 1 || s.target_id < 0)
-      throw Error(ErrorKind::kInternal, "step: sequence " + std::to_string(i) + " is finished or was not started");
+    if (s.remaining < 1 || s.target_id < 0 || unread(s) > 0)
+      throw Error(ErrorKind::kInternal, "step: sequence " + std::to_string(i) + " is finished, or was not started or not read whole");
     slot.sequence = &s;
     slot.before = static_cast<int64_t>(s.tokens.size());
     slot.limit = 0;
@@ -78,10 +83,12 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.confidences.clear();
     slot.ratios.clear();
     const int sequences = static_cast<int>(batch.size());
-    draft_from_text(slot, sequences);
-    if (!slot.from_text && draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(sequences));
+    const bool rests = s.draft_rest > 0 && s.draft_rest-- > 0;
+    if (!s.held) draft_from_text(slot, sequences);
+    if (!s.held && !rests && !slot.from_text && draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(sequences));
     slot.drafting = slot.limit > 0;
     slot.q_row = rows;
+    if (s.held) rows += s.held->q.size() / static_cast<size_t>(target_.vocab_size());
     // One row for the text and one for every node that may get children.
     if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
     s.emitted.clear();
@@ -95,27 +102,48 @@ void Stepper::plan(std::span<Sequence* const> batch) {
   }
   const size_t need = rows * static_cast<size_t>(target_.vocab_size());
   if (b.q.size() < need) b.q.resize(need);
+  for (Slot& slot : b.used())
+    if (slot.sequence->held) restore(slot);
 }
 
-// Brings a cache so far that one short pass is left of `tokens`.
-void Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
-  while (static_cast<int64_t>(tokens.size()) - model.length(id) > kCatchUpChunk) {
-    buffers_->extensions.assign(1, {id, tokens.subspan(static_cast<size_t>(model.length(id)), kCatchUpChunk), 0});
-    model.extend(buffers_->extensions, buffers_->draft_rows);
+// What was drafted before is this step's draft.
+void Stepper::restore(Slot& slot) {
+  HeldDraft& held = *slot.sequence->held;
+  slot.from_text = held.from_text;
+  slot.depth = held.depth;
+  slot.drafted = held.tokens;
+  slot.parents = held.parents;
+  slot.q_of = held.q_of;
+  slot.num_q = held.q.size() / static_cast<size_t>(target_.vocab_size());
+  std::copy(held.q.begin(), held.q.end(), buffers_->q.begin() + static_cast<int64_t>(slot.q_row) * target_.vocab_size());
+  slot.confidences = held.confidences;
+  slot.sequence->held.reset();
+}
+
+// Brings a cache so far that one short pass is left of `tokens`. False: more is left than this step may read.
+bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
+  Buffers& b = *buffers_;
+  for (;;) {
+    const int64_t at = model.length(id), left = static_cast<int64_t>(tokens.size()) - at, part = std::min(kCatchUpChunk, b.draft_reads);
+    if (left <= std::max(part, kFarBehind)) {
+      if (left > kFarBehind) b.draft_reads -= left;
+      return true;
+    }
+    if (part <= 0) return false;
+    b.extensions.assign(1, {id, tokens.subspan(static_cast<size_t>(at), static_cast<size_t>(part)), 0});
+    model.extend(b.extensions, b.draft_rows);
+    b.draft_reads -= part;
   }
 }
 
 void Stepper::catch_up(Slot& slot) {
   Sequence& s = *slot.sequence;
   try {
-    if (s.draft_id < 0) {
-      s.draft_id = draft_of(s)->open();
-      draft_of(s)->adopt(s.draft_id, std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1), s.tenant);
-    }
-    read_up(*draft_of(s), s.draft_id, s.tokens);
+    if (s.draft_id < 0) open_cache(*draft_of(s), s.draft_id, s, s.tokens.size() - 1);
+    slot.drafting = read_up(*draft_of(s), s.draft_id, s.tokens);
   } catch (const std::exception& e) {
     slot.drafting = false;
-    drop_draft(s, e.what());
+    drop_draft(s, e);
   }
 }
 
@@ -137,7 +165,7 @@ bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits
     if (greedy && slot.chain() && s.controller->adaptive()) confidence = max_probability(logits);
     if (!greedy) distribution(logits, s.sampling, q, b.ids);
   } catch (const Error& e) {
-    drop_draft(s, e.what());
+    drop_draft(s, e);
     return false;
   }
   std::span<float> left = q;
@@ -157,7 +185,7 @@ bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits
         token = s.randomness->draw(Purpose::kDraft, left);
     } catch (const Error& e) {
       if (child > 0) break;
-      drop_draft(s, e.what());
+      drop_draft(s, e);
       return false;
     }
     slot.drafted.push_back(token);
@@ -222,7 +250,7 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
       if (draft.length(s.draft_id) > before) draft.truncate(s.draft_id, before);
       if (active.size() > 1) continue;
       slot.drafting = false;
-      drop_draft(s, e.what());
+      drop_draft(s, e);
     }
     return false;
   }

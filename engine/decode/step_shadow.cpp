@@ -33,11 +33,8 @@ void Stepper::ask_shadow(Slot& slot) {
   const std::vector<int32_t>& path = slot.path;
   const auto reached = static_cast<int64_t>(s.overlaps.size());
   if (slot.before + reached - 1 > shadow.max_length()) return;
-  if (s.shadow_id < 0) {
-    s.shadow_id = shadow.open();
-    shadow.adopt(s.shadow_id, std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1), s.tenant);
-  }
-  read_up(shadow, s.shadow_id, s.tokens);
+  if (s.shadow_id < 0) open_cache(shadow, s.shadow_id, s, s.tokens.size() - 1);
+  if (!read_up(shadow, s.shadow_id, s.tokens)) return;
   slot.feed.assign(s.tokens.begin() + shadow.length(s.shadow_id), s.tokens.end());
   for (int64_t i = 0; i + 1 < reached; ++i) slot.feed.push_back(slot.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
   b.extensions.assign(1, {s.shadow_id, slot.feed, reached});

@@ -44,6 +44,23 @@ struct Stepper::Slot {
     for (; node >= 0; node = parents[static_cast<size_t>(node)]) out.push_back(node);
     std::reverse(out.begin(), out.end());
   }
+  int depth_of(size_t node) const {
+    int depth = 1;
+    for (int32_t at = parents[node]; at >= 0; at = parents[static_cast<size_t>(at)]) ++depth;
+    return depth;
+  }
+  // Without its deepest level, which ends drafting. False: there is none.
+  bool cut_level() {
+    if (depth == 0) return false;
+    while (!drafted.empty() && depth_of(drafted.size() - 1) == depth) drafted.pop_back();
+    parents.resize(drafted.size());
+    q_of.resize(std::min(q_of.size(), drafted.size()));
+    confidences.resize(std::min(confidences.size(), drafted.size()));
+    --depth;
+    from_text = from_text && depth > 0;
+    ruled = -1;
+    return true;
+  }
   // The rules as they are behind a node. One step down costs one push, any other way the whole path.
   void rule_path(int32_t node) {
     if (!sequence->rules || node == ruled) return;
@@ -63,6 +80,7 @@ struct Stepper::Buffers {
   size_t num_slots = 0;
   std::vector<size_t> active;
   std::vector<Extension> extensions;
+  int64_t draft_reads = 0;          // left of step()'s
   LogitRows draft_rows, target_rows;
   std::vector<float> q, scratch;
   std::vector<float> raw;           // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted

@@ -121,7 +121,21 @@ void Stepper::verify_one(Slot& slot) {
   }
 }
 
-void Stepper::verify_all() {
+void Stepper::hold(Slot& slot) {
+  if (slot.depth == 0) return;
+  HeldDraft& held = slot.sequence->held.emplace();
+  held.from_text = slot.from_text;
+  held.depth = slot.depth;
+  held.tokens = slot.drafted;
+  held.parents = slot.parents;
+  held.q_of = slot.q_of;
+  const float* q = buffers_->q.data() + slot.q_row * static_cast<size_t>(target_.vocab_size());
+  held.q.assign(q, q + slot.num_q * static_cast<size_t>(target_.vocab_size()));
+  held.confidences = slot.confidences;
+}
+
+// One pass over every text's end and what was drafted behind it.
+void Stepper::target_pass() {
   Buffers& b = *buffers_;
   b.extensions.clear();
   int64_t rows = 0;
@@ -137,14 +151,33 @@ void Stepper::verify_all() {
     rows += static_cast<int64_t>(slot.pass.size());
     b.extensions.push_back({slot.sequence->target_id, slot.pass, static_cast<int64_t>(slot.pass.size()), slot.pass_parents});
   }
-  const double started = clock_ ? clock_->seconds() : 0;
   try {
     target_.extend(b.extensions, b.target_rows);
   } catch (...) {
-    for (Slot& slot : b.used()) roll_back(slot);
+    for (Slot& slot : b.used()) {
+      roll_back(slot);
+      hold(slot);
+    }
     throw;
   }
+}
+
+void Stepper::verify_all() {
+  Buffers& b = *buffers_;
+  const double started = clock_ ? clock_->seconds() : 0;
+  for (bool fits = false; !fits;) {
+    try {
+      target_pass();
+      fits = true;
+    } catch (const OutOfRoom&) {
+      // A level less is a draft that stopped a level earlier: whether there is room for a level is known before it is drawn.
+      if (b.num_slots > 1 || !b.slots[0].cut_level()) throw;
+      b.slots[0].sequence->held.reset();
+    }
+  }
+  int64_t rows = 0;
   for (Slot& slot : b.used()) {
+    rows += static_cast<int64_t>(slot.pass.size());
     try {
       verify_one(slot);
     } catch (...) {

@@ -30,6 +30,8 @@ struct Case {
   int64_t length = 3;                // tokens compared
   int64_t remaining = 8;             // more than `length`: K is not cut near its end
   int sequences = 1;                 // of two, the second's fixed K is one less
+  int64_t room = 1 << 20;            // tokens of a target pass; where a batch needs more, each of its sequences steps alone
+  bool held_forgotten = false;       // a wrong step: what was drafted for a pass without room is drawn anew
   Stepper::VerifyFn verify_fn = &verify;
   // Wraps the enumerating randomness (a wrong use of noise); empty = as it is.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
@@ -40,9 +42,20 @@ struct Outcome {
   double mass = 0;                   // 1
   double accepted = 0;               // E[accepted] of the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
+  int64_t without_room = 0;          // passes
   int from_text = 0, kept_from_text = 0;  // the most in a step
   int64_t runs = 0;
 };
+
+inline void step(const Case& c, Stepper& stepper, const std::vector<Sequence*>& batch) {
+  try {
+    stepper.step(batch);
+  } catch (const OutOfRoom&) {
+    for (Sequence* s : batch)
+      if (c.held_forgotten) s->held.reset();
+    for (Sequence* s : batch) stepper.step({&s, 1});
+  }
+}
 
 // Probability of `tokens` after `prompt` under the target alone.
 inline double target_probability(const Case& c, toy::Tokens context, const toy::Tokens& tokens) {
@@ -106,6 +119,12 @@ inline Outcome enumerate(const Case& c) {
       toy::apply_reference(c.rules, context, c.prompt.size() + 1, row);
     };
     toy::Model target(c.vocab, c.target), draft(c.vocab, c.rules_left_out ? ruled : c.draft);
+    target.before_pass = [&](std::span<const Extension> extensions) {
+      int64_t tokens = 0;
+      for (const Extension& e : extensions) tokens += static_cast<int64_t>(e.tokens.size());
+      out.without_room += tokens > c.room;
+      if (tokens > c.room) throw OutOfRoom("full");
+    };
     Stepper stepper(target, c.without_model ? nullptr : &draft, nullptr, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
     std::deque<Lane> lanes;
@@ -121,7 +140,7 @@ inline Outcome enumerate(const Case& c) {
       for (Sequence* s : sequences)
         if (static_cast<int64_t>(s->tokens.size()) < first_token + c.length) batch.push_back(s);
       if (batch.empty()) break;
-      stepper.step(batch);
+      step(c, stepper, batch);
       for (const Sequence* s : batch) {
         out.min_drafted = std::min(out.min_drafted, s->drafted);
         out.max_drafted = std::max(out.max_drafted, s->drafted);

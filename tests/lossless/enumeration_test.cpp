@@ -188,5 +188,48 @@ TEST(Enumeration, BatchOfTwoSequences) {
   }
 }
 
+// How much is drafted depends on what was drawn, and so does whether there is room for it. What was drafted is verified later all the
+// same; drawing again, as if it were for another reason, fails.
+TEST(Enumeration, APassWithoutRoomForTheBatch) {
+  const CostModel costs = cheap_draft();
+  for (const VerifyRule rule : kRules) {
+    Case c;
+    c.rule = rule;
+    c.controller = {.max_k = 3, .confidence_floor = 0.45};
+    c.costs = &costs;
+    c.sequences = 2;
+    c.length = 2;
+    c.remaining = 4;
+    c.room = 4;
+    const Outcome o = enumerate(c);
+    EXPECT_LE(o.error, kExact) << to_string(rule);
+    EXPECT_GT(o.without_room, o.runs / 10);
+    EXPECT_LT(o.without_room, o.runs * 9 / 10) << "some batches find room and some do not";
+    c.held_forgotten = true;
+    EXPECT_GE(enumerate(c).error, 1e-3) << to_string(rule) << ": a known wrong step passed";
+  }
+}
+
+// Alone it gives up its deepest levels, as if drafting had ended there.
+TEST(Enumeration, APassWithoutRoomForTheDeepestLevels) {
+  const CostModel costs = cheap_draft();
+  for (const VerifyRule rule : kRules)
+    for (const std::vector<int>& tree : {std::vector<int>{}, {2}, {1, 2}})
+      for (int64_t room = 1; room <= 3; ++room) {
+        Case c;
+        c.rule = rule;
+        c.controller = {.max_k = 3, .confidence_floor = 0.45};
+        c.costs = &costs;
+        c.tree = tree;
+        if (!tree.empty()) c.controller.fixed_k = static_cast<int>(tree.size());
+        c.length = 2;
+        c.room = room;
+        const Outcome o = enumerate(c);
+        EXPECT_LE(o.error, kExact) << to_string(rule) << ", room for " << room << ", a tree of " << tree.size();
+        EXPECT_EQ(o.without_room > 0, tree.size() != 1 || room < 3);
+        EXPECT_LE(o.max_drafted, room - 1);
+      }
+}
+
 }  // namespace
 }  // namespace specdec::decode

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -35,6 +36,7 @@ class FakeRunner final : public StepRunner {
     const std::string prompt = bytes(spec.prompt);
     if (prompt.find("die:start") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
     Running r;
+    r.prompt = r.unread = static_cast<int64_t>(spec.prompt.size()) - 1;
     r.dies = prompt.find("die:step") != std::string::npos;
     r.endless = prompt.find("loop") != std::string::npos;
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
@@ -53,18 +55,44 @@ class FakeRunner final : public StepRunner {
     return next_++;
   }
 
+  PromptRead read(SequenceKey key, int64_t most) override {
+    const std::lock_guard lock(mutex_);
+    Running& r = running_.at(key);
+    const int64_t tokens = std::min(most, r.unread);
+    if (held_ + tokens > room_) throw decode::OutOfRoom("full");
+    hold(r, tokens);
+    r.unread -= tokens;
+    read_ += tokens;
+    return {tokens, r.unread == 0, {}};
+  }
+
+  void suspend(SequenceKey key) override {
+    const std::lock_guard lock(mutex_);
+    Running& r = running_.at(key);
+    r.unread = r.prompt + static_cast<int64_t>(r.at);
+    hold(r, -r.held);
+    ++suspended_;
+  }
+
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
     wait_for_gate();
     const std::lock_guard lock(mutex_);
     largest_batch_ = std::max(largest_batch_, batch.size());
     ++steps_;
+    most_read_ = std::max(most_read_, std::exchange(read_, 0));
     if (throw_in_step_) throw Error(ErrorKind::kInternal, "the whole step failed at 0xdeadbeef");
-    for (size_t i = 0; i < batch.size(); ++i) step_one(running_.at(batch[i]), results[i]);
+    const bool room = held_ + 4 * static_cast<int64_t>(batch.size()) <= room_;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      results[i].out_of_room = !room;
+      if (room) step_one(running_.at(batch[i]), results[i]);
+    }
   }
 
   void finish(SequenceKey key) override {
     const std::lock_guard lock(mutex_);
-    if (running_.erase(key) == 0) throw Error(ErrorKind::kInternal, "finished twice");
+    if (!running_.contains(key)) throw Error(ErrorKind::kInternal, "finished twice");
+    held_ -= running_.at(key).held;
+    running_.erase(key);
     ++finished_;
   }
 
@@ -79,6 +107,13 @@ class FakeRunner final : public StepRunner {
   }
   size_t largest_batch() const { return locked(largest_batch_); }
   size_t steps() const { return locked(steps_); }
+  // Tokens of all caches together.
+  void limit_room(int64_t tokens) {
+    const std::lock_guard lock(mutex_);
+    room_ = tokens;
+  }
+  size_t suspended() const { return locked(suspended_); }
+  int64_t most_read() const { return locked(most_read_); }  // tokens of prompts between two steps
   size_t finished() const { return locked(finished_); }
   size_t open() const {
     const std::lock_guard lock(mutex_);
@@ -89,6 +124,7 @@ class FakeRunner final : public StepRunner {
   struct Running {
     std::vector<int32_t> answer;
     size_t at = 0;
+    int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
     bool dies = false, endless = false;
   };
@@ -102,14 +138,21 @@ class FakeRunner final : public StepRunner {
 
   // One to four tokens a step, as if the rest had been drafted and rejected; past the end it babbles on.
   void step_one(Running& r, StepResult& result) {
+    if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {
       result.failed = true;
       return;
     }
     result.drafted = static_cast<int>((r.stride + r.at) % 4);
     result.accepted = result.drafted > 0 ? static_cast<int>((r.stride + r.at) % (static_cast<size_t>(result.drafted) + 1)) : 0;
+    hold(r, result.accepted + 1);
     for (int i = 0; i <= result.accepted; ++i, ++r.at) result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
     result.overlaps.assign(static_cast<size_t>(std::min(result.accepted + 1, result.drafted)), 0.5);
+  }
+
+  void hold(Running& r, int64_t tokens) {
+    r.held += tokens;
+    held_ += tokens;
   }
 
   void wait_for_gate() {
@@ -132,7 +175,8 @@ class FakeRunner final : public StepRunner {
   bool gate_open_ = true, throw_in_step_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
-  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0;
+  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0;
+  int64_t read_ = 0, most_read_ = 0, held_ = 0, room_ = int64_t{1} << 60;
 };
 
 }  // namespace specdec::deploy

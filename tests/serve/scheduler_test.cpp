@@ -226,11 +226,78 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   auto first = request("loop", 1, 50);
   b.queue.push(first);
   ASSERT_TRUE(b.scheduler->turn());
-  for (int i = 0; i < 3; ++i) b.queue.push(request("say:" + std::string(400, 'x')));
-  ASSERT_TRUE(b.scheduler->turn());
-  EXPECT_EQ(b.scheduler->running(), 2u) << "one prompt of 400 tokens a step, the budget is 512";
-  ASSERT_TRUE(b.scheduler->turn());
-  EXPECT_EQ(b.scheduler->running(), 3u);
+  std::vector<std::shared_ptr<GenerationRequest>> longer;
+  for (const size_t length : {400, 3000, 400}) b.queue.push(longer.emplace_back(request("say:" + std::string(length, 'x'), 1, 5)));
+  const size_t before = b.runner.steps();
+  for (size_t turns = 1; b.queue.size() > 0 || b.scheduler->running() > 1; ++turns) {
+    ASSERT_TRUE(b.scheduler->turn());
+    ASSERT_EQ(b.runner.steps(), before + turns) << "what runs is in every turn";
+  }
+  EXPECT_EQ(b.runner.most_read(), 512) << "the budget, over all that join";
+  for (const auto& r : longer) EXPECT_EQ(collect(*r)[0].text, "xxxxx");
+  b.run_all();
+  EXPECT_EQ(collect(*first)[0].result->completion_tokens, 50);
+}
+
+// Room for so many tokens of caches: what came last gives way, is read again when another has left, and nothing new starts before that.
+TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
+  Bench b(4);
+  b.runner.limit_room(100);
+  std::vector<std::shared_ptr<GenerationRequest>> all;
+  for (int i = 0; i < 6; ++i) {
+    all.push_back(request(std::string(10, static_cast<char>('a' + i)), 1, 60));
+    all.back()->ignore_eos = true;
+    b.queue.push(all.back());
+  }
+  b.run_all();
+  ASSERT_EQ(b.finished.size(), all.size());
+  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(b.finished[i].request, all[i]) << "what came first is never held up by what came later";
+  EXPECT_GT(b.runner.suspended(), 3u);
+  const std::string metrics = b.metrics.text(0, 0, 0);
+  EXPECT_NE(metrics.find("specdec:num_preemptions_total " + std::to_string(b.runner.suspended())), std::string::npos) << metrics;
+  EXPECT_EQ(metrics.find("specdec:resumed_tokens_total 0"), std::string::npos);
+  EXPECT_NE(metrics.find("specdec:prompt_tokens_total 66\n"), std::string::npos) << "BOS and ten letters each, read again or not";
+  for (const auto& r : all) {
+    Bench alone;
+    auto copy = std::make_shared<GenerationRequest>(*r);
+    copy->channel = std::make_shared<Channel>(1 << 20);
+    EXPECT_EQ(collect(*r)[0].text, alone.answer(copy).text);
+  }
+}
+
+TEST(Scheduler, WhatDoesNotFitAloneFailsAndTheOthersGoOn) {
+  Bench b(4);
+  b.runner.limit_room(50);
+  auto prompt = request(std::string(80, 'p')), answer = request("loop", 1, 200), fine = request("say:fine");
+  for (const auto& r : {prompt, answer, fine}) b.queue.push(r);
+  b.run_all();
+  for (const auto& r : {prompt, answer}) {
+    const Collected c = collect(*r)[0];
+    ASSERT_TRUE(c.result);
+    EXPECT_EQ(c.result->reason, FinishReason::kNoRoom);
+  }
+  EXPECT_EQ(collect(*fine)[0].text, "fine");
+  EXPECT_EQ(b.scheduler->failures_in_a_row(), 0) << "the device is well";
+  EXPECT_EQ(b.runner.open(), 0u);
+}
+
+TEST(Scheduler, TheSuspendedCanBeCancelledAndDrained) {
+  for (const bool drained : {false, true}) {
+    Bench b(4);
+    b.runner.limit_room(40);
+    std::vector<std::shared_ptr<GenerationRequest>> all;
+    for (int i = 0; i < 3; ++i) b.queue.push(all.emplace_back(request("loop" + std::to_string(i), 1, 30)));
+    while (b.runner.suspended() == 0) ASSERT_TRUE(b.scheduler->turn());
+    if (drained) {
+      b.scheduler->stop_now();
+      b.scheduler->run();
+    } else {
+      for (const auto& r : all) r->channel->cancel();
+      b.run_all();
+    }
+    for (const auto& r : all) EXPECT_EQ(collect(*r)[0].result->reason, drained ? FinishReason::kDrained : FinishReason::kCancelled);
+    EXPECT_EQ(b.runner.open(), 0u);
+  }
 }
 
 TEST(Scheduler, RunAnswersWhatIsQueuedAfterCloseAndEnds) {

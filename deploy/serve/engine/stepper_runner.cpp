@@ -12,7 +12,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kPromptChunk = 512;
+constexpr int64_t kDraftReads = 512;  // a step: what drafts have to read of texts bounds the gap between tokens as prompts do
 
 bool of_the_request(const std::exception_ptr& failure) {
   try {
@@ -82,25 +82,40 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   }
   s.reject_top = spec.reject_top;
   s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
-  s.prompt_logprobs = spec.prompt_logprobs != nullptr;
+  s.prompt_logprobs = spec.prompt_logprobs;
   s.remaining = spec.max_tokens;
-  const double started = clock_.seconds(), target_before = target_seconds_;
   const auto same = running_.find(spec.same_prompt);
-  stepper_.start(s, kPromptChunk, same == running_.end() ? nullptr : &same->second->sequence);
-  prompt_seconds_ += clock_.seconds() - started;
-  prompt_target_seconds_ += target_seconds_ - target_before;
-  if (spec.prompt_logprobs) *spec.prompt_logprobs = std::move(s.prompt_positions);
+  stepper_.open(s, same == running_.end() ? nullptr : &same->second->sequence);
   running_.emplace(next_key_, std::move(running));
   return next_key_++;
 }
 
+PromptRead StepperRunner::read(SequenceKey key, int64_t most) {
+  decode::Sequence& s = running_.at(key)->sequence;
+  const double started = clock_.seconds(), target_before = target_seconds_;
+  if (s.target_id < 0) stepper_.open(s);
+  PromptRead out;
+  out.tokens = stepper_.read(s, most);
+  out.whole = stepper_.unread(s) == 0;
+  if (out.whole && std::exchange(s.prompt_logprobs, false)) out.logprobs = std::move(s.prompt_positions);
+  prompt_seconds_ += clock_.seconds() - started;
+  prompt_target_seconds_ += target_seconds_ - target_before;
+  return out;
+}
+
+void StepperRunner::suspend(SequenceKey key) { stepper_.finish(running_.at(key)->sequence); }
+
 // The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as before.
-void StepperRunner::run(std::span<decode::Sequence* const> batch) {
+// False: there was no room.
+bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   try {
-    stepper_.step(batch);
+    stepper_.step(batch, kDraftReads);
+  } catch (const decode::OutOfRoom&) {
+    return false;
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("a step failed: ") + e.what());
   }
+  return true;
 }
 
 void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResult> results) {
@@ -111,12 +126,12 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
     batch_.push_back(&running_.at(key)->sequence);
     batch_.back()->emitted.clear();
   }
-  run(batch_);
+  const bool room = run(batch_);
   for (size_t i = 0; i < batch.size(); ++i) {
     decode::Sequence& s = *batch_[i];
     const bool untouched = s.emitted.empty() && !s.failure;
-    if (untouched && batch.size() > 1) run({&batch_[i], 1});
-    collect(*running_.at(batch[i]), results[i]);
+    results[i].out_of_room = !room || (untouched && batch.size() > 1 && !run({&batch_[i], 1}));
+    if (!results[i].out_of_room) collect(*running_.at(batch[i]), results[i]);
   }
   step_seconds_ += clock_.seconds() - started;
 }

@@ -33,6 +33,8 @@ class StepperRunner final : public StepRunner {
   DraftSwap& drafts() { return drafts_; }
 
   SequenceKey start(const SequenceSpec& spec) override;
+  PromptRead read(SequenceKey key, int64_t most) override;
+  void suspend(SequenceKey key) override;
   // A pass that throws for the whole batch is repeated one sequence at a time: only those that fail alone fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;
@@ -40,7 +42,7 @@ class StepperRunner final : public StepRunner {
 
  private:
   struct Running;
-  void run(std::span<decode::Sequence* const> batch);
+  bool run(std::span<decode::Sequence* const> batch);
   void end_trials();
   void collect(Running& running, StepResult& result);
 

@@ -179,6 +179,8 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
     spec.conversation = name;
     if (bias != 0) spec.rules = std::make_shared<decode::LogitRules>(biased);
     const SequenceKey key = runner.start(spec);
+    while (!runner.read(key, 512).whole) {
+    }
     double sum = 0, shadow_sum = 0;
     int64_t n = 0;
     for (int64_t left = spec.max_tokens; left > 0;) {

@@ -54,8 +54,14 @@ struct Bench {
     spec.prompt = prompt;
     spec.max_tokens = max_tokens;
     spec.seed = seed;
-    left[runner.start(spec)] = max_tokens;
-    return left.rbegin()->first;
+    return start(spec);
+  }
+  SequenceKey start(const SequenceSpec& spec) {
+    const SequenceKey key = runner.start(spec);
+    while (!runner.read(key, 512).whole) {
+    }
+    left[key] = spec.max_tokens;
+    return key;
   }
   // Steps until every sequence has its tokens or failed.
   void run() {
@@ -112,9 +118,7 @@ TEST(StepperRunner, AnswersToOnePromptShareIt) {
     spec.max_tokens = 30;
     spec.seed = seed;
     spec.same_prompt = same;
-    const SequenceKey key = b.runner.start(spec);
-    b.left[key] = spec.max_tokens;
-    return key;
+    return b.start(spec);
   };
   Bench shared;
   size_t longest_target = 0, longest_draft = 0;
@@ -206,6 +210,7 @@ TEST(StepperRunner, WithoutADraftOrWithKZeroItDecodesPlainly) {
   spec.max_tokens = 30;
   spec.seed = 5;
   const SequenceKey key = bare.start(spec);
+  EXPECT_TRUE(bare.read(key, 512).whole);
   std::vector<int32_t> answer;
   while (answer.size() < 30) {
     StepResult result;
