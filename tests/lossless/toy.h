@@ -31,6 +31,7 @@ class Model final : public CausalModel {
   }
   SequenceId fork(SequenceId id, int64_t length) override {
     if (length < 0 || length > this->length(id)) throw std::logic_error("fork of more than the cache holds");
+    if (before_fork) before_fork(length);
     caches_[next_].assign(caches_.at(id).begin(), caches_.at(id).begin() + length);
     return next_++;
   }
@@ -77,9 +78,15 @@ class Model final : public CausalModel {
 
   const Tokens& cache(SequenceId id) const { return caches_.at(id); }
   size_t open_sequences() const { return caches_.size(); }
+  int64_t held() const {  // tokens of all caches
+    int64_t tokens = 0;
+    for (const auto& [id, cache] : caches_) tokens += static_cast<int64_t>(cache.size());
+    return tokens;
+  }
 
   int64_t passes = 0;
   std::function<void(std::span<const Extension>)> before_pass;  // may throw
+  std::function<void(int64_t length)> before_fork;              // may throw
 
  private:
   int64_t vocab_, max_length_;
