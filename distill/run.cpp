@@ -164,7 +164,7 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   plan.target_bytes = 0;  // loaded already
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
   plan.workspace_bytes += 3 * 4 * s.options.batch_tokens * draft.vocab_size;
-  if (s.target && !s.ce) plan.cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.tokens * draft.vocab_size);
+  if (s.target && !s.ce) plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.tokens * draft.vocab_size);
   model::check_memory(plan);
   const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
   if (free < 3 * checkpoint)

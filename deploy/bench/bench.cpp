@@ -281,7 +281,7 @@ class Run {
         model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,
                            draft ? draft->weights.lm_head.scalar_type() : pair_.dtype, batch,
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
-    row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes;
+    row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
     result_.rows.push_back(row);
   }
 

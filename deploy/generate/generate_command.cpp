@@ -107,6 +107,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   wanted.allow_stale = options.allow_stale;
   wanted.speculate = options.speculation.k != 0;
   wanted.tokens_per_sequence = tokens_bound(options);
+  wanted.may_give_up = true;
   wanted.on_plan = [&](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
   GenerateOutput output;
   const LoadedPair pair = load_pair(wanted);
@@ -116,7 +117,8 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
     return output;
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
-  if (!pair.draft && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
+  if (!pair.given_up.empty()) note("warning: " + pair.given_up);
+  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 

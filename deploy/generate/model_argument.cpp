@@ -89,8 +89,17 @@ LoadedPair load_pair(const PairOptions& options) {
     draft_config = draft_config_for(config.vocab_size, pair.draft_dir);
     draft_dtype = model::resolve_dtype(options.device.dtype_of_draft(), *draft_config);
   }
-  pair.plan = model::plan_memory(config, pair.dtype, draft_config ? &*draft_config : nullptr, draft_dtype, options.sequences,
-                                 planned_tokens(options, config), pair.device);
+  const model::DecoderConfig* const drafts = draft_config ? &*draft_config : nullptr;
+  if (options.may_give_up) {
+    const model::FittedMemory fit = model::fit_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config), pair.device,
+                                                      options.cache_bytes, options.device.draft_dtype.empty());
+    pair.plan = fit.plan;
+    pair.given_up = fit.given_up;
+    draft_dtype = fit.draft_dtype;
+    if (!fit.draft) draft_config.reset();
+  } else {
+    pair.plan = model::plan_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config), pair.device);
+  }
   if (options.on_plan) options.on_plan(pair.plan);
   model::check_memory(pair.plan);
 
@@ -104,7 +113,7 @@ LoadedPair load_pair(const PairOptions& options) {
 
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, "");
-  LoadedDraft loaded{found.directory, nullptr, ""};
+  LoadedDraft loaded{found.directory, nullptr, "", 0};
   const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found) : BindingCheck{BindingState::kStale, found.stale_reason};
   if (binding.state == BindingState::kStale && !options.allow_stale)
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
@@ -114,8 +123,10 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const at::ScalarType dtype = model::resolve_dtype(options.device.dtype_of_draft(), config);
   model::MemoryPlan plan = model::plan_memory(config, dtype, nullptr, dtype, options.sequences, planned_tokens(options, pair.target->config), pair.device);
   std::swap(plan.target_bytes, plan.draft_bytes);
+  std::swap(plan.target_cache_bytes, plan.draft_cache_bytes);
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
+  loaded.cache_bytes = plan.draft_cache_bytes;
   loaded.draft = model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft);
   return loaded;
 }

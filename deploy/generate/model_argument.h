@@ -30,6 +30,8 @@ struct PairOptions {
   bool chat = true;                  // false: the chat template is left out (vetting it forks: not beside other threads)
   int64_t sequences = 1;             // for the memory plan
   int64_t tokens_per_sequence = 0;   // for the memory plan; 0 = the target's longest
+  bool may_give_up = false;          // where memory is short: caches are cut, the draft is quantised or left out (model::fit_memory)
+  int64_t cache_bytes = 0;           // of both models' caches, with may_give_up; 0 = sequences × tokens
   std::function<void(const model::MemoryPlan&)> on_plan;  // called before anything is loaded, and before the check; may be empty
 };
 
@@ -44,6 +46,7 @@ struct LoadedPair {
   BindingState binding = BindingState::kUnbound;      // kBound where there is no draft
   std::string warning;                                // one line when the draft is unbound or stale, else ""
   model::MemoryPlan plan;
+  std::string given_up;                               // one line where memory was short, else ""
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;                  // of the target
 };
@@ -55,6 +58,7 @@ struct LoadedDraft {
   std::filesystem::path directory;
   std::shared_ptr<const model::Decoder> draft;
   std::string warning;               // as of a pair
+  int64_t cache_bytes = 0;           // planned for it
 };
 // Another draft, options.draft, for the target of a pair that is loaded; its memory comes on top of what is used. The same order.
 // Throws as load_pair() does, and Error(kModel) for a stale draft unless options.allow_stale.

@@ -32,6 +32,7 @@ void check(const ServeOptions& o) {
   range("--max-context", static_cast<double>(o.max_context), 0, 1 << 24);
   range("--drain-seconds", o.drain_seconds, 0, 86400);
   range("--record-rejects", o.record_rejects, 0, 1);
+  range("--cache", static_cast<double>(o.cache_mib), 0, 1 << 30);
   range("--record-quota", static_cast<double>(o.record_quota_mib), 0, 1 << 30);
 }
 

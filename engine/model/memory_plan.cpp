@@ -64,7 +64,7 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
 
 std::string MemoryPlan::text() const {
   const auto weights = [](int64_t bytes, bool int8) { return human(bytes) + (int8 ? " int8" : ""); };
-  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) + " + caches " + human(cache_bytes) + " + workspace " +
+  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) + " + caches " + human(cache_bytes()) + " + workspace " +
          human(workspace_bytes) + " = " + human(total()) + " of " + human(available_bytes) + " available";
 }
 
@@ -94,17 +94,58 @@ MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype,
                        int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
   MemoryPlan plan;
-  const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights) {
+  const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights, int64_t& caches) {
     weights = weight_bytes(config, dtype);
-    plan.cache_bytes += cache_bytes(config, dtype, sequences, tokens_per_sequence);
+    caches = cache_bytes(config, dtype, sequences, tokens_per_sequence);
     plan.workspace_bytes += pass_bytes(config, std::max(kPromptRows, sequences * kLogitRows), sequences * kLogitRows);
   };
-  add(target, target_dtype, plan.target_bytes);
-  if (draft) add(*draft, draft_dtype, plan.draft_bytes);
+  add(target, target_dtype, plan.target_bytes, plan.target_cache_bytes);
+  if (draft) add(*draft, draft_dtype, plan.draft_bytes, plan.draft_cache_bytes);
   plan.target_int8 = target_dtype == at::kChar;
   plan.draft_int8 = draft && draft_dtype == at::kChar;
   plan.available_bytes = available_bytes(device);
   return plan;
+}
+
+FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype, int64_t sequences,
+                        int64_t tokens_per_sequence, at::Device device, int64_t cache_bytes, bool narrow_draft, std::optional<int64_t> available) {
+  constexpr int64_t kCachePart = 4;
+  std::optional<FittedMemory> asked;
+  const auto attempt = [&](const DecoderConfig* with, at::ScalarType dtype, const char* change) -> bool {
+    FittedMemory fit{plan_memory(target, target_dtype, with, dtype, sequences, tokens_per_sequence, device), with != nullptr, dtype, change};
+    MemoryPlan& plan = fit.plan;
+    if (available) plan.available_bytes = *available;
+    const auto scaled = [&plan](int64_t total) {
+      const double part = static_cast<double>(total) / static_cast<double>(plan.cache_bytes());
+      MemoryPlan out = plan;
+      out.target_cache_bytes = static_cast<int64_t>(static_cast<double>(plan.target_cache_bytes) * part);
+      out.draft_cache_bytes = static_cast<int64_t>(static_cast<double>(plan.draft_cache_bytes) * part);
+      return out;
+    };
+    const int64_t one = plan.cache_bytes() / sequences;
+    if (cache_bytes > 0) {
+      if (cache_bytes < one)
+        throw Error(ErrorKind::kUsage, "caches of " + human(cache_bytes) + " hold no answer of " + std::to_string(tokens_per_sequence) + " tokens, which takes " + human(one) + " in both models: give them more, or a shorter context");
+      plan = scaled(cache_bytes);
+    }
+    const bool fits = plan.total() <= plan.available_bytes;
+    if (!fits) {
+      const int64_t room = plan.available_bytes - (plan.total() - plan.cache_bytes()), wanted = plan.cache_bytes();
+      if (room >= std::max(one, wanted / kCachePart)) {
+        plan = scaled(room);
+        fit.given_up += std::string(fit.given_up.empty() ? "" : ", and ") + "the caches have " + human(room) + " instead of " + human(wanted) + ": answers are suspended while they are full";
+      }
+    }
+    if (!asked) asked = fit;
+    if (plan.total() > plan.available_bytes) return false;
+    if (!fit.given_up.empty()) fit.given_up = "memory is short: " + fit.given_up;
+    asked = std::move(fit);
+    return true;
+  };
+  if (attempt(draft, draft_dtype, "") || !draft) return *asked;
+  if (narrow_draft && device.is_cpu() && draft_dtype != at::kChar && attempt(draft, at::kChar, "the draft's weights are int8")) return *asked;
+  attempt(nullptr, draft_dtype, "the draft is left out, and answers come at plain speed");
+  return *asked;
 }
 
 void check_memory(const MemoryPlan& plan) {

@@ -172,7 +172,7 @@ TEST(MemoryPlan, CountsAndRefuses) {
   MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
-  EXPECT_EQ(plan.cache_bytes, 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
+  EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
   EXPECT_GT(plan.available_bytes, 1 << 20);
   EXPECT_NO_THROW(check_memory(plan));
   plan.available_bytes = plan.total() - 1;
@@ -183,6 +183,44 @@ TEST(MemoryPlan, CountsAndRefuses) {
     EXPECT_EQ(e.kind(), ErrorKind::kDevice);
     EXPECT_NE(std::string(e.what()).find("target"), std::string::npos);
   }
+}
+
+// In this order: smaller caches, an int8 draft, none; and what a wider draft would take is there for the caches again.
+TEST(MemoryPlan, GivesUpWhatItCan) {
+  const DecoderConfig c = tiny();
+  constexpr int64_t kSequences = 8, kTokens = 320;
+  const auto fit = [&](int64_t available, bool narrow = true, int64_t caches = 0) {
+    return fit_memory(c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU, caches, narrow, available);
+  };
+  const MemoryPlan whole = plan_memory(c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU);
+  const MemoryPlan int8 = plan_memory(c, at::kFloat, &c, at::kChar, kSequences, kTokens, at::kCPU);
+  const MemoryPlan alone = plan_memory(c, at::kFloat, nullptr, at::kFloat, kSequences, kTokens, at::kCPU);
+  const int64_t caches = whole.cache_bytes(), rest = whole.total() - caches, int8_rest = int8.total() - int8.cache_bytes(), alone_rest = alone.total() - alone.cache_bytes();
+  ASSERT_LT(int8_rest, rest);
+
+  EXPECT_EQ(fit(whole.total()).given_up, "");
+  EXPECT_EQ(fit(whole.total()).plan.total(), whole.total());
+  const FittedMemory cut = fit(whole.total() - 1);
+  EXPECT_TRUE(cut.draft && cut.draft_dtype == at::kFloat);
+  EXPECT_NE(cut.given_up.find("suspended"), std::string::npos) << cut.given_up;
+  EXPECT_LE(cut.plan.total(), whole.total() - 1);
+  EXPECT_GT(cut.plan.cache_bytes(), caches / 2);
+  EXPECT_EQ(fit(rest + caches / 4).draft_dtype, at::kFloat) << "a quarter of the caches will do";
+  const FittedMemory narrow = fit(rest + caches / 4 - 1);
+  EXPECT_TRUE(narrow.draft && narrow.draft_dtype == at::kChar && narrow.plan.draft_int8);
+  EXPECT_NE(narrow.given_up.find("int8"), std::string::npos) << narrow.given_up;
+  EXPECT_FALSE(fit(rest + caches / 4 - 1, false).draft) << "--draft-dtype is what the user wants";
+  const FittedMemory plain = fit(int8_rest + int8.cache_bytes() / 4 - 1);
+  EXPECT_FALSE(plain.draft);
+  EXPECT_EQ(plain.plan.draft_cache_bytes, 0);
+  EXPECT_NE(plain.given_up.find("left out"), std::string::npos) << plain.given_up;
+  const FittedMemory none = fit(alone_rest + alone.cache_bytes() / 4 - 1);
+  EXPECT_EQ(none.plan.total(), whole.total()) << "what is refused is what was asked for";
+  EXPECT_THROW(check_memory(none.plan), Error);
+
+  EXPECT_EQ(fit(whole.total(), true, caches / 2).plan.cache_bytes(), caches / 2);
+  EXPECT_NO_THROW(fit(whole.total(), true, caches / kSequences));
+  EXPECT_THROW(fit(whole.total(), true, caches / kSequences - 1), Error) << "no answer of full length";
 }
 
 }  // namespace

@@ -62,6 +62,8 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   wanted.chat = false;
   wanted.sequences = options.max_batch;
   wanted.tokens_per_sequence = options.max_context;
+  wanted.may_give_up = true;
+  wanted.cache_bytes = options.cache_mib << 20;
   wanted.on_plan = [note](const model::MemoryPlan& plan) { note("memory: " + plan.text()); };
   return wanted;
 }
@@ -84,7 +86,7 @@ NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::st
   options.draft = name;
   const LoadedDraft loaded = load_draft(pair, options);
   if (!loaded.warning.empty()) note("warning: " + loaded.warning);
-  return {name, fingerprint_model(loaded.directory).id, decode::make_model_runner(loaded.draft)};
+  return {name, fingerprint_model(loaded.directory).id, decode::make_model_runner(loaded.draft, loaded.cache_bytes)};
 }
 
 }  // namespace
@@ -103,14 +105,15 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!pair.target) return {true, pair.warning};
   if (chat.error) throw *chat.error;
   if (!pair.warning.empty()) note("warning: " + pair.warning);
-  if (!pair.draft && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
+  if (!pair.given_up.empty()) note("warning: " + pair.given_up);
+  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   if (!options.package.empty() && pair.package_digest.empty())
     throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
   const std::optional<ValidationReport> report = packaged_report(options);
 
-  const auto target = decode::make_model_runner(pair.target);
+  const auto target = decode::make_model_runner(pair.target, pair.plan.target_cache_bytes);
   NamedDraft draft;
-  if (pair.draft) draft = {wanted.draft.empty() ? wanted.target : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft)};
+  if (pair.draft) draft = {wanted.draft.empty() ? wanted.target : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
   const StepperRunnerOptions stepping = stepping_of(options, report);
   StepperRunner runner(*target, std::move(draft), stepping, clock);
