@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "engine/decode/generate.h"
 #include "engine/decode/sampler.h"
+#include "engine/model/block_pool.h"
 
 namespace specdec::decode {
 namespace {
@@ -59,7 +60,7 @@ struct RealModels : ::testing::Test {
   SystemClock clock;
 };
 
-// A fork has its own memory: both go on as if the other were not there.
+// A fork shares its memory until it is written: both go on as if the other were not there.
 TEST_F(RealModels, AForkIsTheSequenceItCameFrom) {
   LogitRows rows;
   const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 30, 12}, other = {99, 5}, same = {12};
@@ -138,19 +139,154 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
 }
 
+// A random model whose choices are clear; `border`: of a longrope, 0: a plain one. `cache_blocks`: 0 for as many as are needed.
+std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
+  model::DecoderConfig c;
+  c.model_type = "llama";
+  c.vocab_size = 60, c.hidden_size = 32, c.intermediate_size = 48, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 16;
+  c.layers.resize(2);
+  if (border != 0) {
+    c.rope.kind = model::RopeConfig::Kind::kLongRope, c.rope.original_max_position = border, c.rope.attention_factor = 1.2;
+    for (int i = 0; i < 8; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
+  }
+  model::Decoder decoder = model::random_decoder(c, seed, at::kCPU, at::kFloat);
+  decoder.weights.visit(decoder.config, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 6 : 1); });
+  return make_model_runner(std::make_shared<const model::Decoder>(std::move(decoder)), cache_blocks * model::BlockPool::block_bytes(c, at::kFloat));
+}
+
+std::vector<int32_t> words(int64_t count) {
+  std::vector<int32_t> out;
+  for (int64_t i = 0; i < count; ++i) out.push_back(static_cast<int32_t>((i * 37 + i / 7) % 60));
+  return out;
+}
+
+// The logits behind the last of these tokens.
+std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
+  LogitRows rows;
+  const Extension e{id, tokens, 1};
+  model.extend({&e, 1}, rows);
+  return {rows.row(0).begin(), rows.row(0).end()};
+}
+
+constexpr int64_t kBlock = model::BlockPool::kTokens;
+
+// What was read once is not read again, by the same tenant only; the logits are the same bits. With and without a border of a longrope.
+TEST(ModelRunner, APromptReadBeforeIsAdopted) {
+  for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
+    const auto model = make_random(1, border, 20), plain = make_random(1, border);
+    const std::vector<int32_t> text = words(2 * kBlock + 40);
+    const std::span<const int32_t> all(text);
+    const std::vector<float> expected = read(*plain, plain->open(), text);
+    const SequenceId first = model->open();
+    EXPECT_EQ(model->adopt(first, text, 3), 0);
+    EXPECT_EQ(read(*model, first, text), expected);
+    const SequenceId beside = model->open(), stranger = model->open(), shorter = model->open();
+    EXPECT_EQ(model->adopt(beside, text, 3), 2 * kBlock) << "of one that still runs";
+    EXPECT_EQ(model->length(beside), 2 * kBlock);
+    EXPECT_EQ(model->adopt(stranger, text, 4), 0);
+    if (border == 0) {
+      EXPECT_EQ(model->adopt(shorter, all.first(2 * kBlock - 1), 3), kBlock);
+    }
+    for (const SequenceId id : {beside, stranger}) EXPECT_EQ(read(*model, id, all.subspan(static_cast<size_t>(model->length(id)))), expected);
+    for (const SequenceId id : {first, beside, stranger, shorter}) model->close(id);
+    CacheCounts counts = model->cache_counts();
+    EXPECT_EQ(counts.held_bytes, 0);
+    EXPECT_EQ(counts.kept_bytes, counts.budget_bytes / 20 * 4) << "two tenants, two blocks each";
+    const SequenceId later = model->open();
+    EXPECT_EQ(model->adopt(later, all.first(text.size() - 1), 3), 2 * kBlock);
+    EXPECT_EQ(read(*model, later, all.subspan(2 * kBlock)), expected);
+    const auto n = static_cast<int64_t>(text.size());
+    counts = model->cache_counts();
+    EXPECT_EQ(counts.asked_tokens, 4 * n - 1 + (border == 0 ? 2 * kBlock - 1 : 0));
+    EXPECT_EQ(counts.found_tokens, 4 * kBlock + (border == 0 ? kBlock : 0));
+    EXPECT_THROW(model->adopt(later, text, 3), Error) << "it holds tokens already";
+    const SequenceId none = plain->open();
+    EXPECT_EQ(plain->adopt(none, text, 3), 0) << "without a budget nothing is kept";
+  }
+}
+
+// A pass that does not fit leaves every cache as it was; what ends makes room, and what was kept of it yields.
+TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
+  for (const int64_t border : {int64_t{0}, kBlock + 10}) {
+    const auto model = make_random(1, border, 4), plain = make_random(1, border);
+    const std::vector<int32_t> text = words(3 * kBlock);
+    const std::span<const int32_t> all(text);
+    const std::vector<float> expected = read(*plain, plain->open(), all.first(kBlock + 20));
+    const SequenceId a = model->open(), b = model->open();
+    for (const SequenceId id : {a, b}) model->adopt(id, {}, 0);
+    read(*model, a, all.first(kBlock));
+    read(*model, b, all.first(kBlock + 1));
+    LogitRows rows;
+    const Extension both[] = {{a, all.subspan(kBlock, 20), 1}, {b, all.subspan(kBlock + 1, kBlock), 1}};
+    try {
+      model->extend(both, rows);
+      FAIL() << "five blocks were found in four";
+    } catch (const OutOfRoom& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kDevice);
+      EXPECT_NE(std::string(e.what()).find("2 blocks"), std::string::npos) << e.what();
+    }
+    EXPECT_EQ(model->length(a), kBlock);
+    EXPECT_EQ(model->length(b), kBlock + 1);
+    EXPECT_EQ(read(*model, a, all.subspan(kBlock, 20)), expected);
+    EXPECT_THROW(read(*model, b, all.subspan(kBlock + 1, kBlock)), OutOfRoom);
+    EXPECT_EQ(read(*model, b, all.subspan(kBlock + 1, 19)), expected);
+    model->close(a);
+    EXPECT_GT(model->cache_counts().kept_bytes, 0);
+    read(*model, b, all.subspan(kBlock + 20));  // into the block that was kept of the other
+    EXPECT_EQ(model->length(b), 3 * kBlock);
+    // A fork takes no room until it writes behind a partly filled block.
+    model->truncate(b, 2 * kBlock + 5);
+    const SequenceId fork = model->fork(b, 2 * kBlock + 1);
+    if (border != 0) continue;  // a fork of a text that may be scaled anew needs room for all of it
+    read(*model, fork, all.subspan(2 * kBlock + 1, 1));
+    EXPECT_THROW(read(*model, model->fork(b, 1), all.subspan(1, 1)), OutOfRoom);
+    EXPECT_THROW(make_random(1, 0, -1), Error);
+  }
+}
+
+// The step reads only what no sequence of the tenant left, in the target and in the draft, and writes the same text.
+TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
+  SystemClock clock;
+  const auto target = make_random(1, 0, 40), draft = make_random(2, 0, 40), plain_target = make_random(1, 0), plain_draft = make_random(2, 0);
+  const auto text = [&](CausalModel& t, CausalModel& d, uint64_t tenant, std::vector<int32_t> prompt, const std::vector<int>& tree) {
+    Stepper stepper(t, &d);
+    KController controller({.fixed_k = 3, .tree = tree}, nullptr);
+    SeededRandomness randomness(5);
+    Sequence s;
+    s.tokens = std::move(prompt);
+    s.sampling.temperature = 0;
+    s.randomness = &randomness;
+    s.controller = &controller;
+    s.tenant = tenant;
+    s.remaining = 80;
+    stepper.start(s);
+    Sequence* const batch[] = {&s};
+    while (s.remaining > 0) stepper.step(batch);
+    EXPECT_EQ(t.length(s.target_id), static_cast<int64_t>(s.tokens.size()) - 1);
+    stepper.finish(s);
+    return s.tokens;
+  };
+  for (const std::vector<int>& tree : {std::vector<int>{}, {2, 2, 1}}) {
+    const uint64_t tenant = tree.empty() ? 1 : 3;
+    const std::vector<int32_t> expected = text(*plain_target, *plain_draft, 0, words(kBlock + 9), tree);
+    const auto found = [&](const CausalModel& model) { return model.cache_counts().found_tokens; };
+    const int64_t before_target = found(*target), before_draft = found(*draft);
+    EXPECT_EQ(text(*target, *draft, tenant, words(kBlock + 9), tree), expected);
+    EXPECT_EQ(text(*target, *draft, tenant + 1, words(kBlock + 9), tree), expected);
+    EXPECT_EQ(found(*target), before_target) << "each of another tenant";
+    EXPECT_EQ(text(*target, *draft, tenant, words(kBlock + 9), tree), expected);
+    EXPECT_EQ(found(*target), before_target + kBlock);
+    EXPECT_EQ(found(*draft), before_draft + kBlock);
+    // The next turn of a conversation finds the answer, too.
+    EXPECT_EQ(text(*target, *draft, tenant, expected, tree), text(*plain_target, *plain_draft, 0, expected, tree));
+    EXPECT_EQ(found(*target), before_target + 3 * kBlock);
+    EXPECT_EQ(found(*draft), before_draft + 3 * kBlock);
+  }
+}
+
 // Caches that are computed anew where a text crosses a border of its scaling, on both sides of it.
 TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
-  const auto make = [](uint64_t seed) {
-    model::DecoderConfig c;
-    c.model_type = "llama";
-    c.vocab_size = 60, c.hidden_size = 32, c.intermediate_size = 48, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 16;
-    c.layers.resize(2);
-    c.rope.kind = model::RopeConfig::Kind::kLongRope, c.rope.original_max_position = 24, c.rope.attention_factor = 1.2;
-    for (int i = 0; i < 8; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
-    model::Decoder decoder = model::random_decoder(c, seed, at::kCPU, at::kFloat);
-    decoder.weights.visit(decoder.config, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 6 : 1); });
-    return make_model_runner(std::make_shared<const model::Decoder>(std::move(decoder)));
-  };
+  const auto make = [](uint64_t seed) { return make_random(seed, 24); };
   const std::unique_ptr<CausalModel> target = make(1), same = make(1), other = make(2);
   SystemClock clock;
   const auto text = [&](CausalModel& draft, const std::vector<int>& tree) {

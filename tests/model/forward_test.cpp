@@ -319,35 +319,5 @@ TEST(BadParts, AreErrors) {
   EXPECT_THROW(kv.truncate(1), Error);
 }
 
-TEST(KvCacheTest, GrowsKeepsAndCounts) {
-  DecoderConfig c;
-  c.num_layers = 2, c.num_kv_heads = 3, c.head_dim = 4;
-  KvCache kv(c, at::kCPU, at::kFloat);
-  at::Tensor all = at::arange(300 * 12, at::kFloat).view({300, 3, 4});
-  for (int64_t at = 0; at < 300; at += 50) {
-    for (int64_t layer = 0; layer < 2; ++layer) {
-      const auto [k, v] = kv.append(layer, all.narrow(0, at, 50) + layer, -all.narrow(0, at, 50));
-      EXPECT_TRUE(at::equal(k, (all.narrow(0, 0, at + 50) + layer).transpose(0, 1)));
-      EXPECT_TRUE(at::equal(v, -all.narrow(0, 0, at + 50).transpose(0, 1)));
-    }
-    kv.commit(50);
-  }
-  EXPECT_EQ(kv.length(), 300);
-  EXPECT_GE(kv.capacity(), 300);
-  EXPECT_EQ(kv.bytes(), kv.capacity() * KvCache::bytes_per_token(c, at::kFloat));
-  EXPECT_EQ(KvCache::bytes_per_token(c, at::kFloat), 2 * 2 * 3 * 4 * 4);
-  EXPECT_THROW(kv.commit(kv.capacity()), Error);
-  // Of a tree behind 200 tokens three nodes stay.
-  const std::vector<int64_t> places = {203, 204, 290};
-  kv.keep(200, places);
-  EXPECT_EQ(kv.length(), 203);
-  for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_TRUE(at::equal(kv.keys(1).select(1, 200 + i), all[places[static_cast<size_t>(i)]] + 1));
-    EXPECT_TRUE(at::equal(kv.values(0).select(1, 200 + i), -all[places[static_cast<size_t>(i)]]));
-  }
-  EXPECT_TRUE(at::equal(kv.keys(0).select(1, 199), all[199]));
-  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{100}, {201, 201}, {202, 201}, {203}}) EXPECT_THROW(kv.keep(200, wrong), Error);
-}
-
 }  // namespace
 }  // namespace specdec::model

@@ -51,7 +51,7 @@ struct Visible {
 
 // Keys or values of one kv head, in blocks of kBlockSlots: slot i is the row i % kBlockSlots of the [kBlockSlots, d] that begin `offset`
 // elements behind blocks[i / kBlockSlots].
-inline constexpr int64_t kBlockSlots = 32;
+inline constexpr int64_t kBlockSlots = 64;
 struct Slots {
   const void* const* blocks;
   int64_t offset = 0;

@@ -108,7 +108,7 @@ template <int W, class T>
 void linear(const LinearCall<T>& c) {
   // Rows of x that stay in the second-level cache while all of w passes by.
   const int64_t far = c.k * static_cast<int64_t>(sizeof(T)) <= 2048 ? 12 * c.k : 0;
-  const int64_t fit = (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
+  const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
   for (int64_t first = 0; first < c.rows; first += block) {
     const int64_t end = first + block < c.rows ? first + block : c.rows;
     for (int64_t n = c.n_begin; n < c.n_end; n += 12) {
