@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 #include <numeric>
 
@@ -13,16 +12,35 @@ namespace {
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr int64_t kRefresh = 256;
 
+// The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
+template <class Usable>
+int nearest(int batch, size_t end, Usable usable) {
+  const int last = static_cast<int>(end) - 1;
+  for (int d = 0; d < std::max(batch, last + 1); ++d) {
+    if (const int below = batch - d; below >= 1 && below <= last && usable(below)) return below;
+    if (const int above = batch + d; above >= 1 && above <= last && usable(above)) return above;
+  }
+  return -1;
+}
+
 }  // namespace
 
-void CostModel::Cell::add(double sample) {
-  if (count == 0)
-    seconds = sample;
-  else if (count < 3)
-    seconds = std::min(seconds, sample);
-  else
-    seconds += 0.1 * (std::min(sample, 2 * seconds) - seconds);
+const char* to_string(PlainReason reason) {
+  constexpr const char* kNames[kPlainReasons] = {"no_draft", "request", "draft_failed", "does_not_pay", "schedule", "measuring", "no_room", "rules", "from_text"};
+  return kNames[static_cast<int>(reason)];
+}
+
+void CostModel::Cell::add(double sample, double of_rows) {
+  const double weight = count == 0 || (count < 3 && sample < seconds) ? 1 : count < 3 ? 0 : 0.1;
+  seconds += weight * (std::min(sample, count < 3 ? sample : 2 * seconds) - seconds);
+  rows += weight * (of_rows - rows);
   ++count;
+}
+
+CostModel CostModel::another_draft() const {
+  CostModel other;
+  other.target_ = target_;
+  return other;
 }
 
 void CostModel::record_draft(int batch, double seconds) {
@@ -31,87 +49,90 @@ void CostModel::record_draft(int batch, double seconds) {
   draft_[batch].add(seconds);
 }
 
-void CostModel::record_target(int batch, int rows, double seconds) {
-  if (batch < 1 || rows < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
-  if (target_.size() <= static_cast<size_t>(batch)) {
-    target_.resize(batch + 1);
-    passes_.resize(batch + 1, 0);
-  }
-  auto& cells = target_[batch];
-  if (cells.size() <= static_cast<size_t>(rows)) cells.resize(rows + 1);
-  Cell& cell = cells[rows];
-  if (++passes_[batch] - cell.measured_at > kRefresh) cell.count = 0;
-  cell.add(seconds);
-  cell.measured_at = passes_[batch];
+void CostModel::record_target(int batch, double rows, double seconds) {
+  if (batch < 1 || !(rows >= 1) || !(seconds > 0) || !std::isfinite(seconds)) return;
+  if (target_->size() <= static_cast<size_t>(batch)) target_->resize(batch + 1);
+  Batch& of = (*target_)[batch];
+  const auto at = static_cast<size_t>(std::lround(rows));
+  if (of.cells.size() <= at) of.cells.resize(at + 1);
+  Cell& cell = of.cells[at];
+  if (cell.count == 0) ++of.measured;
+  if (++of.passes - cell.measured_at > kRefresh) cell.count = 0;
+  cell.add(seconds, rows);
+  cell.measured_at = of.passes;
 }
 
-int CostModel::nearest(int batch, const std::vector<bool>& usable) const {
-  int best = -1;
-  for (int b = 1; b < static_cast<int>(usable.size()); ++b)
-    if (usable[b] && (best < 0 || std::abs(b - batch) < std::abs(best - batch))) best = b;
-  return best;
+// Linear between measured row counts and, along the line through the two outermost, beyond them. One point alone is taken as
+// flat, which makes the controller try, and so measure, the others.
+double CostModel::Batch::seconds(int wanted) const {
+  const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
+  for (const Cell& cell : cells) {
+    if (cell.count == 0) continue;
+    if (!first) first = &cell;
+    last = &cell;
+    if (cell.rows <= wanted) below = &cell;
+    if (cell.rows >= wanted && !above) above = &cell;
+  }
+  if (below == above) return below->seconds;
+  const Cell& end = below ? *last : *first;
+  if (first == last) return end.seconds;
+  const auto slope = [](const Cell& a, const Cell& b) { return (b.seconds - a.seconds) / (b.rows - a.rows); };
+  if (below && above) return below->seconds + slope(*below, *above) * (wanted - below->rows);
+  const double line = end.seconds + std::max(0.0, slope(*first, *last)) * (wanted - end.rows);
+  return std::max(line, end.seconds * std::min(1.0, wanted / end.rows));
 }
 
-// Of a batch size with at least one measured row count: linear between measured ones and, along the line through the two
-// outermost, beyond them. One point alone is taken as flat, which makes the controller try, and so measure, the others.
-double CostModel::target_seconds(int batch, int rows) const {
-  const auto& cells = target_[batch];
-  int below = -1, above = -1, first = -1, last = -1;
-  for (int r = 1; r < static_cast<int>(cells.size()); ++r) {
-    if (cells[r].count == 0) continue;
-    if (first < 0) first = r;
-    last = r;
-    if (r <= rows) below = r;
-    if (r >= rows && above < 0) above = r;
-  }
-  if (below == rows) return cells[rows].seconds;
-  if (below > 0 && above > 0) {
-    const double t = static_cast<double>(rows - below) / (above - below);
-    return cells[below].seconds + t * (cells[above].seconds - cells[below].seconds);
-  }
-  const int end = below > 0 ? last : first;
-  if (first == last) return cells[end].seconds;
-  const double slope = std::max(0.0, (cells[last].seconds - cells[first].seconds) / (last - first));
-  const double line = cells[end].seconds + slope * (rows - end);
-  return std::max(line, cells[end].seconds * std::min(1.0, static_cast<double>(rows) / end));
+const CostModel::Batch* CostModel::basis(int batch) const {
+  for (const int least : {2, 1})
+    if (const int b = nearest(batch, target_->size(), [&](int b) { return (*target_)[b].measured >= least; }); b > 0) return &(*target_)[b];
+  return nullptr;
+}
+
+int CostModel::draft_basis(int batch) const {
+  return nearest(batch, std::min(draft_.size(), target_->size()), [this](int b) { return draft_[b].count > 0 && (*target_)[b].measured > 0; });
+}
+
+double CostModel::draft_seconds(int batch) const {
+  const int b = draft_basis(batch);
+  return b < 0 ? kNaN : draft_[b].seconds;
 }
 
 double CostModel::draft_cost(int batch) const {
-  std::vector<bool> usable(std::min(draft_.size(), target_.size()), false);
-  for (size_t b = 1; b < usable.size(); ++b) usable[b] = draft_[b].count > 0 && !target_[b].empty();
-  const int b = nearest(batch, usable);
-  return b < 0 ? kNaN : draft_[b].seconds / target_seconds(b, 1);
+  const int b = draft_basis(batch);
+  return b < 0 ? kNaN : draft_[b].seconds / (*target_)[b].seconds(1);
 }
 
-double CostModel::verify_cost(int batch, int k) const {
-  std::vector<bool> any(target_.size(), false), several(target_.size(), false);
-  for (size_t b = 1; b < target_.size(); ++b) {
-    const auto measured = std::count_if(target_[b].begin(), target_[b].end(), [](const Cell& c) { return c.count > 0; });
-    any[b] = measured > 0;
-    several[b] = measured > 1;
-  }
-  int b = nearest(batch, several);
-  if (b < 0) b = nearest(batch, any);
-  return b < 0 ? kNaN : target_seconds(b, k + 1) / target_seconds(b, 1);
+double CostModel::verify_seconds(int batch, int k) const {
+  const Batch* const of = basis(batch);
+  return of ? of->seconds(k + 1) : kNaN;
 }
+
+double CostModel::verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }
 
 bool CostModel::ready(bool drafting) const {
   const bool drafted = !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
   bool plain = false, verifying = false;
-  for (const auto& cells : target_)
-    for (size_t r = 1; r < cells.size(); ++r)
-      if (cells[r].count > 0) (r == 1 ? plain : verifying) = true;
+  for (const Batch& of : *target_)
+    for (size_t r = 1; r < of.cells.size(); ++r)
+      if (of.cells[r].count > 0) (r == 1 ? plain : verifying) = true;
   return drafted && plain && verifying;
 }
 
 bool CostModel::wants(int batch, int rows) const {
-  if (target_.size() <= static_cast<size_t>(batch) || target_[batch].size() <= static_cast<size_t>(rows)) return true;
-  const Cell& cell = target_[batch][rows];
-  return cell.count < 2 || passes_[batch] - cell.measured_at >= kRefresh;
+  if (target_->size() <= static_cast<size_t>(batch)) return true;
+  const Batch& of = (*target_)[batch];
+  if (of.cells.size() <= static_cast<size_t>(rows)) return true;
+  return of.cells[rows].count < 2 || of.passes - of.cells[rows].measured_at >= kRefresh;
+}
+
+// Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
+bool CostModel::asks(int batch, int rows) const {
+  const int64_t passes = target_->size() <= static_cast<size_t>(batch) ? 0 : (*target_)[batch].passes;
+  return passes % (passes < 64 ? 8 : 64) < 2 && wants(batch, rows);
 }
 
 void OverlapMean::add(std::span<const double> overlaps) {
-  constexpr double kDecay = 0.999;
+  constexpr double kDecay = 0.99;
   for (const double overlap : overlaps) {
     sum_ = sum_ * kDecay + overlap;
     weight_ = weight_ * kDecay + 1;
@@ -140,6 +161,7 @@ KController::KController(ControllerOptions options, const CostModel* costs) : op
   weight_.assign(static_cast<size_t>(std::max(options_.max_k, 1)), 0.0);
   sum_ = weight_;
   prior_weight_ = std::max(options_.prior_weight, 1e-6);
+  plain_owed_ = options_.plain_owed >= 0 ? options_.plain_owed : options_.probe_interval;
 }
 
 double KController::draft_cost(int batch) const {
@@ -165,21 +187,18 @@ double KController::acceptance_given(double confidence) const {
   return (bin_sum_[bin] + kPooledWeight * pooled()) / (bin_weight_[bin] + kPooledWeight);
 }
 
-int KController::best_k(int batch, const std::vector<double>& overlap, double* rate) const {
-  const double c = draft_cost(batch);
+double KController::rate_of(int batch, const std::vector<double>& overlap, int k) const {
   double reach = 1, tau = 1;
-  int best = 0;
-  *rate = 1;
-  for (int k = 1; k <= max_k(); ++k) {
-    reach *= overlap[static_cast<size_t>(k) - 1];
-    tau += reach;
-    const double s = tau / (k * c + verify_cost(batch, k));
-    if (options_.fixed_k >= 0 ? k == options_.fixed_k : s > *rate) {
-      *rate = s;
-      best = k;
-    }
-  }
-  return best;
+  for (int i = 0; i < k; ++i) tau += reach *= overlap[static_cast<size_t>(i)];
+  return tau / (k * draft_cost(batch) + verify_cost(batch, k));
+}
+
+// 1 where nothing beats plain decoding.
+double KController::best_rate(int batch, const std::vector<double>& overlap) const {
+  if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
+  double rate = 1;
+  for (int k = 1; k <= options_.max_k; ++k) rate = std::max(rate, rate_of(batch, overlap, k));
+  return rate;
 }
 
 std::vector<double> KController::expected_overlaps() const {
@@ -189,9 +208,7 @@ std::vector<double> KController::expected_overlaps() const {
 }
 
 double KController::expected_rate(int batch) const {
-  double rate = 1;
-  if (measured()) best_k(batch, expected_overlaps(), &rate);
-  return rate;
+  return measured() ? best_rate(batch, expected_overlaps()) : 1;
 }
 
 // Before costs are known: what the gate's schedule says, small without one.
@@ -203,59 +220,163 @@ int KController::unmeasured_k(int batch) const {
 }
 
 int KController::choose_k(int batch) {
-  if (options_.fixed_k >= 0) {
-    rate_ = expected_rate(batch);
-    return options_.fixed_k;
-  }
-  if (options_.max_k < 1) return 0;
-  const int small = std::min(2, options_.max_k);
-  rate_ = 1;
-  probing_ = false;
-  batch_ = batch;
-  exploring_ = false;
-  // At most two of eight, since neighbours with a K of their own may keep a plain pass from ever happening.
-  if (costs_ && costs_->wants(batch, 1) && plain_asked_++ % 8 < 2) return 0;
-  int k = 0;
-  if (!measured()) {
-    k = unmeasured_k(batch);
-  } else {
-    k = best_k(batch, expected_overlaps(), &rate_);
-  }
-  if (k > 0) {
-    plain_since_probe_ = 0;
-    // A K that looks bad by an old or a single figure would never be measured again.
-    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
-    exploring_ = costs_ && measured() && options_.tree.empty() && k < options_.max_k && costs_->wants(batch, k + 2) && longer_asked_++ % 8 < 2;
-    return exploring_ ? k + 1 : k;
-  }
-  if (!probe_paid_ && ++plain_since_probe_ <= options_.probe_interval) return 0;
-  plain_since_probe_ = 0;
-  probing_ = true;
-  return small;
+  KController* const self = this;
+  choose({&self, 1}, batch);
+  return decision_.k;
 }
 
-bool KController::stop_after(std::span<const double> confidences, int batch) const {
+void KController::settle(int k, PlainReason plain) {
+  decision_.k = k;
+  decision_.plain = plain;
+}
+
+// Whether K is decided by something else than what pays.
+bool KController::settled(int batch) {
+  decision_ = {};
+  rate_ = 1;
+  batch_ = batch;
+  exploring_ = false;
+  if (options_.fixed_k >= 0) {
+    rate_ = expected_rate(batch);
+    settle(options_.fixed_k, PlainReason::kNoDraft);
+  } else if (options_.max_k < 1) {
+    settle(0, PlainReason::kNoDraft);
+  } else if (costs_ && costs_->asks(batch, 1)) {
+    settle(0, PlainReason::kMeasuring);
+  } else if (!measured()) {
+    settle(unmeasured_k(batch), PlainReason::kSchedule);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void KController::choose(std::span<KController* const> sequences, int batch) {
+  std::vector<KController*> open;
+  for (KController* const s : sequences)
+    if (!s->settled(batch)) open.push_back(s);
+  share_depth(open, batch);
+  const bool again = probe_again(open, batch);
+  bool probes = false;
+  for (KController* const s : sequences) {
+    const PlainReason plain = s->decision_.plain;
+    if (!s->adaptive() || (plain != PlainReason::kDoesNotPay && plain != PlainReason::kSchedule)) continue;
+    if (s->decision_.k > 0) {
+      s->plain_owed_ = s->probe_interval() / 2;  // what it saw last may have been bad luck
+    } else if (again || --s->plain_owed_ < 0) {
+      s->probe();
+      probes = true;
+    }
+  }
+  for (KController* const s : open) {
+    const int k = s->decision_.k;
+    if (k == 0 && probes) s->probe();
+    // A K that looks bad by an old or a single figure would never be measured again.
+    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
+    if (k == 0 || !s->costs_ || !s->options_.tree.empty() || k >= s->options_.max_k) continue;
+    s->exploring_ = s->costs_->asks(batch, k + 2);
+    s->decision_.k += s->exploring_;
+  }
+}
+
+// Probes that would pay at what they just saw are followed by others at once, until the estimates agree or it stops paying.
+bool KController::probe_again(std::span<KController* const> sequences, int batch) {
+  double sum = 0;
+  size_t probed = 0;
+  for (const KController* const s : sequences) {
+    if (s->probed_ < 0) continue;
+    sum += s->probed_;
+    ++probed;
+  }
+  if (probed == 0) return false;
+  const KController& any = *sequences.front();
+  return any.best_rate(batch, std::vector<double>(static_cast<size_t>(any.options_.max_k), sum / static_cast<double>(probed))) > 1;
+}
+
+// The maximum of a ratio of sums, by Dinkelbach's iteration (1967): at the rate reached so far, sequence i takes the K ≤ D whose
+// tau_i(K) − rate · v(K) is largest; the best D of these gives the next rate. It rises to the optimum in a few rounds.
+void KController::share_depth(std::span<KController* const> open, int batch) {
+  if (open.empty()) return;
+  const KController& any = *open.front();
+  const int deepest = any.options_.max_k;
+  const double draft = any.draft_cost(batch), n = static_cast<double>(open.size());
+  std::vector<double> verify;
+  for (int k = 0; k <= deepest; ++k) verify.push_back(any.verify_cost(batch, k));
+  struct Depth {
+    std::vector<double> overlap;
+    double reach, tau;      // at D
+    int k, chosen = 0;      // K at D; of the best D
+    double tau_k;
+  };
+  std::vector<Depth> depths;
+  for (const KController* const s : open) depths.push_back({s->expected_overlaps(), 1, 1, 0, 0, 1});
+  double rate = 1;
+  for (bool better = true; better;) {
+    better = false;
+    const double price = rate;
+    double tau = n, seconds = n * verify[0];
+    for (Depth& s : depths) s.reach = s.tau = s.tau_k = 1, s.k = 0;
+    for (int d = 1; d <= deepest; ++d) {
+      const double cost = verify[static_cast<size_t>(d)];
+      for (Depth& s : depths) {
+        s.reach *= s.overlap[static_cast<size_t>(d) - 1];
+        s.tau += s.reach;
+        const double before = verify[static_cast<size_t>(s.k)];
+        if (s.tau - price * cost <= s.tau_k - price * before) continue;
+        tau += s.tau - s.tau_k;
+        seconds += cost - before;
+        s.tau_k = s.tau;
+        s.k = d;
+      }
+      const double reached = tau / (n * d * draft + seconds);
+      if (reached <= rate * (1 + 1e-9)) continue;
+      rate = reached;
+      better = true;
+      for (Depth& s : depths) s.chosen = s.k;
+    }
+  }
+  for (size_t i = 0; i < open.size(); ++i) {
+    open[i]->rate_ = rate;
+    open[i]->settle(depths[i].chosen, PlainReason::kDoesNotPay);
+  }
+}
+
+void KController::probe() {
+  plain_owed_ = std::max(plain_owed_, 0) + probe_interval();
+  decision_.probe = true;
+  decision_.k = std::min(2, options_.max_k);
+}
+
+int KController::probe_interval() const {
+  const int k = std::min(2, options_.max_k);
+  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1;  // at worst: what it takes, none of it kept
+  return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6))) : options_.probe_interval;
+}
+
+bool KController::stop_after(std::span<const double> confidences, int batch, int drafting) const {
   if (options_.fixed_k >= 0 || confidences.empty()) return false;
   if (options_.confidence_floor > 0) return confidences.back() < options_.confidence_floor;
-  if (probing_ || exploring_ || !measured()) return false;
+  if (decision_.probe || exploring_ || !measured()) return false;
   const int k = static_cast<int>(confidences.size());
   double gain = expected_overlap(k);
   for (const double confidence : confidences) gain *= acceptance_given(confidence);
-  const double cost = draft_cost(batch) + std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
+  const double cost = draft_cost(batch) * batch / std::max(drafting, 1) + std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
   return gain <= rate_ * cost;
 }
 
 void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences,
                           std::span<const double> ratios) {
+  probed_ = -1;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
+  // What was learned before a run of plain steps is old: a probe counts as much as all of it.
+  const auto keep = [this](double weight) { return decision_.probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay; };
+  prior_weight_ = std::max(prior_weight_ * keep(weight_.front()), 1e-6);
   for (size_t i = 0; i < weight_.size(); ++i) {
-    // What was learned before a run of plain steps is old: a probe counts as much as all of it.
-    const double keep = probing_ ? std::min(options_.decay, 1.0 / std::max(weight_[i], 1e-9)) : options_.decay;
-    weight_[i] *= keep;
-    sum_[i] *= keep;
+    const double kept = keep(weight_[i]);
+    weight_[i] *= kept;
+    sum_[i] *= kept;
   }
-  prior_weight_ = std::max(prior_weight_ * options_.decay, 1e-6);
   double seen = 0;
   for (size_t i = 0; i < reached; ++i) {
     weight_[i] += 1;
@@ -267,13 +388,7 @@ void KController::observe(int drafted, int accepted, const std::vector<double>& 
     bin_weight_[bin] = bin_weight_[bin] * options_.decay + 1;
     bin_sum_[bin] = bin_sum_[bin] * options_.decay + ratios[i];
   }
-  // A probe that would pay at what it just saw is followed by another at once, until the estimates agree or it stops paying.
-  probe_paid_ = false;
-  if (probing_ && reached > 0) {
-    double rate = 1;
-    const std::vector<double> constant(options_.max_k, seen / static_cast<double>(reached));
-    probe_paid_ = best_k(batch_, constant, &rate) > 0;
-  }
+  probed_ = decision_.probe && reached > 0 ? seen / static_cast<double>(reached) : -1;
 }
 
 }  // namespace specdec::decode

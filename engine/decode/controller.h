@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -15,11 +16,13 @@ namespace specdec::decode {
 struct ControllerOptions {
   int fixed_k = -1;           // >= 0: always this K
   int max_k = 8;
-  double decay = 0.98;        // per step, of the overlap estimates
-  int probe_interval = 64;    // plain steps between probes while K = 0
+  double decay = 0.92;        // per step, of the overlap estimates
+  int probe_interval = 64;    // plain steps between probes while K = 0; more where that many do not pay for a probe:
+  double probe_share = 0.008; // a probe may take so much more than a plain step, of the time between two
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
-  double prior_weight = 4.0;      // in observations
+  double prior_weight = 8.0;      // in observations
+  int plain_owed = -1;        // plain steps before the first probe, of a draft that others have tried; -1: a whole interval
   std::vector<std::array<int, 3>> schedule = {};  // [batch_lo, batch_hi, k] ascending: K until costs are measured; the last holds on
   std::vector<int> tree = {};     // of SpeculationOptions: a K of it is its first K levels, verified in a pass of all their nodes
   bool free_draft = false;        // drafting costs nothing: c = 0 (suffix_drafter.h)
@@ -29,29 +32,44 @@ struct ControllerOptions {
 ControllerOptions controller_options(const SpeculationOptions& options);
 ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // of chains that cost nothing to draft
 
-// Seconds of one call by batch size, moving averages; shared by every request of an engine. Samples that are not positive are
+// Seconds of one call by batch size, moving averages; shared by every request of a draft. Samples that are not positive are
 // ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow. A figure
 // that was not renewed for 256 passes of its batch size is forgotten when the next sample comes: it may be of a busier hour.
 class CostModel {
  public:
+  CostModel() = default;
+  CostModel(CostModel&&) = default;
+  CostModel& operator=(CostModel&&) = default;
+  CostModel another_draft() const;  // of the same target: what its passes cost is shared with this one, from both sides
+
   void record_draft(int batch, double seconds);            // one draft step
-  void record_target(int batch, int rows, double seconds); // one pass of `rows` tokens a sequence (rows = K + 1), sampling included
-  double draft_cost(int batch) const;                      // c = draft step / plain target step; NaN until both measured
-  double verify_cost(int batch, int k) const;              // v(K, B); interpolated over measured rows; NaN until measured
+  void record_target(int batch, double rows, double seconds);  // one pass of `rows` tokens a sequence (K + 1, their mean), sampling included
+  // Of the nearest batch size that was measured, NaN until one was; interpolated over measured rows.
+  double draft_seconds(int batch) const;
+  double verify_seconds(int batch, int k) const;
+  double draft_cost(int batch) const;                      // c = draft step / plain target step
+  double verify_cost(int batch, int k) const;              // v(K, B)
   bool ready(bool drafting = true) const;                  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
   bool wants(int batch, int rows) const;  // such a pass was measured less than twice, or not in the last 256 of this batch size
+  bool asks(int batch, int rows) const;   // … and this is a step to make it: the same for every sequence of the step
  private:
   struct Cell {
-    double seconds = 0;
+    double seconds = 0, rows = 0;  // of the target's: of about so many
     int64_t count = 0;
-    int64_t measured_at = 0;  // pass of its batch size
-    void add(double sample);
+    int64_t measured_at = 0;       // pass of its batch size
+    void add(double sample, double of_rows = 0);
   };
-  int nearest(int batch, const std::vector<bool>& usable) const;
-  double target_seconds(int batch, int rows) const;
-  std::vector<std::vector<Cell>> target_;  // [batch][rows]
-  std::vector<Cell> draft_;                // [batch]
-  std::vector<int64_t> passes_;            // [batch] of the target
+  struct Batch {
+    std::vector<Cell> cells;       // by rows, rounded
+    int64_t passes = 0;
+    int measured = 0;              // of `cells`
+    double seconds(int rows) const;
+  };
+  using Batches = std::vector<Batch>;
+  const Batch* basis(int batch) const;
+  int draft_basis(int batch) const;
+  std::shared_ptr<Batches> target_ = std::make_shared<Batches>();  // [batch]
+  std::vector<Cell> draft_;                                        // [batch]
 };
 
 // What a new request expects of the draft: the mean overlap of an engine's requests so far, older ones fading. One thread.
@@ -66,22 +84,44 @@ class OverlapMean {
   double sum_, weight_ = kPriorWeight;
 };
 
+// Why the draft model drafts nothing for a sequence in a step.
+enum class PlainReason { kNoDraft, kRequest, kDraftFailed, kDoesNotPay, kSchedule, kMeasuring, kNoRoom, kRules, kFromText };
+inline constexpr int kPlainReasons = 9;
+// "no_draft", "request" (asked for), "draft_failed", "does_not_pay", "schedule" (the gate's, until costs are measured), "measuring" (a plain
+// pass), "no_room" (the answer or the draft's context ends), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted).
+const char* to_string(PlainReason reason);
+
+// What was chosen for one sequence of one step, and how it went.
+struct KDecision {
+  int k = 0;
+  PlainReason plain = PlainReason::kNoDraft;  // where k is 0
+  bool probe = false;          // K = 0 looked better, but it is time to try again
+  bool stopped_early = false;  // stop_after() said so
+};
+
 // Per request: overlap by position with decay, started from a shared prior. One thread.
 class KController {
  public:
   KController(ControllerOptions options, const CostModel* costs);  // of a tree K is at most its depth
-  // K of the coming step: argmax of (1 + Σ_{i≤K} Π_{j≤i} c_j) / (K·c + v(K)); now and then one more, where that pass's cost is old.
-  int choose_k(int batch);
+  // K of the coming step for sequences that one draft drafts for, in a step of `batch` ones; their costs and trees are the same. A pass of the
+  // draft takes as long for few as for all, so that they share a depth D: D and K_i ≤ D maximise Σ_i tau_i(K_i) / Σ_i (D·c + v(K_i)) with
+  // tau_i(K) = 1 + Σ_{k≤K} Π_{j≤k} c_ij. Now and then one more, where that pass's cost is old. Where one probes, those for which it does not
+  // pay either go along. Sets decision() of each.
+  static void choose(std::span<KController* const> sequences, int batch);
+  int choose_k(int batch);                                 // … of one alone
+  const KDecision& decision() const { return decision_; }
+  int plain_owed() const { return plain_owed_; }           // plain steps before the next probe
   // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the draft's
   // probability of kept token i (greedy: max_probability). Going on pays while (Π of acceptance given confidence) × (expected
-  // overlap of the next position) > rate × (c + v(k+1) − v(k)).
-  bool stop_after(std::span<const double> confidences, int batch) const;
+  // overlap of the next position) > rate × (c · batch / drafting + v(k+1) − v(k)); `drafting`: sequences that the next pass would be for.
+  bool stop_after(std::span<const double> confidences, int batch, int drafting) const;
   // The step just verified. overlaps: reached positions; confidences as above; ratios[i] = min(1, p/q) of the token drafted at
   // reached position i. The last two teach what a confidence is worth and may be empty.
   void observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences = {},
                std::span<const double> ratios = {});
   double expected_overlap(int position) const;
-  // Tokens per plain-step time; 1: of plain decoding. What the last choose_k expected; what choose_k would now, without choosing.
+  // Tokens per plain-step time and sequence; 1: of plain decoding. What the last choice expected of the whole step; what choose_k would now,
+  // without choosing.
   double rate() const { return rate_; }
   double expected_rate(int batch) const;
   bool adaptive() const { return options_.fixed_k < 0; }
@@ -96,7 +136,14 @@ class KController {
   double draft_cost(int batch) const;
   double verify_cost(int batch, int k) const;
   int unmeasured_k(int batch) const;
-  int best_k(int batch, const std::vector<double>& overlap, double* rate) const;
+  int probe_interval() const;
+  void probe();
+  static bool probe_again(std::span<KController* const> sequences, int batch);
+  static void share_depth(std::span<KController* const> open, int batch);
+  bool settled(int batch);
+  void settle(int k, PlainReason plain);
+  double rate_of(int batch, const std::vector<double>& overlap, int k) const;
+  double best_rate(int batch, const std::vector<double>& overlap) const;
   std::vector<double> expected_overlaps() const;
 
   ControllerOptions options_;
@@ -105,8 +152,10 @@ class KController {
   double prior_weight_;                            // decays with them
   std::array<double, kBins> bin_weight_{}, bin_sum_{};  // acceptance by confidence
   double rate_ = 1;                                // tokens per plain-step time, predicted at the last choose_k
-  int plain_since_probe_ = 0, plain_asked_ = 0, longer_asked_ = 0, batch_ = 1;
-  bool probing_ = false, probe_paid_ = false, exploring_ = false;
+  KDecision decision_;
+  int plain_owed_ = 0, batch_ = 1;
+  double probed_ = -1;                             // mean overlap that the probe just before saw; -1: the last step was none
+  bool exploring_ = false;
 };
 
 }  // namespace specdec::decode

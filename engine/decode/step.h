@@ -53,6 +53,7 @@ struct Sequence {
   Randomness* randomness = nullptr;
   KController* controller = nullptr;      // null: nothing is drafted by the draft model. Also says whether trees are drafted, and which
   SuffixDraft* suffix = nullptr;          // null: nothing is drafted from the text. A step takes the one that promises more
+  CostModel* draft_costs = nullptr;       // where its draft's passes are timed; null: the stepper's. The controller's own
   CausalModel* draft = nullptr;           // null: the stepper's. Fixed while draft_id >= 0; sequences of several drafts go together
   CausalModel* shadow = nullptr;          // a draft that scores what another drafted (shadow_overlaps); the text knows nothing of it
   uint64_t tenant = 0;                    // whose caches may be adopted (CausalModel::adopt), and who may adopt this one's
@@ -62,6 +63,7 @@ struct Sequence {
   int draft_rest = 0;                     // steps to go without the draft, whose caches were full
   std::optional<HeldDraft> held;          // the step's own
   // result of the last step:
+  KDecision decision;                     // of the draft model's K
   std::vector<int32_t> emitted;           // accepted + 1 tokens, appended to `tokens`
   int drafted = 0, accepted = 0;          // positions: of a tree its depth, and of that what was kept
   int suffix_drafted = 0, suffix_accepted = 0;  // drafted from the text: `drafted` is 0 then, since the draft model's figures stay its own
@@ -119,8 +121,10 @@ class Stepper {
   // step_draft.cpp
   void plan(std::span<Sequence* const> batch);
   void draft_from_text(Slot& slot, int batch);
+  void choose_depths();
   int limit_depth(const Sequence& sequence, int depth) const;
   CausalModel* draft_of(const Sequence& sequence) const { return sequence.draft ? sequence.draft : draft_; }
+  CostModel* draft_costs_of(const Sequence& sequence) const { return sequence.draft_costs ? sequence.draft_costs : costs_; }
   void draft_tokens();
   void draft_with(CausalModel& draft);
   void restore(Slot& slot);

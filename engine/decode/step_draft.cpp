@@ -58,11 +58,42 @@ void Stepper::draft_from_text(Slot& slot, int batch) {
   slot.depth = static_cast<int>(slot.drafted.size());
 }
 
+// Those of one draft choose together.
+void Stepper::choose_depths() {
+  Buffers& b = *buffers_;
+  const std::span<Slot> slots = b.used();
+  const auto drafts = [this](const Slot& slot) {
+    const Sequence& s = *slot.sequence;
+    return s.controller && draft_of(s) && !slot.from_text && !slot.rests && !s.draft_failed && !s.held;
+  };
+  for (size_t i = 0; i < slots.size(); ++i) {
+    Sequence& first = *slots[i].sequence;
+    if (!drafts(slots[i])) {
+      if (first.held) continue;  // what it holds was chosen before
+      const PlainReason rests = slots[i].rests ? PlainReason::kNoRoom : PlainReason::kNoDraft;
+      first.decision = {0, slots[i].from_text ? PlainReason::kFromText : first.draft_failed ? PlainReason::kDraftFailed : rests};
+      continue;
+    }
+    const auto same = [&](const Slot& slot) { return drafts(slot) && draft_of(*slot.sequence) == draft_of(first); };
+    if (std::any_of(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
+    b.controllers.clear();
+    for (Slot& slot : slots.subspan(i))
+      if (same(slot)) b.controllers.push_back(slot.sequence->controller);
+    KController::choose(b.controllers, static_cast<int>(slots.size()));
+    for (Slot& slot : slots.subspan(i)) {
+      if (!same(slot)) continue;
+      Sequence& s = *slot.sequence;
+      s.decision = s.controller->decision();
+      slot.limit = limit_depth(s, s.decision.k);
+      if (s.decision.k > 0 && slot.limit == 0) s.decision = {0, PlainReason::kNoRoom};
+    }
+  }
+}
+
 void Stepper::plan(std::span<Sequence* const> batch) {
   Buffers& b = *buffers_;
   if (b.slots.size() < batch.size()) b.slots.resize(batch.size());
   b.num_slots = batch.size();
-  size_t rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
     Slot& slot = b.slots[i];
     Sequence& s = *batch[i];
@@ -82,15 +113,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.path.clear();
     slot.confidences.clear();
     slot.ratios.clear();
-    const int sequences = static_cast<int>(batch.size());
-    const bool rests = s.draft_rest > 0 && s.draft_rest-- > 0;
-    if (!s.held) draft_from_text(slot, sequences);
-    if (!s.held && !rests && !slot.from_text && draft_of(s) && s.controller && !s.draft_failed) slot.limit = limit_depth(s, s.controller->choose_k(sequences));
-    slot.drafting = slot.limit > 0;
-    slot.q_row = rows;
-    if (s.held) rows += s.held->q.size() / static_cast<size_t>(target_.vocab_size());
-    // One row for the text and one for every node that may get children.
-    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
+    slot.rests = s.draft_rest > 0 && s.draft_rest-- > 0;
+    if (!s.held) draft_from_text(slot, static_cast<int>(batch.size()));
     s.emitted.clear();
     s.emitted_logprobs.clear();
     s.overlaps.clear();
@@ -99,6 +123,16 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     s.rejected.reset();
     s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
     s.failure = nullptr;
+  }
+  choose_depths();
+  size_t rows = 0;
+  for (Slot& slot : b.used()) {
+    const Sequence& s = *slot.sequence;
+    slot.drafting = slot.limit > 0;
+    slot.q_row = rows;
+    if (s.held) rows += s.held->q.size() / static_cast<size_t>(target_.vocab_size());
+    // One row for the text and one for every node that may get children.
+    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
   }
   const size_t need = rows * static_cast<size_t>(target_.vocab_size());
   if (b.q.size() < need) b.q.resize(need);
@@ -209,7 +243,9 @@ bool Stepper::draft_level(Slot& slot, int64_t row) {
   if (slot.drafted.size() == last) return false;
   slot.level = last;
   ++slot.depth;
-  return !slot.sequence->draft_failed && slot.depth < slot.limit && !slot.sequence->controller->stop_after(slot.confidences, static_cast<int>(buffers_->num_slots));
+  Sequence& s = *slot.sequence;
+  if (s.draft_failed || slot.depth >= slot.limit) return false;
+  return !(s.decision.stopped_early = s.controller->stop_after(slot.confidences, static_cast<int>(buffers_->num_slots), static_cast<int>(buffers_->active.size())));
 }
 
 // What the next pass of the draft reads. A chain goes on from its last token; a tree is read whole again, since a level's tokens must not
@@ -262,6 +298,8 @@ void Stepper::draft_tokens() {
     if (slot.drafting) catch_up(slot);
   for (Slot& slot : b.used())
     if (slot.drafting) draft_with(*draft_of(*slot.sequence));
+  for (Slot& slot : b.used())
+    if (slot.limit > 0 && slot.drafted.empty()) slot.sequence->decision = {0, slot.sequence->draft_failed ? PlainReason::kDraftFailed : PlainReason::kRules};
 }
 
 // Everything that the sequences of one draft draft in this step.
@@ -286,7 +324,8 @@ void Stepper::draft_with(CausalModel& draft) {
         slot.drafting = draft_level(slot, row);
         row += rows;
       }
-      if (costs_ && clock_ && short_pass) costs_->record_draft(static_cast<int>(b.num_slots), clock_->seconds() - started);
+      CostModel* const costs = draft_costs_of(*b.slots[b.active.front()].sequence);
+      if (costs && clock_ && short_pass) costs->record_draft(static_cast<int>(b.num_slots), clock_->seconds() - started);
     } else {
       // Only the sequences whose own pass throws lose their draft.
       for (const size_t i : b.active) b.slots[i].drafting = b.slots[i].drafting && draft_pass({&i, 1}) && draft_level(b.slots[i], 0);

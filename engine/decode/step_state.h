@@ -15,6 +15,7 @@ struct Stepper::Slot {
   Sequence* sequence = nullptr;
   int limit = 0;                    // levels of this step at most
   bool drafting = false;
+  bool rests = false;               // Sequence::draft_rest
   bool from_text = false;           // drafted by Sequence::suffix: there is no q
   int64_t before = 0;               // tokens.size() at the start of the step
   size_t q_row = 0;                 // first of its rows in Buffers::q
@@ -79,6 +80,7 @@ struct Stepper::Buffers {
   std::vector<Slot> slots;          // grows only, so that the vectors inside keep their memory
   size_t num_slots = 0;
   std::vector<size_t> active;
+  std::vector<KController*> controllers;
   std::vector<Extension> extensions;
   int64_t draft_reads = 0;          // left of step()'s
   LogitRows draft_rows, target_rows;

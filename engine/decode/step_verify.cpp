@@ -185,8 +185,8 @@ void Stepper::verify_all() {
     }
   }
   if (costs_ && clock_) {
-    const int64_t n = static_cast<int64_t>(b.num_slots);
-    costs_->record_target(static_cast<int>(n), static_cast<int>((rows + n - 1) / n), clock_->seconds() - started);
+    const auto n = static_cast<double>(b.num_slots);
+    costs_->record_target(static_cast<int>(b.num_slots), static_cast<double>(rows) / n, clock_->seconds() - started);
   }
 }
 

@@ -168,7 +168,7 @@ TEST(Enumeration, ProbesAndPlainStepsMix) {
   for (const VerifyRule rule : kRules) {
     Case c;
     c.rule = rule;
-    c.controller = {.max_k = 2, .probe_interval = 1};
+    c.controller = {.max_k = 2, .probe_interval = 1, .probe_share = 10};
     c.costs = &costs;
     c.length = 4;
     const Outcome o = enumerate(c);

@@ -31,14 +31,15 @@ void TimedModel::extend(std::span<const decode::Extension> extensions, decode::L
   ForwardingModel::extend(extensions, out);
 }
 
-DraftSwap::Held::Held(NamedDraft d, double prior, const Clock& clock, double& seconds)
-    : draft(std::move(d)), model(*draft.model, clock, seconds), overlap(prior), coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
+DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds)
+    : draft(std::move(d)), model(*draft.model, clock, seconds), costs(target.another_draft()), overlap(prior), coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
 
-DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const Clock& clock, double& seconds)
-    : target_(target), prior_(prior_overlap), clock_(clock), seconds_(seconds) {
+DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs, const Clock& clock,
+                     double& seconds)
+    : target_(target), prior_(prior_overlap), costs_(costs), clock_(clock), seconds_(seconds) {
   if (!serving.model) return;
   decode::check_vocabulary(target, *serving.model);
-  serving_ = std::make_shared<Held>(std::move(serving), prior_, clock_, seconds_);
+  serving_ = std::make_shared<Held>(std::move(serving), prior_, costs_, clock_, seconds_);
   serving_->on_trial = false;
 }
 
@@ -159,7 +160,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
     try {
       NamedDraft draft = load_(order.draft);
       decode::check_vocabulary(target_, *draft.model);
-      auto held = std::make_shared<Held>(std::move(draft), prior_, clock_, seconds_);
+      auto held = std::make_shared<Held>(std::move(draft), prior_, costs_, clock_, seconds_);
       const std::lock_guard lock(mutex_);
       candidate_ = std::move(held);
       state_ = "canary";

@@ -43,9 +43,11 @@ class DraftSwap final : public DraftControl {
 
   // A draft in use. Alive as long as a sequence holds it.
   struct Held {
-    Held(NamedDraft d, double prior, const Clock& clock, double& seconds);
+    Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds);
     const NamedDraft draft;
     TimedModel model;
+    decode::CostModel costs;                   // engine thread: its own passes; those of the target are everyone's
+    int plain_owed = -1;                       // engine thread: before its next probe, while K is 0 (ControllerOptions)
     decode::OverlapMean overlap, coupled_overlap;  // engine thread: of what controllers observe, of seeded requests apart
     std::atomic<bool> on_trial{true};
   };
@@ -53,8 +55,8 @@ class DraftSwap final : public DraftControl {
     std::shared_ptr<Held> draft, shadow;       // null: none
   };
 
-  // `seconds`: of all drafts' passes; the engine thread's. `serving.model` may be null.
-  DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const Clock& clock, double& seconds);
+  // `costs`: whose target's passes every draft shares; `seconds`: of all drafts' passes; both the engine thread's. `serving.model` may be null.
+  DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs, const Clock& clock, double& seconds);
   ~DraftSwap() override;                       // waits for a load that is under way
 
   // Reads a draft, on a thread of its own. Throws Error; until it is set every load is refused.
@@ -79,6 +81,7 @@ class DraftSwap final : public DraftControl {
 
   const decode::CausalModel& target_;
   const double prior_;
+  const decode::CostModel& costs_;
   const Clock& clock_;
   double& seconds_;
   std::function<NamedDraft(const std::string&)> load_;

@@ -45,7 +45,7 @@ StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* d
 
 StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock)
     : options_(std::move(options)), clock_(clock), target_(target, clock, target_seconds_),
-      drafts_(target, std::move(draft), options_.prior_overlap, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {}
+      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {}
 
 StepperRunner::~StepperRunner() {
   for (auto& [key, running] : running_) stepper_.finish(running->sequence);
@@ -58,13 +58,15 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::OverlapMean* const expected = !pick.draft ? nullptr : coupled ? &pick.draft->coupled_overlap : &pick.draft->overlap;
   if (expected) controller.prior_overlap = expected->value();
   controller.schedule = options_.schedule;
-  auto running = std::make_unique<Running>(spec.seed, controller, &costs_);
+  if (pick.draft) controller.plain_owed = pick.draft->plain_owed;
+  auto running = std::make_unique<Running>(spec.seed, controller, pick.draft ? &pick.draft->costs : &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
   s.sampling = spec.sampling;
   s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
   s.randomness = &running->randomness;
   s.draft = pick.draft ? &pick.draft->model : nullptr;
+  s.draft_costs = pick.draft ? &pick.draft->costs : nullptr;
   s.shadow = pick.shadow ? &pick.shadow->model : nullptr;
   s.controller = pick.draft ? &running->controller : nullptr;
   running->conversation = spec.conversation;
@@ -164,6 +166,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   const DraftSwap::Pick& pick = running.pick;
   if (!pick.draft) return;
   running.expected->add(s.observed);
+  pick.draft->plain_owed = s.controller->plain_owed();
   result.draft = pick.draft->draft.id.substr(0, kDraftLabel);
   if (s.shadow_overlaps.empty()) return;
   result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);

@@ -50,8 +50,8 @@ class StepperRunner final : public StepRunner {
   const Clock& clock_;
   double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
   TimedModel target_;
+  decode::CostModel costs_;              // the target's; each draft has its own beside it
   DraftSwap drafts_;
-  decode::CostModel costs_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
   std::vector<decode::Sequence*> batch_;
