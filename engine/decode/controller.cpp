@@ -26,7 +26,7 @@ int nearest(int batch, size_t end, Usable usable) {
 }  // namespace
 
 const char* to_string(PlainReason reason) {
-  constexpr const char* kNames[kPlainReasons] = {"no_draft", "request", "draft_failed", "does_not_pay", "schedule", "measuring", "no_room", "rules", "from_text"};
+  constexpr const char* kNames[kPlainReasons] = {"no_draft", "request", "draft_failed", "does_not_pay", "schedule", "measuring", "no_room", "rules", "from_text", "short_answer"};
   return kNames[static_cast<int>(reason)];
 }
 
@@ -95,6 +95,15 @@ int CostModel::draft_basis(int batch) const {
 double CostModel::draft_seconds(int batch) const {
   const int b = draft_basis(batch);
   return b < 0 ? kNaN : draft_[b].seconds;
+}
+
+void CostModel::record_read(int64_t tokens, double seconds) {
+  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / static_cast<double>(tokens));
+}
+
+double CostModel::read_cost(int batch) const {
+  const Batch* const of = basis(batch);
+  return of ? read_.seconds / of->seconds(1) : 0;
 }
 
 double CostModel::draft_cost(int batch) const {
@@ -169,6 +178,14 @@ double KController::draft_cost(int batch) const {
   return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost;
 }
 double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0; }
+
+void KController::expect(int64_t to_read, int64_t to_come) {
+  to_read_ = to_read;
+  to_come_ = to_come;
+}
+
+// What it takes the draft to read, in plain steps.
+double KController::reading() const { return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0; }
 
 double KController::pooled() const {
   return (std::accumulate(sum_.begin(), sum_.end(), 0.0) + prior_weight_ * options_.prior_overlap) /
@@ -270,7 +287,7 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
   }
   for (KController* const s : open) {
     const int k = s->decision_.k;
-    if (k == 0 && probes) s->probe();
+    if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
     // A K that looks bad by an old or a single figure would never be measured again.
     // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty() || k >= s->options_.max_k) continue;
@@ -336,8 +353,10 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
     }
   }
   for (size_t i = 0; i < open.size(); ++i) {
-    open[i]->rate_ = rate;
-    open[i]->settle(depths[i].chosen, PlainReason::kDoesNotPay);
+    KController& s = *open[i];
+    s.rate_ = rate;
+    const bool read = depths[i].chosen == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
+    s.settle(read ? depths[i].chosen : 0, read ? PlainReason::kDoesNotPay : PlainReason::kShortAnswer);
   }
 }
 
@@ -349,7 +368,7 @@ void KController::probe() {
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1;  // at worst: what it takes, none of it kept
+  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + reading();  // at worst: what it takes, none of it kept
   return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6))) : options_.probe_interval;
 }
 

@@ -43,10 +43,12 @@ class CostModel {
   CostModel another_draft() const;  // of the same target: what its passes cost is shared with this one, from both sides
 
   void record_draft(int batch, double seconds);            // one draft step
+  void record_read(int64_t tokens, double seconds);        // the draft read so much of a text, to draft behind it
   void record_target(int batch, double rows, double seconds);  // one pass of `rows` tokens a sequence (K + 1, their mean), sampling included
   // Of the nearest batch size that was measured, NaN until one was; interpolated over measured rows.
   double draft_seconds(int batch) const;
   double verify_seconds(int batch, int k) const;
+  double read_cost(int batch) const;                       // of a token that the draft reads / plain target step; 0 until measured
   double draft_cost(int batch) const;                      // c = draft step / plain target step
   double verify_cost(int batch, int k) const;              // v(K, B)
   bool ready(bool drafting = true) const;                  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
@@ -70,6 +72,7 @@ class CostModel {
   int draft_basis(int batch) const;
   std::shared_ptr<Batches> target_ = std::make_shared<Batches>();  // [batch]
   std::vector<Cell> draft_;                                        // [batch]
+  Cell read_;                                                      // of a token
 };
 
 // What a new request expects of the draft: the mean overlap of an engine's requests so far, older ones fading. One thread.
@@ -85,10 +88,11 @@ class OverlapMean {
 };
 
 // Why the draft model drafts nothing for a sequence in a step.
-enum class PlainReason { kNoDraft, kRequest, kDraftFailed, kDoesNotPay, kSchedule, kMeasuring, kNoRoom, kRules, kFromText };
-inline constexpr int kPlainReasons = 9;
+enum class PlainReason { kNoDraft, kRequest, kDraftFailed, kDoesNotPay, kSchedule, kMeasuring, kNoRoom, kRules, kFromText, kShortAnswer };
+inline constexpr int kPlainReasons = 10;
 // "no_draft", "request" (asked for), "draft_failed", "does_not_pay", "schedule" (the gate's, until costs are measured), "measuring" (a plain
-// pass), "no_room" (the answer or the draft's context ends), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted).
+// pass), "no_room" (the answer or the draft's context ends), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted),
+// "short_answer" (the draft would have to read more than the rest of the answer gains).
 const char* to_string(PlainReason reason);
 
 // What was chosen for one sequence of one step, and how it went.
@@ -109,6 +113,9 @@ class KController {
   // pay either go along. Sets decision() of each.
   static void choose(std::span<KController* const> sequences, int batch);
   int choose_k(int batch);                                 // … of one alone
+  // Before it chooses: tokens that the draft has to read before it can draft, and tokens that are likely to come. K > 0 where what these gain
+  // exceeds what reading takes, (tokens to come / batch) · (1 − 1 / rate) > tokens to read · read_cost, both in plain steps.
+  void expect(int64_t to_read, int64_t to_come);
   const KDecision& decision() const { return decision_; }
   int plain_owed() const { return plain_owed_; }           // plain steps before the next probe
   // Asked after a token was drawn and kept, before the next draft pass: may drafting stop here? confidences[i] is the draft's
@@ -142,6 +149,7 @@ class KController {
   static void share_depth(std::span<KController* const> open, int batch);
   bool settled(int batch);
   void settle(int k, PlainReason plain);
+  double reading() const;
   double rate_of(int batch, const std::vector<double>& overlap, int k) const;
   double best_rate(int batch, const std::vector<double>& overlap) const;
   std::vector<double> expected_overlaps() const;
@@ -154,6 +162,7 @@ class KController {
   double rate_ = 1;                                // tokens per plain-step time, predicted at the last choose_k
   KDecision decision_;
   int plain_owed_ = 0, batch_ = 1;
+  int64_t to_read_ = 0, to_come_ = 0;
   double probed_ = -1;                             // mean overlap that the probe just before saw; -1: the last step was none
   bool exploring_ = false;
 };

@@ -58,6 +58,7 @@ struct Sequence {
   CausalModel* shadow = nullptr;          // a draft that scores what another drafted (shadow_overlaps); the text knows nothing of it
   uint64_t tenant = 0;                    // whose caches may be adopted (CausalModel::adopt), and who may adopt this one's
   int64_t remaining = 0;                  // tokens that may still be emitted; K never exceeds remaining - 1
+  int64_t expected = std::numeric_limits<int64_t>::max();  // tokens that are likely to come, if that is known; `remaining` bounds it
   SequenceId target_id = -1, draft_id = -1, shadow_id = -1;
   bool draft_failed = false;              // the draft threw or gave no finite logits: plain from then on
   int draft_rest = 0;                     // steps to go without the draft, whose caches were full

@@ -77,8 +77,13 @@ void Stepper::choose_depths() {
     const auto same = [&](const Slot& slot) { return drafts(slot) && draft_of(*slot.sequence) == draft_of(first); };
     if (std::any_of(slots.begin(), slots.begin() + static_cast<std::ptrdiff_t>(i), same)) continue;
     b.controllers.clear();
-    for (Slot& slot : slots.subspan(i))
-      if (same(slot)) b.controllers.push_back(slot.sequence->controller);
+    for (Slot& slot : slots.subspan(i)) {
+      if (!same(slot)) continue;
+      const Sequence& s = *slot.sequence;
+      const int64_t has = s.draft_id < 0 ? 0 : draft_of(s)->length(s.draft_id);
+      s.controller->expect(static_cast<int64_t>(s.tokens.size()) - has - 1, std::min(s.remaining, s.expected));
+      b.controllers.push_back(s.controller);
+    }
     KController::choose(b.controllers, static_cast<int>(slots.size()));
     for (Slot& slot : slots.subspan(i)) {
       if (!same(slot)) continue;
@@ -173,8 +178,13 @@ bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t
 void Stepper::catch_up(Slot& slot) {
   Sequence& s = *slot.sequence;
   try {
-    if (s.draft_id < 0) open_cache(*draft_of(s), s.draft_id, s, s.tokens.size() - 1);
-    slot.drafting = read_up(*draft_of(s), s.draft_id, s.tokens);
+    CausalModel& draft = *draft_of(s);
+    if (s.draft_id < 0) open_cache(draft, s.draft_id, s, s.tokens.size() - 1);
+    const int64_t before = draft.length(s.draft_id);
+    const double started = clock_ ? clock_->seconds() : 0;
+    slot.drafting = read_up(draft, s.draft_id, s.tokens);
+    CostModel* const costs = draft_costs_of(s);
+    if (const int64_t read = draft.length(s.draft_id) - before; read > 0 && costs && clock_) costs->record_read(read, clock_->seconds() - started);
   } catch (const std::exception& e) {
     slot.drafting = false;
     drop_draft(s, e);

@@ -135,6 +135,32 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
+// A draft that has a long prompt to read pays over a long answer only; with several at once, over one as many times as long.
+TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
+  CostModel costs;
+  for (const int batch : {1, 4})
+    for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {2, 1.05}, {3, 1.1}, {5, 1.2}}) costs.record_target(batch, rows, seconds);
+  for (const int batch : {1, 4}) costs.record_draft(batch, 0.1);
+  costs.record_read(100, 5.0);
+  EXPECT_DOUBLE_EQ(costs.read_cost(1), 0.05);
+  const auto chosen = [&](int64_t to_read, int64_t to_come, int batch, int steps = 1) {
+    KController c({.max_k = 4, .prior_overlap = 0.7}, &costs);
+    for (int i = 0; i < steps; ++i) {
+      c.expect(to_read, to_come);
+      c.choose_k(batch);
+    }
+    return c.decision();
+  };
+  EXPECT_GT(chosen(500, 200, 1).k, 0) << "25 plain steps of reading, some 80 gained";
+  const KDecision brief = chosen(500, 20, 1);
+  EXPECT_EQ(brief.k, 0);
+  EXPECT_STREQ(to_string(brief.plain), "short_answer");
+  EXPECT_GT(chosen(2, 20, 1).k, 0) << "read already";
+  EXPECT_EQ(chosen(500, 200, 4).k, 0) << "the four wait while one reads";
+  EXPECT_GT(chosen(500, 800, 4).k, 0);
+  EXPECT_EQ(chosen(500, 20, 1, 200).k, 0) << "nor is it probed";
+}
+
 TEST(Controller, FixedKIsKept) {
   CostModel costs;
   KController controller({.fixed_k = 4}, &costs);

@@ -1,6 +1,7 @@
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -86,6 +87,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
   s.prompt_logprobs = spec.prompt_logprobs;
   s.remaining = spec.max_tokens;
+  if (mean_answer_ > 0) s.expected = std::max<int64_t>(1, std::llround(mean_answer_));
   const auto same = running_.find(spec.same_prompt);
   stepper_.open(s, same == running_.end() ? nullptr : &same->second->sequence);
   running_.emplace(next_key_, std::move(running));
@@ -177,6 +179,8 @@ void StepperRunner::collect(Running& running, StepResult& result) {
 void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
+  // Answers so far, of which one that goes on has as much before it as a new one: K is to pay over that.
+  if (const auto emitted = static_cast<double>(it->second->sequence.counts.emitted); emitted > 0) mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   stepper_.finish(it->second->sequence);
   running_.erase(it);
 }

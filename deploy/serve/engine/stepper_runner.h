@@ -59,6 +59,7 @@ class StepperRunner final : public StepRunner {
   double prompt_seconds_ = 0, step_seconds_ = 0;
   double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
   decode::OverlapMean suffix_overlap_;    // of drafts from the text
+  double mean_answer_ = 0;               // tokens
   int64_t draft_failures_ = 0;
 };
 
