@@ -22,6 +22,9 @@ void add_serve(Cli& cli) {
   sub->add_option("--model-name", options->model_name, "Name in /v1/models and in requests; default: the target's directory name")->group("Network");
   sub->add_option("--max-batch", options->max_batch, "Answers generated at once")->capture_default_str()->group("Capacity");
   sub->add_option("--queue-limit", options->queue_limit, "Requests that may wait; one more is answered 429")->capture_default_str()->group("Capacity");
+  sub->add_option("--tenant-queue", options->tenant_queue, "Of these, requests of one API key's name; 0 = half where there are several names, else all")
+      ->capture_default_str()
+      ->group("Capacity");
   sub->add_option("--max-context", options->max_context, "Tokens of prompt and answer together; 0 = the target's longest")->capture_default_str()->group("Capacity");
   sub->add_option("--cache", options->cache_mib, "MiB for the KV caches of both models, prompts read before among them; 0 = --max-batch answers of --max-context tokens")->capture_default_str()->group("Capacity");
   sub->add_option("--drain-seconds", options->drain_seconds, "Time that accepted requests have to finish after SIGTERM")->capture_default_str()->group("Capacity");

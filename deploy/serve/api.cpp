@@ -271,14 +271,25 @@ std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
   }
 }
 
+std::optional<ApiError> Api::refusal(RequestQueue::Push answer, const std::string& tenant) const {
+  switch (answer) {
+    case RequestQueue::Push::kAccepted: return std::nullopt;
+    case RequestQueue::Push::kFull: return queue_full(queue_.retry_after(tenant));
+    case RequestQueue::Push::kTenantFull: return tenant_queue_full(queue_.retry_after(tenant));
+    case RequestQueue::Push::kClosed: return draining();
+  }
+  return internal_error();
+}
+
 std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& request) {
   auto result = parse_request(endpoint, request.body, limits_);
   if (const auto* error = std::get_if<ApiError>(&result)) return finished(*error, request.id);
   const ApiRequest& parsed = std::get<ApiRequest>(result);
   if (!parsed.model.empty() && parsed.model != model_.card.name) return finished(unknown_model(), request.id);
-  if (queue_.full()) return finished(queue_full(), request.id);
-
+  const std::string* const key_name = keys_.tenant(request.authorization);
   const auto generation = std::make_shared<GenerationRequest>();
+  if (key_name) generation->tenant = *key_name;
+  if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant)) return finished(*error, request.id);
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
@@ -311,12 +322,8 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   for (const auto& prompt : generation->prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
 
   const auto exchange = std::make_shared<Generation>(std::move(frame), parsed.stream, generation->choices(), request.id, generation->channel, token_bytes_);
-  switch (queue_.push(generation)) {
-    case RequestQueue::Push::kAccepted: return exchange;
-    case RequestQueue::Push::kFull: return finished(queue_full(), request.id);
-    case RequestQueue::Push::kClosed: return finished(draining(), request.id);
-  }
-  return finished(internal_error(), request.id);
+  const auto error = refusal(queue_.push(generation), generation->tenant);
+  return error ? finished(*error, request.id) : exchange;
 }
 
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {

@@ -59,6 +59,7 @@ class Api final : public HttpHandler {
   static const Route* find_route(const std::string& path);
   ModelCard card() const;
   HttpReply get(const Route& route, const HttpRequest& request);
+  std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);

@@ -64,7 +64,12 @@ ApiError unsupported_media_type() {
 }
 ApiError unmet_expectation() { return make(417, kInvalid, "expectation_failed", "Only 'Expect: 100-continue' is known."); }
 ApiError headers_too_large() { return make(431, kInvalid, "headers_too_large", "The request line and headers are larger than this server takes."); }
-ApiError queue_full() { return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.", 1); }
+ApiError queue_full(int retry_after_seconds) {
+  return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.", retry_after_seconds);
+}
+ApiError tenant_queue_full(int retry_after_seconds) {
+  return make(429, "rate_limit_error", "tenant_queue_full", "Too many requests of this API key are waiting: try again later.", retry_after_seconds);
+}
 ApiError internal_error() { return make(500, kServer, "internal_error", "The server failed on this request."); }
 ApiError loading() { return make(503, kServer, "loading", "The model is being loaded: try again later.", 5); }
 ApiError no_room() { return make(503, kServer, "no_room", "The server's caches do not hold this request even alone: ask for fewer tokens."); }

@@ -29,7 +29,8 @@ ApiError body_too_large();            // 413
 ApiError unsupported_media_type();    // 415
 ApiError unmet_expectation();         // 417
 ApiError headers_too_large();         // 431
-ApiError queue_full();                // 429
+ApiError queue_full(int retry_after_seconds = 1);         // 429: of all
+ApiError tenant_queue_full(int retry_after_seconds);      // 429: of this API key
 ApiError internal_error();            // 500
 ApiError loading();                   // 503
 ApiError draining();                  // 503

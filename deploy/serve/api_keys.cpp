@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cctype>
 #include <memory>
+#include <set>
 #include <sstream>
 
 #include "base/error.h"
@@ -16,6 +17,8 @@
 namespace specdec::deploy {
 
 namespace {
+
+constexpr size_t kNameDigits = 12;
 
 bool starts_with_word(std::string_view text, std::string_view word) {
   return text.size() > word.size() && text[word.size()] == ' ' &&
@@ -70,30 +73,34 @@ ApiKeys ApiKeys::load(const std::filesystem::path& file) {
     std::string digest = sha256_hex(key);
     if (std::find(keys.digests_.begin(), keys.digests_.end(), digest) != keys.digests_.end())
       throw Error(ErrorKind::kConfig, where + ": this key is given twice");
+    const std::string_view name = trim(content.substr(key.size()));
+    keys.names_.push_back(name.empty() ? digest.substr(0, kNameDigits) : std::string(name));
     keys.digests_.push_back(std::move(digest));
   }
   if (keys.digests_.empty()) throw Error(ErrorKind::kConfig, file.string() + ": no API key found: expected one a line");
   return keys;
 }
 
-bool ApiKeys::known(std::string_view key) const {
+const std::string* ApiKeys::find(std::string_view key) const {
   const std::string digest = sha256_hex(key);
-  bool found = false;
-  for (const std::string& candidate : digests_) {
+  const std::string* found = nullptr;
+  for (size_t k = 0; k < digests_.size(); ++k) {
     unsigned char difference = 0;
-    for (size_t i = 0; i < digest.size(); ++i) difference |= static_cast<unsigned char>(digest[i] ^ candidate[i]);
-    found |= difference == 0;
+    for (size_t i = 0; i < digest.size(); ++i) difference |= static_cast<unsigned char>(digest[i] ^ digests_[k][i]);
+    found = difference == 0 ? &names_[k] : found;
   }
   return found;
 }
 
-bool ApiKeys::accepts(std::string_view authorization) const {
-  if (starts_with_word(authorization, "bearer")) return known(trim(authorization.substr(7)));
-  if (!starts_with_word(authorization, "basic")) return false;
+const std::string* ApiKeys::tenant(std::string_view authorization) const {
+  if (starts_with_word(authorization, "bearer")) return find(trim(authorization.substr(7)));
+  if (!starts_with_word(authorization, "basic")) return nullptr;
   const std::string pair = decode_base64(trim(authorization.substr(6)));
   const size_t colon = pair.find(':');
-  return colon != std::string::npos && known(std::string_view(pair).substr(colon + 1));
+  return colon == std::string::npos ? nullptr : find(std::string_view(pair).substr(colon + 1));
 }
+
+size_t ApiKeys::tenants() const { return std::set<std::string>(names_.begin(), names_.end()).size(); }
 
 void check_exposure(const std::string& host, const ApiKeys& keys) {
   if (keys.required()) return;

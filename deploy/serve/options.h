@@ -21,6 +21,7 @@ struct ServeOptions {
   std::string model_name;                 // name in /v1/models; default: directory name of the target
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
   int64_t cache_mib = 0;                  // of both models' caches; 0 = max_batch answers of max_context tokens
+  int64_t tenant_queue = 0;               // of queue_limit for one API key; 0: half where there are several, else all
   double drain_seconds = 30;
   bool allow_stale = false;
   DeviceOptions device;

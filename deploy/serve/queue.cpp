@@ -1,6 +1,7 @@
 #include "deploy/serve/queue.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/philox.h"
@@ -59,45 +60,104 @@ uint64_t choice_seed(uint64_t seed, size_t index) {
   return (static_cast<uint64_t>(r[0]) << 32) | r[1];
 }
 
+namespace {
+
+bool cancelled(const std::shared_ptr<const GenerationRequest>& request) { return request->channel->cancelled(); }
+
+}  // namespace
+
 void RequestQueue::drop_cancelled() {
-  std::erase_if(requests_, [](const auto& request) { return request->channel->cancelled(); });
+  for (auto& [name, tenant] : tenants_) size_ -= std::erase_if(tenant.waiting, cancelled);
+}
+
+RequestQueue::Push RequestQueue::judge(size_t waiting, size_t of_tenant) const {
+  return closed_ ? Push::kClosed : waiting >= limit_ ? Push::kFull : of_tenant >= tenant_limit_ ? Push::kTenantFull : Push::kAccepted;
+}
+
+void RequestQueue::lift(Tenant& tenant) const {
+  const Tenant* least = nullptr;
+  for (const auto& [name, other] : tenants_)
+    if (!other.waiting.empty() && (!least || other.served < least->served)) least = &other;
+  if (!least) least = last_;
+  if (least) tenant.served = std::max(tenant.served, least->served);
 }
 
 RequestQueue::Push RequestQueue::push(std::shared_ptr<const GenerationRequest> request) {
   {
     const std::lock_guard lock(mutex_);
-    if (closed_) return Push::kClosed;
-    if (requests_.size() >= limit_) drop_cancelled();
-    if (requests_.size() >= limit_) return Push::kFull;
-    requests_.push_back(std::move(request));
+    Tenant& tenant = tenants_[request->tenant];
+    if (judge(size_, tenant.waiting.size()) != Push::kAccepted) drop_cancelled();
+    if (const Push answer = judge(size_, tenant.waiting.size()); answer != Push::kAccepted) return answer;
+    if (tenant.waiting.empty()) lift(tenant);
+    tenant.waiting.push_back(std::move(request));
+    ++size_;
   }
   ready_.notify_one();
   return Push::kAccepted;
 }
 
-bool RequestQueue::full() const {
+RequestQueue::Push RequestQueue::would_push(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
-  return requests_.size() >= limit_ &&
-         std::none_of(requests_.begin(), requests_.end(), [](const auto& request) { return request->channel->cancelled(); });
+  size_t waiting = 0, of_tenant = 0;
+  for (const auto& [name, other] : tenants_) {
+    const size_t alive = other.waiting.size() - static_cast<size_t>(std::count_if(other.waiting.begin(), other.waiting.end(), cancelled));
+    waiting += alive;
+    if (name == tenant) of_tenant = alive;
+  }
+  return judge(waiting, of_tenant);
 }
 
 size_t RequestQueue::size() const {
   const std::lock_guard lock(mutex_);
-  return requests_.size();
+  return size_;
+}
+
+int RequestQueue::retry_after(const std::string& tenant) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = tenants_.find(tenant);
+  size_t ahead = size_;
+  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns
+    const auto waiting = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
+    ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));
+  }
+  const double seconds = std::ceil(std::max(0.0, interval_) * static_cast<double>(ahead));
+  return static_cast<int>(std::clamp(seconds, 1.0, static_cast<double>(kMaxRetrySeconds)));
 }
 
 std::shared_ptr<const GenerationRequest> RequestQueue::try_pop() {
   const std::lock_guard lock(mutex_);
   drop_cancelled();
-  if (requests_.empty()) return nullptr;
-  auto request = std::move(requests_.front());
-  requests_.pop_front();
+  Tenant* next = nullptr;
+  for (auto& [name, tenant] : tenants_)
+    if (!tenant.waiting.empty() && (!next || tenant.served < next->served)) next = &tenant;
+  if (!next) return nullptr;
+  auto request = std::move(next->waiting.front());
+  next->waiting.pop_front();
+  --size_;
+  for (const auto& prompt : request->prompts) next->served += kPromptWeight * static_cast<int64_t>(prompt.size());
+  last_ = next;
   return request;
+}
+
+void RequestQueue::generated(const std::string& tenant, int64_t tokens) {
+  const std::lock_guard lock(mutex_);
+  tenants_[tenant].served += kAnswerWeight * tokens;
+}
+
+// Only what lies between two of them while others wait says how long one takes.
+void RequestQueue::finished(double now) {
+  constexpr double kNewest = 0.2;
+  const std::lock_guard lock(mutex_);
+  if (finished_at_ >= 0 && size_ > 0) {
+    const double since = now - finished_at_;
+    interval_ = interval_ < 0 ? since : interval_ + kNewest * (since - interval_);
+  }
+  finished_at_ = size_ > 0 ? now : -1;
 }
 
 void RequestQueue::wait() {
   std::unique_lock lock(mutex_);
-  ready_.wait(lock, [this] { return closed_ || !requests_.empty(); });
+  ready_.wait(lock, [this] { return closed_ || size_ > 0; });
 }
 
 void RequestQueue::close() {

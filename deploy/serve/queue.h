@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -84,6 +85,7 @@ struct GenerationRequest {
   bool seeded = false;                      // the client named the seed
   std::vector<std::string> stop;
   bool ignore_eos = false;
+  std::string tenant;                       // whose turn it is, in the queue: the name of the API key
   std::string domain, conversation;
   int64_t time = 0;                         // unix seconds
   double queued_at = 0;                     // Clock::seconds()
@@ -98,28 +100,53 @@ struct GenerationRequest {
 // Seed of answer `index` (from 0) to one prompt: the request's own for 0, derived for the rest.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
+// Waiting requests, by tenant. The next one is of the tenant that has been served least, first come first served within it: the virtual
+// token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. A prompt token counts 1 when the request
+// leaves the queue, a generated one 2 when it is there; a tenant that has had nothing waiting is lifted to the least of those that have
+// (to the one served last, where none has), so that nobody saves up turns.
 class RequestQueue {
  public:
-  explicit RequestQueue(size_t limit) : limit_(limit) {}
+  static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
+  static constexpr int kMaxRetrySeconds = 60;
 
-  enum class Push { kAccepted, kFull, kClosed };
+  // Requests that may wait, all together and of one tenant.
+  explicit RequestQueue(size_t limit) : RequestQueue(limit, limit) {}
+  RequestQueue(size_t limit, size_t tenant_limit) : limit_(limit), tenant_limit_(tenant_limit) {}
+
+  enum class Push { kAccepted, kFull, kTenantFull, kClosed };
   Push push(std::shared_ptr<const GenerationRequest> request);
-  bool full() const;
+  Push would_push(const std::string& tenant) const;  // what push() would say now
   size_t size() const;
+  // Seconds from 1 to kMaxRetrySeconds in which what waits now (of this tenant, if it is that which is full) will have started, by
+  // the rate at which requests were finished lately.
+  int retry_after(const std::string& tenant) const;
 
-  // Engine side: the oldest request, or null at once. Cancelled ones are skipped.
+  // Engine side: the next request, or null at once. Cancelled ones are skipped.
   std::shared_ptr<const GenerationRequest> try_pop();
+  void generated(const std::string& tenant, int64_t tokens);
+  void finished(double now);   // a request; Clock::seconds()
   // Waits until there is a request or the queue is closed.
   void wait();
   void close();        // no request is taken any more; those inside stay
   bool closed() const;
 
  private:
-  void drop_cancelled();  // under the lock
-  const size_t limit_;
+  struct Tenant {
+    std::deque<std::shared_ptr<const GenerationRequest>> waiting;
+    int64_t served = 0;  // weighted tokens
+  };
+  // All under the lock.
+  void drop_cancelled();
+  Push judge(size_t waiting, size_t of_tenant) const;
+  void lift(Tenant& tenant) const;
+
+  const size_t limit_, tenant_limit_;
   mutable std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<std::shared_ptr<const GenerationRequest>> requests_;
+  std::map<std::string, Tenant> tenants_;   // as many as there are keys; none is removed
+  const Tenant* last_ = nullptr;            // that a request was taken of
+  size_t size_ = 0;
+  double finished_at_ = -1, interval_ = -1; // of the last one, if others waited then; mean seconds between two
   bool closed_ = false;
 };
 

@@ -311,6 +311,7 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     RejectRecord::Reject& reject = so_far.rejects.emplace_back(RejectRecord::Reject{position, at.token.id, result.emitted.back(), at.token.logprob, {}});
     for (const decode::TokenLogprob& t : at.top) reject.top.emplace_back(t.id, t.logprob);
   }
+  queue_.generated(request.tenant, static_cast<int64_t>(result.emitted.size()));
   ChoiceEvent event;
   event.choice = sequence.choice;
   std::optional<FinishReason> reason;
@@ -341,7 +342,10 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects, [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
-  metrics_.finished(result, clock_.seconds() - sequence.request->queued_at);
+  const double now = clock_.seconds();
+  metrics_.finished(result, now - sequence.request->queued_at);
+  const bool others = joining_ == sequence.request || std::any_of(active_.begin(), active_.end(), [&](const auto& a) { return !a->ended && a->request == sequence.request; });
+  if (!others) queue_.finished(now);
   ChoiceEvent event;
   event.choice = sequence.choice;
   event.result = result;

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -29,11 +30,18 @@ void check(const ServeOptions& o) {
   range("--port", o.port, 0, 65535);
   range("--max-batch", static_cast<double>(o.max_batch), 1, 1024);
   range("--queue-limit", static_cast<double>(o.queue_limit), 1, 1 << 20);
+  range("--tenant-queue", static_cast<double>(o.tenant_queue), 0, 1 << 20);
   range("--max-context", static_cast<double>(o.max_context), 0, 1 << 24);
   range("--drain-seconds", o.drain_seconds, 0, 86400);
   range("--record-rejects", o.record_rejects, 0, 1);
   range("--cache", static_cast<double>(o.cache_mib), 0, 1 << 30);
   range("--record-quota", static_cast<double>(o.record_quota_mib), 0, 1 << 30);
+}
+
+// Half by default: one tenant's burst leaves as much for all others. Where there is one tenant, it has the whole queue.
+size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
+  if (o.tenant_queue > 0) return static_cast<size_t>(o.tenant_queue);
+  return static_cast<size_t>(keys.tenants() > 1 ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
 }
 
 // One descriptor a connection, and some for files.
@@ -50,7 +58,7 @@ void raise_descriptor_limit(size_t connections) {
 
 struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
-      : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit)),
+      : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)),
         api(std::move(keys), limits, queue, metrics, clock,
             {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); }}),
         admin([this] { drain_asked.store(true); }), http(limits) {}

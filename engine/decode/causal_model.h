@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -48,6 +49,7 @@ class CausalModel {
   virtual ~CausalModel() = default;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
+  virtual int64_t room() const { return std::numeric_limits<int64_t>::max(); }  // tokens that all its caches hold together
   virtual SequenceId open() = 0;
   // A new sequence whose cache holds the first `length` tokens of another, at most as many as that has.
   virtual SequenceId fork(SequenceId sequence, int64_t length) = 0;
@@ -70,6 +72,7 @@ class ForwardingModel : public CausalModel {
   explicit ForwardingModel(CausalModel& model) : model_(model) {}  // which must live longer
   int64_t vocab_size() const override { return model_.vocab_size(); }
   int64_t max_length() const override { return model_.max_length(); }
+  int64_t room() const override { return model_.room(); }
   SequenceId open() override { return model_.open(); }
   SequenceId fork(SequenceId sequence, int64_t length) override { return model_.fork(sequence, length); }
   void close(SequenceId sequence) override { model_.close(sequence); }

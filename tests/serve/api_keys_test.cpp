@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/sha256.h"
 #include "tests/serve/fixture.h"
 
 namespace specdec::deploy {
@@ -22,6 +23,20 @@ TEST(ApiKeys, AcceptsBearerAndBasicOfEveryKeyAndNothingElse) {
                           "Token first-key-123", "Basic first-key-123", "Basic !!!!", "Basic Zmlyc3Qta2V5LTEyMw==", "Bearerfirst-key-123"})
     EXPECT_FALSE(keys.accepts(bad)) << bad;
   EXPECT_FALSE(ApiKeys().required());
+  EXPECT_EQ(ApiKeys().tenant("Bearer first-key-123"), nullptr);
+}
+
+TEST(ApiKeys, ATenantIsTheNameOfAKeyAndKeysMayShareIt) {
+  const Scratch dir;
+  put(dir / "keys", "first-key-123  alice cooper \nsecond-key-456\tbob\nthird-key-789\nfourth-key-000 bob\n");
+  const ApiKeys keys = ApiKeys::load(dir / "keys");
+  EXPECT_EQ(*keys.tenant("Bearer first-key-123"), "alice cooper");
+  EXPECT_EQ(*keys.tenant("Bearer second-key-456"), "bob");
+  EXPECT_EQ(*keys.tenant("Basic OnNlY29uZC1rZXktNDU2"), "bob");
+  EXPECT_EQ(*keys.tenant("Bearer fourth-key-000"), "bob");
+  EXPECT_EQ(*keys.tenant("Bearer third-key-789"), sha256_hex("third-key-789").substr(0, 12)) << "without a name";
+  EXPECT_EQ(keys.tenant("Bearer third-key-788"), nullptr);
+  EXPECT_EQ(keys.tenants(), 3u);
 }
 
 TEST(ApiKeys, ABadFileIsRefused) {

@@ -52,6 +52,7 @@ class FakeRunner final : public StepRunner {
     r.stride = spec.seed;
     const std::lock_guard lock(mutex_);
     running_.emplace(next_, std::move(r));
+    ++started_;
     return next_++;
   }
 
@@ -112,6 +113,7 @@ class FakeRunner final : public StepRunner {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
+  size_t started() const { return locked(started_); }
   size_t suspended() const { return locked(suspended_); }
   int64_t most_read() const { return locked(most_read_); }  // tokens of prompts between two steps
   size_t finished() const { return locked(finished_); }
@@ -175,7 +177,7 @@ class FakeRunner final : public StepRunner {
   bool gate_open_ = true, throw_in_step_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
-  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0;
+  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0, started_ = 0;
   int64_t read_ = 0, most_read_ = 0, held_ = 0, room_ = int64_t{1} << 60;
 };
 

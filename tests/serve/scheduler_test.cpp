@@ -331,21 +331,6 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   EXPECT_EQ(b.runner.open(), 0u);
 }
 
-TEST(RequestQueue, RefusesWhenFullAndForgetsTheCancelled) {
-  RequestQueue queue(2);
-  auto a = request("a"), c = request("c");
-  EXPECT_EQ(queue.push(a), RequestQueue::Push::kAccepted);
-  EXPECT_EQ(queue.push(request("b")), RequestQueue::Push::kAccepted);
-  EXPECT_TRUE(queue.full());
-  EXPECT_EQ(queue.push(c), RequestQueue::Push::kFull);
-  a->channel->cancel();
-  EXPECT_FALSE(queue.full());
-  EXPECT_EQ(queue.push(c), RequestQueue::Push::kAccepted);
-  EXPECT_EQ(queue.try_pop()->id, "req-b");
-  EXPECT_EQ(queue.try_pop(), c);
-  EXPECT_EQ(queue.try_pop(), nullptr);
-}
-
 // Random mixes of requests, cancels and batch sizes, many threads pushing: every answer is the one the request gets alone.
 TEST(Scheduler, ConcurrentIsAlone) {
   PhiloxStream random(11, 0);

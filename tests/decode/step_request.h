@@ -1,0 +1,56 @@
+// A sequence over toy models, and what its caches must hold.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/decode/step.h"
+#include "tests/lossless/toy.h"
+
+namespace specdec::decode {
+
+inline constexpr int64_t kVocab = 12;
+
+// A sequence with everything it points to.
+struct Request {
+  explicit Request(toy::Tokens prompt, int k, int64_t remaining, SamplingOptions sampling = {.temperature = 0}, uint64_t seed = 1)
+      : randomness(seed), controller({.fixed_k = k}, nullptr) {
+    s.tokens = std::move(prompt);
+    s.sampling = sampling;
+    s.randomness = &randomness;
+    s.controller = k > 0 ? &controller : nullptr;
+    s.remaining = remaining;
+  }
+  SeededRandomness randomness;
+  KController controller;
+  Sequence s;
+};
+
+inline toy::Tokens run(Stepper& stepper, Request& r) {
+  stepper.start(r.s);
+  Sequence* const batch[] = {&r.s};
+  while (r.s.remaining > 0) stepper.step(batch);
+  stepper.finish(r.s);
+  return r.s.tokens;
+}
+
+inline void expect_caches(const toy::Model& target, const toy::Model& draft, const Sequence& s) {
+  const toy::Tokens all_but_last(s.tokens.begin(), s.tokens.end() - 1);
+  EXPECT_EQ(target.cache(s.target_id), all_but_last);
+  if (s.draft_id < 0) return;
+  const toy::Tokens& cache = draft.cache(s.draft_id);
+  ASSERT_LE(cache.size(), all_but_last.size());
+  EXPECT_TRUE(std::equal(cache.begin(), cache.end(), s.tokens.begin())) << "the draft's cache is no prefix of the text";
+}
+
+// The draft agrees with the target on most contexts: some steps accept all, some none.
+inline toy::Model::Logits mostly_right(toy::Model::Logits target) {
+  return [target](std::span<const int32_t> context, std::span<float> logits) {
+    target(context, logits);
+    if (context.back() % 3 == 0) std::swap(logits[0], *std::max_element(logits.begin(), logits.end()));
+  };
+}
+
+}  // namespace specdec::decode

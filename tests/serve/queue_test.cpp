@@ -1,0 +1,152 @@
+#include "deploy/serve/queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/philox.h"
+
+namespace specdec::deploy {
+namespace {
+
+std::shared_ptr<GenerationRequest> waiting(const std::string& tenant, size_t prompt_tokens = 1) {
+  auto r = std::make_shared<GenerationRequest>();
+  r->tenant = tenant;
+  r->prompts.emplace_back(prompt_tokens, 1);
+  r->channel = std::make_shared<Channel>(1 << 20);
+  return r;
+}
+
+std::string next(RequestQueue& queue) {
+  const auto request = queue.try_pop();
+  return request ? request->tenant : "";
+}
+
+TEST(RequestQueue, RefusesWhenFullAndForgetsTheCancelled) {
+  RequestQueue queue(2);
+  const auto a = waiting("x"), b = waiting("x"), c = waiting("x");
+  EXPECT_EQ(queue.push(a), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.push(b), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kFull);
+  EXPECT_EQ(queue.push(c), RequestQueue::Push::kFull);
+  a->channel->cancel();
+  EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.push(c), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.size(), 2u);
+  EXPECT_EQ(queue.try_pop(), b);
+  EXPECT_EQ(queue.try_pop(), c);
+  EXPECT_EQ(queue.try_pop(), nullptr);
+  queue.close();
+  EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kClosed);
+  EXPECT_EQ(queue.push(a), RequestQueue::Push::kClosed);
+}
+
+TEST(RequestQueue, OneTenantLeavesRoomForTheOthers) {
+  RequestQueue queue(6, 3);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(queue.push(waiting("greedy")), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.would_push("greedy"), RequestQueue::Push::kTenantFull);
+  EXPECT_EQ(queue.push(waiting("greedy")), RequestQueue::Push::kTenantFull);
+  for (const char* other : {"a", "b", "c"}) EXPECT_EQ(queue.push(waiting(other)), RequestQueue::Push::kAccepted);
+  EXPECT_EQ(queue.push(waiting("d")), RequestQueue::Push::kFull);
+  EXPECT_EQ(queue.push(waiting("greedy")), RequestQueue::Push::kFull) << "what is full for all is said first";
+}
+
+TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
+  RequestQueue queue(64);
+  std::vector<std::shared_ptr<GenerationRequest>> flood;
+  for (int i = 0; i < 6; ++i) queue.push(flood.emplace_back(waiting("a", 10)));
+  for (int i = 0; i < 3; ++i) queue.push(waiting("b", 10));
+  EXPECT_EQ(queue.try_pop(), flood[0]);
+  EXPECT_EQ(next(queue), "b") << "it came later and was served less";
+  EXPECT_EQ(queue.try_pop(), flood[1]);
+  queue.generated("a", 1);
+  EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
+  queue.generated("b", 4);  // 28 against 22: a generated token counts twice
+  EXPECT_EQ(queue.try_pop(), flood[2]);
+  EXPECT_EQ(next(queue), "b") << "28 against 32";
+  EXPECT_EQ(queue.try_pop(), flood[3]);
+}
+
+TEST(RequestQueue, NobodySavesUpTurns) {
+  for (const bool others_wait : {true, false}) {
+    RequestQueue queue(64);
+    queue.push(waiting("a", 10));
+    EXPECT_EQ(next(queue), "a");
+    queue.generated("a", 500);
+    if (others_wait) queue.push(waiting("a", 10));
+    std::map<std::string, int> served;
+    for (int i = 0; i < 10; ++i) queue.push(waiting("late", 10));
+    for (int i = 0; i < 10; ++i) queue.push(waiting("a", 10));
+    for (int i = 0; i < 8; ++i) ++served[next(queue)];
+    EXPECT_EQ(served["late"], 4) << "it is owed nothing for the time in which it asked for nothing";
+  }
+}
+
+// Two tenants that always have something waiting are never further apart than the paper's bound,
+// 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch generates).
+TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
+  constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
+  constexpr int64_t kBound = 2 * std::max(RequestQueue::kPromptWeight * kLongestPrompt, RequestQueue::kAnswerWeight * kBatch * kLongestAnswer);
+  struct Job {
+    std::string tenant;
+    int64_t left;
+  };
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    PhiloxStream random(seed, 5);
+    RequestQueue queue(64);
+    std::map<std::string, int64_t> served, requests;
+    std::vector<Job> running;
+    const auto refill = [&] {
+      for (const char* tenant : {"short", "long"})
+        while (queue.size() < 40 && queue.would_push(tenant) == RequestQueue::Push::kAccepted && requests[tenant] < 20) {
+          queue.push(waiting(tenant, tenant[0] == 's' ? 1 + random.below(10) : 1 + random.below(kLongestPrompt)));
+          ++requests[tenant];
+        }
+    };
+    for (int step = 0; step < 4000; ++step) {
+      refill();
+      while (running.size() < kBatch) {
+        const auto request = queue.try_pop();
+        ASSERT_TRUE(request);
+        --requests[request->tenant];
+        served[request->tenant] += RequestQueue::kPromptWeight * static_cast<int64_t>(request->prompts[0].size());
+        running.push_back({request->tenant, 1 + static_cast<int64_t>(random.below(request->tenant[0] == 's' ? 5 : kLongestAnswer))});
+        refill();
+      }
+      for (Job& job : running) {
+        queue.generated(job.tenant, 1);
+        served[job.tenant] += RequestQueue::kAnswerWeight;
+        --job.left;
+      }
+      std::erase_if(running, [](const Job& job) { return job.left == 0; });
+      ASSERT_LE(std::abs(served["short"] - served["long"]), kBound) << "step " << step;
+    }
+    EXPECT_GT(served["short"], 5000);
+  }
+}
+
+TEST(RequestQueue, RetryAfterIsWhatWaitsByTheRateOfThoseThatFinished) {
+  RequestQueue queue(10, 4);
+  EXPECT_EQ(queue.retry_after("a"), 1) << "nothing is known";
+  for (int i = 0; i < 4; ++i) queue.push(waiting("a"));
+  for (const double now : {100, 102, 104}) queue.finished(now);
+  EXPECT_EQ(queue.retry_after("a"), 8) << "four, one every two seconds";
+  for (int i = 0; i < 2; ++i) queue.push(waiting("b"));
+  EXPECT_EQ(queue.retry_after("a"), 12) << "tenants take turns: no more than all that wait";
+  EXPECT_EQ(queue.retry_after("b"), 8);
+  for (const char* other : {"c", "d", "e", "f"}) queue.push(waiting(other));
+  EXPECT_EQ(queue.retry_after("new"), 20) << "the queue of all is full";
+  for (double now = 104; now < 400; now += 9) queue.finished(now);
+  EXPECT_EQ(queue.retry_after("a"), RequestQueue::kMaxRetrySeconds);
+  while (queue.try_pop()) {
+  }
+  queue.finished(500);
+  queue.push(waiting("a"));
+  queue.finished(90000);  // a day without work says nothing
+  for (int i = 0; i < 60; ++i) queue.finished(90000 + 0.01 * i);
+  EXPECT_EQ(queue.retry_after("a"), 1);
+}
+
+}  // namespace
+}  // namespace specdec::deploy
