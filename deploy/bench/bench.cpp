@@ -279,7 +279,7 @@ class Run {
     const model::Decoder* draft = configuration.contender ? configuration.contender->decoder.get() : nullptr;
     const model::MemoryPlan plan =
         model::plan_memory(pair_.target->config, pair_.dtype, draft ? &draft->config : nullptr,
-                           draft ? draft->weights.lm_head.scalar_type() : pair_.dtype, batch,
+                           draft ? model::dtype_of(*draft) : pair_.dtype, batch,
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
     result_.rows.push_back(row);

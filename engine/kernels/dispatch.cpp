@@ -68,6 +68,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tenso
     const at::Tensor result = linear(x.to(at::kFloat), wide, wide_bias).to(x.scalar_type());
     return out.defined() ? out.copy_(result) : result;
   }
+  if (weight.scalar_type() == at::kByte) return linear(x, unpack(weight, x.size(-1), x.scalar_type()), bias, out);
   const bool few = x.numel() <= cpu::kMaxRows * x.size(-1);
   if (!few || choose({&x, &weight, &bias}) != Variant::kCpu) return ref::linear(x, weight, bias, out);
   auto shape = x.sizes().vec();

@@ -22,7 +22,7 @@ struct NormOptions {
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out = {});
 
 // x Wᵀ + bias. x [..., K], weight [N, K], bias [N] or undefined. Up to 16 rows on a CPU: each row as if it were alone, bit for bit.
-// `weight` may be int8 (quantise_int8): it is dequantised as a whole first, so steps of decoding do not come here.
+// `weight` may be packed (pack, quantise_int8): it is unpacked as a whole first, so steps of decoding do not come here.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}, const at::Tensor& out = {});
 
 // Turns the pairs (d, d + R/2) of the first R values of each head by the position's angles. x [..., S, H, D]; cos, sin [..., S, R/2]
@@ -49,6 +49,9 @@ at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out =
 // back as fp32. Symmetric, within half a scale of each weight: 1/254 of the largest of its group.
 at::Tensor quantise_int8(const at::Tensor& matrix);
 at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k);
+// Matrices as the stream that a product reads, on a CPU: fp32 or bf16 [N, K] -> [N, pack_row_bytes(K)] kByte, exactly, and back.
+at::Tensor pack(const at::Tensor& matrix);
+at::Tensor unpack(const at::Tensor& packed, int64_t k, at::ScalarType dtype);
 
 bool reference_forced();
 void force_reference(bool on);  // overrides the environment; for parity tests and benches, not while a pass runs

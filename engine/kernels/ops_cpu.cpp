@@ -133,12 +133,12 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
 
 namespace {
 
-// f(begin, end) over blocks of the outputs of an int8 matrix, on several threads.
+// f(begin, end) over blocks of the outputs of a packed matrix, on several threads.
 template <class F>
 void over_outputs(int64_t n, int64_t k, const F& f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), 1 + n * k / 32768);
   run_team(static_cast<int>(threads), [&](const Member& member) {
-    const auto [begin, end] = member.part(n, kInt8Outputs);
+    const auto [begin, end] = member.part(n, kPackOutputs);
     f(begin, end);
   });
 }
@@ -164,7 +164,7 @@ namespace specdec::kernels {
 at::Tensor quantise_int8(const at::Tensor& matrix) {
   const at::Tensor from = matrix.to(at::kFloat).contiguous();
   const int64_t n = from.size(0), k = from.size(1);
-  const at::Tensor out = at::empty({n, cpu::int8_row_bytes(k)}, at::kChar);
+  const at::Tensor out = at::empty({n, cpu::pack_row_bytes<cpu::Int8>(nullptr, k)}, at::kChar);
   cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
     cpu::quantise(from.const_data_ptr<float>(), k, n, begin, end, static_cast<cpu::Int8*>(out.data_ptr()));
   });
@@ -176,6 +176,26 @@ at::Tensor dequantise_int8(const at::Tensor& quantised, int64_t k) {
   const at::Tensor out = at::empty({n, k}, at::kFloat);
   cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
     cpu::dequantise(static_cast<const cpu::Int8*>(quantised.const_data_ptr()), k, n, begin, end, out.data_ptr<float>());
+  });
+  return out;
+}
+
+at::Tensor pack(const at::Tensor& matrix) {
+  const at::Tensor from = matrix.contiguous();
+  const int64_t n = from.size(0), k = from.size(1);
+  at::Tensor out;
+  cpu::by_dtype(from, [&]<class T>() {
+    out = at::empty({n, cpu::pack_row_bytes<cpu::Packed<T>>(nullptr, k)}, at::kByte);
+    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) { cpu::pack(cpu::data<T>(from), k, n, begin, end, static_cast<cpu::Packed<T>*>(out.data_ptr())); });
+  });
+  return out;
+}
+
+at::Tensor unpack(const at::Tensor& packed, int64_t k, at::ScalarType dtype) {
+  const int64_t n = packed.size(0);
+  const at::Tensor out = at::empty({n, k}, dtype);
+  cpu::by_dtype(out, [&]<class T>() {
+    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) { cpu::unpack(cpu::data<cpu::Packed<T>>(packed), k, n, begin, end, static_cast<T*>(out.data_ptr())); });
   });
   return out;
 }

@@ -104,6 +104,7 @@ at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
   at::Tensor rows = decoder.weights.lm_head;
   if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) {
     if (rows.scalar_type() == at::kChar) rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(x.scalar_type());
+    if (rows.scalar_type() == at::kByte) rows = ops::unpack(rows, decoder.config.hidden_size, x.scalar_type());
     rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
   }
   const at::Tensor logits = ops::linear(ops::rms_norm(x, decoder.weights.norm, norm_options(decoder.config)), rows);

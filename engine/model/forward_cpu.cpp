@@ -174,18 +174,25 @@ class Pass {
   // Speeds of one core, roughly: 20 GB/s of weights, 40 products a nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
-    const double nanoseconds = layer / 5 * std::max(static_cast<double>(c10::elementSize(decoder_.weights.lm_head.scalar_type())) / 20, static_cast<double>(count_) / 40);
+    const double nanoseconds = layer / 5 * std::max(static_cast<double>(c10::elementSize(dtype_of(decoder_))) / 20, static_cast<double>(count_) / 40);
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
   void product(const float* x, int64_t k, int64_t rows, const at::Tensor& w, const at::Tensor& bias, std::pair<int64_t, int64_t> columns, float* out,
                int64_t width, bool add) const {
-    if (w.scalar_type() == at::kChar) {
-      const auto* values = static_cast<const cpu::Int8*>(w.const_data_ptr());
-      kernels_.linear_int8({x, k, rows, values, k, columns.first, columns.second, data(bias), out, width, add, w.size(0)});
-    } else {
-      kernels_.linear({x, k, rows, data(w), k, columns.first, columns.second, data(bias), out, width, add});
+    const auto call = [&]<class S>(const S* values) {
+      return cpu::LinearCall<S, T>{x, k, rows, values, k, columns.first, columns.second, data(bias), out, width, add, w.size(0)};
+    };
+    switch (w.scalar_type()) {
+      case at::kChar: return kernels_.linear_int8(call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
+      case at::kByte: return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
+      default: return kernels_.linear(call(data(w)));
     }
+  }
+
+  // A member's columns of n: blocks of packed matrices stay whole where that shares out evenly enough.
+  static std::pair<int64_t, int64_t> columns_of(const Member& member, int64_t n) {
+    return member.part(n, n >= 16 * cpu::kPackOutputs * member.size ? cpu::kPackOutputs : 8);
   }
 
   void normalise(const float* row, const at::Tensor& weight, int64_t n, float* out) const {
@@ -208,7 +215,7 @@ class Pass {
   void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
-    product(rows, k, count_, w, bias, member.part(e, 8), direct ? x_ : branch_, e, direct);
+    product(rows, k, count_, w, bias, columns_of(member, e), direct ? x_ : branch_, e, direct);
     member.barrier();
     if (direct) return;
     const auto [begin, end] = member.part(count_);
@@ -294,7 +301,7 @@ class Pass {
 
   void feed_forward(const Member& member, const LayerWeights& w, const float* x) const {
     const int64_t e = config_.hidden_size, i = config_.intermediate_size;
-    const auto part = member.part(i, 8);
+    const auto part = columns_of(member, i);
     product(x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
     product(x, e, count_, w.up, w.up_bias, part, up_, i, false);
     for (int64_t r = 0; r < count_; ++r) gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
@@ -325,11 +332,11 @@ class Pass {
 
   void mixture(const Member& member, const LayerWeights& w, const float* x) {
     const int64_t e = config_.hidden_size, i = config_.expert_intermediate_size, taken = config_.experts_per_token;
-    product(x, e, count_, w.router, {}, member.part(config_.num_experts, 8), router_, config_.num_experts, false);
+    product(x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts, false);
     member.barrier();
     if (member.id == 0) choose_experts();
     member.barrier();
-    const auto part = member.part(i, 8), columns = member.part(e, 8);
+    const auto part = columns_of(member, i), columns = columns_of(member, e);
     for (const Choice& c : choices_) {
       const ExpertWeights& expert = w.experts[static_cast<size_t>(c.expert)];
       const int64_t at = (c.row * taken + c.place) * i;
@@ -358,7 +365,7 @@ class Pass {
   void logits(const Member& member) const {
     const int64_t e = config_.hidden_size, vocab = decoder_.weights.lm_head.size(0);
     const auto cap = static_cast<float>(config_.final_soft_cap);
-    const auto columns = member.part(vocab, 8);
+    const auto columns = columns_of(member, vocab);
     // In blocks of rows that each member normalises for itself.
     const auto wanted = static_cast<int64_t>(logit_rows_.size());
     const int64_t block = count_ <= kPrivateRows ? count_ : std::max<int64_t>(1, count_ / member.size);
@@ -448,7 +455,7 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
   const auto dtype = embed.scalar_type();
   if (kernels::reference_forced() || !embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
   const auto plain = [&](const at::Tensor& tensor) {
-    return !tensor.defined() || (tensor.is_contiguous() && (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar));
+    return !tensor.defined() || (tensor.is_contiguous() && (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte));
   };
   for (const LayerWeights& w : decoder.weights.layers) {
     for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm, &w.mlp_norm, &w.mlp_out_norm, &w.gate,

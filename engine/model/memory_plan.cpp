@@ -78,7 +78,7 @@ int64_t num_parameters(const DecoderConfig& config) {
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
   DecoderWeights none;
   const auto wide = static_cast<int64_t>(c10::elementSize(side_dtype(dtype, config)));
-  const auto int8 = [](const std::vector<int64_t>& shape) { return shape[0] * kernels::cpu::int8_row_bytes(shape[1]); };
+  const auto int8 = [](const std::vector<int64_t>& shape) { return shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]); };
   int64_t total = 0;
   for (const Parameter& p : list_parameters(none, config))
     total += dtype == at::kChar && p.in_products ? int8(p.shape) : wide * c10::multiply_integers(p.shape);

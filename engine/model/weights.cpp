@@ -78,7 +78,7 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
   const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
   size_t bytes = 0;
   const auto plan = [&](at::IntArrayRef shape, bool quantised) {
-    bytes += TensorBlock::padded(static_cast<size_t>(quantised ? shape[0] * kernels::cpu::int8_row_bytes(shape[1]) : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
+    bytes += TensorBlock::padded(static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]) : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
   };
   for (const Parameter& p : parameters) plan(p.shape, int8 && p.in_products);
   if (own_head) plan(parameters.front().shape, true);
@@ -146,14 +146,28 @@ void reduce_head(Decoder& decoder) {
   at::Tensor& head = decoder.weights.lm_head;
   if (decoder.config.draft_vocab.empty()) return;
   const at::Tensor index = draft_vocab_index(decoder.config.draft_vocab, head.device());
-  const bool int8 = head.scalar_type() == at::kChar;  // quantised again, rows keep their bits
-  head = int8 ? kernels::quantise_int8(kernels::dequantise_int8(head, decoder.config.hidden_size).index_select(0, index)) : head.index_select(0, index);
+  const int64_t k = decoder.config.hidden_size;
+  switch (head.scalar_type()) {
+    case at::kChar: head = kernels::quantise_int8(kernels::dequantise_int8(head, k).index_select(0, index)); break;  // rows keep their bits
+    case at::kByte: head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index)); break;
+    default: head = head.index_select(0, index);
+  }
+}
+
+void pack_matrices(Decoder& decoder) {
+  const at::ScalarType dtype = decoder.weights.embed.scalar_type();
+  if (!decoder.weights.embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return;
+  for (const Parameter& p : list_parameters(decoder.weights, decoder.config)) {
+    if (!p.in_products || p.tensor->scalar_type() != dtype || p.tensor->size(1) % 2 != 0) continue;
+    *p.tensor = p.tensor->view(at::kByte).copy_(kernels::pack(*p.tensor));
+  }
 }
 
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role) {
   Decoder decoder = load_decoder(directory, device, dtype);
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
+  pack_matrices(decoder);
   return std::make_shared<const Decoder>(std::move(decoder));
 }
 
@@ -172,6 +186,10 @@ std::string dtype_flag(at::ScalarType dtype) {
     if (dtype == known) return word;
   }
   throw Error(ErrorKind::kInternal, "dtype_flag: " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
+}
+
+at::ScalarType dtype_of(const Decoder& decoder) {
+  return decoder.weights.lm_head.scalar_type() == at::kChar ? at::kChar : decoder.weights.embed.scalar_type();
 }
 
 at::ScalarType side_dtype(at::ScalarType dtype, const DecoderConfig& config) {

@@ -69,9 +69,14 @@ struct Decoder {
 Decoder load_decoder(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype);
 // Keeps only the head's rows that config.draft_vocab names: such a decoder can be neither trained nor saved.
 void reduce_head(Decoder& decoder);
-// load_decoder() for decoding: a draft with its head reduced. A target is all that its checkpoint is, whatever it proposes as a draft.
+// Where they lie, the matrices of products become the streams that a CPU reads fastest (kernels::pack; fp32 and bf16, an even number of
+// inputs), but not a tied head, whose rows are embeddings, too: such a decoder can be neither trained nor saved.
+void pack_matrices(Decoder& decoder);
+// load_decoder() for decoding: packed, a draft with its head reduced. A target is all that its checkpoint is, whatever it proposes as a draft.
 enum class Role { kTarget, kDraft };
 std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role);
+// What the matrices of products are as numbers: the `dtype` that it was loaded with.
+at::ScalarType dtype_of(const Decoder& decoder);
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config);  // "auto" | fp32 | bf16 | fp16 | int8 (kChar)
 std::string dtype_flag(at::ScalarType dtype);  // the word that resolve_dtype() reads
 // What a decoder of `dtype` has for embeddings, norms, biases and caches: itself, beside int8 bf16 where the checkpoint is bf16, else fp32.

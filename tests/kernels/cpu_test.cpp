@@ -97,7 +97,7 @@ struct Quantised {
   int64_t k, n;
   std::vector<Int8> w;
   std::vector<float> wide;  // what it stands for
-  Quantised(const std::vector<float>& from, int64_t k, int64_t n) : k(k), n(n), w(static_cast<size_t>(n * int8_row_bytes(k))), wide(from.size()) {
+  Quantised(const std::vector<float>& from, int64_t k, int64_t n) : k(k), n(n), w(static_cast<size_t>(n * pack_row_bytes<Int8>(nullptr, k))), wide(from.size()) {
     quantise(from.data(), k, n, 0, n, w.data());
     dequantise(w.data(), k, n, 0, n, wide.data());
   }
@@ -172,6 +172,71 @@ TYPED_TEST(CpuKernels, Int8RowsDependNeitherOnTheirNumberNorOnTheSet) {
         const int64_t cut = rows * 13 % 97;  // as two threads would share the columns
         kernels.linear_int8({x.data(), k, rows, q.w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
         kernels.linear_int8({x.data(), k, rows, q.w.data(), k, cut, n, nullptr, out.data(), n, false, n});
+        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
+      }
+      if (set == 0) first = all;
+      const bool fused = std::strcmp(kernels.name, "baseline") != 0;
+      for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
+    }
+  }
+}
+
+template <class T>
+std::vector<Packed<T>> packed(const std::vector<T>& w, int64_t k, int64_t n) {
+  std::vector<Packed<T>> out(static_cast<size_t>(n * pack_row_bytes<Packed<T>>(nullptr, k)) / sizeof(T));
+  const int64_t half = n / 64 * 32;  // as two threads would share it
+  pack(w.data(), k, n, 0, half, out.data());
+  pack(w.data(), k, n, half, n, out.data());
+  return out;
+}
+
+TYPED_TEST(CpuKernels, PackedMatricesComeBackAndTheirLinearIsTheDotProduct) {
+  for (int set = 0; set < this->count; ++set) {
+    const auto& kernels = *this->all[set];
+    for (const int64_t k : {1, 5, 63, 64, 100, 320}) {
+      for (const int64_t n : {13, 32, 77, 130}) {
+        const int64_t rows = 9;
+        const auto x = random(static_cast<size_t>(rows * k), 1);
+        const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)), bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
+        const auto wide = widened(kernels, w), wide_bias = widened(kernels, bias);
+        const auto stream = packed(w, k, n);
+        auto back = w;
+        std::memset(static_cast<void*>(back.data()), 0xff, back.size() * sizeof back[0]);
+        unpack(stream.data(), k, n, 0, n, back.data());
+        EXPECT_EQ(std::memcmp(back.data(), w.data(), w.size() * sizeof w[0]), 0) << k << " " << n;
+        for (const int64_t used : {int64_t{1}, int64_t{2}, rows}) {
+          std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
+          kernels.linear_packed({x.data(), k, used, stream.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n});
+          for (int64_t r = 0; r < rows; ++r) {
+            for (int64_t c = 0; c < n; ++c) {
+              double sum = 0;
+              for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * wide[static_cast<size_t>(c * k + i)];
+              const bool given = r < used && c >= 2 && c < n - 1;
+              EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + wide_bias[static_cast<size_t>(c)] : 0.5, 1e-5)
+                  << kernels.name << " k " << k << " row " << r << " column " << c;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(CpuKernels, PackedRowsDependNeitherOnTheirNumberNorOnTheSet) {
+  for (const int64_t k : {7, 64, 160, 2050}) {
+    const int64_t most = 40, n = 101;
+    const auto x = random(static_cast<size_t>(most * k), 4);
+    std::vector<float> first;
+    for (int set = 0; set < this->count; ++set) {
+      const auto& kernels = *this->all[set];
+      const auto w = packed(narrowed(kernels, random(static_cast<size_t>(n * k), 5)), k, n);
+      std::vector<float> all(static_cast<size_t>(most * n));
+      for (int64_t r = 0; r < most; ++r) kernels.linear_packed({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
+      for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
+        std::vector<float> out(static_cast<size_t>(rows * n));
+        const int64_t cut = rows * 13 % 97;
+        kernels.linear_packed({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
+        kernels.linear_packed({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false, n});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
       }
       if (set == 0) first = all;

@@ -41,7 +41,8 @@ DecoderConfig config_like(const std::string& kind) {
   return c;
 }
 
-class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*>> {
+// Matrices as their dtype says, or packed.
+class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*, bool>> {
  protected:
   Incremental() : decoder(random_decoder(config_like(std::get<1>(GetParam())), 11, at::kCPU, std::get<0>(GetParam()))), dtype(decoder.config.dtype) {
     for (const Parameter& p : list_parameters(decoder.weights, decoder.config)) {
@@ -51,6 +52,7 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
         p.tensor->mul_(p.shape.size() == 2 ? 4 : 1);
       }
     }
+    if (std::get<2>(GetParam())) pack_matrices(decoder);
     for (int i = 0; i < 200; ++i) ids.push_back((i * 37 + i / 7) % 90);
   }
   KvCache cache() const { return KvCache(decoder.config, at::kCPU, dtype); }
@@ -210,9 +212,13 @@ TEST_P(Incremental, BranchesEqualTheirChains) {
   }
 }
 
+const auto name_of = [](const auto& info) {
+  return std::string(c10::toString(std::get<0>(info.param))) + "_" + std::get<1>(info.param) + (std::get<2>(info.param) ? "_packed" : "");
+};
 INSTANTIATE_TEST_SUITE_P(Models, Incremental,
-                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16, at::kChar), ::testing::Values("llama", "gemma", "olmo", "experts")),
-                         [](const auto& info) { return std::string(c10::toString(std::get<0>(info.param))) + "_" + std::get<1>(info.param); });
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values("llama", "gemma", "olmo", "experts"), ::testing::Bool()), name_of);
+INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
+                         ::testing::Combine(::testing::Values(at::kChar), ::testing::Values("llama", "gemma", "olmo", "experts"), ::testing::Values(false)), name_of);
 
 // int8 matrices beside bf16, tied: the error that quantising makes, and rows that are the same bits whatever shares the pass.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {

@@ -13,16 +13,36 @@ struct Bf16 {
   uint16_t bits;
 };
 
-// int8 weights [n, k] with a scale for each output and each kInt8Group inputs, as one stream: for every kInt8Outputs outputs (the last
-// time fewer), for every group of inputs, the scales fp32 [outputs], then values [kInt8Group, outputs], zero beyond k.
+// Matrices [n, k] packed into the stream that a product reads: for every kPackOutputs outputs (the last time fewer), for every kPackGroup
+// inputs (the last time fewer), a group. Its values are
+//   Packed<float>  fp32 [inputs, outputs]
+//   Packed<Bf16>   bf16 [inputs / 2, outputs, 2], zero beyond an odd number of inputs
+//   Int8           a scale for each output, fp32 [outputs], then int8 [kPackGroup, outputs], zero beyond k.
+template <class T>
+struct Packed {
+  T value;
+};
 struct Int8 {
   int8_t value;
 };
-inline constexpr int64_t kInt8Group = 64, kInt8Outputs = 32;
-static inline int64_t int8_groups(int64_t k) { return (k + kInt8Group - 1) / kInt8Group; }
-static inline int64_t int8_row_bytes(int64_t k) { return int8_groups(k) * (kInt8Group + 4); }  // n of them are the matrix
-// Symmetric: scale = max |w| / 127, rounded up to 16 bits, so that scale · value is exact in fp32 and, quantised again, the same; values
-// to nearest even. Outputs [begin, end) of w [n, k], row-major and finite; begin is a multiple of kInt8Outputs, end too or n.
+inline constexpr int64_t kPackOutputs = 32, kPackGroup = 64;
+static inline int64_t pack_scale_bytes(const void*, int64_t) { return 0; }
+static inline int64_t pack_scale_bytes(const Int8*, int64_t outputs) { return 4 * outputs; }
+static constexpr int64_t pack_group_bytes(const Packed<float>*, int64_t inputs, int64_t outputs) { return 4 * inputs * outputs; }
+static constexpr int64_t pack_group_bytes(const Packed<Bf16>*, int64_t inputs, int64_t outputs) { return 2 * (inputs + inputs % 2) * outputs; }
+static constexpr int64_t pack_group_bytes(const Int8*, int64_t, int64_t outputs) { return (kPackGroup + 4) * outputs; }
+// n of them are the matrix, and so many come before the n-th output where that begins a block.
+template <class S>
+static inline int64_t pack_row_bytes(const S* type, int64_t k) {
+  return k / kPackGroup * pack_group_bytes(type, kPackGroup, 1) + (k % kPackGroup != 0 ? pack_group_bytes(type, k % kPackGroup, 1) : 0);
+}
+// Outputs [begin, end) of w [n, k], row-major; begin is a multiple of kPackOutputs, end too or n.
+template <class T>
+void pack(const T* w, int64_t k, int64_t n, int64_t begin, int64_t end, Packed<T>* out);
+template <class T>
+void unpack(const Packed<T>* w, int64_t k, int64_t n, int64_t begin, int64_t end, T* out);
+// To int8 and back, of finite w. Symmetric: scale = max |w| / 127, rounded up to 16 bits, so that scale · value is exact in fp32 and,
+// quantised again, the same; values to nearest even.
 void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, Int8* out);
 void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end, float* out);
 
@@ -31,13 +51,13 @@ template <class T, class Bias = T>
 struct LinearCall {
   const float* x;        // [rows, k], row stride ldx
   int64_t ldx, rows;
-  const T* w;            // [n, k] row-major; of Int8 as above
+  const T* w;            // [n, k] row-major, or packed
   int64_t k, n_begin, n_end;
   const Bias* bias;      // [n] or null
   float* out;            // [rows, n], row stride ldo
   int64_t ldo;
   bool add;
-  int64_t n = 0;         // all outputs of w, for Int8 only
+  int64_t n = 0;         // all outputs of w, for packed ones only
 };
 
 // What one query position sees of its context: the slots [0, prefix), then the listed ones, in that order; of these the ones from
@@ -105,6 +125,7 @@ template <class T>
 struct Kernels {
   const char* name;  // instruction set
   void (*linear)(const LinearCall<T>& call);
+  void (*linear_packed)(const LinearCall<Packed<T>, T>& call);
   void (*linear_int8)(const LinearCall<Int8, T>& call);
   void (*attention)(const AttentionCall<T>& call);
   void (*rms_norm)(const float* x, const T* weight, float eps, float offset, int64_t n, float* out);  // times offset + weight; out may be x

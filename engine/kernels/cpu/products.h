@@ -32,7 +32,7 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   for (int64_t k = 0; k < whole; k += W) {
     if (k % kLine == 0 && ahead != 0) {
 #pragma GCC unroll 16
-      for (int i = 0; i < N; ++i) __builtin_prefetch(w + i * c.k + k + ahead);
+      for (int i = 0; i < N; ++i) __builtin_prefetch(w + i * c.k + k + ahead, 0, 2);
     }
     if constexpr (N < M) {  // the smaller side is held in registers
       F<W> ws[N];
@@ -106,8 +106,9 @@ inline void columns(const LinearCall<T>& c, int64_t m, int64_t n, int64_t n_end,
 // Twelve accumulators keep both multipliers busy (latency 4) and fit 16 registers.
 template <int W, class T>
 void linear(const LinearCall<T>& c) {
+  // Into the second-level cache: in the first, rows of a power of two would drive each other out.
+  const int64_t far = 12 * c.k;
   // Rows of x that stay in the second-level cache while all of w passes by.
-  const int64_t far = c.k * static_cast<int64_t>(sizeof(T)) <= 2048 ? 12 * c.k : 0;
   const int64_t fit = c.rows <= 4 ? 4 : (256 << 10) / (4 * c.k), block = fit < 4 ? 4 : fit - fit % 4;
   for (int64_t first = 0; first < c.rows; first += block) {
     const int64_t end = first + block < c.rows ? first + block : c.rows;

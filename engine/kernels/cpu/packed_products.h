@@ -1,0 +1,208 @@
+// Products with packed matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
+// The lanes of a vector are outputs and the weights pass by in the order in which they lie, which is what memory is fastest at. A sum
+// is that of its groups, one by one, and a group's that of its even inputs plus that of its odd ones: sets that have a fused
+// multiply-add give the same bits.
+#include "engine/kernels/cpu/products.h"
+
+namespace specdec::kernels::cpu::SPECDEC_ISA {
+
+namespace {
+
+constexpr int64_t kTotalRows = 24;  // that share a group while it is in the first-level cache
+
+// W outputs from `at` on of input k of a group of a whole block; P is k % 2, M the rows that it is for.
+template <int W, int P, int M = 1>
+inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) { return load<W>(&group->value + k * kPackOutputs + at); }
+template <int W, int P, int M = 1>
+inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
+  typename Simd<W>::U pairs;
+  __builtin_memcpy(&pairs, group + k / 2 * 2 * kPackOutputs + 2 * at, sizeof pairs);
+  if constexpr (P == 1 && M == 3) {
+    pairs >>= 16;  // a mask would take a register that three rows need
+#if defined(__x86_64__)
+    asm("" : "+x"(pairs));
+#endif
+    return (F<W>)(pairs << 16);
+  }
+  return (F<W>)(P == 0 ? pairs << 16 : pairs & 0xffff0000u);
+}
+template <int W, int P, int M = 1>
+inline F<W> weight(const Int8* group, int64_t k, int64_t at) { return load<W>(group + k * kPackOutputs + at); }
+
+inline float weight_one(const Packed<float>* group, int64_t width, int64_t k, int64_t at) { return group[k * width + at].value; }
+inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int64_t at) { return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value); }
+inline float weight_one(const Int8* group, int64_t width, int64_t k, int64_t at) { return group[k * width + at].value; }
+
+// One group as a product reads it.
+template <class S>
+struct Group {
+  const S* values;
+  const float* scales;  // or null
+  const float* x;       // its inputs of the first row
+  int64_t inputs;
+  const char* next;     // what the memory brings meanwhile: the group after the next, or null
+};
+
+template <class S>
+inline Group<S> group_at(const char* from, int64_t width, const float* x, int64_t inputs) {
+  const int64_t scales = pack_scale_bytes(static_cast<const S*>(nullptr), width);
+  return {reinterpret_cast<const S*>(from + scales), scales != 0 ? reinterpret_cast<const float*>(from) : nullptr, x, inputs, nullptr};
+}
+
+// From so many rows on a group is widened once for all of them.
+inline constexpr int64_t widen_rows(const void*) { return kTotalRows + 1; }
+inline constexpr int64_t widen_rows(const Int8*) { return 9; }
+inline constexpr bool is_wide(const Packed<float>*) { return true; }
+inline constexpr bool is_wide(const void*) { return false; }
+
+// Any group of `width` outputs as fp32 of a whole block, zero beyond.
+template <int W, class S>
+inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* values, float* scales) {
+  if (width == kPackOutputs) {
+    for (int64_t k = 0; k < g.inputs; k += 2) {
+#pragma GCC unroll 8
+      for (int64_t at = 0; at < kPackOutputs; at += W) {
+        store<W>(values + k * kPackOutputs + at, weight<W, 0>(g.values, k, at));
+        store<W>(values + (k + 1) * kPackOutputs + at, weight<W, 1>(g.values, k + 1, at));
+      }
+    }
+    return {reinterpret_cast<const Packed<float>*>(values), g.scales, g.x, g.inputs, g.next};
+  }
+  for (int64_t k = 0; k < g.inputs; ++k) {
+    for (int64_t at = 0; at < kPackOutputs; ++at) values[k * kPackOutputs + at] = at < width ? weight_one(g.values, width, k, at) : 0;
+  }
+  for (int64_t at = 0; g.scales && at < kPackOutputs; ++at) scales[at] = at < width ? g.scales[at] : 0;
+  return {reinterpret_cast<const Packed<float>*>(values), g.scales ? scales : nullptr, g.x, g.inputs, g.next};
+}
+
+// The even or the odd inputs of a group, for several rows. L: the bytes of an input in memory, 0: nothing to ask for. Asked for is what
+// the second-level cache shall hold: into the first, or not at all, several rows wait half as long again.
+template <int W, int V, int M, int P, int64_t L, class S>
+inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V][M]) {
+#pragma GCC unroll 2
+  for (int64_t k = P; k < g.inputs; k += 2) {
+    if constexpr (L != 0) {
+      __builtin_prefetch(g.next + k * L, 0, 2);
+      if constexpr (L > 64) __builtin_prefetch(g.next + k * L + 64, 0, 2);
+    }
+    F<W> xs[M];
+#pragma GCC unroll 8
+    for (int j = 0; j < M; ++j) xs[j] = broadcast<W>(g.x[j * ldx + k]);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      const F<W> w = weight<W, P, M>(g.values, k, at + v * W);
+#pragma GCC unroll 8
+      for (int j = 0; j < M; ++j) acc[v][j] = fma(w, xs[j], acc[v][j]);
+    }
+  }
+}
+
+// V vectors of outputs from `at` on for M rows: their sums over one group join the totals [M, kPackOutputs].
+template <int W, int V, int M, int64_t L, class S>
+inline void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
+  F<W> even[V][M] = {}, odd[V][M] = {};
+  if constexpr (M == 1) {  // both at a time: twice the sums to hide the latency of one behind
+    int64_t k = 0;
+#pragma GCC unroll 2
+    for (; k + 2 <= g.inputs; k += 2) {
+      const F<W> first = broadcast<W>(g.x[k]), second = broadcast<W>(g.x[k + 1]);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) {
+        even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), first, even[v][0]);
+        odd[v][0] = fma(weight<W, 1>(g.values, k + 1, at + v * W), second, odd[v][0]);
+      }
+    }
+    if (k < g.inputs) {
+#pragma GCC unroll 8
+      for (int v = 0; v < V; ++v) even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
+    }
+  } else {
+    half_sums<W, V, M, 0, L>(g, ldx, at, even);
+    half_sums<W, V, M, 1, L>(g, ldx, at, odd);
+  }
+#pragma GCC unroll 8
+  for (int v = 0; v < V; ++v) {
+#pragma GCC unroll 8
+    for (int j = 0; j < M; ++j) {
+      float* total = totals + j * kPackOutputs + at + v * W;
+      const F<W> sum = even[v][j] + odd[v][j];
+      store<W>(total, g.scales ? fma(sum, load<W>(g.scales + at + v * W), load<W>(total)) : load<W>(total) + sum);
+    }
+  }
+}
+
+// The vectors of a block that hold outputs [begin, end), for M rows.
+template <int W, int M, int64_t L, class S>
+inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end, float* totals) {
+  constexpr int kVectors = kPackOutputs / W < 4 ? kPackOutputs / W : 4;
+  int64_t at = begin - begin % W;
+  for (; at % (kVectors * W) == 0 && at + kVectors * W <= end; at += kVectors * W) add_group<W, kVectors, M, L>(g, ldx, at, totals);
+  for (; at < end; at += W) add_group<W, 1, M, 0>(g, ldx, at, totals);
+}
+
+// Twelve sums at a time keep both multipliers busy (latency 4) and fit the registers beside what they multiply.
+template <int W, int64_t L, class S>
+inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* totals) {
+  constexpr int64_t kMost = W == 16 ? 6 : 3;
+  while (rows > 0) {
+    // Two rows of fp32 one by one: the first reads memory in its order, the second finds the group in the cache.
+    const int64_t m = rows == 2 && is_wide(g.values) ? 1 : rows < kMost ? rows : kMost;
+    const auto take = [&]<int M>() { g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals); };
+    if (m == 1) take.template operator()<1>();
+    if (m == 2) take.template operator()<2>();
+    if (m == 3) take.template operator()<3>();
+    if constexpr (kMost == 6) {
+      if (m == 4) take.template operator()<4>();
+      if (m == 5) take.template operator()<5>();
+      if (m == 6) take.template operator()<6>();
+    }
+    g.next = nullptr, g.x += m * ldx, totals += m * kPackOutputs, rows -= m;
+  }
+}
+
+// Rows [m, m + rows) of the block that begins with output n.
+template <int W, class S, class B>
+inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
+  alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs], scales[kPackOutputs];
+  const int64_t left = c.n - n, width = left < kPackOutputs ? left : kPackOutputs;
+  const int64_t begin = c.n_begin > n ? c.n_begin - n : 0, end = c.n_end - n < width ? c.n_end - n : width;
+  for (int64_t i = 0; i < rows * kPackOutputs; ++i) totals[i] = 0;
+  const bool wide = width < kPackOutputs || rows >= widen_rows(c.w);
+  for (int64_t first = 0; first < c.k; first += kPackGroup) {
+    const int64_t inputs = c.k - first < kPackGroup ? c.k - first : kPackGroup;
+    Group<S> g = group_at<S>(from, width, c.x + m * c.ldx + first, inputs);
+    constexpr int64_t kInput = pack_group_bytes(static_cast<const S*>(nullptr), kPackGroup, kPackOutputs) / kPackGroup;
+    if (m == 0 && rows > 1) g.next = from + 2 * pack_group_bytes(c.w, inputs, width);
+    if (wide) {
+      add_rows<W, kInput>(widened<W>(g, width, values, scales), c.ldx, rows, begin, end, totals);
+    } else {
+      add_rows<W, kInput>(g, c.ldx, rows, begin, end, totals);
+    }
+    from += pack_group_bytes(c.w, inputs, width);
+  }
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* total = totals + r * kPackOutputs;
+    int64_t at = begin;
+    for (; at + W <= end; at += W) {
+      F<W> s = load<W>(total + at);
+      float* out = c.out + (m + r) * c.ldo + n + at;
+      if (c.bias) s += load<W>(c.bias + n + at);
+      if (c.add) s += load<W>(out);
+      store<W>(out, s);
+    }
+    for (; at < end; ++at) finish(c, total[at], m + r, n + at);
+  }
+}
+
+template <int W, class S, class B>
+void linear_packed(const LinearCall<S, B>& c) {
+  const char* w = reinterpret_cast<const char*>(c.w);
+  for (int64_t n = c.n_begin - c.n_begin % kPackOutputs; n < c.n_end; n += kPackOutputs) {
+    for (int64_t m = 0; m < c.rows; m += kTotalRows)
+      packed_block<W>(c, w + n * pack_row_bytes(c.w, c.k), n, m, c.rows - m < kTotalRows ? c.rows - m : kTotalRows);
+  }
+}
+
+}  // namespace
+
+}  // namespace specdec::kernels::cpu::SPECDEC_ISA
