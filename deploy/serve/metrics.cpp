@@ -32,6 +32,9 @@ Histogram& histogram(prometheus::Registry& registry, const char* name, const cha
 
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
 
+// Counters only grow: each is moved up to the runner's running total.
+void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
+
 }  // namespace
 
 struct Metrics::Series {
@@ -80,6 +83,9 @@ struct Metrics::Series {
   Gauge& waiting = gauge(registry, "specdec:num_requests_waiting", "Requests in the queue.");
   Gauge& connections = gauge(registry, "specdec:connections", "Open client connections.");
   Counter& prompt_tokens = counter(registry, "specdec:prompt_tokens_total", "Prompt tokens processed.");
+  Gauge& cache_usage = gauge(registry, "specdec:kv_cache_usage_perc", "Part of the target's caches that sequences hold; 1 = full.");
+  Counter& prefix_queries = counter(registry, "specdec:prefix_cache_queries_total", "Prompt tokens looked for among those read before.");
+  Counter& prefix_hits = counter(registry, "specdec:prefix_cache_hits_total", "Of these the ones that need not be read again.");
   Counter& preemptions = counter(registry, "specdec:num_preemptions_total", "Sequences that gave their caches up to others.");
   Counter& resumed_tokens = counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
   Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
@@ -153,13 +159,18 @@ void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total) 
   s.steps.Increment();
   s.batch.Observe(static_cast<double>(sequences));
   s.k.Set(mean_k);
-  // Counters only grow: each is moved up to the runner's running total.
-  const auto raise = [](Counter& counter, double value) { counter.Increment(std::max(0.0, value - counter.Value())); };
   raise(s.prompt_seconds, total.prompt);
   raise(s.draft_seconds, total.draft);
   raise(s.verify_seconds, total.verify);
   raise(s.sample_seconds, total.sample);
   raise(s.draft_failures, static_cast<double>(total.draft_failures));
+}
+
+void Metrics::caches(const CacheUse& use) {
+  Series& s = *series_;
+  s.cache_usage.Set(use.held);
+  raise(s.prefix_queries, static_cast<double>(use.asked_tokens));
+  raise(s.prefix_hits, static_cast<double>(use.found_tokens));
 }
 
 void Metrics::started(int64_t prompt_tokens) { series_->prompt_tokens.Increment(static_cast<double>(prompt_tokens)); }

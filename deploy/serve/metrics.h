@@ -24,6 +24,7 @@ class Metrics {
   // Engine thread.
   void step(const StepResult& result);                // one sequence of one step
   void batch(size_t sequences, double mean_k, const StageSeconds& total);  // once a step
+  void caches(const CacheUse& use);                   // once a turn
   void started(int64_t prompt_tokens);
   void preempted();
   void resumed(int64_t tokens);                       // read again

@@ -67,6 +67,7 @@ bool Scheduler::turn() {
   leave();  // an echo without an answer has ended already
   step();
   leave();
+  metrics_.caches(runner_.cache_use());
   running_.store(active_.size(), std::memory_order_relaxed);
   return true;
 }
@@ -156,6 +157,7 @@ bool Scheduler::start(Active& sequence) {
   spec.logprobs = request.logprobs;
   spec.prompt_logprobs = request.echo && request.logprobs >= 0;
   spec.speculate = request.speculate;
+  spec.tenant = std::hash<std::string>{}(request.tenant);
   spec.conversation = request.conversation_id();
   spec.reject_top = share_place("rejects " + spec.conversation) < options_.reject_share ? kRejectTop : 0;
   if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;

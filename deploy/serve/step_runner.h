@@ -34,6 +34,7 @@ struct SequenceSpec {
   bool prompt_logprobs = false;      // PromptRead::logprobs
   bool speculate = true;
   int reject_top = 0;                // > 0: StepResult::rejected, with so many likeliest tokens
+  uint64_t tenant = 0;               // whose prompts, read before, it may share
   std::string conversation = {};     // whose answers go to one draft while two are compared
   SequenceKey same_prompt = -1;      // a running sequence that began with this prompt: it need not be read again; -1: none
 };
@@ -65,6 +66,12 @@ struct StageSeconds {
   int64_t draft_failures = 0;        // sequences that fell back to plain decoding
 };
 
+// Of the target's caches.
+struct CacheUse {
+  double held = 0;                   // part of them that running sequences hold
+  int64_t asked_tokens = 0, found_tokens = 0;  // of prompts since the start, and of these what had been read before
+};
+
 // Used by the engine thread only.
 class StepRunner {
  public:
@@ -81,6 +88,7 @@ class StepRunner {
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;
   virtual void finish(SequenceKey key) = 0;
   virtual StageSeconds stage_seconds() const = 0;
+  virtual CacheUse cache_use() const { return {}; }
 };
 
 }  // namespace specdec::deploy

@@ -51,6 +51,7 @@ class FakeRunner final : public StepRunner {
     r.answer.push_back(kEos);
     r.stride = spec.seed;
     const std::lock_guard lock(mutex_);
+    tenants_.push_back(spec.tenant);
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
@@ -114,6 +115,10 @@ class FakeRunner final : public StepRunner {
     room_ = tokens;
   }
   size_t started() const { return locked(started_); }
+  std::vector<uint64_t> tenants() const {  // of what was started
+    const std::lock_guard lock(mutex_);
+    return tenants_;
+  }
   size_t suspended() const { return locked(suspended_); }
   int64_t most_read() const { return locked(most_read_); }  // tokens of prompts between two steps
   size_t finished() const { return locked(finished_); }
@@ -130,6 +135,7 @@ class FakeRunner final : public StepRunner {
     uint64_t stride = 0;
     bool dies = false, endless = false;
   };
+  std::vector<uint64_t> tenants_;
 
   static std::string bytes(std::span<const int32_t> ids) {
     std::string s;

@@ -58,6 +58,8 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   m.batch(4, 1.5, {0.5, 0.25, 1.0, 0.125, 2});
   m.batch(2, 2.0, {1.5, 0.75, 2.0, 0.25, 2});
   m.started(11);
+  m.caches({0.5, 100, 64});
+  m.caches({0.25, 120, 64});
   m.first_token(0.3);
   m.finished({FinishReason::kLength, 5, {}, {}}, 1.5);
   m.replied("/v1/completions", 200);
@@ -92,6 +94,9 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(s["specdec:num_requests_running"], 2);
   EXPECT_EQ(s["specdec:connections"], 9);
   EXPECT_EQ(s["specdec:prompt_tokens_total"], 11);
+  EXPECT_EQ(s["specdec:kv_cache_usage_perc"], 0.25);
+  EXPECT_EQ(s["specdec:prefix_cache_queries_total"], 120);
+  EXPECT_EQ(s["specdec:prefix_cache_hits_total"], 64);
   EXPECT_EQ(s["specdec:answers_finished_total{reason=\"length\"}"], 1);
   EXPECT_EQ(s["specdec:requests_total{route=\"/v1/completions\",status=\"200\"}"], 1);
   EXPECT_EQ(s["specdec:records_lost_total"], 1);

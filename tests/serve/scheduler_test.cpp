@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "tests/serve/fixture.h"
@@ -376,6 +377,19 @@ TEST(Scheduler, ConcurrentIsAlone) {
     }
     EXPECT_EQ(b.runner.open(), 0u);
   }
+}
+
+TEST(Scheduler, PromptsAreSharedWithinATenantOnly) {
+  Bench b;
+  for (const char* tenant : {"alice", "bob", "alice", ""}) {
+    const auto r = request("say:x");
+    r->tenant = tenant;
+    b.answer(r);
+  }
+  const std::vector<uint64_t> of = b.runner.tenants();
+  ASSERT_EQ(of.size(), 4u);
+  EXPECT_EQ(of[0], of[2]);
+  EXPECT_EQ(std::set(of.begin(), of.end()).size(), 3u);
 }
 
 }  // namespace

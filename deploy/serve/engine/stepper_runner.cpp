@@ -63,6 +63,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   auto running = std::make_unique<Running>(spec.seed, controller, pick.draft ? &pick.draft->costs : &costs_);
   decode::Sequence& s = running->sequence;
   s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
+  s.tenant = spec.tenant;
   s.sampling = spec.sampling;
   s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
   s.randomness = &running->randomness;
@@ -183,6 +184,11 @@ void StepperRunner::finish(SequenceKey key) {
   if (const auto emitted = static_cast<double>(it->second->sequence.counts.emitted); emitted > 0) mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   stepper_.finish(it->second->sequence);
   running_.erase(it);
+}
+
+CacheUse StepperRunner::cache_use() const {
+  const decode::CacheCounts c = target_.cache_counts();
+  return {c.budget_bytes > 0 ? static_cast<double>(c.held_bytes) / static_cast<double>(c.budget_bytes) : 0, c.asked_tokens, c.found_tokens};
 }
 
 StageSeconds StepperRunner::stage_seconds() const {

@@ -39,6 +39,7 @@ class StepperRunner final : public StepRunner {
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
+  CacheUse cache_use() const override;
 
  private:
   struct Running;
