@@ -70,13 +70,12 @@ inline int64_t begin_of(const Visible& row) { return row.first - row.first % P; 
 template <int W, int C, int P, class T>
 inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin, int64_t end, F<W> (&acc)[P][C]) {
   for (int64_t i = begin; i < end; i += P) {
-    const T* group = at_slot<T>(c.v, i, c.d) + column;  // of one block; for entries of the prefix
 #pragma GCC unroll 8
     for (int a = 0; a < P; ++a) {
       const bool counts = i + a >= row.first && i + a < end;
       const int64_t at = i + a < row.first ? row.first : i + a < end ? i + a : end - 1;
       const F<W> weight = broadcast<W>(counts ? p[at] : 0.0f);
-      const T* values = at < row.prefix ? group + (at - i) * c.d : at_slot<T>(c.v, row.extra[at - row.prefix], c.d) + column;
+      const T* values = at_slot<T>(c.v, slot_of(row, at), c.d) + column;
 #pragma GCC unroll 4
       for (int b = 0; b < C; ++b) acc[a][b] = fma(weight, load<W>(values + b * W), acc[a][b]);
     }
