@@ -52,6 +52,7 @@ class FakeRunner final : public StepRunner {
     r.stride = spec.seed;
     const std::lock_guard lock(mutex_);
     tenants_.push_back(spec.tenant);
+    overtaken_ += std::any_of(running_.begin(), running_.end(), [](const auto& other) { return other.second.suspended; });
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
@@ -63,6 +64,8 @@ class FakeRunner final : public StepRunner {
     const int64_t tokens = std::min(most, r.unread);
     if (held_ + tokens > room_) throw decode::OutOfRoom("full");
     hold(r, tokens);
+    if (r.again) reread_ += tokens;
+    r.suspended = false;
     r.unread -= tokens;
     read_ += tokens;
     return {tokens, r.unread == 0, {}};
@@ -73,6 +76,7 @@ class FakeRunner final : public StepRunner {
     Running& r = running_.at(key);
     r.unread = r.prompt + static_cast<int64_t>(r.at);
     hold(r, -r.held);
+    r.suspended = r.again = true;
     ++suspended_;
   }
 
@@ -114,6 +118,8 @@ class FakeRunner final : public StepRunner {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
+  size_t overtaken() const { return locked(overtaken_); }  // starts while something was suspended
+  int64_t reread() const { return locked(reread_); }
   size_t started() const { return locked(started_); }
   std::vector<uint64_t> tenants() const {  // of what was started
     const std::lock_guard lock(mutex_);
@@ -133,7 +139,7 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, endless = false;
+    bool dies = false, endless = false, suspended = false, again = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -183,8 +189,8 @@ class FakeRunner final : public StepRunner {
   bool gate_open_ = true, throw_in_step_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
-  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0, started_ = 0;
-  int64_t read_ = 0, most_read_ = 0, held_ = 0, room_ = int64_t{1} << 60;
+  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0, started_ = 0, overtaken_ = 0;
+  int64_t read_ = 0, reread_ = 0, most_read_ = 0, held_ = 0, room_ = int64_t{1} << 60;
 };
 
 }  // namespace specdec::deploy
