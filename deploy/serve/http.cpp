@@ -46,8 +46,9 @@ struct HttpServer::Impl {
   std::list<Listener> listeners;
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
-  std::mutex mutex;                                  // of `open`
+  std::mutex mutex;                                  // of the two below
   std::list<std::weak_ptr<Connection>> open;
+  bool stopped = false;                              // what was accepted meanwhile is closed
 };
 
 net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
@@ -81,6 +82,7 @@ void HttpServer::Impl::add(Connection::Socket socket, HttpHandler& handler) {
   const auto connection = std::make_shared<Connection>(std::move(socket), handler, shared);
   {
     const std::lock_guard lock(mutex);
+    if (stopped) return;
     std::erase_if(open, [](const auto& weak) { return weak.expired(); });
     open.push_back(connection);
   }
@@ -163,6 +165,10 @@ void HttpServer::stop_accepting() {
 void HttpServer::stop() {
   if (impl_->threads.empty()) return;
   stop_accepting();
+  {
+    const std::lock_guard lock(impl_->mutex);
+    impl_->stopped = true;
+  }
   impl_->for_each([](Connection& connection) { connection.close_now(); });
   impl_->guard.reset();
   for (std::thread& thread : impl_->threads) thread.join();

@@ -275,7 +275,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       if (!streaming) ok = co_await write_stream_head();
       streaming = true;
       if (ok) ok = co_await write_data(std::move(turn.data), false);
-    } else {
+    } else if (!gone_) {  // closed while the handler answered: nobody will wake it again
       error_code ec;
       wake_.expires_at(end);
       co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));

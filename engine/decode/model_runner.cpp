@@ -4,6 +4,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <string>
 
@@ -80,6 +81,10 @@ class ModelRunner final : public CausalModel {
     asked_tokens_ += static_cast<int64_t>(tokens.size());
     found_tokens_ += found;
     return found;
+  }
+
+  int64_t room() const override {
+    return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
   }
 
   CacheCounts cache_counts() const override {

@@ -202,6 +202,9 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
     EXPECT_THROW(model->adopt(later, text, 3), Error) << "it holds tokens already";
     const SequenceId none = plain->open();
     EXPECT_EQ(plain->adopt(none, text, 3), 0) << "without a budget nothing is kept";
+    EXPECT_EQ(plain->room(), std::numeric_limits<int64_t>::max());
+    EXPECT_EQ(model->room() % kBlock, 0);
+    EXPECT_GE(model->room(), static_cast<int64_t>(text.size()));
   }
 }
 

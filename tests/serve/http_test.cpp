@@ -74,9 +74,10 @@ class ToyHandler final : public HttpHandler {
   std::shared_ptr<Exchange> respond(HttpRequest request) override {
     if (request.path != "/stream") return std::make_shared<Echo>(request.body);
     auto stream = std::make_shared<Stream>(*this);
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     streams_.push_back(stream);
     arrived_.notify_all();
+    if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));  // much happens before the connection has it
     return stream;
   }
   void replied(const HttpRequest&, int status) override {
@@ -441,6 +442,15 @@ TEST(Http, StopEndsWhatRuns) {
   h->server.stop();
   EXPECT_EQ(h->server.connections(), 0u);
   EXPECT_EQ(busy.read().status, 0);
+}
+
+TEST(Http, StopEndsWhatIsAboutToRun) {  // fails by not ending
+  Http h;
+  Client busy(h.port);
+  busy.send(post("/stream?slowly", "x"));
+  h.handler.stream(0);
+  h.server.stop();
+  EXPECT_EQ(h.handler.abandoned, 1);
 }
 
 TEST(Http, APortInUseIsAnErrorThatNamesIt) {
