@@ -76,6 +76,15 @@ function(specdec_test name)
   endif()
 endfunction()
 
+# specdec_embed(OUT.cpp NAMESPACE kName=path…): the files as strings, written again when one changes.
+function(specdec_embed out namespace)
+  list(TRANSFORM ARGN REPLACE "^[^=]+=" "" OUTPUT_VARIABLE paths)
+  list(JOIN ARGN "," files)
+  add_custom_command(OUTPUT ${out}
+    COMMAND ${CMAKE_COMMAND} -DOUT=${out} -DNAMESPACE=${namespace} -DFILES=${files} -P ${CMAKE_SOURCE_DIR}/cmake/embed.cmake
+    DEPENDS ${paths} ${CMAKE_SOURCE_DIR}/cmake/embed.cmake VERBATIM)
+endfunction()
+
 set(SPECDEC_TEST_OPTIONS $<$<NOT:$<CONFIG:Debug>>:-O1>)  # compiled more often than run
 specdec_precompile(plain)
 specdec_precompile(test HEADERS <gtest/gtest.h> OPTIONS ${SPECDEC_TEST_OPTIONS} DEPS GTest::gtest)

@@ -142,7 +142,7 @@ class Generation final : public Exchange {
 HttpReply text_reply(int status, const char* content_type, std::string body) { return {status, content_type, std::move(body), {}}; }
 
 HttpReply dashboard_reply() {
-  HttpReply reply = text_reply(200, "text/html; charset=utf-8", dashboard_html());
+  HttpReply reply = text_reply(200, "text/html; charset=utf-8", kDashboardHtml);
   reply.headers = {{"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"},
                    {"X-Frame-Options", "DENY"},
                    {"Referrer-Policy", "no-referrer"}};

@@ -97,6 +97,6 @@ class AdminApi final : public HttpHandler {
   std::atomic<DraftControl*> drafts_{nullptr};
 };
 
-const char* dashboard_html();
+extern const char kDashboardHtml[];  // assets/dashboard.html: one page that polls /metrics and loads nothing from elsewhere
 
 }  // namespace specdec::deploy

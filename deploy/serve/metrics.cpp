@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <numeric>
 #include <vector>
 
 namespace specdec::deploy {
@@ -30,6 +31,7 @@ Histogram& histogram(prometheus::Registry& registry, const char* name, const cha
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
 }
 
+const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
 
 // Counters only grow: each is moved up to the runner's running total.
@@ -38,24 +40,35 @@ void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, tot
 }  // namespace
 
 struct Metrics::Series {
-  // One counter a position, made when it is first needed, so that an unused position has no series.
-  class PositionCounters {
+  // One series a number, made when it is first needed, so that an unused one has none.
+  template <class Series, size_t kEnd>
+  class Numbered {
    public:
-    PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : family_(counters(registry, name, help)) {}
-    void add(size_t position, double value) {
-      position = std::min(position, Metrics::kPositions - 1);
-      if (!at_[position]) at_[position] = &family_.Add({{"position", std::to_string(position)}});
-      at_[position]->Increment(value);
+    Numbered(Family<Series>& family, const char* label) : family_(family), label_(label) {}
+    Series& at(size_t i) {
+      i = std::min(i, kEnd - 1);
+      if (!at_[i]) at_[i] = &family_.Add({{label_, std::to_string(i)}});
+      return *at_[i];
     }
 
    private:
-    Family<Counter>& family_;
-    Counter* at_[Metrics::kPositions] = {};
+    Family<Series>& family_;
+    const char* label_;
+    Series* at_[kEnd] = {};
   };
+  struct PositionCounters : Numbered<Counter, Metrics::kPositions> {
+    PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : Numbered(counters(registry, name, help), "position") {}
+  };
+  using KCounters = Numbered<Counter, Metrics::kPositions + 1>;
 
   prometheus::Registry registry;
   Counter& drafts = counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
-  Counter& plain_steps = counter(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a token of the draft model: K = 0, or drafted from the text.");
+  Family<Counter>& plain_steps =
+      counters(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a token of the draft model, a sequence, by the reason.");
+  Counter* plain_by_reason[decode::kPlainReasons] = {};
+  KCounters steps_at{counters(registry, "specdec:spec_decode_num_steps_total", "Steps, a sequence, by the K chosen for it."), "k"};
+  Counter& early_stops = counter(registry, "specdec:spec_decode_num_early_stops_total", "Steps, a sequence, that drafted less than K for want of confidence.");
+  Counter& probes = counter(registry, "specdec:spec_decode_num_probes_total", "Steps, a sequence, that drafted to see whether it would pay again.");
   Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
   Counter& accepted_tokens =
       counter(registry, "specdec:spec_decode_num_accepted_tokens_total", "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
@@ -66,7 +79,8 @@ struct Metrics::Series {
   PositionCounters overlap_at{registry, "specdec:spec_decode_overlap_sum_per_pos_total",
                               "Sum over the steps that reached this position of sum_x min(p, q)."};
   Gauge& k = gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
-  Histogram& k_tokens = histogram(registry, "specdec:spec_decode_k_tokens", "Drafted tokens of a step, a sequence.", {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32});
+  Numbered<Gauge, Metrics::kPositions + 1> verify_pass{
+      prometheus::BuildGauge().Name("specdec:verify_pass_seconds").Help("Measured, at the last batch size: a pass of the target that verifies K tokens.").Register(registry), "k"};
   Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total", "Tokens drafted from the text itself, without the draft model.");
   Counter& suffix_accepted_tokens = counter(registry, "specdec:suffix_accepted_tokens_total", "Of these the accepted ones.");
   Counter& draft_failures = counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
@@ -90,6 +104,8 @@ struct Metrics::Series {
   Counter& resumed_tokens = counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
   Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
   Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
+  Histogram& between_tokens =
+      histogram(registry, "specdec:inter_token_seconds", "Time a token: between two steps of an answer, shared by the tokens of the later one.", kTokenBounds);
   Histogram& duration = histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
   Family<Counter>& finished = counters(registry, "specdec:answers_finished_total", "Answers by the reason they ended.");
   Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies by route and status.");
@@ -97,16 +113,59 @@ struct Metrics::Series {
   std::mutex mutex;                 // of the two below
   Gauge* named = nullptr;           // the one series of info
   prometheus::Labels named_labels;
-  Family<Counter>& draft_reached = counters(registry, "specdec:draft_reached_tokens_total", "Positions reached, by draft; role shadow: scored by a draft on trial.");
+
+  // By draft.
+  Family<Gauge>& gauges(const char* name, const char* help) { return prometheus::BuildGauge().Name(name).Help(help).Register(registry); }
+  enum Role { kServe, kPaired, kShadow };
+  Family<Counter>& draft_reached = counters(registry, "specdec:draft_reached_tokens_total",
+                                            "Positions reached, by draft; role shadow: scored by a draft on trial, paired: the same ones by the draft that drafted.");
   Family<Counter>& draft_overlap = counters(registry, "specdec:draft_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by draft and role.");
-  void score(const std::string& draft, const char* role, const std::vector<double>& overlaps) {
-    if (draft.empty() || overlaps.empty()) return;
-    const prometheus::Labels labels = {{"draft", draft}, {"role", role}};
-    draft_reached.Add(labels).Increment(static_cast<double>(overlaps.size()));
-    double sum = 0;
-    for (const double x : overlaps) sum += std::max(0.0, x);
-    draft_overlap.Add(labels).Increment(sum);
+  Family<Gauge>& draft_pass = gauges("specdec:draft_pass_seconds", "Measured, at the last batch size: a pass of the draft.");
+  Family<Gauge>& prevailing_k = gauges("specdec:spec_decode_prevailing_k", "The K that most sequences chose of late.");
+  Family<Gauge>& expected_rate = gauges("specdec:expected_tokens_per_second", "Expected of the last step's batch at this K: prevailing, or plain decoding.");
+  struct OfDraft {
+    std::string name;
+    Counter *reached[3], *overlap[3];  // by role; null before the first
+    Gauge *pass, *k, *expected, *plain;
+  };
+  std::vector<std::unique_ptr<OfDraft>> drafts_known;  // the latest last
+  OfDraft& of_draft(const std::string& name) {
+    const auto at = std::find_if(drafts_known.begin(), drafts_known.end(), [&](const auto& d) { return d->name == name; });
+    if (at != drafts_known.end()) {
+      std::rotate(at, at + 1, drafts_known.end());
+      return *drafts_known.back();
+    }
+    if (drafts_known.size() == Metrics::kDrafts) forget(*drafts_known.front());
+    auto d = std::make_unique<OfDraft>(OfDraft{name, {}, {}, &draft_pass.Add({{"draft", name}}), &prevailing_k.Add({{"draft", name}}),
+                                               &expected_rate.Add({{"draft", name}, {"k", "prevailing"}}), &expected_rate.Add({{"draft", name}, {"k", "plain"}})});
+    return *drafts_known.emplace_back(std::move(d));
   }
+  void forget(const OfDraft& d) {
+    for (const Role role : {kServe, kPaired, kShadow}) {
+      if (!d.reached[role]) continue;
+      draft_reached.Remove(d.reached[role]);
+      draft_overlap.Remove(d.overlap[role]);
+    }
+    draft_pass.Remove(d.pass);
+    prevailing_k.Remove(d.k);
+    expected_rate.Remove(d.expected);
+    expected_rate.Remove(d.plain);
+    std::erase_if(drafts_known, [&d](const auto& known) { return known.get() == &d; });
+  }
+  void score(const std::string& draft, Role role, const std::vector<double>& overlaps) {
+    if (draft.empty() || overlaps.empty()) return;
+    OfDraft& d = of_draft(draft);
+    if (!d.reached[role]) {
+      const prometheus::Labels labels = {{"draft", draft}, {"role", role == kServe ? "serve" : role == kPaired ? "paired" : "shadow"}};
+      d.reached[role] = &draft_reached.Add(labels);
+      d.overlap[role] = &draft_overlap.Add(labels);
+    }
+    d.reached[role]->Increment(static_cast<double>(overlaps.size()));
+    for (const double x : overlaps) d.overlap[role]->Increment(std::max(0.0, x));
+  }
+
+  Family<Counter>& domain_reached = counters(registry, "specdec:domain_reached_tokens_total", "Positions reached in answers that ended, by domain.");
+  Family<Counter>& domain_overlap = counters(registry, "specdec:domain_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by domain.");
   Counter& records_lost = counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
 };
 
@@ -115,6 +174,8 @@ Metrics::Metrics() : series_(std::make_unique<Series>()) {
        {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed, FinishReason::kDrained,
         FinishReason::kNoTokenLeft})
     series_->finished.Add({{"reason", to_string(reason)}});
+  for (int i = 0; i < decode::kPlainReasons; ++i)
+    series_->plain_by_reason[i] = &series_->plain_steps.Add({{"reason", decode::to_string(static_cast<decode::PlainReason>(i))}});
 }
 
 Metrics::~Metrics() = default;
@@ -134,27 +195,30 @@ void Metrics::step(const StepResult& result) {
   Series& s = *series_;
   const auto drafted = static_cast<size_t>(result.drafted), accepted = static_cast<size_t>(result.accepted);
   s.generation_tokens.Increment(static_cast<double>(result.emitted.size()));
-  s.k_tokens.Observe(result.drafted);
+  s.steps_at.at(static_cast<size_t>(result.decision.k)).Increment();
+  s.early_stops.Increment(result.decision.stopped_early);
+  s.probes.Increment(result.decision.probe);
   s.suffix_draft_tokens.Increment(result.suffix_drafted);
   s.suffix_accepted_tokens.Increment(result.suffix_accepted);
   if (drafted == 0) {
-    s.plain_steps.Increment();
+    s.plain_by_reason[static_cast<int>(result.decision.plain)]->Increment();
     return;
   }
-  s.score(result.draft, "serve", result.overlaps);
-  s.score(result.shadow, "shadow", result.shadow_overlaps);
+  s.score(result.draft, Series::kServe, result.overlaps);
+  s.score(result.shadow, Series::kShadow, result.shadow_overlaps);
+  if (!result.shadow_overlaps.empty()) s.score(result.draft, Series::kPaired, result.overlaps);
   s.drafts.Increment();
   s.draft_tokens.Increment(result.drafted);
   s.accepted_tokens.Increment(result.accepted);
   for (size_t i = 0; i < drafted; ++i) {
-    s.drafted_at.add(i, 1);
-    if (i <= accepted) s.reached_at.add(i, 1);
-    if (i <= accepted && i < result.overlaps.size()) s.overlap_at.add(i, std::max(0.0, result.overlaps[i]));
-    s.accepted_at.add(i, i < accepted ? 1 : 0);
+    s.drafted_at.at(i).Increment(1);
+    if (i <= accepted) s.reached_at.at(i).Increment(1);
+    if (i <= accepted && i < result.overlaps.size()) s.overlap_at.at(i).Increment(std::max(0.0, result.overlaps[i]));
+    s.accepted_at.at(i).Increment(i < accepted ? 1 : 0);
   }
 }
 
-void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total) {
+void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases) {
   Series& s = *series_;
   s.steps.Increment();
   s.batch.Observe(static_cast<double>(sequences));
@@ -164,6 +228,14 @@ void Metrics::batch(size_t sequences, double mean_k, const StageSeconds& total) 
   raise(s.verify_seconds, total.verify);
   raise(s.sample_seconds, total.sample);
   raise(s.draft_failures, static_cast<double>(total.draft_failures));
+  for (const KBasis& basis : bases) {
+    const Series::OfDraft& d = s.of_draft(basis.draft);
+    d.pass->Set(basis.draft_seconds);
+    d.k->Set(basis.k);
+    d.expected->Set(basis.tokens_per_second(basis.k));
+    d.plain->Set(basis.tokens_per_second(0));
+    for (size_t k = 0; k < basis.verify_seconds.size(); ++k) s.verify_pass.at(k).Set(basis.verify_seconds[k]);
+  }
 }
 
 void Metrics::caches(const CacheUse& use) {
@@ -181,9 +253,19 @@ void Metrics::resumed(int64_t tokens) { series_->resumed_tokens.Increment(static
 
 void Metrics::first_token(double seconds) { series_->first_token.Observe(seconds); }
 
-void Metrics::finished(const ChoiceResult& result, double seconds) {
-  series_->finished.Add({{"reason", to_string(result.reason)}}).Increment();
-  series_->duration.Observe(seconds);
+void Metrics::tokens(size_t count, double seconds) {
+  for (size_t i = 0; i < count; ++i) series_->between_tokens.Observe(seconds / static_cast<double>(count));
+}
+
+void Metrics::finished(const ChoiceResult& result, const std::string& domain, double seconds) {
+  Series& s = *series_;
+  s.finished.Add({{"reason", to_string(result.reason)}}).Increment();
+  s.duration.Observe(seconds);
+  const AcceptanceCounts& counts = result.counts;
+  if (counts.steps == 0) return;
+  const prometheus::Labels labels = {{"domain", domain}};
+  s.domain_reached.Add(labels).Increment(static_cast<double>(std::accumulate(counts.reached_at.begin(), counts.reached_at.end(), int64_t{0})));
+  s.domain_overlap.Add(labels).Increment(std::max(0.0, std::accumulate(counts.overlap_sum_at.begin(), counts.overlap_sum_at.end(), 0.0)));
 }
 
 void Metrics::replied(const std::string& route, int status) {

@@ -15,6 +15,7 @@ namespace specdec::deploy {
 class Metrics {
  public:
   static constexpr size_t kPositions = 32;  // later ones are counted at the last
+  static constexpr size_t kDrafts = 8;      // with series of their own; a ninth takes the place of the one that drafted longest ago
 
   Metrics();
   ~Metrics();
@@ -23,13 +24,15 @@ class Metrics {
 
   // Engine thread.
   void step(const StepResult& result);                // one sequence of one step
-  void batch(size_t sequences, double mean_k, const StageSeconds& total);  // once a step
+  // Once a step.
+  void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases = {});
   void caches(const CacheUse& use);                   // once a turn
   void started(int64_t prompt_tokens);
   void preempted();
   void resumed(int64_t tokens);                       // read again
   void first_token(double seconds);                   // since the request was queued
-  void finished(const ChoiceResult& result, double seconds);
+  void tokens(size_t count, double seconds);          // since this answer's tokens before
+  void finished(const ChoiceResult& result, const std::string& domain, double seconds);  // `domain` from a bounded set
 
   // Any thread.
   void replied(const std::string& route, int status);      // `route` from a fixed set

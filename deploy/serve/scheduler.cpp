@@ -33,6 +33,7 @@ struct Scheduler::Active {
   StopMatcher stop;
   std::string text;       // everything sent
   ChoiceResult result;
+  double stepped_at = 0;  // Clock::seconds() of its last tokens
   bool ended = false;
 
   bool holds() const { return place != Place::kSuspended; }
@@ -290,7 +291,7 @@ bool Scheduler::step_running() {
     failures_.store(0, std::memory_order_relaxed);
   else
     failures_.fetch_add(failed, std::memory_order_relaxed);
-  metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds());
+  metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds(), runner_.k_bases());
   if (stepped < batch_.size()) make_room();
   return true;
 }
@@ -299,7 +300,12 @@ bool Scheduler::step_running() {
 void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
-  if (so_far.completion_tokens == 0) metrics_.first_token(clock_.seconds() - request.queued_at);
+  const double now = clock_.seconds();
+  if (so_far.completion_tokens == 0)
+    metrics_.first_token(now - request.queued_at);
+  else
+    metrics_.tokens(result.emitted.size(), now - sequence.stepped_at);
+  sequence.stepped_at = now;
   so_far.draft = result.draft;
   so_far.counts.add_step(result.drafted, result.accepted, result.overlaps);
   if (result.drafted > 0) {
@@ -345,7 +351,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects, [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
   const double now = clock_.seconds();
-  metrics_.finished(result, now - sequence.request->queued_at);
+  metrics_.finished(result, sequence.request->domain, now - sequence.request->queued_at);
   const bool others = joining_ == sequence.request || std::any_of(active_.begin(), active_.end(), [&](const auto& a) { return !a->ended && a->request == sequence.request; });
   if (!others) queue_.finished(now);
   ChoiceEvent event;

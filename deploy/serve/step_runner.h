@@ -11,6 +11,7 @@
 
 #include "base/run_options.h"
 #include "engine/decode/causal_model.h"
+#include "engine/decode/controller.h"
 #include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
 
@@ -52,12 +53,24 @@ struct StepResult {
   bool no_token_left = false;        // … because of what its own request asks for: nothing is broken
   std::vector<int32_t> emitted;      // at least one token unless failed or out of room
   int drafted = 0, accepted = 0;
+  decode::KDecision decision;        // of the draft model's K
   int suffix_drafted = 0, suffix_accepted = 0;  // from the text itself, in steps whose `drafted` is 0
   std::vector<double> overlaps;      // Σ min(p, q) at each reached position
   std::optional<decode::PositionLogprobs> rejected;  // the draft's token that stood where emitted.back() stands now
   std::string draft, shadow;         // which draft models: fingerprints cut to kDraftLabel; "" = none
   std::vector<double> shadow_overlaps;  // of the draft on trial, at the same positions
   std::vector<decode::PositionLogprobs> logprobs;  // of each emitted token, where asked for
+};
+
+// What K of one draft rests on, as of its last step. Seconds and expectations are NaN until they were measured.
+struct KBasis {
+  std::string draft;                 // as StepResult::draft
+  int batch = 0;                     // sequences of the step
+  int k = 0;                         // that most of its sequences chose of late
+  double draft_seconds = 0;          // a pass of the draft
+  std::vector<double> verify_seconds;  // [K] a pass of the target; [0]: plain
+  std::vector<double> overlaps;      // expected, by position, mean of its sequences
+  double tokens_per_second(int at_k) const;  // expected of the whole batch at this K; 0: of plain decoding
 };
 
 // Running totals since the start.
@@ -89,6 +102,7 @@ class StepRunner {
   virtual void finish(SequenceKey key) = 0;
   virtual StageSeconds stage_seconds() const = 0;
   virtual CacheUse cache_use() const { return {}; }
+  virtual std::vector<KBasis> k_bases() const { return {}; }  // of the drafts that serve or are on trial
 };
 
 }  // namespace specdec::deploy

@@ -1,9 +1,7 @@
 # specdec_report: the HTML writer and its inlined assets, torch-free.
-set(asset_folder ${CMAKE_CURRENT_LIST_DIR}/assets)
+set(assets ${CMAKE_CURRENT_LIST_DIR}/assets)
 set(assets_cpp ${CMAKE_CURRENT_BINARY_DIR}/report_assets.cpp)
-file(GLOB asset_files CONFIGURE_DEPENDS ${asset_folder}/*)
-add_custom_command(OUTPUT ${assets_cpp}
-  COMMAND ${CMAKE_COMMAND} -DOUT=${assets_cpp} -DASSETS=${asset_folder} -P ${CMAKE_CURRENT_LIST_DIR}/embed.cmake
-  DEPENDS ${asset_files} ${CMAKE_CURRENT_LIST_DIR}/embed.cmake)
+specdec_embed(${assets_cpp} specdec::deploy::assets kUplotJs=${assets}/uPlot.iife.min.js kUplotCss=${assets}/uPlot.min.css
+  kUplotLicense=${assets}/LICENSE kReportJs=${assets}/report.js kReportCss=${assets}/report.css)
 file(GLOB report CONFIGURE_DEPENDS ${CMAKE_CURRENT_LIST_DIR}/report*.cpp)
 specdec_module(specdec_report ${report} ${assets_cpp} DEPS specdec_base)

@@ -26,7 +26,8 @@ int nearest(int batch, size_t end, Usable usable) {
 }  // namespace
 
 const char* to_string(PlainReason reason) {
-  constexpr const char* kNames[kPlainReasons] = {"no_draft", "request", "draft_failed", "does_not_pay", "schedule", "measuring", "no_room", "rules", "from_text", "short_answer"};
+  constexpr const char* kNames[kPlainReasons] = {"no_draft",  "request", "draft_failed", "does_not_pay", "schedule",
+                                                 "measuring", "no_room", "catching_up",  "rules",        "from_text", "short_answer"};
   return kNames[static_cast<int>(reason)];
 }
 
@@ -64,7 +65,7 @@ void CostModel::record_target(int batch, double rows, double seconds) {
 
 // Linear between measured row counts and, along the line through the two outermost, beyond them. One point alone is taken as
 // flat, which makes the controller try, and so measure, the others.
-double CostModel::Batch::seconds(int wanted) const {
+double CostModel::Batch::interpolated(int wanted) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
     if (cell.count == 0) continue;
@@ -80,6 +81,14 @@ double CostModel::Batch::seconds(int wanted) const {
   if (below && above) return below->seconds + slope(*below, *above) * (wanted - below->rows);
   const double line = end.seconds + std::max(0.0, slope(*first, *last)) * (wanted - end.rows);
   return std::max(line, end.seconds * std::min(1.0, wanted / end.rows));
+}
+
+// No pass takes longer than one of more rows: a figure that says so is of a busy moment, and would never be renewed.
+double CostModel::Batch::seconds(int wanted) const {
+  double least = interpolated(wanted);
+  for (const Cell& cell : cells)
+    if (cell.count > 0 && cell.rows >= wanted) least = std::min(least, cell.seconds);
+  return least;
 }
 
 const CostModel::Batch* CostModel::basis(int batch) const {

@@ -65,6 +65,7 @@ class CostModel {
     std::vector<Cell> cells;       // by rows, rounded
     int64_t passes = 0;
     int measured = 0;              // of `cells`
+    double interpolated(int rows) const;
     double seconds(int rows) const;
   };
   using Batches = std::vector<Batch>;
@@ -88,11 +89,12 @@ class OverlapMean {
 };
 
 // Why the draft model drafts nothing for a sequence in a step.
-enum class PlainReason { kNoDraft, kRequest, kDraftFailed, kDoesNotPay, kSchedule, kMeasuring, kNoRoom, kRules, kFromText, kShortAnswer };
-inline constexpr int kPlainReasons = 10;
+enum class PlainReason { kNoDraft, kRequest, kDraftFailed, kDoesNotPay, kSchedule, kMeasuring, kNoRoom, kCatchingUp, kRules, kFromText, kShortAnswer };
+inline constexpr int kPlainReasons = 11;
 // "no_draft", "request" (asked for), "draft_failed", "does_not_pay", "schedule" (the gate's, until costs are measured), "measuring" (a plain
-// pass), "no_room" (the answer or the draft's context ends), "rules" (no token may follow), "from_text" (suffix_drafter.h drafted),
-// "short_answer" (the draft would have to read more than the rest of the answer gains).
+// pass), "no_room" (the answer or the draft's context ends, or its caches are full), "catching_up" (the draft reads the text), "rules" (no
+// token may follow), "from_text" (suffix_drafter.h drafted), "short_answer" (the draft would have to read more than the rest of the
+// answer gains).
 const char* to_string(PlainReason reason);
 
 // What was chosen for one sequence of one step, and how it went.

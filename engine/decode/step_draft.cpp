@@ -185,6 +185,7 @@ void Stepper::catch_up(Slot& slot) {
     slot.drafting = read_up(draft, s.draft_id, s.tokens);
     CostModel* const costs = draft_costs_of(s);
     if (const int64_t read = draft.length(s.draft_id) - before; read > 0 && costs && clock_) costs->record_read(read, clock_->seconds() - started);
+    if (!slot.drafting) s.decision = {0, PlainReason::kCatchingUp};
   } catch (const std::exception& e) {
     slot.drafting = false;
     drop_draft(s, e);
@@ -308,8 +309,11 @@ void Stepper::draft_tokens() {
     if (slot.drafting) catch_up(slot);
   for (Slot& slot : b.used())
     if (slot.drafting) draft_with(*draft_of(*slot.sequence));
-  for (Slot& slot : b.used())
-    if (slot.limit > 0 && slot.drafted.empty()) slot.sequence->decision = {0, slot.sequence->draft_failed ? PlainReason::kDraftFailed : PlainReason::kRules};
+  for (Slot& slot : b.used()) {
+    Sequence& s = *slot.sequence;
+    if (slot.limit == 0 || !slot.drafted.empty() || s.decision.k == 0) continue;
+    s.decision = {0, s.draft_failed ? PlainReason::kDraftFailed : s.draft_rest > 0 ? PlainReason::kNoRoom : PlainReason::kRules};
+  }
 }
 
 // Everything that the sequences of one draft draft in this step.

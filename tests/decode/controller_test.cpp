@@ -79,12 +79,11 @@ TEST(CostModel, InterpolatesRowsAndBorrowsTheNearestBatch) {
 TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   CostModel costs;
   for (int i = 0; i < 20; ++i) costs.record_target(1, 1, 1.0);
-  costs.record_target(1, 3, 1.1);
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
-  EXPECT_NEAR(costs.verify_cost(1, 2), 1.1 / 1.1, 1e-9);  // one clipped sample: 1 + 0.1 · (2 − 1)
+  EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 1e-9);  // one clipped sample: 1 + 0.1 · (2 − 1)
   for (int i = 0; i < 100; ++i) costs.record_target(1, 1, 3.0);
-  EXPECT_NEAR(costs.verify_cost(1, 2), 1.1 / 3.0, 0.01);
+  EXPECT_NEAR(costs.verify_seconds(1, 0), 3.0, 0.01);
   costs.record_target(0, 1, 1.0);   // no such batch
   costs.record_target(1, 0, 1.0);
 }
@@ -111,6 +110,13 @@ TEST(CostModel, DraftsOfOneTargetShareWhatItCosts) {
   }
   EXPECT_DOUBLE_EQ(first.draft_cost(1), 0.5);
   EXPECT_DOUBLE_EQ(second.draft_seconds(1), 0.1);
+}
+
+TEST(CostModel, AShorterPassThatMetABusyMomentIsNotBelieved) {
+  CostModel costs;
+  for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {6, 18.0}, {9, 5.0}}) costs.record_target(1, rows, seconds);
+  EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 5), 5.0);
+  EXPECT_DOUBLE_EQ(costs.verify_seconds(1, 0), 1.0);
 }
 
 // Sequences of a batch draft unequally: such a pass is no pass of the next whole number of rows.

@@ -44,6 +44,7 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
   r.drafted = drafted;
   r.accepted = accepted;
   r.overlaps = std::move(overlaps);
+  r.decision.k = drafted;
   r.emitted.assign(static_cast<size_t>(accepted) + 1, 7);
   return r;
 }
@@ -54,20 +55,27 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   m.step(step(3, 1, {0.5, 0.25}));      // reached 0 and 1, accepted 0
   m.step(step(2, 2, {0.75, 1.0}));      // reached and accepted both
   m.step(step(1, 0, {0.125}));
-  m.step(step(0, 0, {}));               // K = 0
+  StepResult plain = step(0, 0, {});    // K = 0
+  plain.decision.plain = decode::PlainReason::kDoesNotPay;
+  m.step(plain);
   m.batch(4, 1.5, {0.5, 0.25, 1.0, 0.125, 2});
   m.batch(2, 2.0, {1.5, 0.75, 2.0, 0.25, 2});
   m.started(11);
   m.caches({0.5, 100, 64});
   m.caches({0.25, 120, 64});
   m.first_token(0.3);
-  m.finished({FinishReason::kLength, 5, {}, {}}, 1.5);
+  m.tokens(4, 0.08);
+  ChoiceResult answer{FinishReason::kLength, 5, {}, {}};
+  answer.counts.add_step(2, 1, {0.5, 0.75});
+  m.finished(answer, "code", 1.5);
   m.replied("/v1/completions", 200);
   m.record_lost();
   auto s = parse(m.text(3, 2, 9));
   const std::string d = "specdec:spec_decode_";
   EXPECT_EQ(s[d + "num_drafts_total"], 3);
-  EXPECT_EQ(s[d + "num_plain_steps_total"], 1);
+  EXPECT_EQ(s[d + "num_plain_steps_total{reason=\"does_not_pay\"}"], 1);
+  EXPECT_EQ(s[d + "num_plain_steps_total{reason=\"request\"}"], 0) << "every reason has a series";
+  for (const int k : {0, 1, 2, 3}) EXPECT_EQ(s[d + "num_steps_total{k=\"" + std::to_string(k) + "\"}"], 1);
   EXPECT_EQ(s[d + "num_draft_tokens_total"], 6);
   EXPECT_EQ(s[d + "num_accepted_tokens_total"], 3);
   const auto at = [&](const std::string& name, int i) { return s.at(d + name + "_per_pos_total{position=\"" + std::to_string(i) + "\"}"); };
@@ -83,7 +91,10 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(at("overlap_sum", 0), 1.375);
   EXPECT_EQ(at("overlap_sum", 1), 1.25);
   EXPECT_EQ(s[d + "k"], 2.0);
-  EXPECT_EQ(s[d + "k_tokens_count"], 4);
+  EXPECT_EQ(s["specdec:inter_token_seconds_count"], 4);
+  EXPECT_NEAR(s["specdec:inter_token_seconds_sum"], 0.08, 1e-12);
+  EXPECT_EQ(s["specdec:domain_reached_tokens_total{domain=\"code\"}"], 2);
+  EXPECT_EQ(s["specdec:domain_overlap_sum_total{domain=\"code\"}"], 1.25);
   EXPECT_EQ(s["specdec:generation_tokens_total"], 2 + 3 + 1 + 1);
   EXPECT_EQ(s["specdec:stage_seconds_total{stage=\"draft\"}"], 0.75);
   EXPECT_EQ(s["specdec:stage_seconds_total{stage=\"verify\"}"], 2.0);
@@ -103,6 +114,45 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   EXPECT_EQ(s["specdec:info{draft=\"draft-fp\",package=\"\",target=\"target-fp\"}"], 1);
 }
 
+// A pass of the draft takes 1 s, of the target 4 s plain and 6 s at K = 2; overlaps 0.5: tau is 1.75.
+KBasis basis(const std::string& draft, int k) { return {draft, 8, k, 1.0, {4, 5, 6}, {0.5, 0.5}}; }
+
+TEST(Metrics, WhyKIsWhatItIs) {
+  Metrics m;
+  StepResult probe = step(2, 0, {0.1}), stopped = step(1, 1, {0.9});
+  probe.decision.probe = true;
+  stopped.decision = {4, {}, false, true};
+  m.step(probe);
+  m.step(stopped);
+  m.batch(8, 1.5, {}, {basis("one", 2), basis("two", 0)});
+  const auto s = parse(m.text(0, 0, 0));
+  EXPECT_EQ(s.at("specdec:spec_decode_num_probes_total"), 1);
+  EXPECT_EQ(s.at("specdec:spec_decode_num_early_stops_total"), 1);
+  EXPECT_EQ(s.at("specdec:spec_decode_num_steps_total{k=\"4\"}"), 1) << "what was chosen, not what was drafted";
+  EXPECT_EQ(s.at("specdec:spec_decode_prevailing_k{draft=\"one\"}"), 2);
+  EXPECT_EQ(s.at("specdec:draft_pass_seconds{draft=\"one\"}"), 1);
+  EXPECT_EQ(s.at("specdec:verify_pass_seconds{k=\"0\"}"), 4);
+  EXPECT_EQ(s.at("specdec:verify_pass_seconds{k=\"2\"}"), 6);
+  EXPECT_EQ(s.at("specdec:expected_tokens_per_second{draft=\"one\",k=\"plain\"}"), 2);
+  EXPECT_EQ(s.at("specdec:expected_tokens_per_second{draft=\"one\",k=\"prevailing\"}"), 8 * 1.75 / (2 * 1 + 6));
+  EXPECT_EQ(s.at("specdec:expected_tokens_per_second{draft=\"two\",k=\"prevailing\"}"), 2);
+}
+
+TEST(Metrics, DraftsThatAreGoneAreForgotten) {
+  Metrics m;
+  for (int i = 0; i < 40; ++i) {
+    StepResult r = step(1, 1, {0.5});
+    r.draft = "draft" + std::to_string(i);
+    m.step(r);
+    m.batch(1, 1, {}, {basis(r.draft, 1)});
+  }
+  std::set<std::string> names;
+  for (const auto& [name, value] : parse(m.text(0, 0, 0)))
+    if (const size_t at = name.find("draft=\"draft"); at != std::string::npos) names.insert(name.substr(at + 7, name.find('"', at + 7) - at - 7));
+  EXPECT_EQ(names.size(), Metrics::kDrafts);
+  EXPECT_TRUE(names.contains("draft39") && names.contains("draft32") && !names.contains("draft31"));
+}
+
 TEST(Metrics, PositionsAreFoldedSoThatSeriesStayFew) {
   Metrics m;
   const int k = static_cast<int>(Metrics::kPositions) + 20;
@@ -111,8 +161,14 @@ TEST(Metrics, PositionsAreFoldedSoThatSeriesStayFew) {
   const std::string last = "{position=\"" + std::to_string(Metrics::kPositions - 1) + "\"}";
   EXPECT_EQ(s.at("specdec:spec_decode_num_reached_tokens_per_pos_total" + last), 21);
   size_t positions = 0;
-  for (const auto& [name, value] : s) positions += name.starts_with("specdec:spec_decode_num_reached");
+  size_t ks = 0;
+  for (const auto& [name, value] : s) {
+    positions += name.starts_with("specdec:spec_decode_num_reached");
+    ks += name.starts_with("specdec:spec_decode_num_steps_total");
+  }
   EXPECT_EQ(positions, Metrics::kPositions);
+  EXPECT_EQ(ks, 1u);
+  EXPECT_EQ(s.at("specdec:spec_decode_num_steps_total{k=\"" + std::to_string(Metrics::kPositions) + "\"}"), 1);
 }
 
 }  // namespace

@@ -14,7 +14,6 @@ namespace specdec::deploy {
 namespace {
 
 using testing::expect_error;
-using testing::get;
 using testing::put;
 
 std::vector<std::string> names(const fs::path& directory) {
@@ -27,7 +26,7 @@ std::vector<std::string> names(const fs::path& directory) {
 
 std::vector<std::string> lines(const fs::path& file) {
   std::vector<std::string> out;
-  std::istringstream in(get(file));
+  std::istringstream in(testing::get(file));
   for (std::string line; std::getline(in, line);) out.push_back(line);
   return out;
 }
@@ -73,8 +72,8 @@ TEST(RotatingLog, PublishesBySizeByAgeAndAtTheEnd) {
   const auto all = names(dir.root());
   ASSERT_EQ(all.size(), 3u);
   for (const std::string& name : all) EXPECT_TRUE(name.starts_with("t-2023") && name.ends_with(".jsonl")) << name;
-  EXPECT_EQ(get(dir / all[0]), "first line\nsecond line\n");
-  EXPECT_EQ(get(dir / all[2]), "fourth\n");
+  EXPECT_EQ(testing::get(dir / all[0]), "first line\nsecond line\n");
+  EXPECT_EQ(testing::get(dir / all[2]), "fourth\n");
 }
 
 TEST(RotatingLog, ARestartWithinTheSecondReplacesNothing) {
@@ -82,7 +81,7 @@ TEST(RotatingLog, ARestartWithinTheSecondReplacesNothing) {
   specdec::testing::ManualClock clock;
   for (const char* line : {"first", "second"}) RotatingLog(dir.root(), "t", {}, clock).append(line);
   ASSERT_EQ(names(dir.root()).size(), 2u);
-  EXPECT_EQ(get(dir / names(dir.root())[0]), "first\n");
+  EXPECT_EQ(testing::get(dir / names(dir.root())[0]), "first\n");
 }
 
 TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
@@ -91,7 +90,7 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
   put(dir / "unrelated.partial", "x");
   specdec::testing::ManualClock clock;
   RotatingLog log(dir.root(), "t", {}, clock);
-  EXPECT_EQ(get(dir / "t-old.jsonl"), "a line\n");
+  EXPECT_EQ(testing::get(dir / "t-old.jsonl"), "a line\n");
   EXPECT_TRUE(fs::exists(dir / "unrelated.partial"));
   expect_error(ErrorKind::kNetwork, {"lock"}, [&] { RotatingLog second(dir.root(), "t", {}, clock); });
 }
@@ -134,7 +133,7 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   EXPECT_EQ(raw.response, "the answer");
   const auto rotated = names(dir / "traffic" / "acceptance");
   ASSERT_EQ(rotated.size(), 1u);
-  EXPECT_EQ(get(dir / "traffic" / "acceptance" / rotated[0]), get(dir / "acceptance.jsonl"));
+  EXPECT_EQ(testing::get(dir / "traffic" / "acceptance" / rotated[0]), testing::get(dir / "acceptance.jsonl"));
   const auto acceptance = lines(dir / "acceptance.jsonl");
   ASSERT_EQ(acceptance.size(), 2u);
   const AcceptanceRecord record = acceptance_record_from_line(acceptance[0], "acceptance");

@@ -71,6 +71,14 @@ void DraftSwap::scored(const std::string& conversation, const Pick& pick, std::s
   sums.positions += static_cast<int64_t>(shadow.size());
 }
 
+std::vector<std::shared_ptr<const DraftSwap::Held>> DraftSwap::in_use() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<const Held>> out;
+  for (const auto& held : {serving_, candidate_})
+    if (held) out.push_back(held);
+  return out;
+}
+
 std::string DraftSwap::serving() const {
   const std::lock_guard lock(mutex_);
   return serving_ ? serving_->draft.id : "";

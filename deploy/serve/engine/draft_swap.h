@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "deploy/serve/draft_control.h"
+#include "deploy/serve/engine/k_log.h"
 #include "engine/decode/causal_model.h"
 #include "engine/decode/controller.h"
 
@@ -48,6 +49,8 @@ class DraftSwap final : public DraftControl {
     TimedModel model;
     decode::CostModel costs;                   // engine thread: its own passes; those of the target are everyone's
     int plain_owed = -1;                       // engine thread: before its next probe, while K is 0 (ControllerOptions)
+    KLog k_log;                                // engine thread, this one and the next
+    KBasis k_basis;                            // of its last step
     decode::OverlapMean overlap, coupled_overlap;  // engine thread: of what controllers observe, of seeded requests apart
     std::atomic<bool> on_trial{true};
   };
@@ -66,6 +69,8 @@ class DraftSwap final : public DraftControl {
   Pick pick(const std::string& conversation);
   // A step whose overlaps both drafts have, position by position.
   void scored(const std::string& conversation, const Pick& pick, std::span<const double> serving, std::span<const double> shadow);
+
+  std::vector<std::shared_ptr<const Held>> in_use() const;  // serving, on trial
 
   std::string serving() const override;
   Json status() const override;

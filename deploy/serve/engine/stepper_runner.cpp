@@ -39,6 +39,7 @@ struct StepperRunner::Running {
   decode::OverlapMean* expected = nullptr;  // of pick.draft: what the controller started from, and what it observes goes to
   decode::Sequence sequence;
   bool draft_failed = false;
+  bool asked_plain = false;                 // SequenceSpec::speculate
 };
 
 StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
@@ -72,6 +73,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   s.shadow = pick.shadow ? &pick.shadow->model : nullptr;
   s.controller = pick.draft ? &running->controller : nullptr;
   running->conversation = spec.conversation;
+  running->asked_plain = !spec.speculate;
   running->pick = std::move(pick);
   running->expected = expected;
   if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
@@ -138,6 +140,7 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
     results[i].out_of_room = !room || (untouched && batch.size() > 1 && !run({&batch_[i], 1}));
     if (!results[i].out_of_room) collect(*running_.at(batch[i]), results[i]);
   }
+  explain(batch);
   step_seconds_ += clock_.seconds() - started;
 }
 
@@ -158,6 +161,8 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.no_token_left = s.failure && of_the_request(s.failure);
   if (result.failed) return;
   result.emitted = s.emitted;
+  result.decision = s.decision;
+  if (running.asked_plain) result.decision.plain = decode::PlainReason::kRequest;
   result.drafted = s.drafted;
   result.accepted = s.accepted;
   result.overlaps = s.overlaps;
@@ -175,6 +180,41 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);
   result.shadow_overlaps = s.shadow_overlaps;
   drafts_.scored(running.conversation, pick, s.overlaps, s.shadow_overlaps);
+}
+
+// What the controllers of this step went by, draft by draft.
+void StepperRunner::explain(std::span<const SequenceKey> batch) {
+  std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
+  for (const SequenceKey key : batch) {
+    const Running& running = *running_.at(key);
+    if (running.pick.draft && !running.sequence.draft_failed) drafting[running.pick.draft.get()].push_back(&running.sequence);
+  }
+  for (const auto& [held, sequences] : drafting) {
+    const decode::KController& any = *sequences.front()->controller;
+    KBasis& basis = held->k_basis;
+    basis.draft = held->draft.id.substr(0, kDraftLabel);
+    basis.batch = static_cast<int>(batch.size());
+    basis.draft_seconds = held->costs.draft_seconds(basis.batch);
+    basis.verify_seconds.clear();
+    for (int k = 0; k <= any.max_k(); ++k) basis.verify_seconds.push_back(held->costs.verify_seconds(basis.batch, tree_nodes(any.tree(), k)));
+    basis.overlaps.assign(static_cast<size_t>(any.max_k()), 0);
+    std::vector<int> chosen;
+    for (const decode::Sequence* const s : sequences) {
+      for (size_t i = 0; i < basis.overlaps.size(); ++i) basis.overlaps[i] += s->controller->expected_overlap(static_cast<int>(i)) / static_cast<double>(sequences.size());
+      const decode::KDecision& d = s->decision;
+      if (!d.probe && (d.k > 0 || d.plain == decode::PlainReason::kDoesNotPay || d.plain == decode::PlainReason::kSchedule)) chosen.push_back(d.k);
+    }
+    held->k_log.chose(chosen);
+    basis.k = held->k_log.prevailing();
+    if (const auto line = held->k_log.line(basis, clock_.seconds())) log(LogLevel::kInfo, *line);
+  }
+}
+
+std::vector<KBasis> StepperRunner::k_bases() const {
+  std::vector<KBasis> out;
+  for (const auto& held : drafts_.in_use())
+    if (held->k_basis.batch > 0) out.push_back(held->k_basis);
+  return out;
 }
 
 void StepperRunner::finish(SequenceKey key) {

@@ -40,12 +40,14 @@ class StepperRunner final : public StepRunner {
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
   CacheUse cache_use() const override;
+  std::vector<KBasis> k_bases() const override;
 
  private:
   struct Running;
   bool run(std::span<decode::Sequence* const> batch);
   void end_trials();
   void collect(Running& running, StepResult& result);
+  void explain(std::span<const SequenceKey> batch);
 
   StepperRunnerOptions options_;
   const Clock& clock_;

@@ -1,0 +1,57 @@
+#include "deploy/serve/engine/k_log.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+namespace specdec::deploy {
+
+namespace {
+
+std::string printed(const char* format, double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, format, value);
+  return text;
+}
+
+std::string rate(double tokens) { return printed(tokens < 100 ? "%.1f" : "%.0f", tokens); }
+std::string milliseconds(double seconds) { return printed("%.3g ms", 1e3 * seconds); }
+
+}  // namespace
+
+double KBasis::tokens_per_second(int at_k) const {
+  double reach = 1, tau = 1;
+  for (int i = 0; i < at_k; ++i) tau += reach *= overlaps[static_cast<size_t>(i)];
+  return batch * tau / ((at_k > 0 ? at_k * draft_seconds : 0) + verify_seconds[static_cast<size_t>(at_k)]);
+}
+
+void KLog::chose(std::span<const int> ks) {
+  constexpr double kFade = 0.95, kClear = 1.2;  // what prevails by little stays
+  if (ks.empty()) return;
+  for (double& share : shares_) share *= kFade;
+  for (const int k : ks) {
+    if (shares_.size() <= static_cast<size_t>(k)) shares_.resize(static_cast<size_t>(k) + 1);
+    shares_[static_cast<size_t>(k)] += 1 / static_cast<double>(ks.size());
+  }
+  shares_.resize(std::max(shares_.size(), static_cast<size_t>(prevailing_) + 1));
+  const auto most = std::max_element(shares_.begin(), shares_.end());
+  if (*most > kClear * shares_[static_cast<size_t>(prevailing_)]) prevailing_ = static_cast<int>(most - shares_.begin());
+}
+
+std::optional<std::string> KLog::line(const KBasis& basis, double now) {
+  if (basis.k == said_ || (said_ >= 0 && now - said_at_ < kQuiet)) return std::nullopt;
+  const int k = basis.k > 0 ? basis.k : std::max(said_, std::min<int>(2, static_cast<int>(basis.overlaps.size())));  // against plain
+  const double speculative = basis.tokens_per_second(k), plain = basis.tokens_per_second(0);
+  if (!std::isfinite(speculative) || !std::isfinite(plain)) return std::nullopt;
+  std::string out = "K " + (said_ >= 0 ? std::to_string(said_) + " → " : std::string()) + std::to_string(basis.k) + " at batch " + std::to_string(basis.batch) +
+                    (basis.draft.empty() ? "" : " (draft " + basis.draft + ")") + ": draft " + milliseconds(basis.draft_seconds) + "/token, verify " +
+                    milliseconds(basis.verify_seconds[0]) + " at K = 0 and " + milliseconds(basis.verify_seconds[static_cast<size_t>(k)]) + " at K = " +
+                    std::to_string(k) + ", overlap";
+  for (int i = 0; i < k; ++i) out += printed(" %.2f", basis.overlaps[static_cast<size_t>(i)]);
+  out += ", expected " + rate(speculative) + " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
+  said_ = basis.k;
+  said_at_ = now;
+  return out;
+}
+
+}  // namespace specdec::deploy
