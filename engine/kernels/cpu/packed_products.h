@@ -97,47 +97,63 @@ inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V]
   }
 }
 
-// V vectors of outputs from `at` on for M rows: their sums over one group join the totals [M, kPackOutputs].
-template <int W, int V, int M, int64_t L, class S>
-inline void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
-  F<W> even[V][M] = {}, odd[V][M] = {};
-  if constexpr (M == 1) {  // both at a time: twice the sums to hide the latency of one behind
-    int64_t k = 0;
-#pragma GCC unroll 2
-    for (; k + 2 <= g.inputs; k += 2) {
-      const F<W> first = broadcast<W>(g.x[k]), second = broadcast<W>(g.x[k + 1]);
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) {
-        even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), first, even[v][0]);
-        odd[v][0] = fma(weight<W, 1>(g.values, k + 1, at + v * W), second, odd[v][0]);
-      }
-    }
-    if (k < g.inputs) {
-#pragma GCC unroll 8
-      for (int v = 0; v < V; ++v) even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
-    }
-  } else {
-    half_sums<W, V, M, 0, L>(g, ldx, at, even);
-    half_sums<W, V, M, 1, L>(g, ldx, at, odd);
-  }
+// Sums over one group join the totals.
+template <int W, int V, int M>
+inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], const float* scales, float* totals) {
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) {
 #pragma GCC unroll 8
     for (int j = 0; j < M; ++j) {
-      float* total = totals + j * kPackOutputs + at + v * W;
+      float* total = totals + j * kPackOutputs + v * W;
       const F<W> sum = even[v][j] + odd[v][j];
-      store<W>(total, g.scales ? fma(sum, load<W>(g.scales + at + v * W), load<W>(total)) : load<W>(total) + sum);
+      store<W>(total, scales ? fma(sum, load<W>(scales + v * W), load<W>(total)) : load<W>(total) + sum);
     }
   }
 }
 
+// V vectors of outputs from `at` on for M rows. Not inlined, as the shapes would take each other's registers.
+template <int W, int V, int M, int64_t L, class S>
+__attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t at, float* totals) {
+  F<W> even[V][M] = {}, odd[V][M] = {};
+  half_sums<W, V, M, 0, L>(g, ldx, at, even);
+  half_sums<W, V, M, 1, L>(g, ldx, at, odd);
+  add_sums<W>(even, odd, g.scales ? g.scales + at : nullptr, totals + at);
+}
+
+// For one row both halves at a time: twice the sums to hide the latency of one behind.
+template <int W, int V, class S>
+__attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, int64_t at, float* totals) {
+  F<W> even[V][1] = {}, odd[V][1] = {};
+  int64_t k = 0;
+#pragma GCC unroll 4
+  for (; k + 2 <= g.inputs; k += 2) {
+    const F<W> first = broadcast<W>(g.x[k]), second = broadcast<W>(g.x[k + 1]);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) {
+      even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), first, even[v][0]);
+      odd[v][0] = fma(weight<W, 1>(g.values, k + 1, at + v * W), second, odd[v][0]);
+    }
+  }
+  if (k < g.inputs) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; ++v) even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
+  }
+  add_sums<W>(even, odd, g.scales ? g.scales + at : nullptr, totals + at);
+}
+
 // The vectors of a block that hold outputs [begin, end), for M rows.
 template <int W, int M, int64_t L, class S>
-inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end, float* totals) {
+__attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end, float* totals) {
   constexpr int kVectors = kPackOutputs / W < 4 ? kPackOutputs / W : 4;
   int64_t at = begin - begin % W;
-  for (; at % (kVectors * W) == 0 && at + kVectors * W <= end; at += kVectors * W) add_group<W, kVectors, M, L>(g, ldx, at, totals);
-  for (; at < end; at += W) add_group<W, 1, M, 0>(g, ldx, at, totals);
+  for (; at % (kVectors * W) == 0 && at + kVectors * W <= end; at += kVectors * W) {
+    if constexpr (M == 1) add_group_of_one<W, kVectors>(g, at, totals);
+    else add_group<W, kVectors, M, L>(g, ldx, at, totals);
+  }
+  for (; at < end; at += W) {
+    if constexpr (M == 1) add_group_of_one<W, 1>(g, at, totals);
+    else add_group<W, 1, M, 0>(g, ldx, at, totals);
+  }
 }
 
 // Twelve sums at a time keep both multipliers busy (latency 4) and fit the registers beside what they multiply.
