@@ -152,8 +152,8 @@ class Pass {
   // What each row sees in layers of each kind of window.
   void list_visible() {
     for (const LayerConfig& layer : config_.layers) {
-      if (visible_.contains(layer.window)) continue;
       std::vector<cpu::Visible>& rows = visible_[layer.window];
+      if (!rows.empty()) continue;
       for (const Listed& l : listed_) {
         const int64_t first = layer.window != 0 ? std::max<int64_t>(0, l.prefix + l.count - layer.window) : 0;
         rows.push_back({l.prefix, extra_.data() + l.extra, l.count, first});
@@ -312,7 +312,8 @@ class Pass {
   // Which experts each row takes and their weights, ordered by expert: its matrices then stay in the cache for all of its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
-    std::vector<int64_t> order(static_cast<size_t>(experts));
+    std::vector<int64_t>& order = lists_.order;
+    order.resize(static_cast<size_t>(experts));
     choices_.clear();
     for (int64_t r = 0; r < count_; ++r) {
       float* logits = router_ + r * experts;
@@ -327,7 +328,7 @@ class Pass {
         choices_.push_back({r, k, expert, static_cast<float>(std::exp(logits[expert] - top) / (config_.normalise_experts ? chosen : total))});
       }
     }
-    std::stable_sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return a.expert < b.expert; });
+    std::sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return std::pair(a.expert, a.row) < std::pair(b.expert, b.row); });
   }
 
   void mixture(const Member& member, const LayerWeights& w, const float* x) {
@@ -424,13 +425,30 @@ class Pass {
     int64_t row, place, expert;
     float weight;
   };
-  std::vector<Row> rows_;
-  std::vector<Group> groups_;
-  std::vector<Listed> listed_;
-  std::map<int64_t, std::vector<cpu::Visible>> visible_;  // by window
-  std::vector<Choice> choices_;
-  std::vector<int64_t> positions_, logit_rows_;
-  std::vector<int32_t> extra_;
+  // A thread's passes share their lists: a warm pass allocates nothing.
+  struct Lists {
+    std::vector<Row> rows;
+    std::vector<Group> groups;
+    std::vector<Listed> listed;
+    std::map<int64_t, std::vector<cpu::Visible>> visible;  // by window
+    std::vector<Choice> choices;
+    std::vector<int64_t> positions, logit_rows, order;
+    std::vector<int32_t> extra;
+  };
+  static Lists& emptied_lists() {
+    thread_local Lists lists;
+    lists.rows.clear(), lists.groups.clear(), lists.listed.clear(), lists.positions.clear(), lists.logit_rows.clear(), lists.extra.clear();
+    for (auto& [window, rows] : lists.visible) rows.clear();
+    return lists;
+  }
+  Lists& lists_ = emptied_lists();
+  std::vector<Row>& rows_ = lists_.rows;
+  std::vector<Group>& groups_ = lists_.groups;
+  std::vector<Listed>& listed_ = lists_.listed;
+  std::map<int64_t, std::vector<cpu::Visible>>& visible_ = lists_.visible;
+  std::vector<Choice>& choices_ = lists_.choices;
+  std::vector<int64_t>&positions_ = lists_.positions, &logit_rows_ = lists_.logit_rows;
+  std::vector<int32_t>& extra_ = lists_.extra;
   int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, longest_ = 0, score_count_ = 0;
   bool mixed_ = false, branched_ = false;
   std::array<bool, 2> uses_ = {false, false};  // a rope
