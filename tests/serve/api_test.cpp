@@ -24,7 +24,7 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
   const auto accept = [&](const std::string& key, int then_waiting) {
     accepted.push_back(std::make_unique<Client>(s.port));
     accepted.back()->send(request(key));
-    wait_until([&] { return metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos; });
+    wait_until([&] { return s.runner.at_gate() && metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos; });
   };
   accept("key-of-anna-1", 0);  // at the gate
   accept("key-of-anna-1", 1);

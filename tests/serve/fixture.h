@@ -107,6 +107,7 @@ class FakeRunner final : public StepRunner {
   // While closed, start() and step() wait.
   void close_gate() { set_gate(false); }
   void open_gate() { set_gate(true); }
+  bool at_gate() const { return locked(at_gate_); }
   void throw_in_step(bool on) {
     const std::lock_guard lock(mutex_);
     throw_in_step_ = on;
@@ -171,7 +172,9 @@ class FakeRunner final : public StepRunner {
 
   void wait_for_gate() {
     std::unique_lock lock(mutex_);
+    at_gate_ = true;
     opened_.wait(lock, [this] { return gate_open_; });
+    at_gate_ = false;
   }
   void set_gate(bool open) {
     const std::lock_guard lock(mutex_);
@@ -186,7 +189,7 @@ class FakeRunner final : public StepRunner {
 
   mutable std::mutex mutex_;
   std::condition_variable opened_;
-  bool gate_open_ = true, throw_in_step_ = false;
+  bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
   size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0, started_ = 0, overtaken_ = 0;

@@ -226,7 +226,7 @@ TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
   for (int i = 0; i < 3; ++i) {
     waiting.push_back(std::make_unique<Client>(s.port));
     waiting.back()->send(request);
-    wait_until([&] { return s.ask(get("/metrics")).body.find("specdec:num_requests_waiting " + std::to_string(i)) != std::string::npos; });
+    wait_until([&] { return s.runner.at_gate() && s.ask(get("/metrics")).body.find("specdec:num_requests_waiting " + std::to_string(i)) != std::string::npos; });
   }
   const Response full = s.ask(request);
   EXPECT_EQ(full.status, 429);
@@ -287,8 +287,7 @@ TEST(Server, DrainFinishesWhatRunsRefusesWhatComesAndPublishesRecords) {
   kept.send(get("/health"));
   EXPECT_EQ(kept.read().status, 200);
   running.send(post("/v1/completions", R"({"prompt":"say:finished","metadata":{"domain":"code"}})"));
-  wait_until([&] { return s.ask(get("/metrics")).body.find("specdec:requests_total") != std::string::npos; });
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  wait_until([&] { return s.runner.at_gate(); });
   Client admin(setup.options.admin_socket);
   admin.send(get("/admin/drain") + post("/admin/drain", ""));
   EXPECT_EQ(admin.read().status, 405);
