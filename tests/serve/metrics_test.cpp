@@ -7,6 +7,8 @@
 #include <set>
 #include <sstream>
 
+#include "deploy/serve/api.h"
+
 namespace specdec::deploy {
 namespace {
 
@@ -151,6 +153,33 @@ TEST(Metrics, DraftsThatAreGoneAreForgotten) {
     if (const size_t at = name.find("draft=\"draft"); at != std::string::npos) names.insert(name.substr(at + 7, name.find('"', at + 7) - at - 7));
   EXPECT_EQ(names.size(), Metrics::kDrafts);
   EXPECT_TRUE(names.contains("draft39") && names.contains("draft32") && !names.contains("draft31"));
+}
+
+// What the page reads by name is what is exported.
+TEST(Metrics, TheDashboardAsksForWhatThereIs) {
+  Metrics m;
+  m.set_info({"toy", "target-fp", "draft-fp", ""});
+  StepResult r = step(2, 1, {0.5, 0.25});
+  r.draft = "one";
+  r.shadow = "two";
+  r.shadow_overlaps = {0.5, 0.5};
+  m.step(r);
+  m.batch(1, 2, {}, {basis("one", 2)});
+  m.tokens(1, 0.01);
+  m.first_token(0.1);
+  ChoiceResult answer{FinishReason::kLength, 5, {}, {}};
+  answer.counts.add_step(2, 1, {0.5, 0.75});
+  m.finished(answer, "code", 1.5);
+  const std::string page = kDashboardHtml, text = m.text(0, 0, 0);
+  const std::regex asked(R"re(\b([PD]) \+ "([a-z_]*[a-z])")re");
+  size_t names = 0;
+  for (auto it = std::sregex_iterator(page.begin(), page.end(), asked); it != std::sregex_iterator(); ++it, ++names) {
+    const std::string name = ((*it)[1] == "P" ? "specdec:" : "specdec:spec_decode_") + std::string((*it)[2]);
+    EXPECT_TRUE(text.find("\n" + name + "{") != std::string::npos || text.find("\n" + name + " ") != std::string::npos ||
+                text.find("\n" + name + "_bucket{") != std::string::npos)
+        << name;
+  }
+  EXPECT_GT(names, 30u);
 }
 
 TEST(Metrics, PositionsAreFoldedSoThatSeriesStayFew) {
