@@ -6,12 +6,13 @@ threads, every engine in turn for every prompt of one run, the peers with the be
 SRC is llama.cpp's source (say vendor/llama.cpp of the llama-cpp-python package), its build holds bin/llama-server; PYTHON has torch,
 transformers and tokenizers, and what SRC/convert_hf_to_gguf.py needs. --twin DIR: weights of the target's shapes with other values, whose plain speed is
 compared. One JSON object; every time is the whole request's, prompt included, the shortest of --rounds (other processes only ever add time).
-Without --llama-source or --python that peer is left out and its figures are null."""
+Without --llama-source, and with --without-transformers, that peer is left out and its figures are null."""
 import argparse
 import atexit
 import itertools
 import json
 import math
+import socket
 import subprocess
 import sys
 import tempfile
@@ -90,7 +91,9 @@ class Specdec:
 class Llama:
     def __init__(self, o, work, k=0, p_min=0.0):
         log, self.setting = open(work / f"llama-{k}-{p_min}.log", "w"), {"k": k, "p_min": p_min}
-        port = 18000 + len(list(work.iterdir()))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
         drafted = ["--model-draft", work / "draft.gguf", "--spec-type", "draft-simple", "--spec-draft-n-max", k, "--spec-draft-p-min", p_min] if k else []
         self.process = start([o.llama_build / "bin/llama-server", "--model", work / "target.gguf", *drafted, "--threads", o.threads, "--threads-batch", o.threads, "--parallel", 1,
                               "--ctx-size", 512, "--port", port, "--no-webui", "--cache-ram", 0], log)
@@ -157,7 +160,8 @@ def main():
         p.add_argument(name, type=Path, required=True)
     for name in ("--llama-source", "--llama-build", "--twin", "--out"):
         p.add_argument(name, type=Path)
-    p.add_argument("--python", help="with torch and transformers")
+    p.add_argument("--python", default=sys.executable, help="with torch, transformers and tokenizers")
+    p.add_argument("--without-transformers", action="store_true")
     p.add_argument("--dtype", default="bf16", choices=["bf16", "fp32"])
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--prompts", type=int, default=8)
@@ -173,7 +177,7 @@ def main():
     ours = Specdec(o, work, flags=o.flags.split())
     texts = [t.strip() for t in o.texts.read_text(errors="replace").replace("<|endoftext|>", "\n\n").split("\n\n") if len(t) > 200][: o.prompts]
     encode = "import json,sys; from tokenizers import Tokenizer; t = Tokenizer.from_file(sys.argv[1]); print(json.dumps([t.encode(x).ids for x in json.load(sys.stdin)]))"
-    ids = json.loads(subprocess.run([o.python or sys.executable, "-c", encode, str(o.target / "tokenizer.json")], input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
+    ids = json.loads(subprocess.run([o.python, "-c", encode, str(o.target / "tokenizer.json")], input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
     prompts = [{"ids": i[: o.prompt_tokens]} for i in ids]
     result = {"schema": "specdec.bench-peers/1", "prompts": len(prompts), "prompt_tokens": o.prompt_tokens, "tokens": o.tokens, "rounds": o.rounds, "threads": o.threads, "dtype": o.dtype,
               "target": o.target.name, "draft": o.draft.name, "temperatures": {}}
@@ -181,11 +185,11 @@ def main():
     llama = bool(o.llama_source and o.llama_build)
     if llama:
         for name, directory in (("target", o.target), ("draft", o.draft)):
-            subprocess.run([o.python or sys.executable, str(o.llama_source / "convert_hf_to_gguf.py"), str(directory), "--outtype", {"bf16": "bf16", "fp32": "f32"}[o.dtype], "--outfile", str(work / f"{name}.gguf")],
+            subprocess.run([o.python, str(o.llama_source / "convert_hf_to_gguf.py"), str(directory), "--outtype", {"bf16": "bf16", "fp32": "f32"}[o.dtype], "--outfile", str(work / f"{name}.gguf")],
                            check=True, stdout=subprocess.DEVNULL, stderr=open(work / "convert.log", "a"))
         llama_plain = Llama(o, work)
         engines_of["llama.cpp plain"] = llama_plain.answer
-    peer = Transformers(o, work) if o.python else None
+    peer = None if o.without_transformers else Transformers(o, work)
     if peer:
         result["transformers"] = peer.version
         engines_of["transformers plain"] = lambda *a: peer.answer(*a, 0, 0)
