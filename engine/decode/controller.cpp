@@ -23,6 +23,23 @@ int nearest(int batch, size_t end, Usable usable) {
   return -1;
 }
 
+// What a choice needs on its way: a step takes nothing from the heap once warm.
+struct Choice {
+  struct Depth {
+    double reach, tau;  // at D
+    int k, chosen;      // K at D; of the best D
+    double tau_k;
+  };
+  std::vector<double> overlaps, verify;  // [sequences, max K]; [max K + 1]
+  std::vector<Depth> depths;
+  std::span<double> overlaps_of(size_t sequences, size_t k) {
+    if (overlaps.size() < sequences * k) overlaps.resize(sequences * k);
+    return std::span(overlaps).first(sequences * k);
+  }
+};
+thread_local Choice choice;
+thread_local std::vector<KController*> undecided;
+
 }  // namespace
 
 const char* to_string(PlainReason reason) {
@@ -213,28 +230,29 @@ double KController::acceptance_given(double confidence) const {
   return (bin_sum_[bin] + kPooledWeight * pooled()) / (bin_weight_[bin] + kPooledWeight);
 }
 
-double KController::rate_of(int batch, const std::vector<double>& overlap, int k) const {
+double KController::rate_of(int batch, std::span<const double> overlap, int k) const {
   double reach = 1, tau = 1;
   for (int i = 0; i < k; ++i) tau += reach *= overlap[static_cast<size_t>(i)];
   return tau / (k * draft_cost(batch) + verify_cost(batch, k));
 }
 
 // 1 where nothing beats plain decoding.
-double KController::best_rate(int batch, const std::vector<double>& overlap) const {
+double KController::best_rate(int batch, std::span<const double> overlap) const {
   if (options_.fixed_k >= 0) return rate_of(batch, overlap, options_.fixed_k);
   double rate = 1;
   for (int k = 1; k <= options_.max_k; ++k) rate = std::max(rate, rate_of(batch, overlap, k));
   return rate;
 }
 
-std::vector<double> KController::expected_overlaps() const {
-  std::vector<double> out(static_cast<size_t>(std::max(max_k(), 1)));
+void KController::expected_overlaps(std::span<double> out) const {
   for (size_t i = 0; i < out.size(); ++i) out[i] = expected_overlap(static_cast<int>(i));
-  return out;
 }
 
 double KController::expected_rate(int batch) const {
-  return measured() ? best_rate(batch, expected_overlaps()) : 1;
+  if (!measured()) return 1;
+  const std::span<double> overlaps = choice.overlaps_of(1, static_cast<size_t>(std::max(max_k(), 1)));
+  expected_overlaps(overlaps);
+  return best_rate(batch, overlaps);
 }
 
 // Before costs are known: what the gate's schedule says, small without one.
@@ -278,7 +296,8 @@ bool KController::settled(int batch) {
 }
 
 void KController::choose(std::span<KController* const> sequences, int batch) {
-  std::vector<KController*> open;
+  std::vector<KController*>& open = undecided;
+  open.clear();
   for (KController* const s : sequences)
     if (!s->settled(batch)) open.push_back(s);
   share_depth(open, batch);
@@ -316,7 +335,9 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   }
   if (probed == 0) return false;
   const KController& any = *sequences.front();
-  return any.best_rate(batch, std::vector<double>(static_cast<size_t>(any.options_.max_k), sum / static_cast<double>(probed))) > 1;
+  const std::span<double> overlaps = choice.overlaps_of(1, static_cast<size_t>(any.options_.max_k));
+  std::fill(overlaps.begin(), overlaps.end(), sum / static_cast<double>(probed));
+  return any.best_rate(batch, overlaps) > 1;
 }
 
 // The maximum of a ratio of sums, by Dinkelbach's iteration (1967): at the rate reached so far, sequence i takes the K ≤ D whose
@@ -326,26 +347,25 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   const KController& any = *open.front();
   const int deepest = any.options_.max_k;
   const double draft = any.draft_cost(batch), n = static_cast<double>(open.size());
-  std::vector<double> verify;
+  const auto levels = static_cast<size_t>(deepest);
+  std::vector<double>& verify = choice.verify;
+  std::vector<Choice::Depth>& depths = choice.depths;
+  verify.clear();
   for (int k = 0; k <= deepest; ++k) verify.push_back(any.verify_cost(batch, k));
-  struct Depth {
-    std::vector<double> overlap;
-    double reach, tau;      // at D
-    int k, chosen = 0;      // K at D; of the best D
-    double tau_k;
-  };
-  std::vector<Depth> depths;
-  for (const KController* const s : open) depths.push_back({s->expected_overlaps(), 1, 1, 0, 0, 1});
+  const std::span<double> overlaps = choice.overlaps_of(open.size(), levels);
+  depths.assign(open.size(), {1, 1, 0, 0, 1});
+  for (size_t i = 0; i < open.size(); ++i) open[i]->expected_overlaps(overlaps.subspan(i * levels, levels));
   double rate = 1;
   for (bool better = true; better;) {
     better = false;
     const double price = rate;
     double tau = n, seconds = n * verify[0];
-    for (Depth& s : depths) s.reach = s.tau = s.tau_k = 1, s.k = 0;
+    for (Choice::Depth& s : depths) s.reach = s.tau = s.tau_k = 1, s.k = 0;
     for (int d = 1; d <= deepest; ++d) {
       const double cost = verify[static_cast<size_t>(d)];
-      for (Depth& s : depths) {
-        s.reach *= s.overlap[static_cast<size_t>(d) - 1];
+      for (size_t i = 0; i < depths.size(); ++i) {
+        Choice::Depth& s = depths[i];
+        s.reach *= overlaps[i * levels + static_cast<size_t>(d) - 1];
         s.tau += s.reach;
         const double before = verify[static_cast<size_t>(s.k)];
         if (s.tau - price * cost <= s.tau_k - price * before) continue;
@@ -358,7 +378,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
       if (reached <= rate * (1 + 1e-9)) continue;
       rate = reached;
       better = true;
-      for (Depth& s : depths) s.chosen = s.k;
+      for (Choice::Depth& s : depths) s.chosen = s.k;
     }
   }
   for (size_t i = 0; i < open.size(); ++i) {

@@ -152,9 +152,9 @@ class KController {
   bool settled(int batch);
   void settle(int k, PlainReason plain);
   double reading() const;
-  double rate_of(int batch, const std::vector<double>& overlap, int k) const;
-  double best_rate(int batch, const std::vector<double>& overlap) const;
-  std::vector<double> expected_overlaps() const;
+  double rate_of(int batch, std::span<const double> overlap, int k) const;
+  double best_rate(int batch, std::span<const double> overlap) const;
+  void expected_overlaps(std::span<double> out) const;
 
   ControllerOptions options_;
   const CostModel* costs_;

@@ -1,53 +1,15 @@
-// What a warm pass takes from the heap, counted by this binary's own malloc: a binary of its own.
+// What a warm pass takes from the heap.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
-
 #include <atomic>
-#include <cerrno>
 
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/team.h"
 #include "engine/model/forward.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__GLIBC__)
-#define SPECDEC_OWN_MALLOC 0
-#else
-#define SPECDEC_OWN_MALLOC 1
-#endif
-
-namespace {
-std::atomic<int64_t> allocations{0};
-}
-
-#if SPECDEC_OWN_MALLOC
-extern "C" {
-void* __libc_malloc(size_t);
-void* __libc_calloc(size_t, size_t);
-void* __libc_realloc(void*, size_t);
-void* __libc_memalign(size_t, size_t);
-void* malloc(size_t size) { return ++allocations, __libc_malloc(size); }
-void* calloc(size_t count, size_t size) { return ++allocations, __libc_calloc(count, size); }
-void* realloc(void* old, size_t size) { return ++allocations, __libc_realloc(old, size); }
-void* memalign(size_t alignment, size_t size) { return ++allocations, __libc_memalign(alignment, size); }
-void* aligned_alloc(size_t alignment, size_t size) { return ++allocations, __libc_memalign(alignment, size); }
-int posix_memalign(void** out, size_t alignment, size_t size) {
-  ++allocations;
-  *out = __libc_memalign(alignment, size);
-  return *out ? 0 : ENOMEM;
-}
-}
-#endif
+#include "tests/model/counted_malloc.h"
 
 namespace specdec::model {
 namespace {
-
-template <class F>
-int64_t allocations_of(const F& f) {
-  const int64_t before = allocations;
-  f();
-  return allocations - before;
-}
 
 class Allocations : public testing::TestWithParam<at::ScalarType> {
  protected:
