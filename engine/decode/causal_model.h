@@ -63,6 +63,8 @@ class CausalModel {
   // An empty sequence takes over what other sequences of this tenant, open or closed, left of these tokens, and is left to later ones in turn.
   // Returns how many it now holds.
   virtual int64_t adopt(SequenceId, std::span<const int32_t>, uint64_t /*tenant*/) { return 0; }
+  // How many it would hold, as far as that is known without looking at open sequences; nothing changes.
+  virtual int64_t adoptable(std::span<const int32_t>, uint64_t /*tenant*/) const { return 0; }
   virtual CacheCounts cache_counts() const { return {}; }
 };
 
@@ -81,6 +83,7 @@ class ForwardingModel : public CausalModel {
   void keep(SequenceId sequence, int64_t length, std::span<const int64_t> places) override { model_.keep(sequence, length, places); }
   void extend(std::span<const Extension> extensions, LogitRows& out) override { model_.extend(extensions, out); }
   int64_t adopt(SequenceId sequence, std::span<const int32_t> tokens, uint64_t tenant) override { return model_.adopt(sequence, tokens, tenant); }
+  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override { return model_.adoptable(tokens, tenant); }
   CacheCounts cache_counts() const override { return model_.cache_counts(); }
 
  private:

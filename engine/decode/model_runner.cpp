@@ -75,13 +75,14 @@ class ModelRunner final : public CausalModel {
     if (!pool_->bounded()) return 0;
     for (auto& [id, cache] : caches_) cache.publish();  // between passes all that caches hold is text
     model::KvCache& cache = find(sequence);
-    const model::RopeConfig& rope = decoder_->config.rope;
-    if (cache.length() == 0) cache.set_stretch(model::rope_varies(rope) ? model::rope_stretch(rope, static_cast<int64_t>(tokens.size())) : 0);
+    if (cache.length() == 0) cache.set_stretch(stretch_of(tokens));
     const int64_t found = cache.adopt(tokens, tenant);
     asked_tokens_ += static_cast<int64_t>(tokens.size());
     found_tokens_ += found;
     return found;
   }
+
+  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override { return pool_->find(tenant, stretch_of(tokens), tokens); }
 
   int64_t room() const override {
     return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
@@ -97,6 +98,11 @@ class ModelRunner final : public CausalModel {
   }
 
  private:
+  int64_t stretch_of(std::span<const int32_t> tokens) const {
+    const model::RopeConfig& rope = decoder_->config.rope;
+    return model::rope_varies(rope) ? model::rope_stretch(rope, static_cast<int64_t>(tokens.size())) : 0;
+  }
+
   // Counted before anything is written; a last block that several of them share counts for each.
   void check_room() const {
     int64_t blocks = 0;

@@ -80,8 +80,9 @@ void Stepper::choose_depths() {
     for (Slot& slot : slots.subspan(i)) {
       if (!same(slot)) continue;
       const Sequence& s = *slot.sequence;
-      const int64_t has = s.draft_id < 0 ? 0 : draft_of(s)->length(s.draft_id);
-      s.controller->expect(static_cast<int64_t>(s.tokens.size()) - has - 1, std::min(s.remaining, s.expected));
+      const auto text = std::span(s.tokens).first(s.tokens.size() - 1);
+      const int64_t has = s.draft_id < 0 ? draft_of(s)->adoptable(text, s.tenant) : draft_of(s)->length(s.draft_id);
+      s.controller->expect(static_cast<int64_t>(text.size()) - has, std::min(s.remaining, s.expected));
       b.controllers.push_back(s.controller);
     }
     KController::choose(b.controllers, static_cast<int>(slots.size()));
