@@ -8,31 +8,21 @@ CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); b
 object. A client of one thread: the server should be the slower one (a target of tens of millions of weights)."""
 import argparse
 import asyncio
-import atexit
 import csv
 import datetime
 import json
 import random
-import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
+from served import Served
 
-class Server:
-    def __init__(self, o, *flags):
-        self.folder = Path(tempfile.mkdtemp())
-        self.log = open(self.folder / "log", "w")
-        self.process = subprocess.Popen([str(x) for x in (o.build / "bin/specdec", "serve", "--target", o.target, "--draft", o.draft, "--allow-stale", "--port", 0, "--threads", o.threads, "--max-batch", o.max_batch,
-                                                          "--admin-socket", self.folder / "admin.sock", *o.flags.split(), *flags)], stderr=self.log, stdin=subprocess.DEVNULL)
-        atexit.register(self.process.kill)
-        while "listening on" not in (text := Path(self.log.name).read_text()):
-            if self.process.poll() is not None:
-                sys.exit("specdec serve ended: " + text[-2000:])
-            time.sleep(0.1)
-        self.port = int(text.split("listening on ")[1].split()[0].rsplit(":", 1)[1])
+
+class Server(Served):
+    def __init__(self, o):
+        super().__init__(o.build, "--target", o.target, "--draft", o.draft, "--threads", o.threads, "--max-batch", o.max_batch, *o.flags.split())
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         self.pid = children[0] if children else str(self.process.pid)
 

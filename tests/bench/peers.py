@@ -20,6 +20,8 @@ import time
 import urllib.request
 from pathlib import Path
 
+from served import Served
+
 WORKER = r'''
 import json, sys, torch, transformers
 from transformers import AutoModelForCausalLM
@@ -64,16 +66,9 @@ def wait_for(url, process, log):
     sys.exit(f"{process.args[0]} does not answer")
 
 
-class Specdec:
-    def __init__(self, o, work, target=None, flags=()):
-        log = open(work / f"specdec-{len(list(work.iterdir()))}.log", "w")
-        self.process = start([o.build / "bin/specdec", "serve", "--target", target or o.target, "--draft", o.draft, "--allow-stale", "--dtype", o.dtype, "--threads", o.threads,
-                              "--port", 0, *flags], log)
-        while "listening on" not in (text := Path(log.name).read_text()):
-            if self.process.poll() is not None:
-                sys.exit("specdec serve ended: " + text[-2000:])
-            time.sleep(0.1)
-        self.url = text.split("listening on ")[1].split()[0]
+class Specdec(Served):
+    def __init__(self, o, target=None):
+        super().__init__(o.build, "--target", target or o.target, "--draft", o.draft, "--dtype", o.dtype, "--threads", o.threads, *o.flags.split())
 
     def answer(self, prompt, tokens, temperature, speculative):
         reply = post(self.url + "/v1/completions", {"prompt": prompt["ids"], "max_tokens": tokens, "temperature": temperature, "ignore_eos": True, "speculative": speculative})
@@ -174,7 +169,7 @@ def main():
     p.add_argument("--flags", default="", help="more flags of specdec serve")
     o = p.parse_args()
     work = Path(tempfile.mkdtemp())
-    ours = Specdec(o, work, flags=o.flags.split())
+    ours = Specdec(o)
     texts = [t.strip() for t in o.texts.read_text(errors="replace").replace("<|endoftext|>", "\n\n").split("\n\n") if len(t) > 200][: o.prompts]
     encode = "import json,sys; from tokenizers import Tokenizer; t = Tokenizer.from_file(sys.argv[1]); print(json.dumps([t.encode(x).ids for x in json.load(sys.stdin)]))"
     ids = json.loads(subprocess.run([o.python, "-c", encode, str(o.target / "tokenizer.json")], input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
@@ -193,7 +188,7 @@ def main():
     if peer:
         result["transformers"] = peer.version
         engines_of["transformers plain"] = lambda *a: peer.answer(*a, 0, 0)
-    twin = Specdec(o, work, target=o.twin) if o.twin else None
+    twin = Specdec(o, target=o.twin) if o.twin else None
     if twin:
         engines_of["twin plain"] = lambda *a: twin.answer(*a, False)
     for temperature in o.temperatures:

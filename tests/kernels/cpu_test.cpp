@@ -128,6 +128,19 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
   }
 }
 
+// out [rows, n] held 0.5 everywhere; x wᵀ + bias was added to its first `used` rows, columns 2 to n − 2.
+void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias, int64_t rows,
+                     int64_t used, int64_t k, int64_t n, const char* set) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < n; ++c) {
+      double sum = 0;
+      for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
+      const bool given = r < used && c >= 2 && c < n - 1;
+      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, 1e-5) << set << " k " << k << " row " << r << " column " << c;
+    }
+  }
+}
+
 TYPED_TEST(CpuKernels, Int8LinearIsTheDotProduct) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
@@ -141,15 +154,7 @@ TYPED_TEST(CpuKernels, Int8LinearIsTheDotProduct) {
         for (const int64_t used : {int64_t{1}, rows}) {
           std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
           kernels.linear_int8({x.data(), k, used, q.w.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n});
-          for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t c = 0; c < n; ++c) {
-              double sum = 0;
-              for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * q.wide[static_cast<size_t>(c * k + i)];
-              const bool given = r < used && c >= 2 && c < n - 1;
-              EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + wide_bias[static_cast<size_t>(c)] : 0.5, 1e-5)
-                  << kernels.name << " k " << k << " row " << r << " column " << c;
-            }
-          }
+          expect_products(out, x, q.wide, wide_bias, rows, used, k, n, kernels.name);
         }
       }
     }
@@ -207,15 +212,7 @@ TYPED_TEST(CpuKernels, PackedMatricesComeBackAndTheirLinearIsTheDotProduct) {
         for (const int64_t used : {int64_t{1}, int64_t{2}, rows}) {
           std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
           kernels.linear_packed({x.data(), k, used, stream.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n});
-          for (int64_t r = 0; r < rows; ++r) {
-            for (int64_t c = 0; c < n; ++c) {
-              double sum = 0;
-              for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * wide[static_cast<size_t>(c * k + i)];
-              const bool given = r < used && c >= 2 && c < n - 1;
-              EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + wide_bias[static_cast<size_t>(c)] : 0.5, 1e-5)
-                  << kernels.name << " k " << k << " row " << r << " column " << c;
-            }
-          }
+          expect_products(out, x, wide, wide_bias, rows, used, k, n, kernels.name);
         }
       }
     }

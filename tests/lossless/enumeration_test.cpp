@@ -18,6 +18,15 @@ Case fixed(int k, VerifyRule rule) {
   return c;
 }
 
+// The draft stops behind a kept token that it was not sure of.
+Case unsure(VerifyRule rule, const CostModel& costs) {
+  Case c;
+  c.rule = rule;
+  c.controller = {.max_k = 3, .confidence_floor = 0.45};
+  c.costs = &costs;
+  return c;
+}
+
 void expect_exact(const Case& c, const std::string& what) {
   const Outcome o = enumerate(c);
   EXPECT_LE(o.error, kExact) << what << " after " << o.runs << " outcomes";
@@ -152,10 +161,7 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
 TEST(Enumeration, StopsAfterAKeptTokenOfLowConfidence) {
   const CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
-    Case c;
-    c.rule = rule;
-    c.controller = {.max_k = 3, .confidence_floor = 0.45};
-    c.costs = &costs;
+    Case c = unsure(rule, costs);
     const Outcome o = enumerate(c);
     EXPECT_LE(o.error, kExact) << to_string(rule);
     EXPECT_EQ(o.max_drafted, 3);
@@ -193,10 +199,7 @@ TEST(Enumeration, BatchOfTwoSequences) {
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   const CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
-    Case c;
-    c.rule = rule;
-    c.controller = {.max_k = 3, .confidence_floor = 0.45};
-    c.costs = &costs;
+    Case c = unsure(rule, costs);
     c.sequences = 2;
     c.length = 2;
     c.remaining = 4;
