@@ -41,7 +41,4 @@ CheckResult check(const CheckOptions& options, const Clock& clock);
 // healthy, warn 0 · drift 3 · inconclusive 4 · stale_target 5 · not_worth_it 6, as --fail-on says.
 int monitor_exit_code(const std::string& verdict, const std::string& fail_on);
 
-// log of the alarm level: requests a day × days between false alarms.
-double alarm_level(double requests_per_day, double false_alarm_every_days);
-
 }  // namespace specdec::monitor

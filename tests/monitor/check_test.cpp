@@ -1,4 +1,4 @@
-#include "monitor/check.h"
+#include "monitor/look.h"
 
 #include <gtest/gtest.h>
 

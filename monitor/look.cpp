@@ -1,0 +1,193 @@
+#include "monitor/look.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "monitor/counter_chart.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr int64_t kEnoughRequests = 50;   // below it the verdict is inconclusive, unless there is an alarm already
+constexpr double kWarnLevel = 1000;       // e-value of the amber light: a false one in 1,000 requests at most
+constexpr int64_t kEnoughForSpeed = 200;
+
+void read_source_files(const CheckOptions& options, const ResolvedPackage& package, State& state, Detector& detector, Look& look) {
+  const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
+  for (const std::string& source : options.sources) {
+    if (is_url(source)) continue;
+    for (const fs::path& file : record_files(source)) {
+      const std::string identity = file_identity(file);
+      FilePosition position = state.position(identity);
+      const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
+        if (!r.draft.empty() && r.draft != draft) {
+          ++look.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
+        } else if (!r.target.empty() && r.target != target) {
+          ++look.other_target;
+        } else if (detector.add(r.segment, r.counts, r.time)) {
+          ++look.watched;
+        } else {
+          ++look.unwatched;
+        }
+      });
+      state.set_position(identity, position);
+      look.read.records += figures.records;
+      look.read.broken_lines += figures.broken_lines;
+      if (look.read.first_problem.empty()) look.read.first_problem = figures.first_problem;
+    }
+  }
+  if (look.other_target > 0)
+    look.chart_notes.push_back(std::to_string(look.other_target) + " new records of this draft were made beside another target");
+}
+
+// A page that names its models must be about this package's. Engines of others do not say.
+bool is_of(const Counters& page, const PackageManifest& manifest) {
+  return (page.draft.empty() || manifest.draft.id.starts_with(page.draft)) && (page.target.empty() || manifest.target.id.starts_with(page.target));
+}
+
+void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Look& look) {
+  for (const std::string& url : options.sources) {
+    if (!is_url(url)) continue;
+    const Counters now = parse_exposition(fetch(url, options.api_key), url);
+    if (!now.any) {
+      look.chart_notes.push_back(url + " has no speculation series (absent is not zero): is speculation on?");
+      continue;
+    }
+    if (!is_of(now, package.manifest)) {
+      look.chart_notes.push_back(url + " serves another pair than the package's: its counters are not judged");
+      continue;
+    }
+    const std::string name = state.value("epoch") + " " + url;   // what was counted beside another package is no base
+    const std::optional<Counters> before = state.counters(name);
+    CounterChart chart(report.rollout);
+    const std::string key = "chart " + name;
+    if (const std::string old = state.value(key); !old.empty()) chart.restore(parse_json(old, "chart"), "chart");
+    // A bucket that is too small to be judged grows: the difference to the same scrape is taken again next time.
+    if (!before || chart.add(difference(now, *before))) state.set_counters(name, now);
+    state.set_value(key, chart.state().dump());
+    look.chart_buckets = std::max(look.chart_buckets, chart.buckets());
+    if (!chart.alarm().empty()) look.chart_alarms.push_back(url + ": " + chart.alarm());
+    if (!chart.note().empty()) look.chart_notes.push_back(url + ": " + chart.note());
+  }
+}
+
+// S(K, 1) for K = 1, 2, … over the measured costs, with tau from the baseline's overlaps moved by `change`.
+std::vector<double> predictions(const ValidationReport& report, double change) {
+  std::vector<double> speedups;
+  double reach = 1, tau = 1;
+  for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {
+    reach *= std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0);
+    tau += reach;
+    const int k = static_cast<int>(i) + 1;
+    const auto table = report.verify_cost_table.find(1);
+    double v = 1;
+    if (table != report.verify_cost_table.end() && table->second.count(k)) v = table->second.at(k);
+    else if (report.verify_cost.count(1)) v = report.verify_cost.at(1);
+    speedups.push_back(predicted_speedup(tau, k, report.draft_cost, v));
+  }
+  return speedups;
+}
+
+// What the gate measured, times what the best K promises now over what the measured K promised then: predictions leave out costs
+// that the measurement has in it. 0 where nothing was measured or too little was seen since.
+double best_speedup_now(const ValidationReport& report, const Detector& detector) {
+  if (!report.has_speed || report.speedup.n == 0 || report.draft_cost <= 0 || detector.pooled().total.n < kEnoughForSpeed) return 0;
+  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
+  const double change = detector.within_part(since_change) + detector.mix_part(since_change);
+  const std::vector<double> then = predictions(report, 0), now = predictions(report, change);
+  if (then.empty()) return 0;
+  const auto k = static_cast<size_t>(std::max(report.best_k, 0));
+  const double promised = k >= 1 && k <= then.size() ? then[k - 1] : *std::max_element(then.begin(), then.end());
+  return report.speedup.value * *std::max_element(now.begin(), now.end()) / promised;
+}
+
+Json strata_json(const Detector& detector) {
+  const auto mean = [](double sum, int64_t n) { return n ? Json(sum / static_cast<double>(n)) : Json(nullptr); };
+  Json strata = Json::array();
+  for (const auto& [name, s] : detector.strata()) {
+    const StratumBaseline& b = detector.baselines().at(name);
+    if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;   // no request fell outside the known domains
+    const Sums since = s.since_change();
+    strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
+                      {"requests", s.total.n},
+                      {"baseline", b.mean},
+                      {"tolerance", detector.tolerance_of(name)},
+                      {"acceptance", mean(s.total.x, s.total.n)},
+                      {"expected", mean(s.total.expected, s.total.n)},
+                      {"since_change", {{"requests", since.n}, {"acceptance", mean(since.x, since.n)}}},
+                      {"log10_e", s.total.n ? s.log_evidence() / std::log(10.0) : 0.0}});
+  }
+  return strata;
+}
+
+}  // namespace
+
+double alarm_level(double requests_per_day, double false_alarm_every_days) {
+  return std::log(requests_per_day > 0 ? std::max(requests_per_day * false_alarm_every_days, 100.0) : 1e6);
+}
+
+Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector) {
+  Look look;
+  read_source_files(options, package, state, detector, look);
+  scrape_urls(options, package, report, state, look);
+  return look;
+}
+
+Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look) {
+  const double log_e = detector.log_evidence();
+  const Peak& peak = detector.peak();
+  char text[300];
+  if (peak.log_evidence >= alarm_level(options.requests_per_day, options.false_alarm_every_days)) {
+    const Sums& since = peak.since_change;
+    std::snprintf(text, sizeof text, "acceptance has dropped%s%s: %.3f in %lld requests since the change, %.3f expected (e-value 1e%.1f)",
+                  peak.stratum.empty() ? "" : ", most in ", peak.stratum.c_str(), since.x / static_cast<double>(std::max<int64_t>(since.n, 1)),
+                  static_cast<long long>(since.n), since.expected / static_cast<double>(std::max<int64_t>(since.n, 1)), peak.log_evidence / std::log(10.0));
+    return {"drift", text};
+  }
+  if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front()};
+  if (const double s = best_speedup_now(report, detector); s > 0 && s <= 1.0) {
+    std::snprintf(text, sizeof text, "at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
+                  report.speedup.value);
+    return {"not_worth_it", text};
+  }
+  if (log_e >= std::log(kWarnLevel)) {
+    std::snprintf(text, sizeof text, "evidence of a drop is growing (e-value %.0f)", std::exp(std::min(log_e, 40.0)));
+    return {"warn", text};
+  }
+  if (!look.chart_notes.empty()) return {"warn", look.chart_notes.front()};
+  if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets < CounterChart::kPhaseOne)
+    return {"inconclusive", "too little data: " + std::to_string(detector.pooled().total.n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed"};
+  if (detector.pooled().total.n == 0) return {"healthy", std::to_string(look.chart_buckets) + " scrapes of counters judged, no drop"};
+  std::snprintf(text, sizeof text, "%lld requests watched, acceptance %+.3f within strata and %+.3f by mix against the baseline",
+                static_cast<long long>(detector.pooled().total.n), detector.within_part(false), detector.mix_part(false));
+  return {"healthy", text};
+}
+
+Json evidence_json(const CheckOptions& options, const Detector& detector, const Look& look) {
+  const Peak& peak = detector.peak();
+  const double level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
+  const bool drift = peak.log_evidence >= level;
+  Json e = {{"requests", detector.pooled().total.n},
+            {"new_records", look.read.records},
+            {"watched", look.watched},
+            {"too_short", look.unwatched},
+            {"of_another_draft", look.other_draft},
+            {"of_another_target", look.other_target},
+            {"broken_lines", look.read.broken_lines},
+            {"log10_e", detector.pooled().total.n ? detector.log_evidence() / std::log(10.0) : 0.0},
+            {"log10_e_peak", detector.pooled().total.n ? peak.log_evidence / std::log(10.0) : 0.0},
+            {"log10_alarm", level / std::log(10.0)},
+            {"mix_part", detector.mix_part(drift)},
+            {"within_part", detector.within_part(drift)},
+            {"strata", strata_json(detector)},
+            {"counter_alarms", look.chart_alarms},
+            {"notes", look.chart_notes}};
+  if (!look.read.first_problem.empty()) e["first_broken_line"] = look.read.first_problem;
+  // The best guess: the start whose single-start product is the largest.
+  if (drift)
+    e["change_point"] = {{"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};
+  return e;
+}
+
+}  // namespace specdec::monitor

@@ -1,0 +1,40 @@
+// One look at every source, and what it says of acceptance: the evidence before the state machine decides what follows from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "base/schema/package_manifest.h"
+#include "base/schema/validation_report.h"
+#include "monitor/check.h"
+#include "monitor/detector.h"
+#include "monitor/source.h"
+#include "monitor/state.h"
+
+namespace specdec::monitor {
+
+struct Look {
+  ReadFigures read;
+  int64_t watched = 0, unwatched = 0, other_draft = 0, other_target = 0;   // new requests: judged, too short, of another pair
+  std::vector<std::string> chart_alarms, chart_notes;                      // of counters
+  int64_t chart_buckets = 0;
+};
+
+// Reads on from where the state stands, feeds the detector and the charts, and moves the state's positions. Throws what
+// read_records, fetch and parse_exposition throw.
+Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector);
+
+struct Judged {
+  std::string verdict, reason;   // of monitor_exit_code(); one line
+};
+Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look);
+
+// "evidence" of the result.
+Json evidence_json(const CheckOptions& options, const Detector& detector, const Look& look);
+
+// log of the alarm level: requests a day × days between false alarms.
+double alarm_level(double requests_per_day, double false_alarm_every_days);
+
+}  // namespace specdec::monitor
