@@ -337,7 +337,7 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   const KController& any = *sequences.front();
   const std::span<double> overlaps = choice.overlaps_of(1, static_cast<size_t>(any.options_.max_k));
   std::fill(overlaps.begin(), overlaps.end(), sum / static_cast<double>(probed));
-  return any.best_rate(batch, overlaps) > 1;
+  return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
 // The maximum of a ratio of sums, by Dinkelbach's iteration (1967): at the rate reached so far, sequence i takes the K ≤ D whose
@@ -355,7 +355,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   const std::span<double> overlaps = choice.overlaps_of(open.size(), levels);
   depths.assign(open.size(), {1, 1, 0, 0, 1});
   for (size_t i = 0; i < open.size(); ++i) open[i]->expected_overlaps(overlaps.subspan(i * levels, levels));
-  double rate = 1;
+  double rate = std::any_of(open.begin(), open.end(), [](const KController* s) { return s->drafting_; }) ? 1 : 1 + any.options_.least_gain;
   for (bool better = true; better;) {
     better = false;
     const double price = rate;
@@ -383,7 +383,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   }
   for (size_t i = 0; i < open.size(); ++i) {
     KController& s = *open[i];
-    s.rate_ = rate;
+    s.rate_ = depths[i].chosen ? rate : 1;
     const bool read = depths[i].chosen == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
     s.settle(read ? depths[i].chosen : 0, read ? PlainReason::kDoesNotPay : PlainReason::kShortAnswer);
   }
@@ -415,6 +415,7 @@ bool KController::stop_after(std::span<const double> confidences, int batch, int
 void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences,
                           std::span<const double> ratios) {
   probed_ = -1;
+  drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
   // What was learned before a run of plain steps is old: a probe counts as much as all of it.

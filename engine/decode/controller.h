@@ -19,6 +19,7 @@ struct ControllerOptions {
   double decay = 0.92;        // per step, of the overlap estimates
   int probe_interval = 64;    // plain steps between probes while K = 0; more where that many do not pay for a probe:
   double probe_share = 0.008; // a probe may take so much more than a plain step, of the time between two
+  double least_gain = 0.03;   // that drafting must promise before plain steps are left: less is within what estimates err and changing over costs
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   double prior_overlap = 0.7;     // of every position before it was seen; an engine may give its running mean
   double prior_weight = 8.0;      // in observations
@@ -166,7 +167,7 @@ class KController {
   int plain_owed_ = 0, batch_ = 1;
   int64_t to_read_ = 0, to_come_ = 0;
   double probed_ = -1;                             // mean overlap that the probe just before saw; -1: the last step was none
-  bool exploring_ = false;
+  bool exploring_ = false, drafting_ = false;      // drafting_: in the last step, not as a probe
 };
 
 }  // namespace specdec::decode
