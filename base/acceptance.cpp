@@ -74,6 +74,12 @@ double expected_length(double alpha, int k) {
   return sum;
 }
 
+double expected_length(std::span<const double> overlaps) {
+  double length = 1, reach = 1;
+  for (const double overlap : overlaps) length += reach *= overlap;
+  return length;
+}
+
 double predicted_speedup(double tau, int k, double draft_cost, double verify_cost) { return tau / (k * draft_cost + verify_cost); }
 
 }  // namespace specdec

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace specdec {
@@ -35,6 +36,8 @@ struct AcceptanceCounts {
 
 // tau for constant acceptance: (1 − α^{K+1}) / (1 − α) (Leviathan et al. 2023, eq. 1).
 double expected_length(double alpha, int k);
+// tau(K) = 1 + Σ_{k≤K} Π_{j≤k} overlap_j of K positions.
+double expected_length(std::span<const double> overlaps);
 // S = tau / (K·c + v).
 double predicted_speedup(double tau, int k, double draft_cost, double verify_cost);
 

@@ -144,13 +144,10 @@ CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
 }
 
 double predicted_length(const AcceptanceCounts& counts, int k) {
-  double length = 1, product = 1, overlap = 0;
-  for (int i = 0; i < k; ++i) {
-    const size_t at = static_cast<size_t>(i);
-    if (at < counts.reached_at.size() && counts.reached_at[at] > 0) overlap = counts.overlap(at);
-    length += product *= overlap;
-  }
-  return length;
+  std::vector<double> overlaps;
+  for (size_t at = 0; at < static_cast<size_t>(std::max(k, 0)); ++at)
+    overlaps.push_back(at < counts.reached_at.size() && counts.reached_at[at] > 0 ? counts.overlap(at) : at > 0 ? overlaps.back() : 0);
+  return expected_length(overlaps);
 }
 
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts) {

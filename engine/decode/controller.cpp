@@ -5,12 +5,13 @@
 #include <limits>
 #include <numeric>
 
+#include "base/acceptance.h"
+
 namespace specdec::decode {
 
 namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kRefresh = 256;
 
 // The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
 template <class Usable>
@@ -153,17 +154,17 @@ bool CostModel::ready(bool drafting) const {
   return drafted && plain && verifying;
 }
 
-bool CostModel::wants(int batch, int rows) const {
+bool CostModel::wants(int batch, int rows, int64_t refresh) const {
   if (target_->size() <= static_cast<size_t>(batch)) return true;
   const Batch& of = (*target_)[batch];
   if (of.cells.size() <= static_cast<size_t>(rows)) return true;
-  return of.cells[rows].count < 2 || of.passes - of.cells[rows].measured_at >= kRefresh;
+  return of.cells[rows].count < 2 || of.passes - of.cells[rows].measured_at >= refresh;
 }
 
 // Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
-bool CostModel::asks(int batch, int rows) const {
+bool CostModel::asks(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->size() <= static_cast<size_t>(batch) ? 0 : (*target_)[batch].passes;
-  return passes % (passes < 64 ? 8 : 64) < 2 && wants(batch, rows);
+  return passes % (passes < 64 ? 8 : 64) < 2 && wants(batch, rows, refresh);
 }
 
 void OverlapMean::add(std::span<const double> overlaps) {
@@ -231,9 +232,7 @@ double KController::acceptance_given(double confidence) const {
 }
 
 double KController::rate_of(int batch, std::span<const double> overlap, int k) const {
-  double reach = 1, tau = 1;
-  for (int i = 0; i < k; ++i) tau += reach *= overlap[static_cast<size_t>(i)];
-  return tau / (k * draft_cost(batch) + verify_cost(batch, k));
+  return predicted_speedup(expected_length(overlap.first(static_cast<size_t>(k))), k, draft_cost(batch), verify_cost(batch, k));
 }
 
 // 1 where nothing beats plain decoding.
@@ -276,6 +275,8 @@ void KController::settle(int k, PlainReason plain) {
 
 // Whether K is decided by something else than what pays.
 bool KController::settled(int batch) {
+  // Where drafting gains little, a plain step in sixty costs nothing and shows when it gains nothing any more.
+  const int64_t refresh = rate_ < 1.2 ? CostModel::kRefresh / 4 : CostModel::kRefresh;
   decision_ = {};
   rate_ = 1;
   batch_ = batch;
@@ -285,7 +286,7 @@ bool KController::settled(int batch) {
     settle(options_.fixed_k, PlainReason::kNoDraft);
   } else if (options_.max_k < 1) {
     settle(0, PlainReason::kNoDraft);
-  } else if (costs_ && costs_->asks(batch, 1)) {
+  } else if (costs_ && costs_->asks(batch, 1, refresh)) {
     settle(0, PlainReason::kMeasuring);
   } else if (!measured()) {
     settle(unmeasured_k(batch), PlainReason::kSchedule);

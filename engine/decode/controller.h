@@ -53,8 +53,11 @@ class CostModel {
   double draft_cost(int batch) const;                      // c = draft step / plain target step
   double verify_cost(int batch, int k) const;              // v(K, B)
   bool ready(bool drafting = true) const;                  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
-  bool wants(int batch, int rows) const;  // such a pass was measured less than twice, or not in the last 256 of this batch size
-  bool asks(int batch, int rows) const;   // … and this is a step to make it: the same for every sequence of the step
+  static constexpr int64_t kRefresh = 256;
+  // Such a pass was measured less than twice, or not in the last `refresh` ones of this batch size; asks: … and this is a step to make
+  // it, the same for every sequence of the step.
+  bool wants(int batch, int rows, int64_t refresh = kRefresh) const;
+  bool asks(int batch, int rows, int64_t refresh = kRefresh) const;
  private:
   struct Cell {
     double seconds = 0, rows = 0;  // of the target's: of about so many

@@ -463,8 +463,8 @@ TEST(ControllerSimulation, FollowsADraftThatChanges) {
       EXPECT_GE(drafting(100), 95) << where << ": a good draft was not found in 200 steps";
       drafting(1000);
       t.overlap = 0.01;
-      drafting(30);
-      EXPECT_LE(drafting(100), 15) << where << ": a random draft was not left in 30 steps";
+      drafting(40);
+      EXPECT_LE(drafting(100), 15) << where << ": a random draft was not left in 40 steps";
     }
 }
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/acceptance.h"
+
 namespace specdec::deploy {
 
 namespace {
@@ -20,8 +22,7 @@ std::string milliseconds(double seconds) { return printed("%.3g ms", 1e3 * secon
 }  // namespace
 
 double KBasis::tokens_per_second(int at_k) const {
-  double reach = 1, tau = 1;
-  for (int i = 0; i < at_k; ++i) tau += reach *= overlaps[static_cast<size_t>(i)];
+  const double tau = expected_length(std::span(overlaps).first(static_cast<size_t>(at_k)));
   return batch * tau / ((at_k > 0 ? at_k * draft_seconds : 0) + verify_seconds[static_cast<size_t>(at_k)]);
 }
 
