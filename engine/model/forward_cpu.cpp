@@ -14,6 +14,7 @@
 #include "engine/kernels/ops.h"
 #include "engine/kernels/team.h"
 #include "engine/model/angle_table.h"
+#include "engine/model/arena.h"
 #include "engine/model/rope.h"
 
 namespace specdec::model {
@@ -26,49 +27,7 @@ using kernels::Member;
 // Up to this many rows every thread normalises all of them for itself: cheaper than a barrier.
 constexpr int64_t kPrivateRows = 16;
 
-// One block of memory cut into buffers; grows, never shrinks, so a warm pass allocates nothing.
-class Arena {
- public:
-  template <class... Cut>  // pairs (float*&, count)
-  void cut(Cut&&... cuts) {
-    size_t total = 0;
-    const auto add = [&](float*&, int64_t count) { total += rounded(count); };
-    each(add, cuts...);
-    if (total > size_) {
-      block_.reset(static_cast<float*>(::operator new(total * sizeof(float), kLine)));
-      size_ = total;
-    }
-    float* next = block_.get();
-    const auto take = [&](float*& pointer, int64_t count) {
-      pointer = next;
-      next += rounded(count);
-    };
-    each(take, cuts...);
-  }
-
- private:
-  static constexpr std::align_val_t kLine{64};
-  static size_t rounded(int64_t count) { return (static_cast<size_t>(count) + 15) / 16 * 16; }
-  template <class F>
-  static void each(const F&) {}
-  template <class F, class... Rest>
-  static void each(const F& f, float*& pointer, int64_t count, Rest&&... rest) {
-    f(pointer, count);
-    each(f, rest...);
-  }
-  struct Free {
-    void operator()(float* p) const { ::operator delete(p, kLine); }
-  };
-  std::unique_ptr<float, Free> block_;
-  size_t size_ = 0;
-};
-
-// One token of the flat batch, and where its key of the first head and layer goes.
-struct Row {
-  KvCache* cache;
-  int32_t token;
-  void* slot;
-};
+constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
 
 // Rows of one part that attend together.
 constexpr int64_t kAttendRows = 4;
@@ -96,11 +55,12 @@ class Pass {
     threads_ = choose_threads();
     const int64_t e = config_.hidden_size, copies = count_ <= kPrivateRows ? threads_ : 1, half = config_.head_dim / 2;
     const auto angles = [&](int rope) { return uses_[static_cast<size_t>(rope)] ? count_ * half : 0; };
+    fixed_count_ = decoder_.weights.lm_head.scalar_type() == at::kChar ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(std::max({e, heads_width_, inner_})) * kFixedFloats : 0;
     score_count_ = kAttendRows * config_.num_heads / config_.num_kv_heads * longest_;
     thread_local Arena arena;
     arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_, attended_, count_ * heads_width_, k_,
               count_ * kv_width_, v_, count_ * kv_width_, gate_, count_ * inner_, up_, count_ * inner_, branch_, branched_ ? count_ * e : 0, router_,
-              mixed_ ? count_ * config_.num_experts : 0, scores_, threads_ * score_count_, cos_[0], angles(0), sin_[0], angles(0), cos_[1], angles(1),
+              mixed_ ? count_ * config_.num_experts : 0, scores_, threads_ * score_count_, fixed_, threads_ * fixed_count_, cos_[0], angles(0), sin_[0], angles(0), cos_[1], angles(1),
               sin_[1], angles(1));
     for (const int rope : {0, 1}) {
       if (uses_[static_cast<size_t>(rope)]) fill_angles(rope);
@@ -178,15 +138,24 @@ class Pass {
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
-  void product(const float* x, int64_t k, int64_t rows, const at::Tensor& w, const at::Tensor& bias, std::pair<int64_t, int64_t> columns, float* out,
-               int64_t width, bool add) const {
+  void product(const Member& member, const float* x, int64_t k, int64_t rows, const at::Tensor& w, const at::Tensor& bias, std::pair<int64_t, int64_t> columns,
+               float* out, int64_t width, bool add) const {
     const auto call = [&]<class S>(const S* values) {
       return cpu::LinearCall<S, T>{x, k, rows, values, k, columns.first, columns.second, data(bias), out, width, add, w.size(0)};
     };
     switch (w.scalar_type()) {
-      case at::kChar: return kernels_.linear_int8(call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
+      case at::kChar: return int8_product(member, call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
       case at::kByte: return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
       default: return kernels_.linear(call(data(w)));
+    }
+  }
+
+  // Every member turns the inputs into integers for itself: cheaper than a barrier.
+  void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
+    call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
+    for (int64_t left = call.rows; left > 0; left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
+      call.rows = std::min(left, cpu::kFixedRows);
+      kernels_.linear_int8(call);
     }
   }
 
@@ -215,7 +184,7 @@ class Pass {
   void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
-    product(rows, k, count_, w, bias, columns_of(member, e), direct ? x_ : branch_, e, direct);
+    product(member, rows, k, count_, w, bias, columns_of(member, e), direct ? x_ : branch_, e, direct);
     member.barrier();
     if (direct) return;
     const auto [begin, end] = member.part(count_);
@@ -258,9 +227,9 @@ class Pass {
       return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d, std::clamp<int64_t>(end - first, 0, heads) * d};
     };
     const auto q = columns(0, h), k = columns(h, g), v = columns(h + g, g);
-    if (q.first < q.second) product(x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false);
-    if (k.first < k.second) product(x, e, count_, w.k, w.k_bias, k, k_, kv_width_, false);
-    if (v.first < v.second) product(x, e, count_, w.v, w.v_bias, v, v_, kv_width_, false);
+    if (q.first < q.second) product(member, x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false);
+    if (k.first < k.second) product(member, x, e, count_, w.k, w.k_bias, k, k_, kv_width_, false);
+    if (v.first < v.second) product(member, x, e, count_, w.v, w.v_bias, v, v_, kv_width_, false);
     for (int64_t r = 0; r < count_; ++r) write(layer, v_ + r * kv_width_, false, r, v);
     const auto finish = [&](int64_t r, std::pair<int64_t, int64_t> queries, std::pair<int64_t, int64_t> keys) {
       finish_heads(flags, w.q_norm, r, q_ + r * heads_width_, queries);
@@ -302,8 +271,8 @@ class Pass {
   void feed_forward(const Member& member, const LayerWeights& w, const float* x) const {
     const int64_t e = config_.hidden_size, i = config_.intermediate_size;
     const auto part = columns_of(member, i);
-    product(x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
-    product(x, e, count_, w.up, w.up_bias, part, up_, i, false);
+    product(member, x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
+    product(member, x, e, count_, w.up, w.up_bias, part, up_, i, false);
     for (int64_t r = 0; r < count_; ++r) gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
     member.barrier();
     join(member, gate_, i, w.down, w.down_bias, w.mlp_out_norm);
@@ -333,7 +302,7 @@ class Pass {
 
   void mixture(const Member& member, const LayerWeights& w, const float* x) {
     const int64_t e = config_.hidden_size, i = config_.expert_intermediate_size, taken = config_.experts_per_token;
-    product(x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts, false);
+    product(member, x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts, false);
     member.barrier();
     if (member.id == 0) choose_experts();
     member.barrier();
@@ -341,14 +310,14 @@ class Pass {
     for (const Choice& c : choices_) {
       const ExpertWeights& expert = w.experts[static_cast<size_t>(c.expert)];
       const int64_t at = (c.row * taken + c.place) * i;
-      product(x + c.row * e, e, 1, expert.gate, {}, part, gate_ + at, i, false);
-      product(x + c.row * e, e, 1, expert.up, {}, part, up_ + at, i, false);
+      product(member, x + c.row * e, e, 1, expert.gate, {}, part, gate_ + at, i, false);
+      product(member, x + c.row * e, e, 1, expert.up, {}, part, up_ + at, i, false);
       gate(up_ + at + part.first, part.second - part.first, gate_ + at + part.first);
     }
     member.barrier();
     for (const Choice& c : choices_) {  // a row's experts in the order of their numbers
       float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
-      product(gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {}, columns, branch, e, false);
+      product(member, gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {}, columns, branch, e, false);
       for (int64_t n = columns.first; n < columns.second; ++n) to[n] += c.weight * branch[n];
     }
     member.barrier();
@@ -375,7 +344,7 @@ class Pass {
       const int64_t rows = std::min(block, wanted - first);
       for (int64_t r = 0; r < rows; ++r)
         normalise(x_ + logit_rows_[static_cast<size_t>(first + r)] * e, decoder_.weights.norm, e, own + r * e);
-      product(own, e, rows, decoder_.weights.lm_head, {}, columns, logits_ + first * vocab, vocab, false);
+      product(member, own, e, rows, decoder_.weights.lm_head, {}, columns, logits_ + first * vocab, vocab, false);
       for (int64_t r = first; cap != 0 && r < first + rows; ++r) kernels_.soft_cap(logits_ + r * vocab + columns.first, columns.second - columns.first, 1.0f, cap);
     }
   }
@@ -449,12 +418,12 @@ class Pass {
   std::vector<Choice>& choices_ = lists_.choices;
   std::vector<int64_t>&positions_ = lists_.positions, &logit_rows_ = lists_.logit_rows;
   std::vector<int32_t>& extra_ = lists_.extra;
-  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, longest_ = 0, score_count_ = 0;
+  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, longest_ = 0, score_count_ = 0, fixed_count_ = 0;
   bool mixed_ = false, branched_ = false;
   std::array<bool, 2> uses_ = {false, false};  // a rope
   std::array<int64_t, 2> half_ = {0, 0};
   int threads_ = 1;
-  float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *branch_, *router_, *scores_, *logits_;
+  float *x_, *normed_, *q_, *attended_, *k_, *v_, *gate_, *up_, *branch_, *router_, *scores_, *fixed_, *logits_;
   std::array<float*, 2> cos_, sin_;
   std::exception_ptr failure_;
 };

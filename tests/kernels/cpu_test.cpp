@@ -1,6 +1,4 @@
 // The plain-memory kernels of every instruction set this machine has.
-#include "engine/kernels/cpu/cpu.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,29 +7,11 @@
 #include <numbers>
 #include <vector>
 
-#include "base/philox.h"
 #include "engine/kernels/team.h"
+#include "tests/kernels/cpu_kernels.h"
 
 namespace specdec::kernels::cpu {
 namespace {
-
-std::vector<float> random(size_t n, uint64_t stream) {
-  std::vector<float> out(n);
-  for (size_t i = 0; i < n; ++i) out[i] = static_cast<float>(philox_uniform(3, stream, i) * 2 - 1);
-  return out;
-}
-template <class T>
-std::vector<T> narrowed(const Kernels<T>& kernels, const std::vector<float>& x) {
-  std::vector<T> out(x.size());
-  kernels.narrow(x.data(), static_cast<int64_t>(x.size()), out.data());
-  return out;
-}
-template <class T>
-std::vector<float> widened(const Kernels<T>& kernels, const std::vector<T>& x) {
-  std::vector<float> out(x.size());
-  kernels.widen(x.data(), static_cast<int64_t>(x.size()), out.data());
-  return out;
-}
 
 // Of a contiguous [slots, d].
 template <class T>
@@ -41,14 +21,6 @@ std::vector<const void*> blocks_of(const std::vector<T>& x, int64_t d) {
   return out;
 }
 
-template <class T>
-class CpuKernels : public testing::Test {
- protected:
-  CpuKernels() { count = available<T>(all); }
-  const Kernels<T>* all[3];
-  int count = 0;
-};
-using Types = testing::Types<float, Bf16>;
 TYPED_TEST_SUITE(CpuKernels, Types);
 
 TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
@@ -89,99 +61,6 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
         kernels.linear({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false});
         EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
       }
-    }
-  }
-}
-
-struct Quantised {
-  int64_t k, n;
-  std::vector<Int8> w;
-  std::vector<float> wide;  // what it stands for
-  Quantised(const std::vector<float>& from, int64_t k, int64_t n) : k(k), n(n), w(static_cast<size_t>(n * pack_row_bytes<Int8>(nullptr, k))), wide(from.size()) {
-    quantise(from.data(), k, n, 0, n, w.data());
-    dequantise(w.data(), k, n, 0, n, wide.data());
-  }
-};
-
-TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
-  for (const int64_t k : {1, 63, 64, 65, 200}) {
-    for (const int64_t n : {1, 31, 32, 33, 70}) {
-      auto from = random(static_cast<size_t>(n * k), 31);
-      for (int64_t i = 0; i < k; ++i) from[static_cast<size_t>(i)] = 0;  // an output of zeros
-      const Quantised q(from, k, n);
-      for (int64_t o = 0; o < n; ++o) {
-        for (int64_t i = 0; i < k; ++i) {
-          float largest = 0;
-          for (int64_t j = i / 64 * 64; j < std::min(k, i / 64 * 64 + 64); ++j) largest = std::max(largest, std::abs(from[static_cast<size_t>(o * k + j)]));
-          EXPECT_LE(std::abs(q.wide[static_cast<size_t>(o * k + i)] - from[static_cast<size_t>(o * k + i)]), largest / 254 * 1.001) << k << " " << n;
-        }
-      }
-      for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {  // the first group's scales come first; products with them are exact
-        float scale;
-        std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
-        const float wide = q.wide[static_cast<size_t>(o * k)];
-        EXPECT_EQ(wide == 0 ? 0 : static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide)) << k << " " << n;
-      }
-      const Quantised again(q.wide, k, n);
-      EXPECT_EQ(std::memcmp(again.w.data(), q.w.data(), q.w.size()), 0) << k << " " << n;
-    }
-  }
-}
-
-// out [rows, n] held 0.5 everywhere; x wᵀ + bias was added to its first `used` rows, columns 2 to n − 2.
-void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias, int64_t rows,
-                     int64_t used, int64_t k, int64_t n, const char* set) {
-  for (int64_t r = 0; r < rows; ++r) {
-    for (int64_t c = 0; c < n; ++c) {
-      double sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
-      const bool given = r < used && c >= 2 && c < n - 1;
-      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, 1e-5) << set << " k " << k << " row " << r << " column " << c;
-    }
-  }
-}
-
-TYPED_TEST(CpuKernels, Int8LinearIsTheDotProduct) {
-  for (int set = 0; set < this->count; ++set) {
-    const auto& kernels = *this->all[set];
-    for (const int64_t k : {1, 5, 63, 64, 100, 320}) {
-      for (const int64_t n : {13, 32, 77, 130}) {
-        const int64_t rows = 7;
-        const auto x = random(static_cast<size_t>(rows * k), 1);
-        const Quantised q(random(static_cast<size_t>(n * k), 2), k, n);
-        const auto bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
-        const auto wide_bias = widened(kernels, bias);
-        for (const int64_t used : {int64_t{1}, rows}) {
-          std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
-          kernels.linear_int8({x.data(), k, used, q.w.data(), k, 2, n - 1, bias.data(), out.data(), n, true, n});
-          expect_products(out, x, q.wide, wide_bias, rows, used, k, n, kernels.name);
-        }
-      }
-    }
-  }
-}
-
-// And all sets that have a fused multiply-add agree; the baseline rounds each product besides.
-TYPED_TEST(CpuKernels, Int8RowsDependNeitherOnTheirNumberNorOnTheSet) {
-  for (const int64_t k : {7, 64, 160, 2050}) {
-    const int64_t most = 40, n = 101;
-    const auto x = random(static_cast<size_t>(most * k), 4);
-    const Quantised q(random(static_cast<size_t>(n * k), 5), k, n);
-    std::vector<float> first;
-    for (int set = 0; set < this->count; ++set) {
-      const auto& kernels = *this->all[set];
-      std::vector<float> all(static_cast<size_t>(most * n));
-      for (int64_t r = 0; r < most; ++r) kernels.linear_int8({x.data() + r * k, k, 1, q.w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
-      for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
-        std::vector<float> out(static_cast<size_t>(rows * n));
-        const int64_t cut = rows * 13 % 97;  // as two threads would share the columns
-        kernels.linear_int8({x.data(), k, rows, q.w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
-        kernels.linear_int8({x.data(), k, rows, q.w.data(), k, cut, n, nullptr, out.data(), n, false, n});
-        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
-      }
-      if (set == 0) first = all;
-      const bool fused = std::strcmp(kernels.name, "baseline") != 0;
-      for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
     }
   }
 }

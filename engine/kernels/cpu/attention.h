@@ -1,5 +1,5 @@
 // Attention for few query positions, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
-#include "engine/kernels/cpu/packed_products.h"
+#include "engine/kernels/cpu/int8_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
 

@@ -17,7 +17,7 @@ struct Bf16 {
 // inputs (the last time fewer), a group. Its values are
 //   Packed<float>  fp32 [inputs, outputs]
 //   Packed<Bf16>   bf16 [inputs / 2, outputs, 2], zero beyond an odd number of inputs
-//   Int8           a scale for each output, fp32 [outputs], then int8 [kPackGroup, outputs], zero beyond k.
+//   Int8           a scale for each output, fp32 [outputs], then int8 [kPackGroup / 2, outputs, 2], zero beyond k.
 template <class T>
 struct Packed {
   T value;
@@ -46,6 +46,16 @@ void unpack(const Packed<T>* w, int64_t k, int64_t n, int64_t begin, int64_t end
 void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, Int8* out);
 void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end, float* out);
 
+// A group of kPackGroup inputs as integers, for products with int8: x = scale · value, the scale a power of two, to 2^-15 of the group's
+// largest. (bf16 inputs, which GPUs take, are rounded to 2^-9 of themselves, the weights here to 2^-8 of their largest.) A group that is not
+// finite has the scale NaN.
+struct FixedInputs {
+  int16_t value[kPackGroup];
+  float scale;
+};
+inline constexpr int64_t kFixedRows = 24;  // of a call, at most
+static inline int64_t fixed_groups(int64_t k) { return (k + kPackGroup - 1) / kPackGroup; }
+
 // out[r, n] = Σ_k x[r, k] · w[n, k] + bias[n], for n in [n_begin, n_end); `add`: added to out instead of replacing it.
 template <class T, class Bias = T>
 struct LinearCall {
@@ -58,6 +68,7 @@ struct LinearCall {
   int64_t ldo;
   bool add;
   int64_t n = 0;         // all outputs of w, for packed ones only
+  FixedInputs* fixed = nullptr;  // int8 only: workspace [rows, fixed_groups(k)]
 };
 
 // What one query position sees of its context: the slots [0, prefix), then the listed ones, in that order; of these the ones from

@@ -78,7 +78,7 @@ void narrow(const float* in, int64_t n, T* out) {
 constexpr int kLanes = SPECDEC_LANES, kHeadLanes = kLanes < 8 ? kLanes : 8;
 
 template <class T>
-constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA), linear<kLanes, T>, linear_packed<kLanes, Packed<T>, T>, linear_packed<kLanes, Int8, T>,
+constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA), linear<kLanes, T>, linear_packed<kLanes, Packed<T>, T>, linear_int8<kLanes, T>,
                                attention<kHeadLanes, T>, rms_norm<kLanes, T>,
                                widen<T>, narrow<T>, silu_mul<kLanes>, gelu_tanh_mul<kLanes>, soft_cap<kLanes>, rope,
                                sequence_attention<kLanes>, sequence_attention_grad<kLanes>};

@@ -31,7 +31,7 @@ void over_groups(S* w, int64_t k, int64_t n, int64_t begin, int64_t end, const F
 
 // Where input i of output o lies in a group.
 int64_t place(const Packed<float>*, int64_t width, int64_t i, int64_t o) { return i * width + o; }
-int64_t place(const Packed<Bf16>*, int64_t width, int64_t i, int64_t o) { return (i / 2 * width + o) * 2 + i % 2; }
+int64_t place(const void*, int64_t width, int64_t i, int64_t o) { return (i / 2 * width + o) * 2 + i % 2; }
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, 
       for (int64_t i = 0; i < inputs; ++i) largest = std::max(largest, std::abs(from[i]));
       const float scale = scale_of(largest);
       std::memcpy(group + 4 * o, &scale, sizeof scale);
-      for (int64_t i = 0; i < inputs && scale > 0; ++i) values[i * width + o].value = static_cast<int8_t>(std::lrint(from[i] / scale));
+      for (int64_t i = 0; i < inputs && scale > 0; ++i) values[place(values, width, i, o)].value = static_cast<int8_t>(std::lrint(from[i] / scale));
     }
   });
 }
@@ -80,7 +80,7 @@ void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end,
     for (int64_t o = 0; o < width; ++o) {
       float scale;
       std::memcpy(&scale, group + 4 * o, sizeof scale);
-      for (int64_t i = 0; i < inputs; ++i) out[(first + o) * k + input + i] = scale * static_cast<float>(values[i * width + o].value);
+      for (int64_t i = 0; i < inputs; ++i) out[(first + o) * k + input + i] = scale * static_cast<float>(values[place(values, width, i, o)].value);
     }
   });
 }

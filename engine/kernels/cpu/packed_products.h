@@ -26,53 +26,29 @@ inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   }
   return (F<W>)(P == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
-template <int W, int P, int M = 1>
-inline F<W> weight(const Int8* group, int64_t k, int64_t at) { return load<W>(group + k * kPackOutputs + at); }
 
 inline float weight_one(const Packed<float>* group, int64_t width, int64_t k, int64_t at) { return group[k * width + at].value; }
 inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int64_t at) { return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value); }
-inline float weight_one(const Int8* group, int64_t width, int64_t k, int64_t at) { return group[k * width + at].value; }
 
 // One group as a product reads it.
 template <class S>
 struct Group {
   const S* values;
-  const float* scales;  // or null
   const float* x;       // its inputs of the first row
   int64_t inputs;
   const char* next;     // what the memory brings meanwhile: the group after the next, or null
 };
 
-template <class S>
-inline Group<S> group_at(const char* from, int64_t width, const float* x, int64_t inputs) {
-  const int64_t scales = pack_scale_bytes(static_cast<const S*>(nullptr), width);
-  return {reinterpret_cast<const S*>(from + scales), scales != 0 ? reinterpret_cast<const float*>(from) : nullptr, x, inputs, nullptr};
-}
-
-// From so many rows on a group is widened once for all of them.
-inline constexpr int64_t widen_rows(const void*) { return kTotalRows + 1; }
-inline constexpr int64_t widen_rows(const Int8*) { return 9; }
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
 inline constexpr bool is_wide(const void*) { return false; }
 
 // Any group of `width` outputs as fp32 of a whole block, zero beyond.
 template <int W, class S>
-inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* values, float* scales) {
-  if (width == kPackOutputs) {
-    for (int64_t k = 0; k < g.inputs; k += 2) {
-#pragma GCC unroll 8
-      for (int64_t at = 0; at < kPackOutputs; at += W) {
-        store<W>(values + k * kPackOutputs + at, weight<W, 0>(g.values, k, at));
-        store<W>(values + (k + 1) * kPackOutputs + at, weight<W, 1>(g.values, k + 1, at));
-      }
-    }
-    return {reinterpret_cast<const Packed<float>*>(values), g.scales, g.x, g.inputs, g.next};
-  }
+inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* values) {
   for (int64_t k = 0; k < g.inputs; ++k) {
     for (int64_t at = 0; at < kPackOutputs; ++at) values[k * kPackOutputs + at] = at < width ? weight_one(g.values, width, k, at) : 0;
   }
-  for (int64_t at = 0; g.scales && at < kPackOutputs; ++at) scales[at] = at < width ? g.scales[at] : 0;
-  return {reinterpret_cast<const Packed<float>*>(values), g.scales ? scales : nullptr, g.x, g.inputs, g.next};
+  return {reinterpret_cast<const Packed<float>*>(values), g.x, g.inputs, g.next};
 }
 
 // The even or the odd inputs of a group, for several rows. L: the bytes of an input in memory, 0: nothing to ask for. Asked for is what
@@ -99,14 +75,13 @@ inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V]
 
 // Sums over one group join the totals.
 template <int W, int V, int M>
-inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], const float* scales, float* totals) {
+inline void add_sums(const F<W> (&even)[V][M], const F<W> (&odd)[V][M], float* totals) {
 #pragma GCC unroll 8
   for (int v = 0; v < V; ++v) {
 #pragma GCC unroll 8
     for (int j = 0; j < M; ++j) {
       float* total = totals + j * kPackOutputs + v * W;
-      const F<W> sum = even[v][j] + odd[v][j];
-      store<W>(total, scales ? fma(sum, load<W>(scales + v * W), load<W>(total)) : load<W>(total) + sum);
+      store<W>(total, load<W>(total) + (even[v][j] + odd[v][j]));
     }
   }
 }
@@ -117,7 +92,7 @@ __attribute__((noinline)) void add_group(const Group<S>& g, int64_t ldx, int64_t
   F<W> even[V][M] = {}, odd[V][M] = {};
   half_sums<W, V, M, 0, L>(g, ldx, at, even);
   half_sums<W, V, M, 1, L>(g, ldx, at, odd);
-  add_sums<W>(even, odd, g.scales ? g.scales + at : nullptr, totals + at);
+  add_sums<W>(even, odd, totals + at);
 }
 
 // For one row both halves at a time: twice the sums to hide the latency of one behind.
@@ -138,7 +113,7 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
 #pragma GCC unroll 8
     for (int v = 0; v < V; ++v) even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
   }
-  add_sums<W>(even, odd, g.scales ? g.scales + at : nullptr, totals + at);
+  add_sums<W>(even, odd, totals + at);
 }
 
 // The vectors of a block that hold outputs [begin, end), for M rows.
@@ -176,26 +151,9 @@ inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64
   }
 }
 
-// Rows [m, m + rows) of the block that begins with output n.
+// Totals of outputs [begin, end) of the block that begins with output n join out, rows from m on.
 template <int W, class S, class B>
-inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
-  alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs], scales[kPackOutputs];
-  const int64_t left = c.n - n, width = left < kPackOutputs ? left : kPackOutputs;
-  const int64_t begin = c.n_begin > n ? c.n_begin - n : 0, end = c.n_end - n < width ? c.n_end - n : width;
-  for (int64_t i = 0; i < rows * kPackOutputs; ++i) totals[i] = 0;
-  const bool wide = width < kPackOutputs || rows >= widen_rows(c.w);
-  for (int64_t first = 0; first < c.k; first += kPackGroup) {
-    const int64_t inputs = c.k - first < kPackGroup ? c.k - first : kPackGroup;
-    Group<S> g = group_at<S>(from, width, c.x + m * c.ldx + first, inputs);
-    constexpr int64_t kInput = pack_group_bytes(static_cast<const S*>(nullptr), kPackGroup, kPackOutputs) / kPackGroup;
-    if (m == 0 && rows > 1) g.next = from + 2 * pack_group_bytes(c.w, inputs, width);
-    if (wide) {
-      add_rows<W, kInput>(widened<W>(g, width, values, scales), c.ldx, rows, begin, end, totals);
-    } else {
-      add_rows<W, kInput>(g, c.ldx, rows, begin, end, totals);
-    }
-    from += pack_group_bytes(c.w, inputs, width);
-  }
+inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t begin, int64_t end, int64_t n, int64_t m, int64_t rows) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* total = totals + r * kPackOutputs;
     int64_t at = begin;
@@ -208,6 +166,37 @@ inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n,
     }
     for (; at < end; ++at) finish(c, total[at], m + r, n + at);
   }
+}
+
+// A block of a packed matrix: so many outputs, of which the call wants [begin, end).
+struct Block {
+  int64_t width, begin, end;
+};
+template <class S, class B>
+inline Block block_at(const LinearCall<S, B>& c, int64_t n) {
+  const int64_t left = c.n - n, width = left < kPackOutputs ? left : kPackOutputs;
+  return {width, c.n_begin > n ? c.n_begin - n : 0, c.n_end - n < width ? c.n_end - n : width};
+}
+
+// Rows [m, m + rows) of the block that begins with output n.
+template <int W, class S, class B>
+inline void packed_block(const LinearCall<S, B>& c, const char* from, int64_t n, int64_t m, int64_t rows) {
+  alignas(64) float totals[kTotalRows * kPackOutputs], values[kPackGroup * kPackOutputs];
+  const auto [width, begin, end] = block_at(c, n);
+  for (int64_t i = 0; i < rows * kPackOutputs; ++i) totals[i] = 0;
+  for (int64_t first = 0; first < c.k; first += kPackGroup) {
+    const int64_t inputs = c.k - first < kPackGroup ? c.k - first : kPackGroup;
+    Group<S> g{reinterpret_cast<const S*>(from), c.x + m * c.ldx + first, inputs, nullptr};
+    constexpr int64_t kInput = pack_group_bytes(static_cast<const S*>(nullptr), kPackGroup, kPackOutputs) / kPackGroup;
+    if (m == 0 && rows > 1) g.next = from + 2 * pack_group_bytes(c.w, inputs, width);
+    if (width < kPackOutputs) {
+      add_rows<W, kInput>(widened<W>(g, width, values), c.ldx, rows, begin, end, totals);
+    } else {
+      add_rows<W, kInput>(g, c.ldx, rows, begin, end, totals);
+    }
+    from += pack_group_bytes(c.w, inputs, width);
+  }
+  finish_block<W>(c, totals, begin, end, n, m, rows);
 }
 
 template <int W, class S, class B>

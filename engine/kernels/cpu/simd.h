@@ -1,6 +1,6 @@
 // The vector types and their arithmetic under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
 #include <cstdint>
-#if defined(__AVX2__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -16,7 +16,9 @@ struct Simd {
   typedef int32_t I __attribute__((vector_size(4 * W)));
   typedef uint32_t U __attribute__((vector_size(4 * W)));
   typedef uint16_t H __attribute__((vector_size(2 * W)));
-  typedef int8_t C __attribute__((vector_size(W)));
+  typedef int16_t S __attribute__((vector_size(2 * W)));
+  typedef int16_t Pairs __attribute__((vector_size(4 * W)));
+  typedef int8_t BytePairs __attribute__((vector_size(2 * W)));
 };
 template <int W>
 using F = typename Simd<W>::F;
@@ -35,21 +37,6 @@ inline F<W> load(const Bf16* p) {
   typename Simd<W>::H h;
   __builtin_memcpy(&h, p, sizeof h);
   return (F<W>)(__builtin_convertvector(h, typename Simd<W>::U) << 16);
-}
-template <int W>
-inline F<W> load(const Int8* p) {
-#if defined(__AVX2__)
-  if constexpr (W == 8) return (F<W>)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
-#endif
-#if defined(__AVX512F__)
-  if constexpr (W == 16) {
-    const __m512i wide = _mm512_maskz_cvtepi8_epi32(0xffff, _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-    return __builtin_convertvector((typename Simd<W>::I)wide, F<W>);
-  }
-#endif
-  typename Simd<W>::C c;
-  __builtin_memcpy(&c, p, sizeof c);
-  return __builtin_convertvector(c, F<W>);
 }
 template <int W>
 inline void store(float* p, F<W> v) {
@@ -117,6 +104,23 @@ inline F<4> sum4(F<16> a, F<16> b, F<16> c, F<16> d) { return sum4(fold(a), fold
 template <int W>
 inline float sum(F<W> v) {
   return sum4(v, F<W>{}, F<W>{}, F<W>{})[0];
+}
+
+// To the nearest integer, halves to even, of |x| < 2^31.
+template <int W>
+inline typename Simd<W>::I round(F<W> x) {
+#if defined(__SSE2__)
+  if constexpr (W == 4) return (typename Simd<W>::I)_mm_cvtps_epi32(x);
+#endif
+#if defined(__AVX2__)
+  if constexpr (W == 8) return (typename Simd<W>::I)_mm256_cvtps_epi32(x);
+#endif
+#if defined(__AVX512F__)
+  if constexpr (W == 16) return (typename Simd<W>::I)_mm512_cvtps_epi32(x);
+#endif
+  typename Simd<W>::I out;
+  for (int i = 0; i < W; ++i) out[i] = static_cast<int32_t>(__builtin_rintf(x[i]));
+  return out;
 }
 
 // Lanes W - n … W - 1 of a vector loaded from the last W elements: those not seen yet when n elements remain.

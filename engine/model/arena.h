@@ -1,0 +1,54 @@
+// The buffers of a pass in one block of memory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <new>
+
+namespace specdec::model {
+
+// One block of memory cut into buffers; grows, never shrinks, so a warm pass allocates nothing.
+class Arena {
+ public:
+  template <class... Cut>  // pairs (float*&, count)
+  void cut(Cut&&... cuts) {
+    size_t total = 0;
+    const auto add = [&](float*&, int64_t count) { total += rounded(count); };
+    each(add, cuts...);
+    if (total > size_) {
+      block_.reset(static_cast<float*>(::operator new(total * sizeof(float), kLine)));
+      size_ = total;
+    }
+    float* next = block_.get();
+    const auto take = [&](float*& pointer, int64_t count) {
+      pointer = next;
+      next += rounded(count);
+    };
+    each(take, cuts...);
+  }
+
+ private:
+  static constexpr std::align_val_t kLine{64};
+  static size_t rounded(int64_t count) { return (static_cast<size_t>(count) + 15) / 16 * 16; }
+  template <class F>
+  static void each(const F&) {}
+  template <class F, class... Rest>
+  static void each(const F& f, float*& pointer, int64_t count, Rest&&... rest) {
+    f(pointer, count);
+    each(f, rest...);
+  }
+  struct Free {
+    void operator()(float* p) const { ::operator delete(p, kLine); }
+  };
+  std::unique_ptr<float, Free> block_;
+  size_t size_ = 0;
+};
+
+// One token of the flat batch, and where its key of the first head and layer goes.
+struct Row {
+  KvCache* cache;
+  int32_t token;
+  void* slot;
+};
+
+}  // namespace specdec::model
