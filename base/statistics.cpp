@@ -29,74 +29,93 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// Waudby-Smith & Ramdas 2024 (JRSS B 86), section 4: hedged capital ½ Π(1 + λ⁺(x−m)) + ½ Π(1 − λ⁻(x−m)) with predictable
-// plug-in bets (their eq. 26) cut at c/m and c/(1−m). For the true m it is a non-negative martingale that starts at 1, so
-// by Ville's inequality it ever reaches 1/level with probability at most `level`.
-class BettingSequence {
- public:
-  BettingSequence(std::span<const double> x, double level) : x_(x), threshold_(1 / level), bets_(x.size()) {
-    double sum = 0.5, squares = 0.25;
-    for (size_t i = 0; i < x.size(); ++i) {
-      const double t = static_cast<double>(i + 1);
-      bets_[i] = std::sqrt(2 * std::log(2 / level) / (squares / t * t * std::log(t + 1)));
-      sum += x[i];
-      const double centre = sum / (t + 1);
-      squares += (x[i] - centre) * (x[i] - centre);
-    }
-  }
+// Below this a capital is as good as lost; smaller ones would become denormal, which processors multiply slowly.
+constexpr double kLeastCapital = 1e-200;
 
-  bool rejects(double m) const {
-    constexpr double kCut = 0.75;
-    double up = 0.5, down = 0.5;
-    for (size_t i = 0; i < x_.size(); ++i) {
-      up *= 1 + std::min(bets_[i], kCut / m) * (x_[i] - m);
-      down *= 1 - std::min(bets_[i], kCut / (1 - m)) * (x_[i] - m);
-      if (up + down >= threshold_) return true;
-    }
-    return false;
-  }
-
-  // The border between a rejected and an accepted value, from the rejected side.
-  double border(double rejected, double accepted) const {
-    for (int i = 0; i < 12; ++i) {
-      const double middle = (rejected + accepted) / 2;
-      (rejects(middle) ? rejected : accepted) = middle;
-    }
-    return rejected;
-  }
-
- private:
-  std::span<const double> x_;
-  double threshold_;
-  std::vector<double> bets_;
-};
+double bounded(double x) {
+  if (!(x >= -1e-6 && x <= 1 + 1e-6)) throw Error(ErrorKind::kInternal, "confidence sequence: value " + std::to_string(x) + " outside [0, 1]");
+  return std::clamp(x, 0.0, 1.0);
+}
 
 }  // namespace
 
-Estimate bounded_mean(std::span<const double> x, double level) {
-  if (!(level > 0 && level < 1)) throw Error(ErrorKind::kInternal, "bounded_mean: level outside (0, 1)");
-  for (double v : x)
-    if (!(v >= -1e-6 && v <= 1 + 1e-6)) throw Error(ErrorKind::kInternal, "bounded_mean: value " + std::to_string(v) + " outside [0, 1]");
-  if (x.empty()) return {0, {0, 1}, 0};
-  std::vector<double> clamped(x.begin(), x.end());
-  for (double& v : clamped) v = std::clamp(v, 0.0, 1.0);
-  const BettingSequence sequence(clamped, level);
-  const double centre = mean(clamped);
+ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
+    : options_(options), step_(1.0 / options.breaks), threshold_(2 / options.level) {
+  const auto proper = [](double share) { return share > 0 && share < 1; };
+  if (!proper(options.level) || options.breaks < 2 || options.breaks > 100000 || !proper(options.truncation) ||
+      options.stakes.size() + options.plug_in == 0 || !std::all_of(options.stakes.begin(), options.stakes.end(), proper))
+    throw Error(ErrorKind::kInternal, "confidence sequence: expected a level, stakes and a truncation in (0, 1), a bet, and 2 to 100000 breaks");
+  const size_t candidates = static_cast<size_t>(options.breaks) + 1, bets = options.stakes.size() + options.plug_in;
+  up_.assign(bets * candidates, 1);
+  down_ = up_;
+  for (const double stake : options.stakes)
+    for (size_t i = 0; i < candidates; ++i) {
+      // At the ends of the grid nothing can be lost: the largest finite bet, which moves no end of the interval.
+      bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
+      bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
+    }
+}
 
-  // The accepted set holds the sample mean unless the data drift; its hull is found on the grid from both sides, then refined.
-  std::vector<double> candidates = {centre};
-  constexpr int kGrid = 1000;
-  for (int i = 0; i <= kGrid; ++i) candidates.push_back(static_cast<double>(i) / kGrid);
-  std::sort(candidates.begin(), candidates.end());
-  const auto accepted = [&](double m) { return !sequence.rejects(m); };
-  const auto low = std::find_if(candidates.begin(), candidates.end(), accepted);
-  const auto high = std::find_if(candidates.rbegin(), candidates.rend(), accepted);
-  Estimate result{centre, {centre, centre}, static_cast<int64_t>(x.size())};
-  if (low == candidates.end()) return result;
-  result.ci.low = low == candidates.begin() ? 0 : sequence.border(*(low - 1), *low);
-  result.ci.high = high == candidates.rbegin() ? 1 : sequence.border(*(high - 1), *high);
-  result.ci = {std::min(result.ci.low, centre), std::max(result.ci.high, centre)};
-  return result;
+double ConfidenceSequence::capital(const std::vector<double>& of, size_t candidate) const {
+  const size_t candidates = static_cast<size_t>(options_.breaks) + 1;
+  double sum = 0;
+  for (size_t at = candidate; at < of.size(); at += candidates) sum += of[at];
+  return sum * static_cast<double>(candidates) / static_cast<double>(of.size());
+}
+
+void ConfidenceSequence::observe(double value) {
+  const double x = bounded(value);
+  const size_t candidates = static_cast<size_t>(options_.breaks) + 1, constant = bet_up_.size();
+  for (size_t from = 0; from < constant; from += candidates) {
+    double *up = up_.data() + from, *down = down_.data() + from;
+    const double *bet_up = bet_up_.data() + from, *bet_down = bet_down_.data() + from;
+    for (size_t i = 0; i < candidates; ++i) {
+      const double excess = x - static_cast<double>(static_cast<int>(i)) * step_;
+      up[i] = std::max(up[i] * (1 + bet_up[i] * excess), kLeastCapital);
+      down[i] = std::max(down[i] * (1 - bet_down[i] * excess), kLeastCapital);
+    }
+  }
+  ++n_;
+  sum_ += x;
+  if (options_.plug_in) {
+    const double t = static_cast<double>(n_), bet = std::sqrt(2 * std::log(2 / options_.level) / (std::log(t + 1) * squares_));
+    double *up = up_.data() + constant, *down = down_.data() + constant;
+    for (size_t i = 0; i < candidates; ++i) {
+      const double m = static_cast<double>(static_cast<int>(i)) * step_;
+      up[i] = std::max(up[i] * (1 + std::min(bet, options_.truncation / m) * (x - m)), kLeastCapital);
+      down[i] = std::max(down[i] * (1 - std::min(bet, options_.truncation / (1 - m)) * (x - m)), kLeastCapital);
+    }
+    regular_sum_ += x;
+    const double centre = regular_sum_ / (t + 1);
+    squares_ += (x - centre) * (x - centre);
+  }
+  // up falls in m and down rises: the candidates that stand are those from the first to the last, of which none may be left.
+  size_t first = 0, last = candidates;
+  for (size_t end = candidates; first < end;) {
+    const size_t middle = (first + end) / 2;
+    capital(up_, middle) > threshold_ ? first = middle + 1 : end = middle;
+  }
+  for (size_t begin = 0; begin < last;) {
+    const size_t middle = (begin + last) / 2;
+    capital(down_, middle) > threshold_ ? last = middle : begin = middle + 1;
+  }
+  if (first >= last) return;
+  ci_.low = std::max(ci_.low, (static_cast<double>(first) - 1) * step_);
+  ci_.high = std::min(ci_.high, static_cast<double>(last) * step_);
+}
+
+Estimate ConfidenceSequence::estimate() const {
+  if (n_ == 0) return {0, {0, 1}, 0};
+  const double value = sum_ / static_cast<double>(n_);
+  return {value, {std::min(ci_.low, value), std::max(ci_.high, value)}, n_};
+}
+
+Estimate bounded_mean(std::span<const double> x, double level) {
+  ConfidenceOptions options;
+  options.level = level;
+  ConfidenceSequence sequence(options);
+  for (const double v : x) sequence.observe(v);
+  return sequence.estimate();
 }
 
 Estimate bootstrap(size_t num_units, const std::function<double(std::span<const size_t>)>& statistic, double level, int resamples,

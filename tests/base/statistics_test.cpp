@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "base/philox.h"
 #include "tests/base/scratch.h"
 
@@ -80,6 +82,78 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
   EXPECT_GE(drift.ci.high, drift.value);
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{0.5, 1.1}); });
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{NAN}); });
+}
+
+// After every value, against confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with ours.
+TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
+  const auto path = std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/base/golden/confidence_sequence.json";
+  const Json cases = Json::parse(read_file(path));
+  ASSERT_EQ(cases.size(), 9u);
+  for (const Json& c : cases) {
+    ConfidenceOptions options;
+    options.level = c["level"];
+    options.breaks = c["breaks"];
+    options.truncation = c["truncation"];
+    options.stakes = c["stakes"].get<std::vector<double>>();
+    options.plug_in = c["plug_in"];
+    ConfidenceSequence sequence(options);
+    for (size_t i = 0; i < c["x"].size(); ++i) {
+      sequence.observe(c["x"][i]);
+      ASSERT_NEAR(sequence.ci().low, c["low"][i].get<double>(), 1e-9) << c["name"] << " after value " << i;
+      ASSERT_NEAR(sequence.ci().high, c["high"][i].get<double>(), 1e-9) << c["name"] << " after value " << i;
+    }
+  }
+}
+
+// What is printed is what the gate rests on: a look at every value, and each end errs at most half as often as both together.
+TEST(Statistics, EachEndIsAOneSidedSequence) {
+  int above = 0, below = 0;
+  constexpr int kRuns = 2000;
+  for (int run = 0; run < kRuns; ++run) {
+    PhiloxStream random(77, static_cast<uint64_t>(run));
+    ConfidenceOptions options;
+    options.breaks = 100;
+    ConfidenceSequence sequence(options);
+    for (int i = 0; i < 300; ++i) sequence.observe(random.uniform() < 0.605 ? 1 : 0);
+    above += sequence.ci().low > 0.605;
+    below += sequence.ci().high < 0.605;
+  }
+  EXPECT_LE(above, 0.05 * kRuns);
+  EXPECT_LE(below, 0.05 * kRuns);
+  EXPECT_GT(above + below, 10);  // it does err
+}
+
+TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
+  ConfidenceSequence sequence;
+  EXPECT_EQ(sequence.estimate().n, 0);
+  EXPECT_EQ(sequence.ci().high, 1);
+  Interval last = sequence.ci();
+  PhiloxStream random(4, 4);
+  for (int i = 0; i < 5000; ++i) {
+    sequence.observe(i < 2500 ? random.uniform() : 0.3 * random.uniform());
+    EXPECT_GE(sequence.ci().low, last.low);
+    EXPECT_LE(sequence.ci().high, last.high);
+    last = sequence.ci();
+  }
+  const Estimate e = sequence.estimate();  // the mean has moved out of the interval, which is widened to hold it
+  EXPECT_LT(e.value, last.low);
+  EXPECT_EQ(e.ci.low, e.value);
+  EXPECT_EQ(e.n, 5000);
+  ConfidenceSequence long_run;             // capitals far beyond what a double holds, both ways
+  for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
+  EXPECT_GT(long_run.ci().low, 0.64);
+  EXPECT_LT(long_run.ci().high, 0.66);
+  const auto refused = [](auto change) {
+    ConfidenceOptions options;
+    change(options);
+    testing::expect_error(ErrorKind::kInternal, {"confidence sequence"}, [&] { ConfidenceSequence{options}; });
+  };
+  refused([](auto& o) { o.level = 0; });
+  refused([](auto& o) { o.level = NAN; });
+  refused([](auto& o) { o.breaks = 1; });
+  refused([](auto& o) { o.stakes = {1}; });
+  refused([](auto& o) { o.stakes.clear(); });
+  refused([](auto& o) { o.truncation = 1.5; });
 }
 
 TEST(Statistics, BootstrapIsDeterministicAndNearNormalTheory) {
