@@ -45,6 +45,8 @@ Json to_json(const RolloutFigures& r) {
 }
 
 Json acceptance_to_json(const ValidationReport& r) {
+  Json sequence = Json::array();
+  for (const auto& p : r.sequence) sequence.push_back({p.requests, p.alpha, p.low, p.high});
   return {{"alpha", r.alpha.value},
           {"ci", interval(r.alpha.ci)},
           {"requests", r.alpha.n},
@@ -52,16 +54,20 @@ Json acceptance_to_json(const ValidationReport& r) {
           {"greedy_agreement", r.greedy_agreement},
           {"entropy", r.entropy},
           {"tokens", r.tokens},
+          {"requests_available", r.requests_available},
+          {"requests_needed", r.requests_needed ? Json(r.requests_needed) : Json()},
+          {"sequence", sequence},
           {"rollout", to_json(r.rollout)},
           {"request_ids", r.request_ids},
           {"request_alphas", r.request_alphas}};
 }
 
 Json speed_to_json(const ValidationReport& r) {
-  Json costs = Json::object(), cost_table = Json::object(), table = Json::array();
+  Json costs = Json::object(), break_even = Json::object(), cost_table = Json::object(), table = Json::array();
   for (const auto& [batch, cost] : r.verify_cost) costs[std::to_string(batch)] = cost;
   for (const auto& [batch, row] : r.verify_cost_table)
     for (const auto& [k, cost] : row) cost_table[std::to_string(batch)][std::to_string(k)] = cost;
+  for (const auto& [batch, alpha] : r.break_even) break_even[std::to_string(batch)] = alpha;
   for (const auto& row : r.table) table.push_back({{"batch", row.batch}, {"k", row.k}, {"speedup", row.speedup}});
   return {{"draft_cost", r.draft_cost},
           {"verify_cost", costs},
@@ -69,7 +75,21 @@ Json speed_to_json(const ValidationReport& r) {
           {"measured", {{"speedup", r.speedup.value}, {"ci", interval(r.speedup.ci)}, {"prompts", r.speedup.n}, {"k", r.best_k}}},
           {"predicted", r.predicted_speedup},
           {"table", table},
+          {"break_even", break_even},
           {"schedule", r.schedule}};
+}
+
+Json baseline_to_json(const ValidationReport::Baseline& b) {
+  const auto difference = [](const Estimate& d) { return Json{{"alpha_difference", d.value}, {"ci", interval(d.ci)}, {"paired_requests", d.n}}; };
+  Json out = difference(b.difference);
+  out["draft"] = b.draft_id.empty() ? Json() : Json({{"path", b.draft_path}, {"id", b.draft_id}});
+  out["min_gain"] = b.min_gain ? Json(*b.min_gain) : Json();
+  out["segments"] = Json::array();
+  for (const auto& s : b.segments) {
+    out["segments"].push_back(difference(s.difference));
+    out["segments"].back().update({{"name", s.name}, {"judged", s.judged}});
+  }
+  return out;
 }
 
 // ---- reading ----
@@ -136,12 +156,55 @@ RolloutFigures read_rollout(const Json& o, const std::string& where) {
   return r;
 }
 
+std::optional<double> read_optional(const Json& o, const char* key, double low, double high, const std::string& where) {
+  if (!o.contains(key) || o[key].is_null()) return std::nullopt;
+  return json_double(o, key, low, high, where, kReport);
+}
+
+// Reports of earlier programs have neither a sequence nor a serving draft to compare with.
+void read_sequence(const Json& o, const std::string& where, ValidationReport& r) {
+  r.requests_available = json_int(o, "requests_available", 0, kMaxCount, r.alpha.n, where, kReport);
+  if (o.contains("requests_needed") && !o["requests_needed"].is_null()) r.requests_needed = json_int(o, "requests_needed", 0, kMaxCount, where, kReport);
+  if (!o.contains("sequence")) return;
+  const std::string at = where + ": sequence";
+  for (const Json& p : json_array(o, "sequence", kMaxItems, where, kReport)) {
+    if (!p.is_array() || p.size() != 4) throw Error(kReport, at + ": expected [requests, alpha, low, high]");
+    const Json named = {{"requests", p[0]}, {"alpha", p[1]}, {"low", p[2]}, {"high", p[3]}};
+    const auto share = [&](const char* key) { return json_double(named, key, 0, 1, at, kReport); };
+    r.sequence.push_back({json_int(named, "requests", 0, kMaxCount, at, kReport), share("alpha"), share("low"), share("high")});
+  }
+}
+
+ValidationReport::Baseline read_baseline(const Json& o, const std::string& where) {
+  ValidationReport::Baseline b;
+  b.difference = read_estimate(o, "alpha_difference", "paired_requests", where);
+  b.min_gain = read_optional(o, "min_gain", -1, 1, where);
+  if (o.contains("draft") && !o["draft"].is_null()) {
+    const Json& draft = json_object(o, "draft", 16, where, kReport);
+    b.draft_path = json_string(draft, "path", where + ": draft", kReport);
+    b.draft_id = json_digest(draft, "id", false, where + ": draft", kReport);
+  }
+  if (o.contains("segments"))
+    for (const Json& s : json_array(o, "segments", 4096, where, kReport)) {
+      const std::string at = where + ": segments";
+      b.segments.push_back({json_string(s, "name", at, kReport), read_estimate(s, "alpha_difference", "paired_requests", at), json_bool(s, "judged", false, at, kReport)});
+    }
+  return b;
+}
+
+ValidationReport::Prediction read_prediction(const Json& o, const std::string& where) {
+  return {static_cast<int>(json_int(o, "batch", 1, 1 << 20, where, kReport)), json_double(o, "draft_cost", 0, kMaxFigure, where, kReport),
+          json_double(o, "verify_cost", 0, kMaxFigure, where, kReport),       static_cast<int>(json_int(o, "k", 1, 1024, where, kReport)),
+          json_double(o, "speedup", 0, kMaxFigure, where, kReport),           read_optional(o, "break_even", 0, 1, where)};
+}
+
 void read_acceptance(const Json& o, const std::string& where, ValidationReport& r) {
   r.alpha = read_estimate(o, "alpha", "requests", where);
   r.alpha_tokens = json_double(o, "alpha_tokens", 0, 1, where, kReport);
   r.greedy_agreement = json_double(o, "greedy_agreement", 0, 1, where, kReport);
   r.entropy = json_double(o, "entropy", 0, 64, where, kReport);
   r.tokens = json_int(o, "tokens", 0, kMaxCount, where, kReport);
+  read_sequence(o, where, r);
   r.rollout = read_rollout(json_object(o, "rollout", 64, where, kReport), where + ": rollout");
   r.request_alphas = read_doubles(o, "request_alphas", 0, 1 + 1e-6, where);
   for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kReport)) r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
@@ -165,6 +228,7 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
     r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kReport)), static_cast<int>(json_int(row, "k", -1, 1024, at, kReport)),
                        json_double(row, "speedup", 0, kMaxFigure, at, kReport)});
   }
+  if (o.contains("break_even")) r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
   for (const Json& row : json_array(o, "schedule", 4096, where, kReport)) {
     const std::string at = where + ": schedule";
     if (!row.is_array() || row.size() != 3) throw Error(kReport, at + ": expected [batch_lo, batch_hi, k]");
@@ -238,12 +302,21 @@ Json to_json(const ValidationReport& r) {
                  {"goal", r.goal}}},
                {"acceptance", acceptance_to_json(r)},
                {"segments", Json::array()}};
-  for (const SegmentFigure& s : r.segments)
+  for (const SegmentFigure& s : r.segments) {
     root["segments"].push_back(
         {{"name", s.name}, {"alpha", s.alpha.value}, {"ci", interval(s.alpha.ci)}, {"requests", s.alpha.n}, {"rollout", to_json(s.rollout)}, {"entropy", s.entropy}});
-  if (r.baseline) {
-    const Estimate& d = r.baseline->difference;
-    root["baseline"] = {{"alpha_difference", d.value}, {"ci", interval(d.ci)}, {"paired_requests", d.n}};
+    root["segments"].back()["floor"] = s.floor ? Json(*s.floor) : Json();
+  }
+  if (r.baseline) root["baseline"] = baseline_to_json(*r.baseline);
+  if (!r.predictions.empty()) {
+    root["predictions"] = Json::array();
+    for (const auto& p : r.predictions)
+      root["predictions"].push_back({{"batch", p.batch},
+                                     {"draft_cost", p.draft_cost},
+                                     {"verify_cost", p.verify_cost},
+                                     {"k", p.k},
+                                     {"speedup", p.speedup},
+                                     {"break_even", p.break_even ? Json(*p.break_even) : Json()}});
   }
   if (r.has_speed) root["speed"] = speed_to_json(r);
   if (r.has_lossless)
@@ -269,10 +342,12 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
     const std::string at = where + ": segments";
     r.segments.push_back({json_string(s, "name", at, kReport), read_estimate(s, "alpha", "requests", at),
                           read_rollout(json_object(s, "rollout", 64, at, kReport), at + ": rollout"),
-                          json_double(s, "entropy", 0, 64, at, kReport)});
+                          json_double(s, "entropy", 0, 64, at, kReport), read_optional(s, "floor", 0, 1, at)});
   }
   if (object.contains("baseline"))
-    r.baseline = {read_estimate(json_object(object, "baseline", 16, where, kReport), "alpha_difference", "paired_requests", where + ": baseline")};
+    r.baseline = read_baseline(json_object(object, "baseline", 64, where, kReport), where + ": baseline");
+  if (object.contains("predictions"))
+    for (const Json& p : json_array(object, "predictions", 4096, where, kReport)) r.predictions.push_back(read_prediction(p, where + ": predictions"));
   if (object.contains("speed")) read_speed(json_object(object, "speed", 64, where, kReport), where + ": speed", r);
   if (object.contains("lossless")) {
     const Json& l = json_object(object, "lossless", 64, where, kReport);

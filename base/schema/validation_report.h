@@ -1,7 +1,7 @@
 // report.json of `validate` (schema "specdec.validate/1"): what the gate decided and every figure behind it. Read by package
 // and monitor. In JSON: verdict, reason, started, seconds, tool_version, inputs {target, draft, data, contexts, split, device, dtype,
-// temperature, floor, goal}, acceptance, segments, baseline, speed and lossless as in the contract; `speed` and `lossless` are
-// absent where they were not measured. overlap_sum_at is stored as its mean, `overlap`.
+// temperature, floor, goal}, acceptance, segments, baseline, speed, predictions and lossless as in the contract; `speed` and
+// `lossless` are absent where they were not measured. overlap_sum_at is stored as its mean, `overlap`.
 #pragma once
 
 #include <array>
@@ -30,6 +30,7 @@ struct SegmentFigure {
   Estimate alpha;
   RolloutFigures rollout;          // per-position baseline of the segment, for the monitor
   double entropy = 0;              // of the target's distribution at the measured positions, nats a token
+  std::optional<double> floor = {};  // that its acceptance is judged by; none: reported only
 };
 
 struct ValidationReport {
@@ -48,9 +49,26 @@ struct ValidationReport {
   int64_t tokens = 0;
   RolloutFigures rollout;
   std::vector<SegmentFigure> segments;
-  struct Baseline {
-    Estimate difference;           // .n = paired requests
+  struct SequencePoint {
+    int64_t requests;
+    double alpha, low, high;
   };
+  std::vector<SequencePoint> sequence;          // how alpha and its interval came to be; the last point is alpha itself
+  int64_t requests_available = 0;               // that could have been scored: the split, at most --max-requests
+  int64_t requests_needed = 0;                  // after which the verdict on acceptance was sure; 0: it is not
+  // The same requests with another draft: an earlier report's, or the one that serves (--against).
+  struct Baseline {
+    Estimate difference;                        // of alpha, this draft's minus the other's; .n = paired requests
+    std::string draft_path, draft_id;           // of --against; "": a report
+    std::optional<double> min_gain;             // that the difference is judged by; none: reported only
+    struct Segment {
+      std::string name;
+      Estimate difference;
+      bool judged;                              // has requests enough: fails where it is surely worse than kSegmentLoss
+    };
+    std::vector<Segment> segments;
+  };
+  static constexpr double kSegmentLoss = 0.02;
   std::optional<Baseline> baseline;
   // speed
   bool has_speed = false;
@@ -66,11 +84,20 @@ struct ValidationReport {
   };
   std::vector<TableRow> table;
   std::vector<std::array<int, 3>> schedule;     // [batch_lo, batch_hi, k]
+  std::map<int, double> break_even;             // batch → the least constant acceptance that pays; absent: none does
+  struct Prediction {                           // for an engine that is not here, from its costs and the acceptance measured here
+    int batch;
+    double draft_cost, verify_cost;             // c and v
+    int k;                                      // the best one
+    double speedup;
+    std::optional<double> break_even;
+  };
+  std::vector<Prediction> predictions;
   // exactness
   bool has_lossless = false;
   int64_t greedy_prompts = 0, greedy_identical = 0, near_ties = 0, differences = 0;
   double sampled_p_value = 1;
-  std::vector<double> request_alphas;           // one a request in data order, with request_ids: for paired comparison
+  std::vector<double> request_alphas;           // one a request as scored, with request_ids: for paired comparison
   std::vector<std::string> request_ids;
 
   void validate(const std::string& where) const;

@@ -9,7 +9,6 @@
 #include <map>
 
 #include "base/error.h"
-#include "deploy/validate/rollout.h"
 #include "engine/decode/sampler.h"
 #include "engine/model/forward.h"
 
@@ -20,63 +19,65 @@ namespace {
 constexpr int64_t kLogitBudget = 32 << 20;  // floats of one model's logits in a pass
 constexpr int64_t kMaxPassTokens = 4096;
 
-struct Measured {
-  at::Tensor alpha, agreement, entropy;  // [N] fp32 on the host
+bool plain(const SamplingOptions& s) { return s.top_k == 0 && s.top_p >= 1 && s.min_p == 0; }
+
+// At n positions: p or q as served, [n, V], and the raw argmax [n].
+struct Served {
+  at::Tensor probs, argmax;
 };
 
-// p, q: fp32 logits [N, V] of the same positions.
-Measured measure(const at::Tensor& p, const at::Tensor& q, const SamplingOptions& sampling) {
-  Measured m;
-  m.agreement = p.argmax(-1).eq(q.argmax(-1)).to(at::kFloat).cpu();
-  if (sampling.greedy()) {
-    m.alpha = m.agreement;
-    m.entropy = at::zeros_like(m.alpha);
-    return m;
+// logits: fp32 [n, V]; may be overwritten.
+Served served(at::Tensor logits, const SamplingOptions& sampling) {
+  Served s;
+  s.argmax = logits.argmax(-1);
+  if (sampling.greedy()) return s;
+  if (plain(sampling)) {
+    s.probs = at::softmax(logits / sampling.temperature, -1);
+    return s;
   }
-  if (sampling.top_k == 0 && sampling.top_p >= 1 && sampling.min_p == 0) {
-    const at::Tensor probs = at::softmax(p / sampling.temperature, -1);
-    m.alpha = at::minimum(probs, at::softmax(q / sampling.temperature, -1)).sum(-1).cpu();
-    m.entropy = at::special_entr(probs).sum(-1).cpu();
-    return m;
-  }
-  const int64_t n = p.size(0);
-  const size_t vocab = static_cast<size_t>(p.size(1));
-  const at::Tensor hp = p.cpu().contiguous(), hq = q.cpu().contiguous();
-  m.alpha = at::empty({n}, at::kFloat);
-  m.entropy = at::empty({n}, at::kFloat);
+  s.probs = logits.cpu().contiguous();
+  const size_t vocab = static_cast<size_t>(logits.size(1));
   std::vector<int32_t> scratch;
-  for (int64_t i = 0; i < n; ++i) {
-    const std::span<float> a(hp.data_ptr<float>() + i * p.size(1), vocab), b(hq.data_ptr<float>() + i * p.size(1), vocab);
-    decode::distribution(a, sampling, a, scratch);
-    decode::distribution(b, sampling, b, scratch);
-    double entropy = 0;
-    for (const float x : a)
-      if (x > 0) entropy -= x * std::log(static_cast<double>(x));
-    m.alpha.data_ptr<float>()[i] = static_cast<float>(decode::overlap(a, b));
-    m.entropy.data_ptr<float>()[i] = static_cast<float>(entropy);
+  for (int64_t i = 0; i < logits.size(0); ++i) {
+    const std::span<float> row(s.probs.data_ptr<float>() + i * logits.size(1), vocab);
+    decode::distribution(row, sampling, row, scratch);
   }
+  return s;
+}
+
+struct Measured {
+  at::Tensor alpha, agreement, entropy;  // [n] fp32 on the host
+};
+
+Measured measure(const Served& p, const Served& q, const SamplingOptions& sampling) {
+  Measured m;
+  m.agreement = p.argmax.eq(q.argmax).to(at::kFloat).cpu();
+  m.alpha = sampling.greedy() ? m.agreement : at::minimum(p.probs, q.probs).sum(-1).cpu();
+  m.entropy = sampling.greedy() ? at::zeros_like(m.alpha) : at::special_entr(p.probs).sum(-1).cpu();
   return m;
 }
 
 // One row on its way through both models: tokens [0, length − 1) are fed, the last one only predicted.
 struct Job {
   const TokenRow* row;
-  RowScore* score;
+  std::vector<RowScore*> scores;  // by draft
   int64_t length;
-  model::KvCache target, draft;
+  model::KvCache target;
+  std::deque<model::KvCache> drafts;
 };
 
 class Scorer {
  public:
-  Scorer(const model::Decoder& target, const model::Decoder& draft, const SamplingOptions& sampling)
-      : target_(target), draft_(draft), sampling_(sampling) {
+  Scorer(const model::Decoder& target, std::span<const model::Decoder* const> drafts, const SamplingOptions& sampling)
+      : target_(target), drafts_(drafts), sampling_(sampling) {
     budget_ = std::clamp<int64_t>(kLogitBudget / target.config.vocab_size, 16, kMaxPassTokens);
-    context_ = std::min(target.config.max_position, draft.config.max_position);
+    context_ = target.config.max_position;
+    for (const model::Decoder* draft : drafts) context_ = std::min(context_, draft->config.max_position);
   }
 
   int64_t budget() const { return budget_; }
 
-  void add(const TokenRow& row, RowScore& score) {
+  void add(const TokenRow& row, std::vector<RowScore*> scores) {
     int64_t length = std::min<int64_t>(static_cast<int64_t>(row.tokens.size()), context_);
     while (length > 1 && !row.loss_mask[static_cast<size_t>(length - 1)]) --length;
     for (int64_t t = 0; t < length; ++t)
@@ -84,11 +85,14 @@ class Scorer {
         throw Error(ErrorKind::kData, "row " + row.id + ": token " + std::to_string(row.tokens[t]) +
                                           " is outside the target's vocabulary of " + std::to_string(target_.config.vocab_size));
     if (length < 2) return;
-    const at::Tensor &te = target_.weights.embed, &de = draft_.weights.embed;
-    jobs_.push_back(
-        {&row, &score, length, {target_.config, te.device(), te.scalar_type()}, {draft_.config, de.device(), de.scalar_type()}});
-    jobs_.back().target.reserve(length);
-    jobs_.back().draft.reserve(length);
+    const auto cache = [](const model::Decoder& d) { return model::KvCache(d.config, d.weights.embed.device(), d.weights.embed.scalar_type()); };
+    jobs_.push_back({&row, std::move(scores), length, cache(target_), {}});
+    Job& job = jobs_.back();
+    job.target.reserve(length);
+    for (const model::Decoder* draft : drafts_) {
+      job.drafts.push_back(cache(*draft));
+      job.drafts.back().reserve(length);
+    }
   }
 
   void run() {
@@ -98,17 +102,19 @@ class Scorer {
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
     for (Job& job : jobs_)
-      if (const double n = static_cast<double>(job.score->tokens); n > 0) {
-        job.score->alpha /= n;
-        job.score->agreement /= n;
-        job.score->entropy /= n;
-      }
+      for (RowScore* score : job.scores)
+        if (const double n = static_cast<double>(score->tokens); n > 0) {
+          score->alpha /= n;
+          score->agreement /= n;
+          score->entropy /= n;
+        }
     jobs_.clear();
   }
 
  private:
   void pass(int64_t at, int64_t chunk) {
-    std::vector<model::SequencePart> parts, draft_parts;
+    std::vector<model::SequencePart> parts;
+    std::vector<std::vector<model::SequencePart>> draft_parts(drafts_.size());
     std::vector<int64_t> rows;  // of the logits that are wanted
     std::vector<Job*> owners;
     int64_t logits = 0;
@@ -128,28 +134,32 @@ class Scorer {
       part.num_logits = end - first;
       part.cache = &job.target;
       parts.push_back(part);
-      part.cache = &job.draft;
-      draft_parts.push_back(part);
+      for (size_t d = 0; d < drafts_.size(); ++d) {
+        part.cache = &job.drafts[d];
+        draft_parts[d].push_back(part);
+      }
     }
     if (parts.empty()) return;
-    at::Tensor p = model::forward(target_, parts), q = model::forward(draft_, draft_parts);
-    if (rows.empty()) return;
-    if (static_cast<int64_t>(rows.size()) != logits) {
-      const at::Tensor index = at::tensor(rows, at::kLong).to(p.device());
-      p = p.index_select(0, index);
-      q = q.index_select(0, index);
+    const auto logits_of = [&](const model::Decoder& d, std::span<const model::SequencePart> of) {
+      const at::Tensor all = model::forward(d, of);
+      return static_cast<int64_t>(rows.size()) == logits ? all : all.index_select(0, at::tensor(rows, at::kLong).to(all.device()));
+    };
+    const at::Tensor target_logits = logits_of(target_, parts);
+    const Served p = rows.empty() ? Served{} : served(target_logits, sampling_);
+    for (size_t d = 0; d < drafts_.size(); ++d) {
+      const at::Tensor q = logits_of(*drafts_[d], draft_parts[d]);
+      if (!rows.empty()) add_up(measure(p, served(q, sampling_), sampling_), owners, d);
     }
-    add_up(measure(p, q, sampling_), owners);
   }
 
-  static void add_up(const Measured& m, const std::vector<Job*>& owners) {
+  static void add_up(const Measured& m, const std::vector<Job*>& owners, size_t draft) {
     const float *alpha = m.alpha.data_ptr<float>(), *agreement = m.agreement.data_ptr<float>(),
                 *entropy = m.entropy.data_ptr<float>();
     for (size_t i = 0; i < owners.size(); ++i) {
       if (!std::isfinite(alpha[i]) || !std::isfinite(entropy[i]))
         throw Error(ErrorKind::kModel, "row " + owners[i]->row->id +
                                            ": the logits of a model are not finite: its weights or its arithmetic are broken");
-      RowScore& s = *owners[i]->score;
+      RowScore& s = *owners[i]->scores[draft];
       s.alpha += std::min(1.0f, alpha[i]);
       s.agreement += agreement[i];
       s.entropy += entropy[i];
@@ -157,39 +167,24 @@ class Scorer {
     }
   }
 
-  const model::Decoder &target_, &draft_;
+  const model::Decoder& target_;
+  std::span<const model::Decoder* const> drafts_;
   SamplingOptions sampling_;
   int64_t budget_, context_;
   std::deque<Job> jobs_;
 };
 
-// Mean over requests, interval over conversations.
-Estimate over_conversations(std::span<const TokenRow> rows, std::span<const RowScore> scores,
-                            const std::vector<size_t>& members) {
-  std::vector<double> values;
-  std::vector<size_t> keep;
-  for (const size_t i : members)
-    if (scores[i].tokens > 0) {
-      keep.push_back(i);
-      values.push_back(scores[i].alpha);
-    }
-  Estimate e = bounded_mean(conversation_means(rows, keep, values));
-  e.value = mean(values);
-  e.n = static_cast<int64_t>(values.size());
-  e.ci = {std::min(e.ci.low, e.value), std::max(e.ci.high, e.value)};
-  return e;
-}
-
 }  // namespace
 
-std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft, std::span<const TokenRow> rows,
-                                 const SamplingOptions& sampling, const ProgressFn& progress) {
-  if (target.config.vocab_size != draft.config.vocab_size)
-    throw Error(ErrorKind::kModel, "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) +
-                                       " and " + std::to_string(draft.config.vocab_size));
+std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const model::Decoder* const> drafts,
+                                              std::span<const TokenRow> rows, const SamplingOptions& sampling, const ProgressFn& progress) {
+  for (const model::Decoder* draft : drafts)
+    if (target.config.vocab_size != draft->config.vocab_size)
+      throw Error(ErrorKind::kModel, "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) +
+                                         " and " + std::to_string(draft->config.vocab_size));
   const c10::InferenceMode guard;
-  std::vector<RowScore> scores(rows.size());
-  Scorer scorer(target, draft, sampling);
+  std::vector<std::vector<RowScore>> scores(drafts.size(), std::vector<RowScore>(rows.size()));
+  Scorer scorer(target, drafts, sampling);
   for (size_t i = 0; i < rows.size();) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring acceptance");
     // A row longer than the budget goes alone; others as long as they fit.
@@ -197,7 +192,9 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
     const size_t first = i;
     while (i < rows.size() && (i == first || tokens + static_cast<int64_t>(rows[i].tokens.size()) <= scorer.budget())) {
       tokens += static_cast<int64_t>(rows[i].tokens.size());
-      scorer.add(rows[i], scores[i]);
+      std::vector<RowScore*> of_row;
+      for (auto& of_draft : scores) of_row.push_back(&of_draft[i]);
+      scorer.add(rows[i], std::move(of_row));
       ++i;
     }
     scorer.run();
@@ -206,39 +203,46 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
   return scores;
 }
 
-void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, ValidationReport& report) {
-  std::vector<size_t> all;
-  std::map<std::string, std::vector<size_t>> domains;
+std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft, std::span<const TokenRow> rows,
+                                 const SamplingOptions& sampling, const ProgressFn& progress) {
+  const model::Decoder* const drafts[] = {&draft};
+  return std::move(score_rows(target, drafts, rows, sampling, progress)[0]);
+}
+
+void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores, std::span<const RowScore> others) {
+  std::map<std::string, size_t> place;
+  std::vector<std::vector<ScoredRequest>> conversations;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (scores[i].tokens == 0) continue;
+    size_t at = conversations.size();
+    if (!rows[i].conversation.empty()) at = place.try_emplace(rows[i].conversation, at).first->second;
+    if (at == conversations.size()) conversations.emplace_back();
+    conversations[at].push_back({rows[i].domain, scores[i].alpha, others.empty() ? 0 : others[i].alpha});
+  }
+  for (const auto& conversation : conversations) gate.observe(conversation);
+}
+
+void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate, ValidationReport& report) {
+  gate.fill(report);
+  std::map<std::string, std::pair<double, double>> segments;  // entropy, tokens
   double alpha = 0, agreement = 0, entropy = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (scores[i].tokens == 0) continue;
-    all.push_back(i);
-    if (!rows[i].domain.empty()) domains[rows[i].domain].push_back(i);
     const double n = static_cast<double>(scores[i].tokens);
     alpha += n * scores[i].alpha;
     agreement += n * scores[i].agreement;
     entropy += n * scores[i].entropy;
+    segments[rows[i].domain].first += n * scores[i].entropy;
+    segments[rows[i].domain].second += n;
     report.tokens += scores[i].tokens;
     report.request_ids.push_back(rows[i].id);
     report.request_alphas.push_back(scores[i].alpha);
   }
-  report.alpha = over_conversations(rows, scores, all);
   const double n = static_cast<double>(std::max<int64_t>(report.tokens, 1));
   report.alpha_tokens = alpha / n;
   report.greedy_agreement = agreement / n;
   report.entropy = entropy / n;
-  for (const auto& [name, members] : domains) {
-    SegmentFigure segment;
-    segment.name = name;
-    segment.alpha = over_conversations(rows, scores, members);
-    double tokens = 0;
-    for (const size_t i : members) {
-      segment.entropy += scores[i].entropy * static_cast<double>(scores[i].tokens);
-      tokens += static_cast<double>(scores[i].tokens);
-    }
-    segment.entropy /= tokens;
-    report.segments.push_back(segment);
-  }
+  for (SegmentFigure& s : report.segments) s.entropy = segments[s.name].first / segments[s.name].second;
 }
 
 }  // namespace specdec::deploy

@@ -1,9 +1,14 @@
 #include "deploy/validate/speed.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <set>
+#include <sstream>
+#include <tuple>
 
 #include "base/error.h"
 #include "engine/decode/generate.h"
@@ -180,6 +185,77 @@ int best_k(const std::vector<ValidationReport::TableRow>& table) {
     return a.batch != b.batch ? a.batch < b.batch : a.speedup > b.speedup;
   });
   return best == table.end() ? 1 : best->k;
+}
+
+namespace {
+
+double constant_length(double alpha, int k) {
+  double length = 1, product = 1;
+  for (int i = 0; i < k; ++i) length += product *= alpha;
+  return length;
+}
+
+// v by K. The speed-up rises with alpha: bisection.
+std::optional<double> least_acceptance(double draft_cost, const std::map<int, double>& verify_cost) {
+  const auto pays = [&](double alpha) {
+    return std::any_of(verify_cost.begin(), verify_cost.end(),
+                       [&](const auto& v) { return predicted_speedup(constant_length(alpha, v.first), v.first, draft_cost, v.second) > 1; });
+  };
+  if (!pays(1)) return std::nullopt;
+  double low = 0, high = 1;
+  for (int i = 0; i < 40; ++i) (pays((low + high) / 2) ? high : low) = (low + high) / 2;
+  return high;
+}
+
+}  // namespace
+
+std::map<int, double> break_even(const CostTable& costs) {
+  std::map<int, double> out;
+  for (const auto& [batch, row] : costs.verify_cost)
+    if (const auto alpha = least_acceptance(costs.draft_cost.at(batch), row)) out[batch] = *alpha;
+  return out;
+}
+
+EngineCosts parse_engine_costs(const std::string& text) {
+  EngineCosts costs;
+  const auto refuse = [&](const std::string& why) {
+    throw Error(ErrorKind::kUsage, "--predict: " + why + ": expected c=C,v=V[,batch=B] with C > 0 and V > 0 in plain steps, found '" + text + "'");
+  };
+  bool c = false, v = false;
+  std::istringstream in(text);
+  for (std::string item; std::getline(in, item, ',');) {
+    const size_t at = item.find('=');
+    char* end = nullptr;
+    const double value = at == std::string::npos ? 0 : std::strtod(item.c_str() + at + 1, &end);
+    if (at == std::string::npos || end == item.c_str() + at + 1 || *end || !(value > 0 && value <= 1e6)) refuse("'" + item + "'");
+    const std::string key = item.substr(0, at);
+    if (key == "c") {
+      costs.draft_cost = value;
+      c = true;
+    } else if (key == "v") {
+      costs.verify_cost = value;
+      v = true;
+    } else if (key == "batch" && value == std::floor(value)) {
+      costs.batch = static_cast<int>(value);
+    } else {
+      refuse("'" + item + "'");
+    }
+  }
+  if (!c || !v) refuse(c ? "v is missing" : "c is missing");
+  return costs;
+}
+
+ValidationReport::Prediction predicted(const EngineCosts& costs, const AcceptanceCounts& counts, double alpha, int max_k) {
+  const bool measured = !counts.reached_at.empty() && counts.reached_at[0] > 0;
+  ValidationReport::Prediction best{costs.batch, costs.draft_cost, costs.verify_cost, 1, 0, {}};
+  std::map<int, double> verify_cost;
+  for (int k = 1; k <= max_k; ++k) {
+    verify_cost[k] = costs.verify_cost;
+    const double speedup = predicted_speedup(measured ? predicted_length(counts, k) : constant_length(alpha, k), k, costs.draft_cost, costs.verify_cost);
+    if (speedup > best.speedup) std::tie(best.k, best.speedup) = std::pair(k, speedup);
+  }
+  best.break_even = least_acceptance(costs.draft_cost, verify_cost);
+  return best;
 }
 
 int repeats_of(double plain_seconds) { return plain_seconds < 0.25 ? 3 : 1; }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "base/acceptance.h"
@@ -47,6 +48,19 @@ std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, cons
 std::vector<std::array<int, 3>> speed_schedule(const std::vector<ValidationReport::TableRow>& table);
 // The K >= 1 with the largest speed-up at the smallest batch of the table, 1 if the table is empty.
 int best_k(const std::vector<ValidationReport::TableRow>& table);
+
+// The least acceptance, the same at every position, for which some K of that batch pays: S(K, B) > 1 with tau(K) =
+// (1 − α^{K+1}) / (1 − α). Batches for which even α = 1 does not pay are absent.
+std::map<int, double> break_even(const CostTable& costs);
+
+// Of an engine that is not here: c and v of --predict, v of every K.
+struct EngineCosts {
+  double draft_cost = 0, verify_cost = 0;
+  int batch = 1;
+};
+EngineCosts parse_engine_costs(const std::string& text);  // "c=0.05,v=1.1[,batch=8]"; throws Error(kUsage)
+// The best K up to max_k for measured overlaps, or for `alpha` at every position where no step was measured.
+ValidationReport::Prediction predicted(const EngineCosts& costs, const AcceptanceCounts& counts, double alpha, int max_k);
 
 struct SpeedupOptions {
   SpeculationOptions speculation;

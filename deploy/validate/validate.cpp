@@ -1,12 +1,14 @@
 #include "deploy/validate/validate.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <sstream>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "base/philox.h"
 #include "data/shard_reader.h"
 #include "deploy/generate/model_argument.h"
 #include "deploy/validate/acceptance.h"
@@ -22,6 +24,9 @@ namespace {
 
 constexpr int kBatch = 8;  // sequences in a roll-out step
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
+constexpr size_t kLookEvery = 32, kLeastRequests = 64;           // requests: between two looks, before the first stop
+constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;      // requests of a segment: for a floor of --segments-floor, for a loss that fails
+constexpr double kMinGain = -0.02;                               // of --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 struct Parts {
@@ -47,28 +52,57 @@ void require(bool ok, const std::string& text) {
   if (!ok) throw Error(ErrorKind::kUsage, text);
 }
 
+std::pair<std::string, double> parse_segment_floor(const std::string& text, bool force) {
+  const size_t at = text.rfind('=');
+  char* end = nullptr;
+  const double floor = at == std::string::npos ? 0 : std::strtod(text.c_str() + at + 1, &end);
+  require(at != std::string::npos && at > 0 && end != text.c_str() + at + 1 && !*end, "--segment-floor: expected NAME=FLOOR, found '" + text + "'");
+  check_floor("--segment-floor " + text.substr(0, at), floor, force);
+  return {text.substr(0, at), floor};
+}
+
 void check_options(const ValidateOptions& o) {
   validate(o.sampling);
   validate(o.speculation);
   validate(o.device);
-  check_rules({o.floor, o.goal, ""}, o.force);
+  check_floor("--floor", o.floor, o.force);
+  check_floor("--goal", o.goal, true);
+  if (o.segments_floor) check_floor("--segments-floor", *o.segments_floor, o.force);
+  for (const std::string& text : o.segment_floors) parse_segment_floor(text, o.force);
+  for (const std::string& text : o.predict) parse_engine_costs(text);
+  require(o.against.empty() || o.baseline.empty(), "--against and --baseline: give one of them");
+  require(!o.min_gain || !(o.against.empty() && o.baseline.empty()), "--min-gain: gain over what? Give --against or --baseline");
+  require(!o.min_gain || (*o.min_gain >= -1 && *o.min_gain <= 1), "--min-gain: expected a number in [-1, 1]");
   require(o.split == "holdout" || o.split == "train" || o.split == "all",
           "--split: expected holdout, train or all, found '" + o.split + "'");
   require(o.contexts == "target" || o.contexts == "data", "--contexts: expected target or data, found '" + o.contexts + "'");
   require(o.speculation.k != 0, "--k 0: a draft that drafts nothing cannot be validated; give --k 1 or more, or auto");
   require(o.speculation.k > 0 || o.speculation.max_k > 0, "--max-k 0: a draft that drafts nothing cannot be validated");
-  require(o.max_requests >= 0, "--max-requests: expected an integer >= 0, found " + std::to_string(o.max_requests));
+  require(o.max_requests >= 0 && o.rollout_requests >= 0, "--max-requests and --rollout-requests: expected an integer >= 0");
   require(o.rollout_tokens >= 1 && o.speed_tokens >= 1 && o.speed_prompts >= 1,
           "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
 }
 
-// At most `limit` rows spread evenly over the split, so that time and domains stay represented; 0 = all.
-std::vector<TokenRow> spread(std::vector<TokenRow> rows, int64_t limit) {
-  if (limit == 0 || static_cast<int64_t>(rows.size()) <= limit) return rows;
-  std::vector<TokenRow> chosen;
-  for (int64_t i = 0; i < limit; ++i)
-    chosen.push_back(std::move(rows[static_cast<size_t>(i) * rows.size() / static_cast<size_t>(limit)]));
-  return chosen;
+// Whole conversations in random order, so that one may stop after any of them; cut at `limit` rows, 0 = all.
+std::vector<TokenRow> shuffled(std::vector<TokenRow> rows, int64_t limit, uint64_t seed) {
+  std::map<std::string, size_t> place;
+  std::vector<std::vector<size_t>> conversations;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    size_t at = conversations.size();
+    if (!rows[i].conversation.empty()) at = place.try_emplace(rows[i].conversation, at).first->second;
+    if (at == conversations.size()) conversations.emplace_back();
+    conversations[at].push_back(i);
+  }
+  PhiloxStream random(seed, /*stream=*/0x6f726465);
+  std::vector<TokenRow> out;
+  for (size_t left = conversations.size(); left > 0; --left) {
+    std::swap(conversations[random.below(left)], conversations[left - 1]);
+    for (const size_t i : conversations[left - 1]) {
+      if (limit > 0 && static_cast<int64_t>(out.size()) == limit) return out;
+      out.push_back(std::move(rows[i]));
+    }
+  }
+  return out;
 }
 
 std::vector<TokenRow> pick(const std::vector<TokenRow>& rows, int64_t count) {
@@ -94,13 +128,12 @@ class Run {
     r.floor = options_.floor;
     r.goal = options_.goal;
     r.data_path = options_.data;
-    GateRules rules{options_.floor, options_.goal, ""};
-    if (load()) {
+    std::string stale;
+    if (load())
       measure();
-    } else {
-      rules.stale = pair_.warning;
-    }
-    const GateVerdict verdict = judge(r, rules);
+    else
+      stale = pair_.warning;
+    const GateVerdict verdict = judge(r, stale);
     r.verdict = verdict.verdict;
     r.reason = verdict.reason;
     r.seconds = clock_.seconds() - begun;
@@ -144,6 +177,11 @@ class Run {
     r.dtype = model::dtype_flag(pair_.dtype);
     target_ = decode::make_model_runner(pair_.target);
     draft_ = decode::make_model_runner(pair_.draft);
+    if (!options_.against.empty() && parts_.acceptance) {
+      wanted.draft = options_.against;
+      wanted.allow_stale = true;  // as an update of the target finds it: a reason to replace it, none not to compare
+      against_ = load_draft(pair_, wanted);
+    }
     return true;
   }
 
@@ -163,7 +201,7 @@ class Run {
                                         index.tokenizer_digest.substr(0, 12) + ", " + target.string() + " has " +
                                         tokenizer.substr(0, 12) + "): run specdec data ingest for this target");
     written_by_target_ = index.written_by == "target" && index.target_id == fingerprint_model(target).id;
-    rows_ = spread(reader.rows(options_.split), options_.max_requests);
+    rows_ = shuffled(reader.rows(options_.split), options_.max_requests, options_.device.seed);
     if (rows_.empty())
       throw Error(ErrorKind::kData,
                   options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
@@ -171,19 +209,53 @@ class Run {
 
   void measure() {
     const bool answer_anew = parts_.acceptance && options_.contexts == "target" && !written_by_target_;
-    if (parts_.rollout || parts_.speed || answer_anew) rollout();
     if (parts_.acceptance) acceptance(answer_anew);
+    if (parts_.rollout || parts_.speed || answer_anew) rollout();
     if (parts_.speed) speed();
     if (parts_.lossless) lossless();
-    ValidationReport& r = out_.report;
-    if (!options_.baseline.empty()) {
-      const ValidationReport before = validation_report_from_json(read_json(options_.baseline), options_.baseline);
-      const Estimate difference = paired_difference(r, before);
-      if (difference.n == 0)
-        note("baseline " + options_.baseline + " shares no request with this run: nothing compared");
+    predict();
+  }
+
+  // Segments with requests enough get a floor; who asks for one by name gets it whatever there is.
+  AcceptanceRules rules() {
+    AcceptanceRules rules;
+    rules.floor = options_.floor;
+    rules.goal = options_.goal;
+    std::map<std::string, int64_t> requests;
+    for (const TokenRow& row : rows_)
+      if (!row.domain.empty()) ++requests[row.domain];
+    std::string small, names;
+    for (const auto& [name, n] : requests) {
+      names += (names.empty() ? "" : ", ") + name;
+      if (n >= kBigSegment) rules.big_segments.insert(name);
+      if (!options_.segments_floor) continue;
+      if (n >= kSegmentRequests)
+        rules.segment_floors[name] = *options_.segments_floor;
       else
-        r.baseline = {difference};
+        small += (small.empty() ? "" : ", ") + name + " (" + std::to_string(n) + ")";
     }
+    for (const std::string& text : options_.segment_floors) {
+      const auto [name, floor] = parse_segment_floor(text, true);
+      require(requests.count(name) > 0, "--segment-floor " + name + ": no request is of that segment; there are " + (names.empty() ? "none" : names));
+      rules.segment_floors[name] = floor;
+    }
+    if (!small.empty()) note("segments of fewer than " + std::to_string(kSegmentRequests) + " requests are not judged: " + small);
+    rules.paired = against_.draft != nullptr;
+    if (rules.paired) rules.min_gain = options_.min_gain.value_or(kMinGain);
+    return rules;
+  }
+
+  void compare_with_report() {
+    ValidationReport& r = out_.report;
+    const ValidationReport before = validation_report_from_json(read_json(options_.baseline), options_.baseline);
+    std::map<std::string, std::string> conversations;
+    for (const TokenRow& row : rows_)
+      if (!row.conversation.empty()) conversations[row.id] = row.conversation;
+    const Estimate difference = paired_difference(r, before, conversations);
+    if (difference.n == 0)
+      note("baseline " + options_.baseline + " shares no request with this run: nothing compared");
+    else
+      r.baseline = ValidationReport::Baseline{difference, "", "", options_.min_gain, {}};
   }
 
   RolloutOptions rollout_options() const {
@@ -198,36 +270,76 @@ class Run {
     return o;
   }
 
+  // Answers of the first `count` rows.
+  void roll_out_to(size_t count) {
+    if (count <= rollouts_.size()) return;
+    const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
+    for (Rollout& rollout : roll_out(*target_, draft_.get(), rows, rollout_options(), progress_)) rollouts_.push_back(std::move(rollout));
+  }
+
+  // Over the first rows of the random order, however early acceptance was sure: stopping does not bias what the monitor compares with.
   void rollout() {
-    rollouts_ = roll_out(*target_, draft_.get(), rows_, rollout_options(), progress_);
+    roll_out_to(options_.rollout_requests ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size()) : rows_.size());
+    const std::span<const TokenRow> rows = std::span(rows_).first(rollouts_.size());
     std::vector<size_t> all;
     int64_t silent = 0;
     std::map<std::string, std::vector<size_t>> domains;
-    for (size_t i = 0; i < rows_.size(); ++i) {
+    for (size_t i = 0; i < rows.size(); ++i) {
       if (rollouts_[i].tokens.empty()) ++silent;
       all.push_back(i);
-      if (!rows_[i].domain.empty()) domains[rows_[i].domain].push_back(i);
+      if (!rows[i].domain.empty()) domains[rows[i].domain].push_back(i);
     }
     if (silent)
-      note(std::to_string(silent) + " of " + std::to_string(rows_.size()) +
+      note(std::to_string(silent) + " of " + std::to_string(rows.size()) +
            " prompts leave no room for an answer in the target's context and were left out");
-    out_.report.rollout = rollout_figures(rows_, rollouts_, all, rollout_options());
-    out_.details.overlap_at = overlap_by_position(rows_, rollouts_);
-    for (const auto& [name, members] : domains)
-      segment_rollouts_[name] = rollout_figures(rows_, rollouts_, members, rollout_options());
+    out_.report.rollout = rollout_figures(rows, rollouts_, all, rollout_options());
+    out_.details.overlap_at = overlap_by_position(rows, rollouts_);
+    for (SegmentFigure& s : out_.report.segments)
+      if (const auto it = domains.find(s.name); it != domains.end()) s.rollout = rollout_figures(rows, rollouts_, it->second, rollout_options());
   }
 
+  // In batches of whole conversations, until the verdict on acceptance is sure.
   void acceptance(bool answer_anew) {
-    std::vector<TokenRow> rows = rows_;
-    if (answer_anew)
-      for (size_t i = 0; i < rows.size(); ++i) rows[i] = answered_row(rows_[i], rollouts_[i]);
-    const auto scores = score_rows(*pair_.target, *pair_.draft, rows, options_.sampling, progress_);
-    summarise(rows, scores, out_.report);
-    if (out_.report.tokens == 0)
+    AcceptanceGate gate(rules());
+    std::vector<const model::Decoder*> drafts = {pair_.draft.get()};
+    if (against_.draft) drafts.push_back(against_.draft.get());
+    std::vector<RowScore> scores;
+    while (scores.size() < rows_.size() && !(options_.early_stop && gate.sure() && scores.size() >= kLeastRequests)) {
+      const size_t from = scores.size();
+      size_t end = std::min(from + kLookEvery, rows_.size());
+      while (end < rows_.size() && !rows_[end].conversation.empty() && rows_[end].conversation == rows_[end - 1].conversation) ++end;
+      std::vector<TokenRow> answered;
+      if (answer_anew) {
+        roll_out_to(end);
+        for (size_t i = from; i < end; ++i) answered.push_back(answered_row(rows_[i], rollouts_[i]));
+      }
+      const std::span<const TokenRow> rows = answer_anew ? std::span<const TokenRow>(answered) : std::span<const TokenRow>(rows_).subspan(from, end - from);
+      auto scored = score_rows(*pair_.target, drafts, rows, options_.sampling);
+      observe(gate, rows, scored[0], drafts.size() > 1 ? std::span<const RowScore>(scored[1]) : std::span<const RowScore>());
+      scores.insert(scores.end(), scored[0].begin(), scored[0].end());
+      if (progress_) progress_({"acceptance", static_cast<double>(end), static_cast<double>(rows_.size()), "requests", ""});
+    }
+    ValidationReport& r = out_.report;
+    summarise(std::span(rows_).first(scores.size()), scores, gate, r);
+    if (r.tokens == 0)
       throw Error(ErrorKind::kData,
                   options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
-    for (SegmentFigure& s : out_.report.segments)
-      if (const auto it = segment_rollouts_.find(s.name); it != segment_rollouts_.end()) s.rollout = it->second;
+    r.requests_available = static_cast<int64_t>(rows_.size());
+    if (against_.draft) {
+      if (!against_.warning.empty()) note(against_.warning);
+      r.baseline->draft_path = against_.directory.string();
+      r.baseline->draft_id = fingerprint_model(against_.directory).id;
+    } else if (!options_.baseline.empty()) {
+      compare_with_report();
+    }
+  }
+
+  void predict() {
+    ValidationReport& r = out_.report;
+    for (const std::string& text : options_.predict) {
+      if (r.alpha.n == 0 && r.rollout.counts.steps == 0) return note("--predict needs the part acceptance or rollout: nothing predicted");
+      r.predictions.push_back(predicted(parse_engine_costs(text), r.rollout.counts, r.alpha.value, std::max(options_.speculation.k, options_.speculation.max_k)));
+    }
   }
 
   void speed() {
@@ -243,6 +355,7 @@ class Run {
     ValidationReport& r = out_.report;
     r.table = speed_table(measured, r.rollout.counts);
     r.schedule = speed_schedule(r.table);
+    r.break_even = break_even(measured);
     r.best_k = options_.speculation.k > 0 ? options_.speculation.k : best_k(r.table);
     r.verify_cost_table = measured.verify_cost;
     for (const auto& [batch, row] : measured.verify_cost)
@@ -291,11 +404,11 @@ class Run {
   Parts parts_;
   Validation out_;
   LoadedPair pair_;
+  LoadedDraft against_;  // .draft null without --against
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::vector<TokenRow> rows_;
   bool written_by_target_ = false;
-  std::vector<Rollout> rollouts_;
-  std::map<std::string, RolloutFigures> segment_rollouts_;
+  std::vector<Rollout> rollouts_;  // of the first rows
 };
 
 }  // namespace

@@ -38,7 +38,13 @@ inline ValidationReport sample_report(const Fingerprint& target, const Fingerpri
   r.rollout.counts.emitted = 6;
   r.segments.push_back({"code", {0.6, {0.5, 0.7}, 20}, r.rollout});
   r.segments.push_back({"chat", {0.8, {0.7, 0.9}, 20}, r.rollout});
-  r.baseline = ValidationReport::Baseline{{-0.01, {-0.03, 0.01}, 39}};
+  r.segments[1].floor = 0.65;
+  r.sequence = {{1, 0.6, 0, 1}, {40, 0.7, 0.65, 0.75}};
+  r.requests_available = 50;
+  r.requests_needed = 31;
+  r.baseline = ValidationReport::Baseline{
+      {-0.01, {-0.03, 0.01}, 39}, "serving", std::string(64, 'e'), -0.02, {{"code", {0.01, {-0.02, 0.04}, 19}, true}}};
+  r.predictions = {{1, 0.05, 1.1, 4, 2.1, 0.2}, {8, 0.3, 3.5, 1, 0.6, std::nullopt}};
   r.has_speed = true;
   r.draft_cost = 0.4;
   r.verify_cost = {{1, 1.1}, {4, 1.5}};
@@ -46,6 +52,7 @@ inline ValidationReport sample_report(const Fingerprint& target, const Fingerpri
   r.speedup = {1.4, {1.3, 1.5}, 8};
   r.predicted_speedup = 1.45;
   r.best_k = 4;
+  r.break_even = {{1, 0.45}, {4, 0.6}};
   r.table = {{1, 2, 1.3}, {4, 2, 1.1}};
   r.schedule = {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}};
   r.has_lossless = true;

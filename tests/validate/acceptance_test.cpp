@@ -201,6 +201,31 @@ TEST(Acceptance, BadInputNamesTheRow) {
   }
 }
 
+ValidationReport summarised(std::span<const TokenRow> rows, std::span<const RowScore> scores) {
+  AcceptanceGate gate({});
+  observe(gate, rows, scores);
+  ValidationReport r;
+  summarise(rows, scores, gate, r);
+  return r;
+}
+
+TEST(Acceptance, SeveralDraftsInOnePassOfTheTarget) {
+  const auto target = decoder(1), a = decoder(2), b = decoder(3);
+  std::vector<TokenRow> rows;
+  for (const int64_t n : {40, 17, 90}) rows.push_back(random_row(static_cast<uint64_t>(n), n));
+  SamplingOptions cut;
+  cut.top_k = 5;
+  for (const SamplingOptions& sampling : {SamplingOptions{}, cut}) {
+    const model::Decoder* const drafts[] = {&a, &b};
+    const auto both = score_rows(target, drafts, rows, sampling);
+    ASSERT_EQ(both.size(), 2u);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      expect_same(both[0][i], brute_force(target, a, rows[i], sampling));
+      expect_same(both[1][i], brute_force(target, b, rows[i], sampling));
+    }
+  }
+}
+
 TEST(Acceptance, MeansIntervalsAndSegments) {
   std::vector<TokenRow> rows(6);
   std::vector<RowScore> scores(6);
@@ -212,8 +237,7 @@ TEST(Acceptance, MeansIntervalsAndSegments) {
     rows[i].domain = i < 3 ? "story" : i < 5 ? "code" : "empty";
     scores[i] = {alphas[i], alphas[i] / 2, 2.0, tokens[i]};
   }
-  ValidationReport r;
-  summarise(rows, scores, r);
+  const ValidationReport r = summarised(rows, scores);
   EXPECT_EQ(r.alpha.n, 5);
   EXPECT_NEAR(r.alpha.value, 0.6, 1e-12);
   EXPECT_LE(r.alpha.ci.low, 0.6);
@@ -238,11 +262,10 @@ TEST(Acceptance, IntervalCountsConversations) {
     rows[i].id = std::to_string(i);
     scores[i] = {i % 2 ? 0.4 : 0.8, 0, 0, 5};
   }
-  ValidationReport apart, together;
-  summarise(rows, scores, apart);
+  const ValidationReport apart = summarised(rows, scores);
   for (size_t i = 0; i < 200; ++i)
     rows[i].conversation = std::to_string(i / 2 * 2 % 20 + i % 2);  // 20 conversations, all alike inside
-  summarise(rows, scores, together);
+  const ValidationReport together = summarised(rows, scores);
   EXPECT_NEAR(apart.alpha.value, together.alpha.value, 1e-12);
   EXPECT_GT(together.alpha.ci.high - together.alpha.ci.low, 2 * (apart.alpha.ci.high - apart.alpha.ci.low));
 }

@@ -228,6 +228,26 @@ TEST(ValidationReport, RoundTripAndRefusals) {
   refuse(json, ErrorKind::kData, "positive integers as keys", [](Json& j) { j["speed"]["verify_cost"]["x"] = 1; }, read);
   refuse(json, ErrorKind::kData, "a pass needs", [](Json& j) { j.erase("speed"); }, read);
   refuse(json, ErrorKind::kData, "greedy_identical", [](Json& j) { j["lossless"]["greedy_identical"] = 9; }, read);
+  refuse(json, ErrorKind::kData, "sequence: expected [requests", [](Json& j) { j["acceptance"]["sequence"][0] = {1, 2}; }, read);
+  refuse(json, ErrorKind::kData, "sequence: high", [](Json& j) { j["acceptance"]["sequence"][0][3] = 1.5; }, read);
+  refuse(json, ErrorKind::kData, "floor", [](Json& j) { j["segments"][1]["floor"] = 2; }, read);
+  refuse(json, ErrorKind::kData, "baseline: draft", [](Json& j) { j["baseline"]["draft"]["id"] = "x"; }, read);
+  refuse(json, ErrorKind::kData, "predictions: k", [](Json& j) { j["predictions"][0]["k"] = 0; }, read);
+  refuse(json, ErrorKind::kData, "predictions", [](Json& j) { j["predictions"] = 1; }, read);
+}
+
+// As written before there were sequences, segment floors and comparisons with the serving draft.
+TEST(ValidationReport, EarlierReportsAreRead) {
+  Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
+  for (const char* key : {"requests_available", "requests_needed", "sequence"}) json["acceptance"].erase(key);
+  for (Json& segment : json["segments"]) segment.erase("floor");
+  for (const char* key : {"draft", "min_gain", "segments"}) json["baseline"].erase(key);
+  json["speed"].erase("break_even");
+  json.erase("predictions");
+  const ValidationReport r = validation_report_from_json(json, "r");
+  EXPECT_EQ(r.requests_available, r.alpha.n);
+  EXPECT_EQ(r.requests_needed, 0);
+  EXPECT_FALSE(r.segments[1].floor || r.baseline->min_gain);
 }
 
 TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {

@@ -1,0 +1,96 @@
+#include "deploy/validate/report_checks.h"
+
+#include <cstdio>
+
+namespace specdec::deploy {
+
+namespace {
+
+using State = Check::State;
+
+template <class... Args>
+std::string words(const char* pattern, Args... args) {
+  char text[256];
+  std::snprintf(text, sizeof text, pattern, args...);
+  return text;
+}
+
+std::string with_interval(const std::string& name, const Estimate& e, const char* pattern = " %.3f [%.3f, %.3f]") {
+  return name + words(pattern, e.value, e.ci.low, e.ci.high);
+}
+
+Check acceptance_check(const ValidationReport& r) {
+  if (r.alpha.n == 0) return {"", "acceptance", State::kNotMeasured, "fail", "acceptance"};
+  Check c{"", "acceptance", side(r.alpha, r.floor), "fail", with_interval("acceptance", r.alpha)};
+  c.text += words(c.state == State::kPass ? " is above the floor %.2f" : c.state == State::kFail ? " is below the floor %.2f" : " holds the floor %.2f: give more requests", r.floor);
+  if (c.state == State::kPass && r.alpha.ci.low > r.goal) c.text += words(" and the goal %.2f", r.goal);
+  return c;
+}
+
+Check segment_check(const SegmentFigure& s) {
+  Check c{s.name, "acceptance", State::kNotJudged, "fail", with_interval("acceptance of " + s.name, s.alpha)};
+  if (!s.floor) {
+    c.text += words(" has no floor (%lld requests)", static_cast<long long>(s.alpha.n));
+    return c;
+  }
+  c.state = side(s.alpha, *s.floor);
+  c.text += words(c.state == State::kPass ? " is above its floor %.2f" : c.state == State::kFail ? " is below its floor %.2f" : " holds its floor %.2f: give more requests", *s.floor);
+  return c;
+}
+
+void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
+  const ValidationReport::Baseline& b = *r.baseline;
+  const std::string other = b.draft_id.empty() ? "the baseline" : "the serving draft";
+  Check all{"", "against " + other, State::kNotJudged, "fail", with_interval("acceptance less that of " + other, b.difference, " %+.3f [%+.3f, %+.3f]")};
+  if (b.min_gain) {
+    all.state = side(b.difference, *b.min_gain);
+    all.text += words(all.state == State::kPass ? " is above %+.3f" : all.state == State::kFail ? " is below %+.3f" : " holds %+.3f: give more requests", *b.min_gain);
+  }
+  out.push_back(all);
+  for (const auto& s : b.segments) {
+    Check c{s.name, all.name, State::kNotJudged, "fail", with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
+    if (b.min_gain && s.judged) {  // worse in one segment must be shown, better in all need not be
+      c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
+      c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f", -ValidationReport::kSegmentLoss);
+    }
+    out.push_back(c);
+  }
+}
+
+}  // namespace
+
+const char* to_string(Check::State state) {
+  constexpr const char* kNames[] = {"pass", "fail", "inconclusive", "not measured", "not judged"};
+  return kNames[static_cast<int>(state)];
+}
+
+State side(const Estimate& e, double floor) { return e.ci.high < floor ? State::kFail : e.ci.low > floor ? State::kPass : State::kOpen; }
+
+std::vector<Check> checks_of(const ValidationReport& r) {
+  if (r.verdict == "stale") return {{"", "binding", State::kFail, "stale", r.reason}};
+  std::vector<Check> out;
+  Check lossless{"", "lossless", State::kNotMeasured, "not_lossless", "lossless"};
+  if (r.has_lossless) {
+    const bool greedy = r.differences == 0, sampled = r.sampled_p_value > kSampledLimit;
+    lossless.state = greedy && sampled ? State::kPass : State::kFail;
+    lossless.text = !greedy    ? words("greedy output differs from plain decoding on %lld of %lld prompts, and not at a near-tie", static_cast<long long>(r.differences),
+                                       static_cast<long long>(r.greedy_prompts))
+                    : !sampled ? words("sampled output is not distributed as the target's: p = %.2g, limit %.0e", r.sampled_p_value, kSampledLimit)
+                               : words("greedy output of %lld prompts is that of plain decoding, sampled output has p = %.2g", static_cast<long long>(r.greedy_prompts), r.sampled_p_value);
+  }
+  out.push_back(lossless);
+  out.push_back(acceptance_check(r));
+  for (const SegmentFigure& s : r.segments) out.push_back(segment_check(s));
+  if (r.baseline) add_baseline(r, out);
+  Check speed{"", "speed-up", State::kNotMeasured, "not_worth_it", "speed"};
+  if (r.has_speed && r.speedup.n > 0) {
+    speed.state = r.speedup.ci.high <= 1 ? State::kFail : r.speedup.ci.low > 1 ? State::kPass : State::kOpen;
+    speed.text = with_interval("speed-up at batch 1", r.speedup);
+    if (speed.state == State::kFail) speed.text += ": decoding without the draft is as fast or faster";
+    if (speed.state == State::kOpen) speed.text += " holds 1: give more prompts or an idle machine";
+  }
+  out.push_back(speed);
+  return out;
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,29 @@
+// What a validation report was judged by, check by check: the one list behind the verdict, JUnit, annotations and the report's table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/schema/validation_report.h"
+
+namespace specdec::deploy {
+
+inline constexpr double kSampledLimit = 1e-4;   // smaller p-values: the output is not distributed as the target's
+
+struct Check {
+  enum class State { kPass, kFail, kOpen, kNotMeasured, kNotJudged };
+  std::string segment;  // "" = all requests
+  std::string name;     // binding | lossless | acceptance | speed-up | against the serving draft | against the baseline
+  State state;
+  std::string verdict;  // of the report, where this one fails: stale, not_lossless, fail, not_worth_it
+  std::string text;     // one line with the figures
+};
+const char* to_string(Check::State state);  // "pass", "fail", "inconclusive", "not measured", "not judged"
+
+// Below the floor: kFail; above: kPass; it lies in the interval: kOpen.
+Check::State side(const Estimate& estimate, double floor);
+
+// In the order of judgement (docs/contract.md, Default gate). A report that is stale has one.
+std::vector<Check> checks_of(const ValidationReport& report);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,83 @@
+// A thousand simulated gates for every between-request dispersion: requests of 200 tested tokens whose acceptance is a beta around
+// the draft's. The share of wrong and of right passes, and how many requests a gate takes.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "base/philox.h"
+#include "deploy/validate/gate.h"
+
+namespace specdec::deploy {
+namespace {
+
+constexpr int kGates = 1000;
+constexpr double kFloor = 0.60;
+
+double normal(PhiloxStream& random) { return std::sqrt(-2 * std::log(random.uniform())) * std::cos(2 * M_PI * random.uniform()); }
+
+// Marsaglia & Tsang 2000, shape >= 1.
+double gamma(PhiloxStream& random, double shape) {
+  const double d = shape - 1.0 / 3, c = 1 / std::sqrt(9 * d);
+  for (;;) {
+    const double x = normal(random), v = std::pow(1 + c * x, 3);
+    if (v > 0 && std::log(random.uniform()) < x * x / 2 + d - d * v + d * std::log(v)) return d * v;
+  }
+}
+
+double request(PhiloxStream& random, double mean, double sd) {
+  const double size = mean * (1 - mean) / (sd * sd) - 1, a = gamma(random, mean * size), b = gamma(random, (1 - mean) * size), p = a / (a + b);
+  return std::clamp(p + std::sqrt(p * (1 - p) / 200) * normal(random), 0.0, 1.0);
+}
+
+struct Outcome {
+  int passed = 0, failed = 0;
+  double needed = 0;  // requests, mean over the gates that were sure
+};
+// Scored until the verdict is sure, at most `budget` requests.
+Outcome simulate(double mean, double sd, int budget) {
+  Outcome out;
+  for (int gate = 0; gate < kGates; ++gate) {
+    PhiloxStream random(20261122, static_cast<uint64_t>(gate));
+    AcceptanceRules rules;
+    rules.floor = kFloor;
+    AcceptanceGate judged(rules);
+    for (int i = 0; i < budget && !judged.sure(); ++i) {
+      const ScoredRequest scored{"", request(random, mean, sd)};
+      judged.observe({&scored, 1});
+    }
+    ValidationReport report;
+    judged.fill(report);
+    const Check::State state = side(report.alpha, kFloor);
+    out.passed += state == Check::State::kPass;
+    out.failed += state == Check::State::kFail;
+    if (judged.sure()) out.needed += static_cast<double>(report.requests_needed);
+  }
+  out.needed /= std::max(1, out.passed + out.failed);
+  std::printf("acceptance %.3f, sd %.2f, at most %d requests: %d passed, %d failed, %.0f requests needed\n", mean, sd, budget, out.passed, out.failed, out.needed);
+  return out;
+}
+
+class Dispersion : public ::testing::TestWithParam<double> {
+ protected:
+  int budget() const { return GetParam() > 0.12 ? 700 : 400; }
+};
+
+// The bound holds in expectation (Ville); of 1,000 gates at 5 % at most 50 + 2 sd (14) may pass, and far fewer do.
+TEST_P(Dispersion, ADraftBelowTheFloorPassesInAtMostFivePercent) {
+  EXPECT_LE(simulate(kFloor - 1e-4, GetParam(), budget()).passed, 50);
+}
+TEST_P(Dispersion, ADraftThreePointsAbovePassesInAtLeast95Percent) {
+  const Outcome o = simulate(kFloor + 0.03, GetParam(), budget());
+  EXPECT_GE(o.passed, 950);
+  EXPECT_LE(o.failed, 50);
+}
+TEST_P(Dispersion, ADraftThreePointsBelowFailsEarly) {
+  const Outcome o = simulate(kFloor - 0.03, GetParam(), budget());
+  EXPECT_GE(o.failed, 950);
+  EXPECT_LT(o.needed, budget() / 2.0);
+}
+INSTANTIATE_TEST_SUITE_P(Gate, Dispersion, ::testing::Values(0.05, 0.10, 0.15));
+
+}  // namespace
+}  // namespace specdec::deploy
