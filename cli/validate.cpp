@@ -35,7 +35,7 @@ void add_validate(Cli& cli) {
   sub->add_option("--max-requests", options->max_requests, "Requests of the split, in random order; scoring stops earlier when the verdict on acceptance is sure; 0 = all")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_flag("!--no-early-stop", options->early_stop, "Score all of them")->group("Effort");
+  sub->add_flag_callback("--no-early-stop", [options] { options->early_stop = false; }, "Score all of them")->group("Effort");
   sub->add_option("--rollout-requests", options->rollout_requests, "The first of these, for the roll-outs (the monitor's baseline); 0 = all")
       ->capture_default_str()
       ->group("Effort");

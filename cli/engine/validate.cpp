@@ -2,16 +2,49 @@
 #include "deploy/validate/validate.h"
 
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 #include "cli/engine/runners.h"
+#include "deploy/validate/report_ci.h"
 
 namespace specdec::cli {
+
+namespace {
+
+constexpr size_t kStepSummary = 1 << 20;  // bytes that GitHub takes of all that a step writes
+
+// The file that an environment variable names, which other steps of the job write to, too.
+void append_to(const char* variable, const std::string& text) {
+  const char* path = std::getenv(variable);
+  if (!path || !*path) return;
+  std::ofstream file(path, std::ios::app | std::ios::binary);
+  file << text;
+  if (!file.flush()) throw Error(ErrorKind::kIo, std::string(path) + " (" + variable + "): write failed");
+}
+
+// In a job of GitHub Actions. Annotations go to stderr, which the runner reads, too: stdout is the result.
+void tell_github(const deploy::Validation& v, const std::string& directory) {
+  const char* there = std::getenv("GITHUB_ACTIONS");
+  if (!there || std::string(there) != "true") return;
+  std::fputs(deploy::github_annotations(v.report).c_str(), stderr);
+  append_to("GITHUB_OUTPUT", deploy::github_outputs(v.report, directory));
+  const char* summary = std::getenv("GITHUB_STEP_SUMMARY");
+  std::error_code error;
+  const uintmax_t written = summary && *summary ? std::filesystem::file_size(summary, error) : 0;
+  const size_t room = error ? kStepSummary : kStepSummary - static_cast<size_t>(std::min<uintmax_t>(written, kStepSummary));
+  append_to("GITHUB_STEP_SUMMARY", deploy::github_summary(deploy::render_markdown(deploy::report_page(v.report, v.details)), room));
+}
+
+}  // namespace
 
 int run_validate(const Global& global, const deploy::ValidateOptions& options) {
   const SystemClock clock;
   const deploy::Validation v = deploy::run_validate(options, clock, make_progress(global));
   deploy::write_validation(v, options.out);
+  tell_github(v, options.out);
   const std::string text =
       global.json ? to_json(v.report).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
                   : deploy::report_text(v.report, v.details) + "  report             " + options.out + "/report.html\n";

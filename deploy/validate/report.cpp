@@ -6,6 +6,8 @@
 #include <limits>
 #include <set>
 
+#include "deploy/validate/report_checks.h"
+
 namespace specdec::deploy {
 
 namespace {
@@ -37,6 +39,25 @@ double length_at(const AcceptanceCounts& c, size_t k) {
   return length;
 }
 
+// What was known after so many requests.
+Chart sequence_chart(const ValidationReport& r) {
+  Chart chart{"What was known after so many requests", "requests", "acceptance", Chart::Kind::kLines, {}, {}, {}, r.floor, "floor " + number(r.floor, 2), {}, {}};
+  chart.series = {{"acceptance", {}, {}, {}, false}, {"lower end", {}, {}, {}, true}, {"upper end", {}, {}, {}, true}};
+  double low = r.floor, high = r.floor;
+  for (const auto& p : r.sequence) {
+    chart.x.push_back(static_cast<double>(p.requests));
+    const double y[] = {p.alpha, p.low, p.high};
+    for (size_t i = 0; i < 3; ++i) chart.series[i].y.push_back(y[i]);
+    low = std::min(low, p.alpha);
+    high = std::max(high, p.alpha);
+  }
+  // The first intervals say nothing: the scale is that of the later ones.
+  const auto& late = r.sequence[r.sequence.size() / 3];
+  chart.y_min = std::max(0.0, std::min(low, late.low) - 0.02);
+  chart.y_max = std::min(1.0, std::max(high, late.high) + 0.02);
+  return chart;
+}
+
 Section acceptance_section(const ValidationReport& r) {
   Section s{
       "Acceptance",
@@ -60,6 +81,7 @@ Section acceptance_section(const ValidationReport& r) {
   for (int i = 0; i < kBins; ++i) histogram.x.push_back((i + 0.5) / kBins);
   for (const double a : r.request_alphas)
     ++histogram.series[0].y[static_cast<size_t>(std::clamp(static_cast<int>(a * kBins), 0, kBins - 1))];
+  if (!r.sequence.empty()) s.charts.push_back(sequence_chart(r));
   if (!r.request_alphas.empty()) s.charts.push_back(histogram);
   if (!r.segments.empty()) {
     Chart chart{"Acceptance by segment",
@@ -73,12 +95,12 @@ Section acceptance_section(const ValidationReport& r) {
                 "floor " + number(r.floor, 2),
                 0.0,
                 1.0};
-    Table table{"", {"segment", "acceptance", "interval", "requests", "entropy, nats a token", "accepted length"}, {}, false};
+    Table table{"", {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats a token", "accepted length"}, {}, false};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
       push(chart.series[0], segment.alpha);
-      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha), count(segment.alpha.n),
+      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha), segment.floor ? number(*segment.floor, 2) : "–", count(segment.alpha.n),
                             number(segment.entropy, 2),
                             segment.rollout.counts.steps ? number(segment.rollout.counts.length(), 2) : "–"});
     }
@@ -196,6 +218,32 @@ Section speed_section(const ValidationReport& r) {
     schedule.rows.push_back({row[0] == row[1] ? std::to_string(row[0]) : std::to_string(row[0]) + "–" + std::to_string(row[1]),
                              row[2] ? std::to_string(row[2]) : "0 (plain)"});
   s.tables.push_back(schedule);
+  Table pays{"Break-even: the least acceptance that pays", {"batch", "acceptance"}, {}, false};
+  for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), number(alpha, 2)});
+  s.tables.push_back(pays);
+  return s;
+}
+
+Section predictions_section(const ValidationReport& r) {
+  Section s{"Predicted for other engines", "From the acceptance measured here and the engine's own costs: c of a draft step, v of a verify pass, in plain steps.", {}, {}};
+  Table table{"", {"batch", "c", "v", "best K", "speed-up", "break-even acceptance"}, {}, false};
+  for (const auto& p : r.predictions)
+    table.rows.push_back({std::to_string(p.batch), format("%.3g", p.draft_cost), format("%.3g", p.verify_cost), std::to_string(p.k), number(p.speedup, 2),
+                          p.break_even ? number(*p.break_even, 2) : "none"});
+  s.tables.push_back(table);
+  return s;
+}
+
+// What the verdict rests on.
+Section checks_section(const ValidationReport& r) {
+  Section s{"Checks", "", {}, {}};
+  if (r.requests_available > 0)
+    s.text = format("%lld of %lld requests were scored, in random order; ", static_cast<long long>(r.alpha.n), static_cast<long long>(r.requests_available)) +
+             (r.requests_needed ? "acceptance was decided after " + count(r.requests_needed) + "." : "acceptance is not decided.") +
+             " Every interval may be looked at after every request: a draft below any of its floors passes with probability 5 % at most.";
+  Table table{"", {"check", "requests of", "result", ""}, {}, true};
+  for (const Check& check : checks_of(r)) table.rows.push_back({check.name, check.segment.empty() ? "all" : check.segment, to_string(check.state), check.text});
+  s.tables.push_back(table);
   return s;
 }
 
@@ -239,6 +287,17 @@ std::string schedule_summary(const ValidationReport& r) {
   return text;
 }
 
+std::string break_even_summary(const ValidationReport& r) {
+  std::string text = "acceptance";
+  for (const auto& [batch, alpha] : r.break_even) text += (batch == r.break_even.begin()->first ? " " : ", ") + number(alpha, 2) + " at batch " + std::to_string(batch);
+  return text;
+}
+
+std::string prediction_summary(const ValidationReport::Prediction& p) {
+  return format("%.2f × at batch %d with c = %.3g, v = %.3g: K = %d, ", p.speedup, p.batch, p.draft_cost, p.verify_cost, p.k) +
+         (p.break_even ? "break-even at acceptance " + number(*p.break_even, 2) : "which no acceptance pays for");
+}
+
 }  // namespace
 
 Page report_page(const ValidationReport& r, const ReportDetails& d) {
@@ -264,11 +323,13 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
          format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties), static_cast<long long>(r.differences))});
   if (r.has_lossless) page.tiles.push_back({"Sampled test", format("p = %.2g", r.sampled_p_value), "limit 1e-4"});
   if (r.baseline)
-    page.tiles.push_back({"Against the baseline", format("%+.3f", r.baseline->difference.value),
+    page.tiles.push_back({r.baseline->draft_id.empty() ? "Against the baseline" : "Against the serving draft", format("%+.3f", r.baseline->difference.value),
                           interval(r.baseline->difference) + ", " + count(r.baseline->difference.n) + " pairs"});
+  page.sections.push_back(checks_section(r));
   if (r.alpha.n > 0) page.sections.push_back(acceptance_section(r));
   if (r.rollout.counts.steps > 0) page.sections.push_back(rollout_section(r, d));
   if (r.has_speed) page.sections.push_back(speed_section(r));
+  if (!r.predictions.empty()) page.sections.push_back(predictions_section(r));
   page.sections.push_back(inputs_section(r, d));
   return page;
 }
@@ -280,10 +341,12 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
     line("acceptance", number(r.alpha.value) + " " + interval(r.alpha) +
                            format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
                                   static_cast<long long>(r.tokens), r.floor, r.goal));
+    line("requests", format("%lld of %lld scored, ", static_cast<long long>(r.alpha.n), static_cast<long long>(r.requests_available)) +
+                         (r.requests_needed ? count(r.requests_needed) + " needed to decide" : "not enough to decide"));
     line("greedy agreement", number(r.greedy_agreement));
     for (const SegmentFigure& s : r.segments)
       line(("  " + s.name).substr(0, 18).c_str(),
-           number(s.alpha.value) + " " + interval(s.alpha) + "  " + count(s.alpha.n) + " requests");
+           number(s.alpha.value) + " " + interval(s.alpha) + "  " + count(s.alpha.n) + " requests" + (s.floor ? ", floor " + number(*s.floor, 2) : ""));
   }
   if (r.rollout.counts.steps > 0) {
     std::string overlaps;
@@ -299,13 +362,15 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
     line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost,
                          r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
     if (!r.schedule.empty()) line("schedule", schedule_summary(r));
+    if (!r.break_even.empty()) line("break-even", break_even_summary(r));
   }
+  for (const auto& p : r.predictions) line("predicted", prediction_summary(p));
   if (r.has_lossless) {
     line("greedy text", lossless_summary(r));
     line("sampled test", format("p = %.2g (fails at or below 1e-4)", r.sampled_p_value));
   }
   if (r.baseline)
-    line("against baseline", format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
+    line(r.baseline->draft_id.empty() ? "against baseline" : "against serving", format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
                                  count(r.baseline->difference.n) + " paired requests");
   for (const std::string& note : d.notes) line("note", note);
   line("took", number(r.seconds, 1) + " s");

@@ -14,6 +14,7 @@
 #include "deploy/validate/acceptance.h"
 #include "deploy/validate/gate.h"
 #include "deploy/validate/lossless.h"
+#include "deploy/validate/report_ci.h"
 #include "deploy/validate/rollout.h"
 #include "deploy/validate/speed.h"
 #include "engine/decode/model_runner.h"
@@ -422,6 +423,7 @@ void write_validation(const Validation& v, const std::filesystem::path& director
   make_directories(directory);
   write_file_atomic(directory / "report.json", to_json(v.report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   write_pages(report_page(v.report, v.details), directory, "report");
+  write_file_atomic(directory / "report.junit.xml", junit_xml(v.report));
 }
 
 }  // namespace specdec::deploy

@@ -21,7 +21,7 @@ struct Validation {
 // models throw; Error(kNetwork) when stopped by a signal.
 Validation run_validate(const ValidateOptions& options, const Clock& clock, const ProgressFn& progress = {});
 
-// DIR/report.json, report.html and report.md, each replaced atomically; the directory is made.
+// DIR/report.json, report.html, report.md and report.junit.xml, each replaced atomically; the directory is made.
 void write_validation(const Validation& validation, const std::filesystem::path& directory);
 
 }  // namespace specdec::deploy

@@ -142,6 +142,11 @@ ValidationReport full_report() {
   r.rollout.counts.add_step(2, 2, {0.8, 0.7});
   r.rollout.counts.add_step(2, 0, {0.6});
   r.segments = {{"</script>", {0.7, {0.6, 0.8}, 1}, {}, 1.5}, {"code", {0.72, {0.62, 0.82}, 1}, {}, 1.0}};
+  r.sequence = {{1, 0.6, 0.0, 1.0}, {2, 0.71, 0.68, 0.74}};
+  r.requests_available = 9;
+  r.requests_needed = 2;
+  r.break_even = {{1, 0.4}};
+  r.predictions = {{8, 0.05, 1.1, 3, 1.75, 0.2}};
   r.has_speed = true;
   r.table = {{1, 1, 1.2}, {1, 2, 1.3}, {4, 1, 1.0}, {4, 2, 0.9}};
   r.schedule = {{1, 3, 2}, {4, 4, 0}};
@@ -156,14 +161,18 @@ TEST(Report, PageShowsEveryPart) {
   const ValidationReport r = full_report();
   const std::string html = render_html(report_page(r, {{{0.7, {0.65, 0.75}, 2}, {0.7, {0.5, 0.9}, 1}}, {"a note <i>"}}));
   const Json charts = Json::parse(block(html, "charts"));
-  EXPECT_EQ(charts.size(), 6u);  // histogram, segments, positions, length, speed-up against K and batch
-  EXPECT_EQ(charts[1]["xNames"], Json({"</script>", "code"}));
-  EXPECT_EQ(charts[2]["series"][0]["low"], Json({0.65, 0.5}));
-  EXPECT_NEAR(charts[3]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
-  EXPECT_EQ(charts[3]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
-  EXPECT_EQ(charts[4]["series"][2]["y"], Json({nullptr, 1.25}));
-  EXPECT_EQ(charts[5]["xNames"], Json({"1", "4"}));
-  EXPECT_EQ(charts[5]["series"][0]["y"], Json({1.3, 1.0}));  // at batch 4 plain decoding or K = 1
+  EXPECT_EQ(charts.size(), 7u);  // sequence, histogram, segments, positions, length, speed-up against K and batch
+  EXPECT_EQ(charts[0]["x"], Json({1.0, 2.0}));
+  EXPECT_EQ(charts[0]["series"][1]["y"], Json({0.0, 0.68}));
+  EXPECT_EQ(charts[0]["rule"]["y"], 0.6);
+  EXPECT_EQ(charts[2]["xNames"], Json({"</script>", "code"}));
+  EXPECT_EQ(charts[3]["series"][0]["low"], Json({0.65, 0.5}));
+  EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
+  EXPECT_EQ(charts[4]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
+  EXPECT_EQ(charts[5]["series"][2]["y"], Json({nullptr, 1.25}));
+  EXPECT_EQ(charts[6]["xNames"], Json({"1", "4"}));
+  EXPECT_EQ(charts[6]["series"][0]["y"], Json({1.3, 1.0}));  // at batch 4 plain decoding or K = 1
+  EXPECT_NE(html.find("2 of 9 requests were scored"), std::string::npos);
   EXPECT_EQ(Json::parse(block(html, "result")), to_json(r));
   EXPECT_NE(html.find("a note &lt;i&gt;"), std::string::npos);
   EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
@@ -173,7 +182,8 @@ TEST(Report, TextSaysVerdictAndReasonFirst) {
   const std::string text = report_text(full_report(), {});
   EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
   for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
-                           "1.25 [1.20, 1.30]", "batch 1–3: K 2, batch 4: plain", "16 of 16 identical"})
+                           "1.25 [1.20, 1.30]", "2 of 9 scored, 2 needed to decide", "acceptance 0.40 at batch 1",
+                           "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20", "batch 1–3: K 2, batch 4: plain", "16 of 16 identical"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 }
 

@@ -65,6 +65,28 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_EQ(best_k(table), 3);
 }
 
+TEST(Speed, BreakEvenIsTheLeastAcceptanceThatPays) {
+  CostTable costs;
+  costs.draft_cost = {{1, 0.1}, {8, 0.5}, {16, 1}};
+  costs.verify_cost = {{1, {{1, 1.0}}}, {8, {{1, 1.1}, {2, 1.2}}}, {16, {{1, 1.0}, {4, 1.0}}}};
+  const auto least = break_even(costs);
+  EXPECT_NEAR(least.at(1), 0.1, 1e-9);  // 1 + α > 0.1 + 1.0
+  EXPECT_NEAR(least.at(8), 0.6, 1e-9);  // K = 1: 1 + α > 1.6; K = 2 would ask for more: 1 + α + α² > 2.2
+  EXPECT_EQ(least.count(16), 0u);       // a draft as slow as its target
+}
+
+TEST(Speed, PredictsFromGivenCosts) {
+  const EngineCosts given = parse_engine_costs("c=0.05,v=1.1,batch=8");
+  EXPECT_EQ(given.batch, 8);
+  const auto p = predicted(given, counts_with({0.8, 0.7, 0.6}), 0.5, 3);
+  EXPECT_EQ(p.k, 3);
+  EXPECT_NEAR(p.speedup, (1 + 0.8 + 0.56 + 0.336) / (3 * 0.05 + 1.1), 1e-9);
+  EXPECT_NEAR(*p.break_even, 0.1375, 0.02);
+  EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // nothing was rolled out
+  for (const char* bad : {"", "c=0.1", "v=1", "c=0,v=1", "c=x,v=1", "c=0.1,v=1,batch=1.5", "c=0.1,v=1,k=2", "c=0.1 v=1"})
+    EXPECT_THROW(parse_engine_costs(bad), Error) << bad;
+}
+
 TEST(Speed, ScheduleJoinsNeighbours) {
   const std::vector<ValidationReport::TableRow> table = {{1, 1, 1.1}, {1, 2, 1.5}, {2, 1, 1.2},
                                                          {2, 2, 1.4}, {4, 1, 0.9}, {4, 2, 1.0}};

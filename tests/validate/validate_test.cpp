@@ -215,18 +215,84 @@ TEST_F(Validate, BaselineIsComparedByRequest) {
   const ValidationReport r = run_validate(o, kClock).report;
   ASSERT_TRUE(r.baseline.has_value());
   EXPECT_EQ(r.baseline->difference.n, 20);
-  EXPECT_GT(r.baseline->difference.ci.low, 0);
+  EXPECT_GT(r.baseline->difference.value, 0.05);
+  EXPECT_TRUE(r.baseline->draft_id.empty());
+  EXPECT_FALSE(r.baseline->min_gain) << "reported only";
+  o.min_gain = 0.9;
+  const ValidationReport asked = run_validate(o, kClock).report;
+  EXPECT_EQ(*asked.baseline->min_gain, 0.9);
+  EXPECT_EQ(asked.verdict, "fail");
 }
 
-TEST_F(Validate, MaxRequestsSpreadOverTheSplit) {
+TEST_F(Validate, TheServingDraftIsScoredOnTheSameRequests) {
+  write_model(folder_ / "better", 1, 0.05);
   ValidateOptions o = options();
   o.parts = "acceptance";
   o.contexts = "data";
-  o.max_requests = 5;
-  EXPECT_EQ(run_validate(o, kClock).report.request_ids, (std::vector<std::string>{"r0", "r4", "r8", "r12", "r16"}));
+  const ValidationReport alone = run_validate(o, kClock).report;
+  o.draft = folder_ / "better";
+  const ValidationReport better = run_validate(o, kClock).report;
+  EXPECT_FALSE(better.baseline);
+  o.against = draft();
+  const ValidationReport r = run_validate(o, kClock).report;
+  EXPECT_EQ(r.request_alphas, better.request_alphas);
+  ASSERT_TRUE(r.baseline);
+  EXPECT_NEAR(r.baseline->difference.value, better.alpha.value - alone.alpha.value, 1e-6);
+  EXPECT_EQ(r.baseline->difference.n, 20);
+  EXPECT_EQ(r.baseline->draft_id, fingerprint_model(draft()).id);
+  EXPECT_EQ(*r.baseline->min_gain, -0.02);
+  ASSERT_EQ(r.baseline->segments.size(), 2u);
+  EXPECT_FALSE(r.baseline->segments[0].judged) << "too few requests";
+  EXPECT_NE(r.reason.find("serving draft"), std::string::npos) << r.reason;
+}
+
+TEST_F(Validate, FloorsOfSegments) {
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  o.segment_floors = {"code=0.55"};
+  o.segments_floor = 0.95;
+  const Validation v = run_validate(o, kClock);
+  ASSERT_EQ(v.report.segments.size(), 2u);
+  EXPECT_EQ(*v.report.segments[0].floor, 0.55);
+  EXPECT_FALSE(v.report.segments[1].floor);
+  EXPECT_NE(v.details.notes.back().find("fewer than 30 requests are not judged: code (7), story (13)"), std::string::npos) << v.details.notes.back();
+  o.segment_floors = {"poetry=0.6"};
+  try {
+    run_validate(o, kClock);
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(e.what()).find("there are code, story"), std::string::npos) << e.what();
+  }
+}
+
+TEST_F(Validate, PredictsAnEngineThatIsNotHere) {
+  ValidateOptions o = options();
+  o.parts = "rollout";
+  o.predict = {"c=0.05,v=1.1", "c=0.4,v=2,batch=8"};
+  const ValidationReport r = run_validate(o, kClock).report;
+  ASSERT_EQ(r.predictions.size(), 2u);
+  EXPECT_GT(r.predictions[0].speedup, r.predictions[1].speedup);
+  EXPECT_EQ(r.predictions[1].batch, 8);
+}
+
+TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
+  ValidateOptions o = options();
+  o.parts = "acceptance";
+  o.contexts = "data";
+  o.max_requests = 6;
+  const auto ids = run_validate(o, kClock).report.request_ids;
+  ASSERT_EQ(ids.size(), 6u);
+  for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));  // conversations of two
+  EXPECT_EQ(run_validate(o, kClock).report.request_ids, ids);
+  o.device.seed = 1;
+  EXPECT_NE(run_validate(o, kClock).report.request_ids, ids);
   o.max_requests = 0;
   o.split = "all";
-  EXPECT_EQ(run_validate(o, kClock).report.alpha.n, 24);
+  const ValidationReport r = run_validate(o, kClock).report;
+  EXPECT_EQ(r.alpha.n, 24);
+  EXPECT_EQ(r.requests_available, 24);
 }
 
 ErrorKind kind_of(const ValidateOptions& o) {
@@ -253,6 +319,13 @@ TEST_F(Validate, BadInput) {
   usage([](auto& o) { o.speculation.k = 0; });
   usage([](auto& o) { o.sampling.temperature = -1; });
   usage([](auto& o) { o.max_requests = -1; });
+  usage([](auto& o) { o.segment_floors = {"code"}; });
+  usage([](auto& o) { o.segment_floors = {"code=high"}; });
+  usage([](auto& o) { o.segments_floor = 0.1; });
+  usage([](auto& o) { o.min_gain = 0.1; });
+  usage([](auto& o) { o.against = o.baseline = "x"; });
+  usage([](auto& o) { o.predict = {"c=0.1"}; });
+  usage([](auto& o) { o.predict = {"c=0.1,v=-1"}; });
   ValidateOptions o = options();
   o.data = folder_ / "nowhere";
   EXPECT_EQ(kind_of(o), ErrorKind::kData);
@@ -343,7 +416,15 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.max_requests = 0;
   o.device.dtype = "fp32";
   o.device.device = "cpu";
+  const ValidationReport early = run_validate(o, kClock).report;
+  EXPECT_GT(early.requests_needed, 20);
+  EXPECT_LT(early.alpha.n, 200);  // surely above the floor, and nothing else was read
+  EXPECT_GE(early.alpha.n, early.requests_needed);
+  EXPECT_EQ(early.requests_available, 200);
+  o.early_stop = false;
   const ValidationReport r = run_validate(o, kClock).report;
+  EXPECT_EQ(r.requests_needed, early.requests_needed);
+  EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
   std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,
               r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens), r.seconds);
   EXPECT_EQ(r.alpha.n, 200);
