@@ -175,7 +175,7 @@ struct Api::Route {
 const Api::Route* Api::find_route(const std::string& path) {
   static constexpr Route kRoutes[] = {
       {"/health", false, true, {}},      {"/ready", false, true, {}},      {"/metrics", false, false, {}},
-      {"/dashboard", false, false, {}},  {"/v1/models", false, false, {}}, {"/v1/chat/completions", true, false, Endpoint::kChat},
+      {"/gate", false, false, {}},       {"/dashboard", false, false, {}},  {"/v1/models", false, false, {}}, {"/v1/chat/completions", true, false, Endpoint::kChat},
       {"/v1/completions", true, false, Endpoint::kCompletions}, {kModelPrefix, false, false, {}},
   };
   for (const Route& route : kRoutes)
@@ -246,11 +246,17 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
   }
   if (path == "/metrics") {
     if (state() != State::kLoading) metrics_.set_info(card());
+    const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0));
+                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0) + gate);
   }
   if (path == "/dashboard") return dashboard_reply();
   if (state() == State::kLoading) return error_reply(loading(), request.id);
+  if (path == "/gate") {
+    const std::optional<double> floor = gate_floor(request.query);
+    if (!floor) return error_reply(invalid_parameter("floor", "a number from 0 to 1, as in /gate?floor=0.65"), request.id);
+    return text_reply(200, "application/json", gate_json(gauges_.gate ? gauges_.gate(card().draft) : LiveGate::Reading{"serving", card().draft, {0, {0, 1}, 0}}, *floor).dump());
+  }
   if (path == "/v1/models") return text_reply(200, "application/json", model_list(card()));
   if (request.path.substr(sizeof kModelPrefix - 1) != model_.card.name) return error_reply(unknown_model(), request.id);
   return text_reply(200, "application/json", model_object(card()));

@@ -1,4 +1,4 @@
-// The routes: OpenAI's, health, metrics and the dashboard on the public listener; drain and draft on the admin listener. Joins protocol,
+// The routes: OpenAI's, health, metrics, the gate and the dashboard on the public listener; drain and draft on the admin listener. Joins protocol,
 // queue and metrics; knows neither sockets nor models.
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "deploy/serve/api_keys.h"
 #include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
+#include "deploy/serve/live_gate.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/protocol.h"
 #include "deploy/serve/queue.h"
@@ -41,6 +42,7 @@ class Api final : public HttpHandler {
     std::function<size_t()> running, connections;
     std::function<bool()> broken;                     // the engine cannot answer any more: /health says 503
     std::function<std::optional<std::string>()> draft;  // fingerprint of the one that serves now; none: as set_ready() was told
+    std::function<LiveGate::Reading(const std::string& serving)> gate;  // of the draft on trial or of the one that serves
   };
 
   Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges);

@@ -50,7 +50,7 @@ ApiError malformed_request() { return make(400, kInvalid, "malformed_request", "
 ApiError invalid_api_key() {
   return make(401, kInvalid, "invalid_api_key", "Missing or wrong API key: send 'Authorization: Bearer KEY'.");
 }
-ApiError unknown_route() { return make(404, kInvalid, "unknown_url", "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard."); }
+ApiError unknown_route() { return make(404, kInvalid, "unknown_url", "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard."); }
 ApiError unknown_model() {
   ApiError error = make(404, kInvalid, "model_not_found", "The model does not exist here: GET /v1/models lists what is served.");
   error.param = "model";

@@ -60,12 +60,18 @@ struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
       : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)),
         api(std::move(keys), limits, queue, metrics, clock,
-            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); }}),
+            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); },
+             [this](const std::string& serving) { return read_gate(serving); }}),
         admin([this] { drain_asked.store(true); }), http(limits) {}
 
   std::optional<std::string> serving_draft() const {
     const DraftControl* d = drafts.load();
     return d ? std::optional(d->serving()) : std::nullopt;
+  }
+
+  LiveGate::Reading read_gate(const std::string& serving) const {
+    const DraftControl* d = drafts.load();
+    return gate.read(serving, d ? d->status() : Json());
   }
 
   size_t running_sequences() const {
@@ -76,6 +82,7 @@ struct Server::Impl {
   ServeOptions options;
   const Clock& clock;
   Metrics metrics;
+  LiveGate gate;
   RequestQueue queue;
   std::atomic<bool> drain_asked{false}, broken{false};
   std::atomic<Scheduler*> scheduler{nullptr};
@@ -122,7 +129,10 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   options.eos_ids = model.eos_ids;
   options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
   Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
-                      [&recorder](const FinishedAnswer& answer) { recorder.record(answer); });
+                      [&recorder, &s](const FinishedAnswer& answer) {
+                        s.gate.observe(answer);
+                        recorder.record(answer);
+                      });
   s.scheduler.store(&scheduler);
   s.drafts.store(drafts);
   s.admin.set_drafts(drafts);

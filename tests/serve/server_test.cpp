@@ -187,7 +187,7 @@ TEST(Server, AuthMatrix) {
   Running s(setup);
   s.start();
   const std::vector<std::pair<std::string, int>> routes = {
-      {"GET /health", 200}, {"GET /ready", 200}, {"GET /metrics", 200}, {"GET /dashboard", 200}, {"GET /v1/models", 200}, {"GET /v1/models/tiny", 200},
+      {"GET /health", 200}, {"GET /ready", 200}, {"GET /metrics", 200}, {"GET /gate", 200}, {"GET /dashboard", 200}, {"GET /v1/models", 200}, {"GET /v1/models/tiny", 200},
       {"GET /v1/models/x", 404}, {"POST /v1/completions", 400}, {"POST /v1/chat/completions", 400}, {"GET /nowhere", 404}, {"POST /admin/drain", 404},
       {"DELETE /v1/models", 405}, {"OPTIONS /v1/completions", 204}, {"HEAD /metrics", 200}, {"GET /health/", 404}, {"GET //health", 404}};
   for (const auto& [route, with_key] : routes)

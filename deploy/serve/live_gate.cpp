@@ -1,0 +1,87 @@
+#include "deploy/serve/live_gate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <sstream>
+
+namespace specdec::deploy {
+
+void LiveGate::observe(const FinishedAnswer& answer) {
+  const AcceptanceCounts& counts = answer.result.counts;
+  const int64_t reached = std::accumulate(counts.reached_at.begin(), counts.reached_at.end(), int64_t{0});
+  if (answer.result.draft.empty() || reached < kLeastReached) return;
+  const double overlap = std::accumulate(counts.overlap_sum_at.begin(), counts.overlap_sum_at.end(), 0.0) / static_cast<double>(reached);
+  const std::lock_guard lock(mutex_);
+  auto track = std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
+  if (track == tracks_.end()) {
+    if (tracks_.size() == kDrafts) tracks_.pop_front();
+    track = tracks_.insert(tracks_.end(), Track{answer.result.draft, {}, {}});
+  }
+  if (track->seen.size() < kConversations && track->seen.insert(std::hash<std::string>{}(answer.request->conversation_id())).second)
+    track->sequence.observe(std::clamp(overlap, 0.0, 1.0));
+}
+
+LiveGate::Reading LiveGate::read(const std::string& serving, const Json& trial) const {
+  if (trial.is_object() && trial.value("candidate", Json()).is_object()) {
+    Reading reading{"candidate", trial["candidate"].value("id", ""), {0, {0, 1}, 0}};
+    const Json paired = trial.value("paired", Json::object());
+    reading.acceptance.n = paired.value("conversations", int64_t{0});
+    if (reading.acceptance.n > 0) {
+      const Json& figures = paired["candidate"];
+      reading.acceptance.value = figures["value"];
+      reading.acceptance.ci = {figures["ci"][0], figures["ci"][1]};
+    }
+    return reading;
+  }
+  Reading reading{"serving", serving, {0, {0, 1}, 0}};
+  const std::lock_guard lock(mutex_);
+  for (const Track& track : tracks_)
+    if (!serving.empty() && track.draft == serving.substr(0, kDraftLabel)) reading.acceptance = track.sequence.estimate();
+  return reading;
+}
+
+Json gate_json(const LiveGate::Reading& reading, double floor) {
+  const Estimate& e = reading.acceptance;
+  const char* verdict = e.n == 0 ? "inconclusive" : e.ci.high < floor ? "fail" : e.ci.low > floor ? "pass" : "inconclusive";
+  return {{"schema", "specdec.gate/1"},
+          {"verdict", verdict},
+          {"acceptance", e.n > 0 ? Json(e.value) : Json()},
+          {"ci", {e.ci.low, e.ci.high}},
+          {"n", e.n},
+          {"floor", floor},
+          {"draft", reading.draft.empty() ? Json() : Json(reading.draft)},
+          {"role", reading.role}};
+}
+
+std::string gate_metrics(const LiveGate::Reading& reading) {
+  const Estimate& e = reading.acceptance;
+  if (e.n == 0) return "";
+  std::string out;
+  const auto gauge = [&](const char* name, const char* help, double value) {
+    char text[64];
+    std::snprintf(text, sizeof text, "\"} %.6g\n", value);
+    out += std::string("# HELP specdec:") + name + " " + help + "\n# TYPE specdec:" + name + " gauge\nspecdec:" + name + "{role=\"" + reading.role + text;
+  };
+  gauge("gate_acceptance", "Acceptance of the draft that GET /gate judges", e.value);
+  gauge("gate_acceptance_low", "Lower end of its confidence sequence, one-sided 95 %", e.ci.low);
+  gauge("gate_acceptance_high", "Upper end of its confidence sequence, one-sided 95 %", e.ci.high);
+  gauge("gate_conversations", "Conversations it was measured on", static_cast<double>(e.n));
+  return out;
+}
+
+std::optional<double> gate_floor(const std::string& query, double fallback) {
+  std::istringstream in(query);
+  for (std::string item; std::getline(in, item, '&');) {
+    if (item.rfind("floor=", 0) != 0) continue;
+    const std::string text = item.substr(6);
+    char* end = nullptr;
+    const double floor = std::strtod(text.c_str(), &end);
+    const bool plain = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;  // nothing that only strtod takes
+    return plain && !*end && floor >= 0 && floor <= 1 ? std::optional(floor) : std::nullopt;
+  }
+  return fallback;
+}
+
+}  // namespace specdec::deploy
