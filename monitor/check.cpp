@@ -60,7 +60,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   state.begin();
   const bool is_new = state.value("package") != package->digest;
   if (is_new || options.acknowledge) start_anew(state, package->digest, is_new ? "new_package" : "acknowledged", clock);
-  Detector detector = with_context(where, [&] { return Detector(baselines(report), options.wander_sd); });
+  Detector detector = make_detector(options, *package, report);
   if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
 
   Look look;

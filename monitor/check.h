@@ -18,6 +18,7 @@ struct CheckOptions {
   std::string api_key;                    // sent to the URLs among the sources, "" = none
   std::string target;                     // MODEL: the target as served now; "" = the package's own
   std::filesystem::path state;
+  std::string baseline;                   // file of `monitor baseline`; "" = the roll-outs of the package's report
   double requests_per_day = 0;            // 0 = unknown: A = 1e6
   double false_alarm_every_days = 365;
   std::string on_drift;                   // run by /bin/sh -c, once an alarm

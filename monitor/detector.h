@@ -1,6 +1,6 @@
 // Drift of acceptance, request by request: the stratified Shiryaev–Roberts e-detector (Shin, Ramdas, Rinaldo 2024) with a baseline
 // that follows the positions reached. Under "the conditional mean is at least the bound" the mean time to a false alarm is at
-// least A for any dependence and variance between requests.
+// least A for any dependence and variance between requests. Beside it, earlier and without that promise: a risk-adjusted CUSUM.
 #pragma once
 
 #include <array>
@@ -11,21 +11,9 @@
 
 #include "base/acceptance.h"
 #include "base/json.h"
-#include "base/schema/validation_report.h"
+#include "monitor/baseline.h"
 
 namespace specdec::monitor {
-
-// What the gate's roll-outs measured for one stratum: the statistic that the server exports.
-struct StratumBaseline {
-  std::vector<double> overlap;   // b_i by position; the last one stands for all later positions
-  double mean = 0;               // rolled-out acceptance
-  double standard_error = 0;
-  double share = 0;              // of the baseline's requests
-};
-
-// Strata by domain, and "" from the roll-outs of everything for requests of no domain known (share 0 beside domains). Throws
-// Error(kData) if the report has no roll-out.
-std::map<std::string, StratumBaseline> baselines(const ValidationReport& report);
 
 // One request's evidence. b is the bound of its own positions: Σ_i reached_i·b_i / Σ reached_i − tolerance.
 struct Observation {
@@ -36,7 +24,7 @@ struct Observation {
 };
 Observation observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
 
-// max(0.01, 2·standard error, 1.5·wander): what may move without being drift.
+// max(0.01, 2·standard error, 1.5·wander), the larger of the baseline's wander and the given one: what may move without being drift.
 double tolerance(const StratumBaseline& baseline, double wander_sd);
 
 // Sums over requests of x, of the expected x, and of the stratum's baseline mean.
@@ -45,16 +33,24 @@ struct Sums {
   double x = 0, expected = 0, mean = 0;
 };
 
-// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}; in logarithms.
+// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M stays at kMost once there.
 struct ShiryaevRoberts {
-  std::array<double, 3> log_m{};      // −inf at the start
-  double log_sum = 0, lowest = 0;     // Σ log L of the middle bet, and its minimum: the start with the largest product, the change point
-  Sums total, at_change;              // at_change: the total when log_sum was lowest
-  int64_t change_time = 0;            // time of the last request before the change point
+  static constexpr double kMost = 1e300;
+  // M_j is a sum over starts k of Π_{t ≥ k} L_t: the largest of all these products names the change point, exactly and over the whole
+  // past: a bet's largest product starts where its Σ log L was lowest.
+  struct Start {
+    double log_sum = 0, lowest = 0;   // Σ log L, and its minimum
+    Sums before;                      // the total when it was lowest
+    int64_t time = 0;                 // of the last request before the change point
+  };
+  std::array<double, 3> m{};
+  std::array<Start, 3> starts;
+  Sums total;
 
-  ShiryaevRoberts();
   void add(const Observation& observation, double baseline_mean, int64_t time);
-  double log_evidence() const;        // log of the mean M_j
+  double evidence() const { return (m[0] + m[1] + m[2]) / 3; }
+  double log_evidence() const;        // −inf before the first request
+  const Start& change() const;
   Sums since_change() const;
 };
 
@@ -67,14 +63,38 @@ struct Peak {
   int64_t change_time = 0, change_requests = 0;
 };
 
+// The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd, one chart over all strata whose baseline has at least
+// kPhaseOne requests; their wander is taken off as in the tolerance. limit 0: no stratum has.
+struct Amber {
+  static constexpr double kDrop = 0.03;       // δ, the smallest drop worth money
+  static constexpr int64_t kPhaseOne = 2000;
+  double cusum = 0, limit = 0;
+  bool on() const { return limit > 0 && cusum > limit; }
+};
+
+// Requests by stratum in the newest 2,000 to 4,000, against the baseline's shares. It explains a change, and triggers nothing.
+struct Mix {
+  static constexpr int64_t kBlock = 2000;
+  std::map<std::string, int64_t> newest, block_before;
+  int64_t n = 0, n_before = 0;
+
+  void add(const std::string& stratum);
+};
+struct MixTest {
+  int64_t requests = 0;
+  double g = 0, p_value = 1;          // of both samples being of one mix (G-test); 1 where the baseline does not say its requests
+  double psi = 0;                     // Σ (q − p) ln(q / p): .1 watch, .2 act, by the rule of thumb
+};
+
 // Weight 1/2 on the pooled stream, 1/2 shared by the strata.
 class Detector {
  public:
   static constexpr int64_t kMinReached = 8;   // requests with fewer tested positions say nothing
 
-  explicit Detector(std::map<std::string, StratumBaseline> baselines, double wander_sd = 0);
+  // wander_sd: of all strata, where it is known. The amber light runs `requests_between_false_alarms` requests to a false one.
+  explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
-  // Returns false for a request that is not watched: too short, or of a stratum without baseline.
+  // Returns false for a request that is not watched: too short, or of a stratum without baseline (Baseline::find).
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
 
   double log_evidence() const;                // log Σ w M now
@@ -82,8 +102,11 @@ class Detector {
   std::string guilty_stratum() const;         // the largest term now; "" when it is the pooled one
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }
-  const std::map<std::string, StratumBaseline>& baselines() const { return baselines_; }
+  const std::map<std::string, StratumBaseline>& baselines() const { return baseline_.strata; }
+  const Baseline& baseline() const { return baseline_; }
   double tolerance_of(const std::string& stratum) const;
+  const Amber& amber() const { return amber_; }
+  MixTest mix_test() const;
 
   // Change of the overall acceptance against the baseline, split into the traffic's mix and the strata themselves:
   // Σ (q_s − p_s)·b_s and Σ q_s·(a_s − b_s), over all requests or those since the pooled change point.
@@ -91,14 +114,21 @@ class Detector {
   double within_part(bool since_change) const;
 
   Json state() const;                         // bit-exact (numbers as hexadecimal floats)
-  void restore(const Json& state, const std::string& where);
+  // False, and nothing restored, for the state of another baseline or of version 1. Throws Error(kData) for what is no state.
+  bool restore(const Json& state, const std::string& where);
 
  private:
-  std::map<std::string, StratumBaseline> baselines_;
+  double evidence() const;
+
+  Baseline baseline_;
+  std::string digest_;                        // of the baseline
   std::map<std::string, ShiryaevRoberts> strata_;
+  std::map<std::string, double> tolerances_;
   ShiryaevRoberts pooled_;
   Peak peak_;
-  double wander_sd_;
+  double peak_evidence_ = 0, wander_sd_;
+  Amber amber_;
+  Mix mix_;
 };
 
 }  // namespace specdec::monitor

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/file.h"
 #include "monitor/counter_chart.h"
 
 namespace specdec::monitor {
@@ -25,10 +26,10 @@ void read_source_files(const CheckOptions& options, const ResolvedPackage& packa
           ++look.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
         } else if (!r.target.empty() && r.target != target) {
           ++look.other_target;
-        } else if (detector.add(r.segment, r.counts, r.time)) {
-          ++look.watched;
+        } else if (const std::string stratum = stratum_key(r); !detector.baseline().find(stratum)) {
+          if (++look.no_baseline == 1) look.first_without_baseline = stratum;
         } else {
-          ++look.unwatched;
+          ++(detector.add(stratum, r.counts, r.time) ? look.watched : look.too_short);
         }
       });
       state.set_position(identity, position);
@@ -37,6 +38,9 @@ void read_source_files(const CheckOptions& options, const ResolvedPackage& packa
       if (look.read.first_problem.empty()) look.read.first_problem = figures.first_problem;
     }
   }
+  if (look.no_baseline > 0)
+    look.notes.push_back(std::to_string(look.no_baseline) + " new requests are of conditions that were never measured (such as '" +
+                               look.first_without_baseline + "') and are not judged: see monitor baseline");
   if (look.other_target > 0)
     look.chart_notes.push_back(std::to_string(look.other_target) + " new records of this draft were made beside another target");
 }
@@ -121,10 +125,33 @@ Json strata_json(const Detector& detector) {
   return strata;
 }
 
+Json mix_json(const Detector& detector) {
+  const MixTest test = detector.mix_test();
+  return {{"requests", test.requests}, {"g", test.g}, {"p_value", test.p_value}, {"psi", test.psi}};
+}
+
+Json amber_json(const Detector& detector) {
+  const Amber& amber = detector.amber();
+  if (amber.limit == 0) return nullptr;   // no stratum was measured on enough requests
+  return {{"cusum", amber.cusum}, {"limit", amber.limit}, {"on", amber.on()}};
+}
+
 }  // namespace
 
 double alarm_level(double requests_per_day, double false_alarm_every_days) {
   return std::log(requests_per_day > 0 ? std::max(requests_per_day * false_alarm_every_days, 100.0) : 1e6);
+}
+
+Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report) {
+  const double requests = std::exp(alarm_level(options.requests_per_day, options.false_alarm_every_days));
+  if (options.baseline.empty())
+    return with_context(options.package + ": manifest.json: report", [&] { return Detector(baselines(report), options.wander_sd, requests); });
+  Baseline baseline = baseline_from_json(read_json(options.baseline), options.baseline);
+  const PackageManifest& manifest = package.manifest;
+  if (!manifest.draft.id.starts_with(baseline.draft) || !manifest.target.id.starts_with(baseline.target))
+    throw Error(ErrorKind::kData, options.baseline + ": measured with draft " + baseline.draft + " beside target " + baseline.target + ", the package has " +
+                                      manifest.draft.id.substr(0, 12) + " and " + manifest.target.id.substr(0, 12) + ": run monitor baseline again");
+  return Detector(std::move(baseline), options.wander_sd, requests);
 }
 
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector) {
@@ -155,9 +182,14 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     std::snprintf(text, sizeof text, "evidence of a drop is growing (e-value %.0f)", std::exp(std::min(log_e, 40.0)));
     return {"warn", text};
   }
+  if (detector.amber().on()) {
+    std::snprintf(text, sizeof text, "early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", detector.amber().cusum, detector.amber().limit);
+    return {"warn", text};
+  }
   if (!look.chart_notes.empty()) return {"warn", look.chart_notes.front()};
   if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets < CounterChart::kPhaseOne)
-    return {"inconclusive", "too little data: " + std::to_string(detector.pooled().total.n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed"};
+    return {"inconclusive", "too little data: " + std::to_string(detector.pooled().total.n) + " requests watched, " + std::to_string(kEnoughRequests) + " needed" +
+                                (look.notes.empty() ? "" : "; " + look.notes.front())};
   if (detector.pooled().total.n == 0) return {"healthy", std::to_string(look.chart_buckets) + " scrapes of counters judged, no drop"};
   std::snprintf(text, sizeof text, "%lld requests watched, acceptance %+.3f within strata and %+.3f by mix against the baseline",
                 static_cast<long long>(detector.pooled().total.n), detector.within_part(false), detector.mix_part(false));
@@ -168,10 +200,13 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
   const Peak& peak = detector.peak();
   const double level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
   const bool drift = peak.log_evidence >= level;
+  Json notes = look.chart_notes;
+  for (const std::string& note : look.notes) notes.push_back(note);
   Json e = {{"requests", detector.pooled().total.n},
             {"new_records", look.read.records},
             {"watched", look.watched},
-            {"too_short", look.unwatched},
+            {"too_short", look.too_short},
+            {"without_baseline", look.no_baseline},
             {"of_another_draft", look.other_draft},
             {"of_another_target", look.other_target},
             {"broken_lines", look.read.broken_lines},
@@ -181,8 +216,10 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
             {"mix_part", detector.mix_part(drift)},
             {"within_part", detector.within_part(drift)},
             {"strata", strata_json(detector)},
+            {"mix", mix_json(detector)},
+            {"amber", amber_json(detector)},
             {"counter_alarms", look.chart_alarms},
-            {"notes", look.chart_notes}};
+            {"notes", notes}};
   if (!look.read.first_problem.empty()) e["first_broken_line"] = look.read.first_problem;
   // The best guess: the start whose single-start product is the largest.
   if (drift)

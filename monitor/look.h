@@ -17,10 +17,15 @@ namespace specdec::monitor {
 
 struct Look {
   ReadFigures read;
-  int64_t watched = 0, unwatched = 0, other_draft = 0, other_target = 0;   // new requests: judged, too short, of another pair
+  int64_t watched = 0, too_short = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
+  std::string first_without_baseline;
+  std::vector<std::string> notes;                                          // told, but no reason for a warning
   std::vector<std::string> chart_alarms, chart_notes;                      // of counters
   int64_t chart_buckets = 0;
 };
+
+// With the baseline that the options name, or the report's. Throws Error(kData): a file that is no baseline, or of another pair.
+Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
 // Reads on from where the state stands, feeds the detector and the charts, and moves the state's positions. Throws what
 // read_records, fetch and parse_exposition throw.

@@ -85,6 +85,7 @@ AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderO
   record.time = answer.request->time;
   record.segment = answer.request->domain;
   record.temperature = answer.request->sampling.temperature;
+  record.constrained = answer.request->rules && answer.request->rules->constraint;
   record.target = options.target.substr(0, 12);
   record.draft = draft_of(answer, options);
   record.counts = answer.result.counts;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <utility>
+#include <vector>
 
 #include "base/acceptance.h"
 #include "base/philox.h"
@@ -15,15 +17,21 @@ struct Traffic {
   explicit Traffic(uint64_t stream) : random(20261121, stream) {}
   PhiloxStream random;
 
-  double normal() {
-    const double u = random.uniform(), v = random.uniform();
-    return std::sqrt(-2 * std::log(u)) * std::cos(2 * std::numbers::pi * v);
+  double normal() {   // Box and Muller
+    if (std::exchange(has_spare_, false)) return spare_;
+    const double radius = std::sqrt(-2 * std::log(random.uniform())), angle = 2 * std::numbers::pi * random.uniform();
+    spare_ = radius * std::sin(angle);
+    has_spare_ = true;
+    return radius * std::cos(angle);
   }
 
   // 200 tested tokens at one position; the request's own rate is mean + sd·normal, and each token adds binomial noise.
   AcceptanceCounts request(double mean, double sd = 0.10, int64_t tested = 200) {
-    const double rate = std::clamp(mean + sd * normal(), 0.0, 1.0);
-    const double x = std::clamp(rate + std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), 0.0, 1.0);
+    return request_at(std::clamp(mean + sd * normal(), 0.0, 1.0), tested);
+  }
+  AcceptanceCounts request_at(double rate, int64_t tested = 200) {
+    const double room = std::min(rate, 1 - rate);   // symmetric: the mean stays
+    const double x = rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
     AcceptanceCounts counts;
     counts.steps = tested;
     counts.reached_at = {tested};
@@ -47,8 +55,51 @@ struct Traffic {
     }
     return counts;
   }
+
+ private:
+  double spare_ = 0;
+  bool has_spare_ = false;
 };
 
-inline StratumBaseline flat_baseline(double mean, double share = 1) { return {{mean}, mean, 0.0, share}; }
+// Beta-distributed rates of exact mean, as a table of quantiles: one uniform a draw.
+class BetaRates {
+ public:
+  BetaRates(double mean, double sd) {
+    const double size = mean * (1 - mean) / (sd * sd) - 1, a = mean * size, b = (1 - mean) * size;
+    constexpr int kGrid = 20000, kTable = 4096;
+    std::vector<double> cumulative(kGrid + 1);
+    for (int i = 0; i < kGrid; ++i) {
+      const double x = (i + 0.5) / kGrid;
+      cumulative[static_cast<size_t>(i) + 1] = cumulative[static_cast<size_t>(i)] + std::exp((a - 1) * std::log(x) + (b - 1) * std::log1p(-x));
+    }
+    double sum = 0;
+    for (int q = 0, i = 0; q < kTable; ++q) {
+      const double wanted = (q + 0.5) / kTable * cumulative.back();
+      while (cumulative[static_cast<size_t>(i) + 1] < wanted) ++i;
+      const auto at = static_cast<size_t>(i);
+      rates_.push_back((i + (wanted - cumulative[at]) / (cumulative[at + 1] - cumulative[at])) / kGrid);
+      sum += rates_.back();
+    }
+    for (double& rate : rates_) rate = std::clamp(rate + mean - sum / kTable, 0.0, 1.0);
+  }
+  double draw(PhiloxStream& random) const { return rates_[random.below(rates_.size())]; }
+
+ private:
+  std::vector<double> rates_;
+};
+
+inline StratumBaseline flat_baseline(double mean, double share = 1) {
+  StratumBaseline b;
+  b.overlap = {mean};
+  b.mean = mean;
+  b.share = share;
+  return b;
+}
+inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
+  Baseline b;
+  b.strata = std::move(strata);
+  return b;
+}
+inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }   // of any domain
 
 }  // namespace specdec::monitor

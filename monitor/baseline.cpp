@@ -1,0 +1,275 @@
+#include "monitor/baseline.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "base/statistics.h"
+#include "monitor/detector.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr size_t kBucket = 20, kMaxPositions = 64;
+constexpr int64_t kMinReachedAt = 30;   // a position that fewer steps reached has a mean of its own noise: it takes the one before
+constexpr int64_t kMinOther = 50;
+constexpr size_t kEnoughForWander = 1000;   // of its own; below it a stratum has that of all
+
+// Between-bucket variance component of x (one-way ANOVA with equal buckets); `of_mean`: variance of the mean of x by the same buckets.
+double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
+  const size_t buckets = x.size() / bucket;
+  std::vector<double> means;
+  double within = 0;
+  for (size_t b = 0; b < buckets; ++b) {
+    const std::span<const double> part(x.data() + b * bucket, bucket);
+    means.push_back(mean(part));
+    within += variance(part);
+  }
+  const double between = variance(means);
+  *of_mean = between / static_cast<double>(buckets);
+  return std::max(0.0, between - within / static_cast<double>(buckets) / static_cast<double>(bucket));
+}
+
+struct Spread {
+  double standard_error = 0, wander = 0;
+};
+
+// x in time order. Both are the largest over the bucket lengths. A wander seen over few of its own swings, N = wander² / se² of them,
+// is known to ±√(2/N) of its variance: its upper 95 % bound is taken.
+Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
+  double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
+  for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
+    double here = 0;
+    component = std::max(component, variance_component(x, bucket, &here));
+    of_mean = std::max(of_mean, here);
+  }
+  if (component > 0) component *= 1 + 1.645 * std::sqrt(2 * of_mean / component);
+  return {std::sqrt(of_mean), std::sqrt(component)};
+}
+
+struct Positions {
+  std::vector<double> reached, overlap;
+  int64_t requests = 0;
+
+  void add(const AcceptanceCounts& counts) {
+    ++requests;
+    const size_t width = std::min({counts.reached_at.size(), counts.overlap_sum_at.size(), kMaxPositions});
+    if (reached.size() < width) {
+      reached.resize(width);
+      overlap.resize(width);
+    }
+    for (size_t i = 0; i < width; ++i) {
+      reached[i] += static_cast<double>(counts.reached_at[i]);
+      overlap[i] += counts.overlap_sum_at[i];
+    }
+  }
+  void add(const Positions& other) {
+    requests += other.requests;
+    if (reached.size() < other.reached.size()) {
+      reached.resize(other.reached.size());
+      overlap.resize(other.reached.size());
+    }
+    for (size_t i = 0; i < other.reached.size(); ++i) {
+      reached[i] += other.reached[i];
+      overlap[i] += other.overlap[i];
+    }
+  }
+  std::vector<double> means() const {
+    std::vector<double> b;
+    for (size_t i = 0; i < reached.size() && (i == 0 || reached[i] >= static_cast<double>(kMinReachedAt)); ++i)
+      b.push_back(reached[i] > 0 ? std::clamp(overlap[i] / reached[i], 0.0, 1.0) : 0.0);
+    return b;
+  }
+};
+
+StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
+  Positions positions;
+  positions.add(rollout.counts);
+  StratumBaseline b;
+  b.overlap = positions.means();
+  b.mean = rollout.alpha.value;
+  b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);  // the report's interval is the two-sided 90 % one
+  b.share = share;
+  b.n = rollout.alpha.n;
+  b.sd = b.standard_error * std::sqrt(static_cast<double>(b.n));
+  return b;
+}
+
+std::string marked(const char* mark) { return std::string(" ") + mark; }
+
+int64_t tested(const AcceptanceCounts& counts) {
+  int64_t sum = 0;
+  for (const int64_t n : counts.reached_at) sum += n;
+  return sum;
+}
+
+// The largest strata of enough requests stay, the others are folded into "".
+void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
+  std::vector<std::pair<int64_t, std::string>> by_size;
+  for (const auto& [name, p] : strata) by_size.emplace_back(-p.requests, name);
+  std::sort(by_size.begin(), by_size.end());
+  Positions other;
+  for (size_t i = 0; i < by_size.size(); ++i) {
+    if (-by_size[i].first >= min_stratum && i + 1 < Baseline::kMaxStrata) continue;
+    other.add(strata.at(by_size[i].second));
+    baseline.folded.insert(by_size[i].second);
+    strata.erase(by_size[i].second);
+  }
+  if (other.requests >= kMinOther) strata[""] = other;
+  else baseline.folded.clear();   // too few to judge: such requests are not watched
+}
+
+struct Residual {
+  int64_t time;
+  size_t stratum;
+  double value;
+};
+
+}  // namespace
+
+std::string stratum_conditions(double temperature, bool constrained, bool efficiency) {
+  std::string text = temperature <= 0 ? marked("t0") : temperature <= 0.7 ? marked("t0.7") : temperature <= 1.2 ? "" : marked("t1.2+");
+  if (constrained) text += marked("json");
+  if (efficiency) text += marked("eff");
+  return text;
+}
+
+std::string stratum_key(const AcceptanceRecord& record) {
+  return record.segment + stratum_conditions(record.temperature, record.constrained, record.efficiency);
+}
+
+const std::pair<const std::string, StratumBaseline>* Baseline::find(const std::string& key) const {
+  auto found = strata.find(key);
+  if (found == strata.end()) {
+    const size_t space = key.find(' ');
+    const std::string_view rest = space == std::string::npos ? std::string_view() : std::string_view(key).substr(space);
+    if (open ? rest == conditions : folded.count(key) > 0) found = strata.find("");
+  }
+  return found == strata.end() ? nullptr : &*found;
+}
+
+Baseline baselines(const ValidationReport& report) {
+  Baseline result;
+  result.conditions = stratum_conditions(report.temperature, false, false);
+  int64_t requests = 0;
+  for (const SegmentFigure& s : report.segments) requests += s.alpha.n;
+  for (const SegmentFigure& s : report.segments)
+    if (!s.rollout.counts.reached_at.empty())
+      result.strata[s.name + result.conditions] =
+          baseline_of(s.rollout, requests ? static_cast<double>(s.alpha.n) / static_cast<double>(requests) : 0.0);
+  if (!report.rollout.counts.reached_at.empty()) result.strata.try_emplace("", baseline_of(report.rollout, result.strata.empty() ? 1.0 : 0.0));
+  if (result.strata.empty())
+    throw Error(ErrorKind::kData, "the package's validation report has no roll-out, so there is no acceptance to compare with: validate it with "
+                                  "--parts acceptance,rollout,speed,lossless and package it again");
+  return result;
+}
+
+EstimatedBaseline estimate_baseline(const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each, const BaselineNeeds& needs) {
+  EstimatedBaseline result;
+  Baseline& baseline = result.baseline;
+  baseline.open = false;
+  std::map<std::string, Positions> strata;
+  int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
+  for_each([&](const AcceptanceRecord& r) {
+    if (tested(r.counts) < Detector::kMinReached) {
+      ++result.skipped;
+      return;
+    }
+    ++result.requests;
+    first = std::min(first, r.time);
+    last = std::max(last, r.time);
+    strata[stratum_key(r)].add(r.counts);
+  });
+  result.days = result.requests > 0 ? static_cast<double>(last - first) / 86400 : 0;
+  const int64_t needed = BaselineNeeds::kBucket * needs.min_buckets;
+  if (result.requests < needed || result.days < needs.min_days) {
+    result.problem = std::to_string(result.requests) + " requests over " + Json(std::round(result.days * 100) / 100).dump() + " days, expected at least " +
+                     std::to_string(needed) + " over " + Json(needs.min_days).dump() + ": record more traffic";
+    return result;
+  }
+  fold(strata, baseline, needs.min_stratum);
+  std::vector<std::string> names;
+  std::map<std::string, size_t> index;
+  for (const auto& [name, p] : strata) {
+    index[name] = names.size();
+    names.push_back(name);
+    StratumBaseline& b = baseline.strata[name];
+    b.overlap = p.means();
+    b.n = p.requests;
+    b.share = static_cast<double>(p.requests) / static_cast<double>(result.requests);
+  }
+  std::vector<Residual> residuals;
+  std::vector<double> sums(names.size());
+  for_each([&](const AcceptanceRecord& r) {
+    const auto* found = tested(r.counts) < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
+    if (!found) return;
+    const Observation o = observe(r.counts, found->second, 0);
+    const size_t s = index.at(found->first);
+    residuals.push_back({r.time, s, o.x - o.expected});
+    sums[s] += o.x;
+  });
+  std::stable_sort(residuals.begin(), residuals.end(), [](const Residual& a, const Residual& b) { return a.time < b.time; });
+  const auto min_buckets = static_cast<size_t>(needs.min_buckets);
+  std::vector<std::vector<double>> of(names.size());
+  for (const Residual& r : residuals) of[r.stratum].push_back(r.value);
+  for (size_t s = 0; s < names.size(); ++s) {
+    StratumBaseline& b = baseline.strata.at(names[s]);
+    // Requests count alike, positions by how often they were reached: what that leaves of a mean goes into the baseline.
+    const double shift = mean(of[s]);
+    for (double& overlap : b.overlap) overlap = std::clamp(overlap + shift, 0.0, 1.0);
+    b.mean = sums[s] / static_cast<double>(of[s].size());
+    b.sd = std::sqrt(variance(of[s]));
+    const Spread spread = spread_of(of[s], min_buckets);
+    b.standard_error = spread.standard_error;
+    b.wander = of[s].size() >= kEnoughForWander ? spread.wander : 0;
+    for (double& value : of[s]) value -= shift;
+  }
+  std::vector<double> all;
+  std::vector<size_t> next(names.size());
+  for (const Residual& r : residuals) all.push_back(of[r.stratum][next[r.stratum]++]);
+  result.wander = spread_of(all, min_buckets).wander;
+  for (auto& [name, b] : baseline.strata) b.wander = std::max(b.wander, result.wander);
+  return result;
+}
+
+Json to_json(const Baseline& baseline) {
+  Json strata = Json::array();
+  for (const auto& [name, b] : baseline.strata)
+    strata.push_back({{"name", name}, {"overlap", b.overlap}, {"mean", b.mean}, {"standard_error", b.standard_error}, {"share", b.share}, {"sd", b.sd},
+                      {"wander", b.wander}, {"requests", b.n}});
+  return {{"schema", "specdec.baseline/" + std::to_string(Baseline::kVersion)}, {"draft", baseline.draft}, {"target", baseline.target},
+          {"strata", strata}, {"folded", baseline.folded}};
+}
+
+Baseline baseline_from_json(const Json& object, const std::string& where) {
+  require_schema(object, "baseline", Baseline::kVersion, where);
+  Baseline baseline;
+  baseline.open = false;
+  baseline.draft = json_string(object, "draft", "", where, ErrorKind::kData);
+  baseline.target = json_string(object, "target", "", where, ErrorKind::kData);
+  for (const Json& s : json_array(object, "strata", Baseline::kMaxStrata, where, ErrorKind::kData)) {
+    const std::string name = json_string(s, "name", where + ": strata", ErrorKind::kData), at = where + ": strata '" + name + "'";
+    const auto number = [&](const char* key, double high) { return json_double(s, key, 0, high, at, ErrorKind::kData); };
+    StratumBaseline b;
+    for (const Json& value : json_array(s, "overlap", kMaxPositions, at, ErrorKind::kData))
+      b.overlap.push_back(json_double(Json{{"overlap", value}}, "overlap", 0, 1, at, ErrorKind::kData));
+    if (b.overlap.empty()) throw Error(ErrorKind::kData, at + ": overlap: expected a number for each position");
+    b.mean = number("mean", 1);
+    b.standard_error = number("standard_error", 1);
+    b.share = number("share", 1);
+    b.sd = number("sd", 1);
+    b.wander = number("wander", 1);
+    b.n = json_int(s, "requests", 1, int64_t{1} << 53, at, ErrorKind::kData);
+    if (!baseline.strata.emplace(name, std::move(b)).second) throw Error(ErrorKind::kData, at + ": given twice");
+  }
+  if (baseline.strata.empty()) throw Error(ErrorKind::kData, where + ": strata: expected at least one");
+  for (const Json& name : json_array(object, "folded", 1 << 16, where, ErrorKind::kData)) {
+    if (!name.is_string()) throw Error(ErrorKind::kData, where + ": folded: expected names");
+    baseline.folded.insert(name.get<std::string>());
+  }
+  return baseline;
+}
+
+}  // namespace specdec::monitor
