@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/statistics.h"
@@ -12,8 +13,8 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr size_t kBucket = 20, kMaxPositions = 64;
-constexpr int64_t kMinReachedAt = 30;   // a position that fewer steps reached has a mean of its own noise: it takes the one before
+constexpr size_t kBucket = 20;
+constexpr int64_t kMinReachedAt = 30;   // a position that fewer steps reached has a mean of its own noise: it is not judged, nor are later ones
 constexpr int64_t kMinOther = 50;
 constexpr size_t kEnoughForWander = 1000;   // of its own; below it a stratum has that of all
 
@@ -55,14 +56,15 @@ struct Positions {
 
   void add(const AcceptanceCounts& counts) {
     ++requests;
-    const size_t width = std::min({counts.reached_at.size(), counts.overlap_sum_at.size(), kMaxPositions});
-    if (reached.size() < width) {
-      reached.resize(width);
-      overlap.resize(width);
+    const size_t width = std::min(counts.reached_at.size(), counts.overlap_sum_at.size());
+    if (const size_t folded = std::min(width, StratumBaseline::kPositions); reached.size() < folded) {
+      reached.resize(folded);
+      overlap.resize(folded);
     }
     for (size_t i = 0; i < width; ++i) {
-      reached[i] += static_cast<double>(counts.reached_at[i]);
-      overlap[i] += counts.overlap_sum_at[i];
+      const size_t at = std::min(i, StratumBaseline::kPositions - 1);
+      reached[at] += static_cast<double>(counts.reached_at[i]);
+      overlap[at] += counts.overlap_sum_at[i];
     }
   }
   void add(const Positions& other) {
@@ -90,6 +92,11 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
+  // Lucky requests reach more positions: they weigh more in the sums than in the mean over requests, which is what is watched, and
+  // are promised less by the late positions. The report knows the first effect; both together are up to twice that (simulated).
+  const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
+  const double shift = sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
+  for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
   b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);  // the report's interval is the two-sided 90 % one
   b.share = share;
   b.n = rollout.alpha.n;
@@ -201,14 +208,17 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
     b.share = static_cast<double>(p.requests) / static_cast<double>(result.requests);
   }
   std::vector<Residual> residuals;
-  std::vector<double> sums(names.size());
+  std::vector<double> sums(names.size()), shifts(names.size()), weights(names.size());
   for_each([&](const AcceptanceRecord& r) {
     const auto* found = tested(r.counts) < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
     if (!found) return;
-    const Observation o = observe(r.counts, found->second, 0);
+    const Observation o = observe(r.counts, found->second, tolerance(found->second, 0));
     const size_t s = index.at(found->first);
     residuals.push_back({r.time, s, o.x - o.expected});
     sums[s] += o.x;
+    const double weight = 1 / (1 - o.b);
+    shifts[s] += weight * (o.x - o.expected);
+    weights[s] += weight;
   });
   std::stable_sort(residuals.begin(), residuals.end(), [](const Residual& a, const Residual& b) { return a.time < b.time; });
   const auto min_buckets = static_cast<size_t>(needs.min_buckets);
@@ -216,15 +226,14 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
   for (const Residual& r : residuals) of[r.stratum].push_back(r.value);
   for (size_t s = 0; s < names.size(); ++s) {
     StratumBaseline& b = baseline.strata.at(names[s]);
-    // Requests count alike, positions by how often they were reached: what that leaves of a mean goes into the baseline.
-    const double shift = mean(of[s]);
-    for (double& overlap : b.overlap) overlap = std::clamp(overlap + shift, 0.0, 1.0);
+    for (double& overlap : b.overlap) overlap = std::clamp(overlap + shifts[s] / weights[s], 0.0, 1.0);
     b.mean = sums[s] / static_cast<double>(of[s].size());
     b.sd = std::sqrt(variance(of[s]));
     const Spread spread = spread_of(of[s], min_buckets);
     b.standard_error = spread.standard_error;
     b.wander = of[s].size() >= kEnoughForWander ? spread.wander : 0;
-    for (double& value : of[s]) value -= shift;
+    const double middle = mean(of[s]);
+    for (double& value : of[s]) value -= middle;
   }
   std::vector<double> all;
   std::vector<size_t> next(names.size());
@@ -253,7 +262,7 @@ Baseline baseline_from_json(const Json& object, const std::string& where) {
     const std::string name = json_string(s, "name", where + ": strata", ErrorKind::kData), at = where + ": strata '" + name + "'";
     const auto number = [&](const char* key, double high) { return json_double(s, key, 0, high, at, ErrorKind::kData); };
     StratumBaseline b;
-    for (const Json& value : json_array(s, "overlap", kMaxPositions, at, ErrorKind::kData))
+    for (const Json& value : json_array(s, "overlap", StratumBaseline::kPositions, at, ErrorKind::kData))
       b.overlap.push_back(json_double(Json{{"overlap", value}}, "overlap", 0, 1, at, ErrorKind::kData));
     if (b.overlap.empty()) throw Error(ErrorKind::kData, at + ": overlap: expected a number for each position");
     b.mean = number("mean", 1);

@@ -18,7 +18,8 @@ namespace specdec::monitor {
 
 // Of one stratum: the statistic that the server exports.
 struct StratumBaseline {
-  std::vector<double> overlap;   // b_i by position; the last one stands for all later positions
+  static constexpr size_t kPositions = 8; // as in the records: later ones are folded into the eighth
+  std::vector<double> overlap;   // b_i by position; where there are fewer than kPositions, later ones were not measured
   double mean = 0;               // of the requests' x
   double standard_error = 0;
   double share = 0;              // of the baseline's requests
@@ -62,8 +63,8 @@ struct EstimatedBaseline {
   double days = 0, wander = 0;            // of all strata together
   std::string problem;                    // why it is none: too little; "" = good
 };
-// `for_each(take)` gives every record, twice over, in any order. b_{s,i} = Σ overlap_i / Σ reached_i, moved so that the requests' mean
-// residual is 0. Wander: square root of the between-bucket variance component of residuals in time order (one-way ANOVA), the largest
+// `for_each(take)` gives every record, twice over, in any order. b_{s,i} = Σ overlap_i / Σ reached_i, all moved by one
+// number so that the requests' mean bet, Σ (b_t − x_t) / (1 − b_t + .01), is 0: reaching late positions is itself a piece of luck. Wander: square root of the between-bucket variance component of residuals in time order (one-way ANOVA), the largest
 // over bucket lengths 20, 40, 80, … that leave min_buckets, with what so few swings of it leave unknown: of all residuals, or the
 // stratum's own where larger. Standard error: that of bucket means where it is larger than that of independent requests.
 EstimatedBaseline estimate_baseline(const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each, const BaselineNeeds& needs = {});

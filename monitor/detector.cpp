@@ -31,9 +31,11 @@ Observation observe(const AcceptanceCounts& counts, const StratumBaseline& basel
   Observation o;
   double overlap = 0, expected = 0;
   for (size_t i = 0; i < counts.reached_at.size() && i < counts.overlap_sum_at.size(); ++i) {
+    const size_t at = std::min(i, StratumBaseline::kPositions - 1);
+    if (at >= baseline.overlap.size()) break;
     o.reached += counts.reached_at[i];
     overlap += counts.overlap_sum_at[i];
-    expected += static_cast<double>(counts.reached_at[i]) * baseline.overlap[std::min(i, baseline.overlap.size() - 1)];
+    expected += static_cast<double>(counts.reached_at[i]) * baseline.overlap[at];
   }
   if (o.reached == 0) return o;
   o.x = std::clamp(overlap / static_cast<double>(o.reached), 0.0, 1.0);

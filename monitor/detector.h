@@ -15,7 +15,7 @@
 
 namespace specdec::monitor {
 
-// One request's evidence. b is the bound of its own positions: Σ_i reached_i·b_i / Σ reached_i − tolerance.
+// One request's evidence, of the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i − tolerance.
 struct Observation {
   double x = 0;      // Σ overlap / Σ reached, in [0, 1]
   double b = 0;      // in [0, 1)

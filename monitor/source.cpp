@@ -147,8 +147,8 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
     input.read(read_to, std::as_writable_bytes(std::span(buffer.data() + old, take_bytes)));
     read_to += take_bytes;
     size_t begin = 0;
-    for (size_t end = buffer.find('\n'); end != std::string::npos; end = buffer.find('\n', begin)) {
-      const std::string line = buffer.substr(begin, end - begin);
+    for (size_t end = buffer.find('\n', old); end != std::string::npos; end = buffer.find('\n', begin)) {
+      const std::string_view line(buffer.data() + begin, end - begin);
       position.offset += line.size() + 1;
       begin = end + 1;
       ++line_number;

@@ -134,8 +134,16 @@ AcceptanceRecord read_slowly(std::string_view line, const std::string& where) {
   return r;
 }
 
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
 bool is_short_digest(const std::string& text) {
-  return text.empty() || (text.size() == 12 && text.find_first_not_of("0123456789abcdef") == std::string::npos);
+  return text.empty() || (text.size() == 12 && std::all_of(text.begin(), text.end(), [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); }));
+}
+
+bool is_segment(const std::string& text) {
+  return text.size() <= 32 && std::all_of(text.begin(), text.end(), [](char c) {
+           return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '.' || c == '_' || c == '-';
+         });
 }
 
 }  // namespace
@@ -144,9 +152,8 @@ void AcceptanceRecord::validate(const std::string& where) const {
   const auto check = [&](bool ok, const char* text) {
     if (!ok) throw Error(ErrorKind::kData, where + ": " + text);
   };
-  const char* kNameBytes = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   check(time >= 0, "t: expected unix seconds >= 0");
-  check(segment.size() <= 32 && segment.find_first_not_of(kNameBytes) == std::string::npos, "s: expected at most 32 bytes of [A-Za-z0-9._-]");
+  check(is_segment(segment), "s: expected at most 32 bytes of [A-Za-z0-9._-]");
   check(temperature >= 0 && temperature <= 10, "T: expected a temperature in [0, 10]");
   check(is_short_digest(draft) && is_short_digest(target), "q, p: expected 12 hexadecimal digits or nothing");
   const AcceptanceCounts& c = counts;

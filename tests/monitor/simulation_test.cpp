@@ -5,6 +5,7 @@
 #include <functional>
 #include <numbers>
 
+#include "base/statistics.h"
 #include "monitor/detector.h"
 #include "tests/monitor/traffic.h"
 
@@ -151,9 +152,42 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
                     [&](Detector& d, Traffic& t, int64_t n) { d.add("", t.chain(kHazards, n < 2000 ? before : after), n); }, 1);
   }
   // Without positions the rise of K is a drop: .80 .75 at K = 2 looks like .72 at K = 7.
-  EXPECT_LT(run_length(Detector(flat(0.775)), 1, kAlarm, 5000,
+  by_position.overlap.assign(7, 0.775);
+  EXPECT_LT(run_length(Detector(by_domain({{"", by_position}})), 1, kAlarm, 5000,
                        [&](Detector& d, Traffic& t, int64_t n) { return d.add("", t.chain(kHazards, n < 2000 ? 2 : 7), n); }),
             2500);
+}
+
+// Requests that differ by their luck at all positions: the lucky ones reach the late positions, so the sums by position promise more
+// than a request keeps. Neither the gate's roll-outs nor a baseline of traffic may fall for it.
+TEST(Simulation, RequestsThatDifferAreNoDrift) {
+  ValidationReport report;
+  std::vector<double> x;
+  StratumBaseline nothing;
+  nothing.overlap.assign(7, 0.0);
+  Traffic gate(450000);
+  for (int i = 0; i < 2000; ++i) {
+    const AcceptanceCounts counts = gate.chain(kHazards, 7, 0.10);
+    report.rollout.counts.add(counts);
+    x.push_back(observe(counts, nothing, 0).x);
+  }
+  const double m = mean(x), half = 1.645 * std::sqrt(variance(x) / 2000);
+  report.rollout.alpha = {m, {m - half, m + half}, 2000};
+  const EstimatedBaseline estimated = estimate_baseline([&](const auto& take) {
+    Traffic t(460000);
+    for (int64_t n = 0; n < 5000; ++n) {
+      AcceptanceRecord r;
+      r.time = n * 30;
+      r.counts = t.chain(kHazards, 7, 0.10);
+      take(r);
+    }
+  });
+  ASSERT_EQ(estimated.problem, "");
+  for (const Baseline& baseline : {baselines(report), estimated.baseline})
+    expect_no_alarm(baseline, [&](Detector& d, Traffic& t, int64_t n) { EXPECT_TRUE(d.add("", t.chain(kHazards, 7, 0.10), n)); }, 1, 50000);
+  Baseline naive = baselines(report);
+  for (size_t i = 0; i < 7; ++i) naive.strata.at("").overlap[i] = report.rollout.counts.overlap(i);
+  EXPECT_LT(run_length(Detector(naive), 1, kAlarm, 20000, [&](Detector& d, Traffic& t, int64_t n) { return d.add("", t.chain(kHazards, 7, 0.10), n); }), 5000);
 }
 
 // Six domains under one slow wander, AR(.99) of sd .02; requests a second apart or so.
