@@ -414,6 +414,23 @@ FileLock::FileLock(const fs::path& path) {
 
 FileLock::~FileLock() { ::close(fd_); }
 
+DirectoryLock::DirectoryLock(const fs::path& directory, Kind kind) {
+  fd_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0) {
+    if (errno != ENOENT && errno != ENOTDIR) io_error(directory, "cannot open directory", errno);
+    return;
+  }
+  struct stat locked {}, named {};
+  if (::flock(fd_, (kind == Kind::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
+    state_ = errno == EWOULDBLOCK ? State::kTaken : State::kUnsupported;
+  else if (::fstat(fd_, &locked) == 0 && ::stat(directory.c_str(), &named) == 0 && locked.st_dev == named.st_dev && locked.st_ino == named.st_ino)
+    state_ = State::kHeld;
+}
+
+DirectoryLock::~DirectoryLock() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
 uint64_t free_disk_bytes(const fs::path& path) {
   std::error_code ec;
   fs::path existing = fs::absolute(path, ec);

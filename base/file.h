@@ -123,6 +123,28 @@ class FileLock {
   int fd_ = -1;
 };
 
+// A lock on a directory for the life of the object, or the finding that there is none to be had; never waits. It goes with the directory
+// when that is renamed, ends with the process, and is not inherited by programs it starts.
+class DirectoryLock {
+ public:
+  enum class Kind { kShared, kExclusive };
+  enum class State {
+    kHeld,
+    kTaken,        // another process or object holds one that excludes this
+    kGone,         // no such directory, or another took its name meanwhile
+    kUnsupported   // the file system has no locks
+  };
+  DirectoryLock(const fs::path& directory, Kind kind);
+  ~DirectoryLock();
+  DirectoryLock(const DirectoryLock&) = delete;
+  DirectoryLock& operator=(const DirectoryLock&) = delete;
+  State state() const { return state_; }
+
+ private:
+  int fd_ = -1;
+  State state_ = State::kGone;
+};
+
 // Bytes available to this user on the file system that holds `path` (nearest existing parent).
 uint64_t free_disk_bytes(const fs::path& path);
 

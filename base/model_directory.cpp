@@ -31,6 +31,7 @@ ResolvedModel resolve_model(const std::string& argument) {
     ResolvedModel model = packaged_target(*package, argument);
     model.draft = package->draft;
     model.package_digest = package->digest;
+    model.hold = package->hold;
     const fs::path& target = model.directory;
     const Fingerprint found = fingerprint_model(target);
     if (const std::string tiers = differing_tiers(package->manifest.target, found); tiers.empty())

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "base/hub_cache.h"
@@ -16,6 +17,7 @@ struct ResolvedModel {
   std::string package_digest;        // 64 hex digits, empty unless a package
   std::string stale_reason;          // of a package whose target is no longer the one it was validated with: why; else empty
   std::string hub_commit;            // of a hub name, also a package's for its target; else empty
+  std::shared_ptr<const DirectoryLock> hold = {};  // of a package (base/schema/package_manifest.h); else empty
 };
 // `argument`: a local directory with config.json; a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"; its
 // target's fingerprint is compared before its digests are verified: another model in its place is stale, not damaged); or

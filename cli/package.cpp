@@ -1,15 +1,15 @@
-// `specdec package` and its subcommands verify | lint | list | promote | rollback.
+// `specdec package` and its subcommands verify | lint; those of the store are in package_store.cpp.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
-#include "base/clock.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/command.h"
+#include "cli/package.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 #include "deploy/package/store.h"
@@ -17,30 +17,6 @@
 namespace specdec::cli {
 
 namespace {
-
-struct PackageFlags {
-  std::string target, draft, report, store, name, channel, why, package, engines;
-  bool allow_failed = false, reference_target = false;
-};
-
-// One object on stdout, with what every result carries.
-class Result {
- public:
-  explicit Result(const char* action) : started_(clock_.seconds()) {
-    json_ = {{"schema", std::string("specdec.package_") + action + "/1"}, {"started", format_utc(clock_.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};
-  }
-  int64_t now() const { return clock_.unix_seconds(); }
-  Json& operator[](const char* key) { return json_[key]; }
-  void print() {
-    json_["seconds"] = clock_.seconds() - started_;
-    std::printf("%s\n", canonical_json(json_).c_str());
-  }
-
- private:
-  SystemClock clock_;
-  double started_;
-  Json json_;
-};
 
 void require_flags(const std::vector<std::pair<const char*, const std::string*>>& flags) {
   for (const auto& [name, value] : flags)
@@ -58,7 +34,7 @@ std::vector<std::string> split_engines(const std::string& text) {
 }
 
 // The reason of an exit code that is no error goes last on stderr, as errors do.
-int finish(const Global& global, Result& result, const deploy::PackageOutcome& outcome, const std::string& verdict, const std::string& text) {
+int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome, const std::string& verdict, const std::string& text) {
   result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
   result["reason"] = outcome.reason;
   if (global.json)
@@ -72,10 +48,10 @@ int finish(const Global& global, Result& result, const deploy::PackageOutcome& o
 int run_create(const Global& global, const PackageFlags& flags) {
   require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &flags.report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
-  Result result("create");
+  PackageResult result("create");
   deploy::PackageOptions options;
-  const ResolvedModel draft = resolve_model(flags.draft);
-  options.target = resolve_model(flags.target).directory;
+  const ResolvedModel target = resolve_model(flags.target), draft = resolve_model(flags.draft);
+  options.target = target.directory;
   options.draft = draft.draft.empty() ? draft.directory : draft.draft;
   options.report = flags.report;
   options.store = flags.store;
@@ -107,7 +83,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
 }
 
 int run_verify(const Global& global, const PackageFlags& flags) {
-  Result result("verify");
+  PackageResult result("verify");
   const deploy::PackageOutcome outcome = deploy::verify_package(flags.package);
   result["digest"] = outcome.digest;
   result["path"] = outcome.path.string();
@@ -116,7 +92,7 @@ int run_verify(const Global& global, const PackageFlags& flags) {
 }
 
 int run_lint(const Global& global, const PackageFlags& flags) {
-  Result result("lint");
+  PackageResult result("lint");
   fs::path target, draft;
   if (!flags.package.empty()) {
     const auto package = locate_package(flags.package);
@@ -140,59 +116,6 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   if (global.json) result.print();
   else if (result["findings"].empty()) std::printf("nothing to complain about\n");
   return fatal ? exit_code(ErrorKind::kModel) : 0;
-}
-
-int run_list(const Global& global, const PackageFlags& flags) {
-  Result result("list");
-  result["packages"] = Json::array();
-  for (const deploy::ListedPackage& p : deploy::list_packages(flags.store)) {
-    Json row = {{"digest", p.digest}, {"path", p.path.string()}, {"channels", p.channels}, {"problem", p.problem}};
-    std::string channels, text = p.problem;
-    for (const std::string& c : p.channels) channels += " " + c;
-    if (p.problem.empty()) {
-      const ValidationReport report = validation_report_from_json(p.manifest.report, p.path.string());
-      row["created"] = p.manifest.created;
-      row["verdict"] = report.verdict;
-      row["kind"] = p.manifest.draft_kind;
-      row["alpha"] = report.alpha.value;
-      row["speedup"] = report.has_speed ? Json(report.speedup.value) : Json();
-      row["target"] = p.manifest.target.id;
-      row["parent"] = p.manifest.parent;
-      char figures[96];
-      std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", report.verdict.c_str(), report.alpha.value,
-                    report.has_speed ? std::to_string(report.speedup.value).substr(0, 4).c_str() : "-");
-      text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
-    }
-    result["packages"].push_back(row);
-    if (!global.json) std::printf("sha256-%s  %s%s%s\n", p.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←", channels.c_str());
-  }
-  result["verdict"] = "ok";
-  result["inputs"] = {{"store", flags.store}};
-  if (global.json) result.print();
-  return 0;
-}
-
-int run_move(const Global& global, const PackageFlags& flags, bool back) {
-  Result result(back ? "rollback" : "promote");
-  const deploy::ChannelChange change = back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now())
-                                            : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now());
-  result["verdict"] = change.changed ? "changed" : "unchanged";
-  result["channel"] = change.channel;
-  result["from"] = change.from;
-  result["to"] = change.to;
-  result["inputs"] = {{"store", flags.store}};
-  if (global.json)
-    result.print();
-  else
-    std::printf("%s: %s -> sha256-%s\n", change.channel.c_str(), change.from.empty() ? "(new)" : ("sha256-" + change.from.substr(0, 12)).c_str(),
-                change.to.substr(0, 12).c_str());
-  return 0;
-}
-
-void add_store_flag(CLI::App& app, PackageFlags& flags) { app.add_option("--store", flags.store, "Directory of packages/ and refs/")->required(); }
-void add_channel_flags(CLI::App& app, PackageFlags& flags) {
-  app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")->required();
-  app.add_option("--why", flags.why, "Reason, kept in the channel's log");
 }
 
 }  // namespace
@@ -225,24 +148,12 @@ void add_package(Cli& cli) {
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
   lint->add_option("--draft", flags->draft, "MODEL");
-  CLI::App* list = app->add_subcommand("list", "Packages of a store and the channels that name them");
-  add_store_flag(*list, *flags);
-  CLI::App* promote = app->add_subcommand("promote", "Points a channel at a package, after verifying it");
-  promote->add_option("package", flags->package, "Digest (8 digits are enough after sha256-) or PACKAGE")->required();
-  add_store_flag(*promote, *flags);
-  add_channel_flags(*promote, *flags);
-  CLI::App* rollback = app->add_subcommand("rollback", "Points a channel back at the package before the current one");
-  add_store_flag(*rollback, *flags);
-  add_channel_flags(*rollback, *flags);
-
-  const auto select = [&cli, flags](int (*run)(const Global&, const PackageFlags&)) {
+  const auto select = [&cli, flags](PackageCommand run) {
     cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
   };
   verify->callback([select] { select(run_verify); });
   lint->callback([select] { select(run_lint); });
-  list->callback([select] { select(run_list); });
-  promote->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, false); }); });
-  rollback->callback([select] { select([](const Global& g, const PackageFlags& f) { return run_move(g, f, true); }); });
+  add_store_commands(*app, *flags, select);
   app->callback([app, select] {
     if (app->get_subcommands().empty()) select(run_create);
   });

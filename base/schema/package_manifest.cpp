@@ -1,7 +1,9 @@
 #include "base/schema/package_manifest.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
+#include <thread>
 
 #include "base/file.h"
 #include "base/sha256.h"
@@ -55,11 +57,14 @@ fs::path find_by_digest(const fs::path& store, const std::string& name) {
 }
 
 fs::path channel_package(const fs::path& store, const std::string& channel) {
-  const std::string digest = read_channel(store, channel);
-  if (digest.empty()) throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
-  const fs::path package = store / "packages" / (kDigestPrefix + digest);
-  if (!fs::is_directory(package)) throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
-  return package;
+  for (std::string last;;) {
+    const std::string digest = read_channel(store, channel);
+    if (digest.empty()) throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
+    const fs::path package = store / "packages" / (kDigestPrefix + digest);
+    if (fs::is_directory(package)) return package;
+    if (digest == last) throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
+    last = digest;  // moved, and the old package removed, between the two looks
+  }
 }
 
 // The directory of a package argument; empty if it is none.
@@ -187,10 +192,20 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
 }
 
 std::optional<ResolvedPackage> locate_package(const std::string& argument) {
-  const fs::path root = package_directory(argument);
-  if (root.empty()) return std::nullopt;
+  constexpr int kMaxTries = 500;  // a removal holds the lock for two looks at the channels and one rename
+  fs::path root;
+  std::shared_ptr<const DirectoryLock> hold;
+  for (int tries = 0;; ++tries) {
+    root = package_directory(argument);
+    if (root.empty()) return std::nullopt;
+    hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
+    if (hold->state() == DirectoryLock::State::kHeld || hold->state() == DirectoryLock::State::kUnsupported) break;
+    if (tries == kMaxTries) throw Error(ErrorKind::kNetwork, root.string() + ": locked by another process, which may be removing it: try again");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
   ResolvedPackage package;
   package.root = root;
+  package.hold = std::move(hold);
   package.manifest = read_manifest(root);
   package.digest = package_digest(root);
   package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);

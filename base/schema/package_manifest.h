@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/file.h"
 #include "base/schema/validation_report.h"
 
 namespace specdec {
@@ -40,6 +42,7 @@ struct ResolvedPackage {
   std::filesystem::path root, target, draft;
   std::string digest;
   PackageManifest manifest;
+  std::shared_ptr<const DirectoryLock> hold;  // while a copy lives, `package gc` leaves the package where it is
 };
 // Exactly the listed files, regular and of the listed sizes, with their digests if `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
 void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
@@ -50,7 +53,8 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
 // Letters, digits, '.', '_' and '-', at most 64, not starting with '.', not ending in .log or .partial and not a digest: fit for a file name. Throws Error(kUsage).
 void require_channel_name(const std::string& channel);
 // `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
-// ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. Throws Error(kData) when damaged.
+// ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. A channel that moves meanwhile gives the
+// old package or the new one, whole and held. Throws Error(kData) when damaged, Error(kNetwork) while the package is being removed.
 std::optional<ResolvedPackage> locate_package(const std::string& argument);
 // locate_package, then verify_files.
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);

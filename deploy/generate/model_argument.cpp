@@ -18,13 +18,21 @@ struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
   std::string stale_reason = {};  // of its package: the target there has changed, and nothing was verified
+  std::shared_ptr<const DirectoryLock> hold = {};
 };
-Draft find_draft(const PairOptions& options, const std::string& target_package) {
-  if (options.draft.empty() && (target_package.empty() || !options.speculate)) return {};
-  const std::string argument = options.draft.empty() ? options.target : options.draft;
-  const ResolvedModel model = resolve_model(argument);
+// Without a draft of its own a pair takes the target's package's: `target`, which was looked up once, since its channel may move.
+Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
+  const bool own = options.draft.empty();
+  if (own && (target.package_digest.empty() || !options.speculate)) return {};
+  const ResolvedModel model = own ? target : resolve_model(options.draft);
   if (model.draft.empty()) return {model.directory, std::nullopt};
-  return {model.draft, locate_package(argument)->manifest.target, model.stale_reason};
+  return {model.draft, read_manifest(model.draft.parent_path()).target, model.stale_reason, model.hold};
+}
+
+// The model with its package held: package gc leaves it as long as the weights are in use.
+std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder, const std::shared_ptr<const DirectoryLock>& hold) {
+  const model::Decoder* const shared = decoder.get();
+  return std::shared_ptr<const model::Decoder>(shared, [decoder = std::move(decoder), hold](const model::Decoder*) {});
 }
 
 BindingCheck check(const fs::path& target, const Draft& draft) {
@@ -66,7 +74,7 @@ LoadedPair load_pair(const PairOptions& options) {
     pair.draft_dir = target.draft;
     if (!options.allow_stale) return pair;
   }
-  const Draft draft = find_draft(options, target.package_digest);
+  const Draft draft = find_draft(options, target);
   pair.draft_dir = draft.directory;
   pair.binding = BindingState::kBound;
   if (!pair.draft_dir.empty()) {
@@ -106,13 +114,13 @@ LoadedPair load_pair(const PairOptions& options) {
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
-  pair.target = model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget);
-  if (draft_config) pair.draft = model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft);
+  pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
+  if (draft_config) pair.draft = keep(model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft), draft.hold);
   return pair;
 }
 
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
-  const Draft found = find_draft(options, "");
+  const Draft found = find_draft(options, {});
   LoadedDraft loaded{found.directory, nullptr, "", 0};
   const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found) : BindingCheck{BindingState::kStale, found.stale_reason};
   if (binding.state == BindingState::kStale && !options.allow_stale)
@@ -127,7 +135,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   if (options.on_plan) options.on_plan(plan);
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;
-  loaded.draft = model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft);
+  loaded.draft = keep(model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft), found.hold);
   return loaded;
 }
 

@@ -35,7 +35,7 @@ struct PairOptions {
   std::function<void(const model::MemoryPlan&)> on_plan;  // called before anything is loaded, and before the check; may be empty
 };
 
-// Everything a command needs of a target and its draft. `binding` == kStale with `target` null means: not allowed, nothing was
+// Everything a command needs of a target and its draft. The models hold the packages they came from (package gc). `binding` == kStale with `target` null means: not allowed, nothing was
 // loaded; the caller prints `warning` and returns exit code 5.
 struct LoadedPair {
   std::filesystem::path target_dir, draft_dir;        // draft_dir empty without a draft

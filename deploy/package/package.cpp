@@ -134,21 +134,21 @@ std::string content_of(PackageManifest manifest) {
   return canonical_json(to_json(manifest));
 }
 
-// The package in the store that holds the same content; empty if there is none. Unreadable ones are passed over.
-fs::path find_same(const fs::path& store, const PackageManifest& manifest) {
+// The package in the store that holds the same content, nothing if there is none. Unreadable ones are passed over.
+std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageManifest& manifest) {
   const std::string content = content_of(manifest);
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(store / "packages", ec)) {
     try {
-      const PackageManifest other = read_manifest(entry.path());
-      if (content_of(other) != content) continue;
-      verify_files(entry.path(), other, true);
-      return entry.path();
+      auto other = locate_package(entry.path().string());
+      if (!other || content_of(other->manifest) != content) continue;
+      verify_files(other->root, other->manifest, true);
+      return other;
     } catch (const Error&) {
       continue;  // damaged: this publishes a good one beside it
     }
   }
-  return {};
+  return std::nullopt;
 }
 
 Inputs read_inputs(const PackageOptions& options) {
@@ -205,14 +205,17 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   const auto sources = all_sources(options);
   const double bytes = require_space(options, sources);
   const Published published = publish_from(workshop, [&](const fs::path& tmp) {
+    outcome.hold = std::make_shared<const DirectoryLock>(tmp, DirectoryLock::Kind::kShared);
     Builder builder(tmp, progress, bytes);
     for (const auto& [to, from] : sources) builder.copy(from, to);
     builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
     for (const auto& [file, text] : launch) builder.write("engines/" + file, text);
     manifest.files = builder.files();
     manifest.validate(options.report.string());
-    const fs::path same = find_same(options.store, manifest);
-    if (!same.empty()) return same;
+    if (const auto same = find_same(options.store, manifest)) {
+      outcome.hold = same->hold;
+      return same->root;
+    }
     const std::string text = canonical_json(to_json(manifest)) + "\n";
     write_file_atomic(tmp / "manifest.json", text);
     return packages / ("sha256-" + sha256_hex(text));

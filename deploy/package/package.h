@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct PackageOutcome {
   std::filesystem::path path;
   bool is_new = false;                   // false: the same package was there already
   std::vector<std::string> warnings;
+  std::shared_ptr<const DirectoryLock> hold;  // while it lives no garbage collection takes the package, though no channel names it yet
 };
 
 // Copies both models, writes launch files and the manifest, and publishes STORE/packages/sha256-<digest>. The same inputs again

@@ -15,6 +15,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr size_t kMaxLogBytes = 64u << 20;
+const char kRemovedSuffix[] = ".removed.partial";
 
 void require_store(const fs::path& store) {
   if (!fs::is_directory(store / "packages")) throw Error(ErrorKind::kData, store.string() + ": not a store (no packages/ below it): specdec package makes one");
@@ -55,22 +56,66 @@ void make_channel_directories(const fs::path& store) {
   make_directories(store / "tmp");
 }
 
-// Where the channel was before `current` was promoted: the last promotion to it says. "" if the log knows none.
-std::string previous_of(const fs::path& store, const std::string& channel, const std::string& current) {
+struct Move {
+  std::string action, from, to;
+};
+// Oldest first. Torn lines of processes that were killed are passed over.
+std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   const fs::path log = store / "refs" / (channel + ".log");
-  if (!fs::exists(log)) return "";
+  std::vector<Move> moves;
+  if (!fs::exists(log)) return moves;
   std::istringstream lines(read_file(log, kMaxLogBytes));
-  std::string previous;
   for (std::string line; std::getline(lines, line);) {
     try {
       const Json entry = parse_json(line, log.string());
-      if (json_string(entry, "action", log.string(), ErrorKind::kData) == "promote" && json_string(entry, "to", log.string(), ErrorKind::kData) == current)
-        previous = json_digest(entry, "from", true, log.string(), ErrorKind::kData);
+      moves.push_back({json_string(entry, "action", log.string(), ErrorKind::kData), json_digest(entry, "from", true, log.string(), ErrorKind::kData),
+                       json_digest(entry, "to", false, log.string(), ErrorKind::kData)});
     } catch (const Error&) {
-      continue;  // a torn line of a process that was killed
+      continue;
     }
   }
-  return previous;
+  return moves;
+}
+
+// Where the channel was before `current` was promoted: the last promotion to it says. "" if the log knows none.
+std::string previous_of(const std::vector<Move>& moves, const std::string& current) {
+  for (auto move = moves.rbegin(); move != moves.rend(); ++move)
+    if (move->action == "promote" && move->to == current) return move->from;
+  return "";
+}
+
+std::vector<std::string> channel_names(const fs::path& store) {
+  std::vector<std::string> names;
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(store / "refs", ec)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".log") && !name.ends_with(".partial")) names.push_back(name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+fs::path pin_of(const fs::path& store, const std::string& digest) { return store / "pins" / ("sha256-" + digest); }
+
+// Digest → why it stays, whatever its age.
+std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
+  std::map<std::string, std::string> why;
+  for (const std::string& channel : channel_names(store)) {
+    why[read_channel(store, channel)] = "channel " + channel;
+    for (const std::string& digest : channel_history(store, channel, keep)) why.emplace(digest, "history of " + channel);
+  }
+  std::error_code ec;
+  for (const auto& entry : fs::directory_iterator(store / "pins", ec))
+    if (const std::string name = entry.path().filename().string(); name.size() == 71) why.emplace(name.substr(7), "pinned");
+  return why;
+}
+
+uint64_t bytes_below(const fs::path& directory) {
+  uint64_t bytes = 0;
+  std::error_code ec;
+  for (fs::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec))
+    if (std::error_code no_file; it->is_regular_file(no_file)) bytes += it->file_size(no_file);
+  return bytes;
 }
 
 }  // namespace
@@ -78,35 +123,64 @@ std::string previous_of(const fs::path& store, const std::string& channel, const
 ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel, const std::string& why, int64_t now) {
   require_channel_name(channel);
   require_store(store);
-  const ResolvedPackage found = find_package(store, package);
+  const ResolvedPackage found = find_package(store, package);  // held until the channel names it
   verify_files(found.root, found.manifest, true);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
   return move_channel(store, channel, found.digest, "promote", why, now);
 }
 
-ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now) {
+ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now, const std::string& from) {
+  require_channel_name(channel);
   require_store(store);
-  const std::string current = read_channel(store, channel);
-  if (current.empty()) throw Error(ErrorKind::kData, store.string() + ": no channel '" + channel + "'");
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
-  const std::string previous = previous_of(store, channel, current);
+  const std::string current = read_channel(store, channel);
+  if (current.empty()) throw Error(ErrorKind::kData, store.string() + ": no channel '" + channel + "'");
+  if (!from.empty() && from != current) return {channel, current, current, false};
+  const std::string previous = previous_of(read_log(store, channel), current);
   if (previous.empty()) throw Error(ErrorKind::kData, store.string() + ": channel '" + channel + "' had no package before " + current.substr(0, 12));
   const ResolvedPackage found = find_package(store, previous);
   verify_files(found.root, found.manifest, true);
   return move_channel(store, channel, previous, "rollback", why, now);
 }
 
+std::vector<std::string> channel_history(const fs::path& store, const std::string& channel, size_t count) {
+  std::vector<std::string> history;
+  const auto add = [&history](const std::string& digest) {
+    if (!digest.empty() && std::find(history.begin(), history.end(), digest) == history.end()) history.push_back(digest);
+  };
+  const std::string current = read_channel(store, channel);
+  const std::vector<Move> moves = read_log(store, channel);
+  add(current);
+  for (auto move = moves.rbegin(); move != moves.rend() && history.size() < count; ++move) add(move->to);
+  std::string at = current;
+  for (size_t i = 0; i < count && !at.empty(); ++i, at = previous_of(moves, at)) add(at);
+  return history;
+}
+
+bool pin(const fs::path& store, const std::string& package, const std::string& why, int64_t now) {
+  require_store(store);
+  const ResolvedPackage found = find_package(store, package);
+  if (fs::exists(pin_of(store, found.digest))) return false;
+  make_directories(store / "pins");
+  write_file_atomic(pin_of(store, found.digest), canonical_json({{"time", format_utc(now)}, {"who", who()}, {"why", why}}) + "\n");
+  return true;
+}
+
+bool unpin(const fs::path& store, const std::string& package) {
+  require_store(store);
+  const fs::path file = pin_of(store, find_package(store, package).digest);
+  if (!fs::exists(file)) return false;
+  remove_tree(file);
+  fsync_directory(file.parent_path());
+  return true;
+}
+
 std::vector<ListedPackage> list_packages(const fs::path& store) {
   require_store(store);
   std::map<std::string, std::vector<std::string>> channels;  // digest → names
-  std::error_code ec;
-  for (const auto& entry : fs::directory_iterator(store / "refs", ec)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(".log") || name.ends_with(".partial")) continue;
-    channels[read_channel(store, name)].push_back(name);
-  }
+  for (const std::string& name : channel_names(store)) channels[read_channel(store, name)].push_back(name);
   std::vector<ListedPackage> packages;
   for (const auto& entry : fs::directory_iterator(store / "packages")) {
     const std::string name = entry.path().filename().string();
@@ -115,10 +189,11 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
     listed.digest = name.substr(7);
     listed.path = entry.path();
     listed.channels = channels[listed.digest];
-    std::sort(listed.channels.begin(), listed.channels.end());
+    listed.pinned = fs::exists(pin_of(store, listed.digest));
     try {
       listed.manifest = read_manifest(entry.path());
     } catch (const Error& e) {
+      if (!fs::exists(entry.path())) continue;  // removed meanwhile
       listed.problem = e.what();
     }
     packages.push_back(std::move(listed));
@@ -127,6 +202,43 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
     return std::pair(a.manifest.created, a.digest) < std::pair(b.manifest.created, b.digest);
   });
   return packages;
+}
+
+Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
+  require_store(store);
+  make_channel_directories(store);
+  const FileLock lock(store / "tmp" / "gc.lock");
+  Collected collected;
+  if (!dry_run) {
+    for (const auto& entry : fs::directory_iterator(store / "tmp"))
+      if (entry.path().filename().string().ends_with(kRemovedSuffix)) remove_tree(entry.path());  // a killed collection's
+    for (const char* below : {"tmp", "refs", "pins"}) remove_partials(store / below, 24 * 3600);
+  }
+  const std::vector<ListedPackage> packages = list_packages(store);
+  std::map<std::string, std::string> why = marks(store, keep);
+  for (size_t i = packages.size() - std::min(keep, packages.size()); i < packages.size(); ++i) why.emplace(packages[i].digest, "newest");
+  for (const ListedPackage& package : packages) {
+    Collected::Entry entry{package.digest, why.count(package.digest) ? why[package.digest] : "", bytes_below(package.path)};
+    if (entry.why.empty()) {
+      const DirectoryLock taken(package.path, DirectoryLock::Kind::kExclusive);
+      if (taken.state() == DirectoryLock::State::kGone) continue;
+      // Whoever names a package holds it until it is named: with the lock in hand, what the channels say is final.
+      const auto now = marks(store, keep);
+      if (const auto mark = now.find(package.digest); mark != now.end())
+        entry.why = mark->second;
+      else if (taken.state() != DirectoryLock::State::kHeld)
+        entry.why = taken.state() == DirectoryLock::State::kTaken ? "in use" : "the file system has no locks: it may be in use";
+      else if (!dry_run) {
+        const fs::path grave = store / "tmp" / ("sha256-" + package.digest + kRemovedSuffix);
+        rename_file(package.path, grave);
+        fsync_directory(store / "packages");
+        remove_tree(grave);
+      }
+    }
+    if (entry.why.empty()) collected.bytes += entry.bytes;
+    (entry.why.empty() ? collected.removed : collected.kept).push_back(entry);
+  }
+  return collected;
 }
 
 }  // namespace specdec::deploy

@@ -21,8 +21,17 @@ struct ChannelChange {
 // channel's, Error(kData) for a package that is missing, damaged or in another store, Error(kNetwork) if another process is at it.
 ChannelChange promote(const std::filesystem::path& store, const std::string& package, const std::string& channel, const std::string& why, int64_t now);
 
-// Back to the package the channel named before the current one was promoted. Throws Error(kData) if there is none.
-ChannelChange rollback(const std::filesystem::path& store, const std::string& channel, const std::string& why, int64_t now);
+// Back to the package the channel named before the current one was promoted. Throws Error(kData) if there is none. `from`: a digest; where
+// the channel names another package nothing changes, so that doing it again after a crash rolls back once. "" = whatever it names.
+ChannelChange rollback(const std::filesystem::path& store, const std::string& channel, const std::string& why, int64_t now, const std::string& from = "");
+
+// Newest first, each once: what the channel names and what its log says it named, at most `count`; and, of as many rollbacks, where
+// they would lead. Torn lines of the log are passed over.
+std::vector<std::string> channel_history(const std::filesystem::path& store, const std::string& channel, size_t count);
+
+// STORE/pins/sha256-… keeps a package from garbage collection: {"time", "who", "why"}. True if that changed anything. Throws as promote.
+bool pin(const std::filesystem::path& store, const std::string& package, const std::string& why, int64_t now);
+bool unpin(const std::filesystem::path& store, const std::string& package);
 
 struct ListedPackage {
   std::string digest;
@@ -30,8 +39,22 @@ struct ListedPackage {
   std::string problem;                   // why the manifest cannot be read, "" = fine
   PackageManifest manifest;
   std::vector<std::string> channels;     // that name it, sorted
+  bool pinned = false;
 };
 // All packages, oldest first. Manifests only: damage of other files is verify's business.
 std::vector<ListedPackage> list_packages(const std::filesystem::path& store);
+
+struct Collected {
+  struct Entry {
+    std::string digest, why;             // why it stays: "channel production", "history of production", "pinned", "newest", "in use"
+    uint64_t bytes = 0;
+  };
+  std::vector<Entry> removed, kept;
+  uint64_t bytes = 0;                    // of what was removed
+};
+// Removes the packages that nothing holds: no channel names them, none of a channel's last `keep` (what a rollback needs), not pinned, not
+// among the store's newest `keep`, not in use by a process; and what killed runs left in tmp/ and refs/ a day ago. `dry_run` only says so. Safe
+// beside publishers, promoters and readers. Throws Error(kData) for a damaged channel (nothing is removed), Error(kNetwork) beside another.
+Collected collect_garbage(const std::filesystem::path& store, size_t keep, bool dry_run);
 
 }  // namespace specdec::deploy

@@ -235,5 +235,28 @@ TEST(File, LinksAreReplacedInOneRename) {
   EXPECT_EQ(get(dir / "sub" / "b"), "a");
 }
 
+TEST(DirectoryLock, SharedAndExclusive) {
+  using Kind = DirectoryLock::Kind;
+  using State = DirectoryLock::State;
+  const testing::Scratch dir;
+  fs::create_directory(dir / "a");
+  {
+    const DirectoryLock one(dir / "a", Kind::kShared), two(dir / "a", Kind::kShared);
+    EXPECT_EQ(one.state(), State::kHeld);
+    EXPECT_EQ(two.state(), State::kHeld);
+    EXPECT_EQ(DirectoryLock(dir / "a", Kind::kExclusive).state(), State::kTaken);
+    fs::rename(dir / "a", dir / "b");
+    fs::create_directory(dir / "a");
+    EXPECT_EQ(DirectoryLock(dir / "b", Kind::kExclusive).state(), State::kTaken) << "it went with the directory";
+    EXPECT_EQ(DirectoryLock(dir / "a", Kind::kExclusive).state(), State::kHeld);
+  }
+  const DirectoryLock alone(dir / "b", Kind::kExclusive);
+  EXPECT_EQ(alone.state(), State::kHeld);
+  EXPECT_EQ(DirectoryLock(dir / "b", Kind::kShared).state(), State::kTaken);
+  EXPECT_EQ(DirectoryLock(dir / "none", Kind::kShared).state(), State::kGone);
+  put(dir / "file", "x");
+  EXPECT_EQ(DirectoryLock(dir / "file", Kind::kShared).state(), State::kGone);
+}
+
 }  // namespace
 }  // namespace specdec

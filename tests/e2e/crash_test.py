@@ -167,6 +167,26 @@ def kill_package(n):
     return code == 0
 
 
+def kill_store(n, *arguments):
+    """One kill point of a command that changes nothing but the store."""
+    store = work / f"moved-{arguments[0]}-{n}"
+    shutil.copytree(moved_store, store)
+    code, _ = attempt(["package", *arguments, "--store", store, "-q"], "SPECDEC_KILL_AT", n)
+    must(code in (-9, 0), f"{arguments[0]}, point {n}: exit {code}")
+    _, listed = run_json("package", "list", "--store", store)
+    must(all(p["problem"] == "" for p in listed["packages"]), f"{arguments[0]}, point {n}: {listed['packages']}")
+    for package in listed["packages"]:
+        run("package", "verify", package["path"])
+    run("package", "verify", f"{store}:production")
+    run("package", *arguments, "--store", store, "-q")
+    run("package", "gc", "--store", store, "--keep", 1, "-q")
+    run("package", "verify", f"{store}:production")
+    # What died on its way to a channel carries the suffix, and goes when it is a day old.
+    must(not partials(store / "tmp"), f"{arguments[0]}, point {n}: left over: {partials(store / 'tmp')}")
+    shutil.rmtree(store)
+    return code == 0
+
+
 def full_package(n):
     store = work / f"full-store-{n}"
     shutil.copytree(old_store, store)
@@ -282,6 +302,22 @@ try:
     started = time.monotonic()
     points = every_point(kill_package)
     print(f"ok: package killed at each of its {points} changes of the file system, {time.monotonic() - started:.0f} s")
+    moved_store = work / "moved-store"  # production names the new package and knows the old one; a third is garbage
+    shutil.copytree(old_store, moved_store)
+    run(*publish(moved_store, new_draft))
+    spare = shutil.copytree(new_draft, work / "spare")
+    binding = json.loads((spare / "specdec.json").read_text())
+    (spare / "specdec.json").write_text(json.dumps(binding | {"loss": "spare"}))
+    shutil.copytree(work / f"gate-{new_draft.name}", work / "gate-spare")
+    run(*publish(moved_store, spare))
+    run("package", "rollback", "--store", moved_store, "--channel", "production")
+    third = [p for p in (moved_store / "packages").iterdir() if p != named(moved_store) and content(p) != content(old_package)]
+    must(len(third) == 1, f"three packages: {third}")
+    started = time.monotonic()
+    counts = {command[0]: every_point(lambda n, command=command: kill_store(n, *command)) for command in (
+        ("promote", third[0].name, "--channel", "production"), ("rollback", "--channel", "production", "--from", named(moved_store).name), ("pin", third[0].name), ("gc", "--keep", 1))}
+    expect(sum(counts.values()) >= 35, "enough points")
+    print(f"ok: the store's commands killed at each of their changes of the file system: {counts}, {time.monotonic() - started:.0f} s")
     points = every_point(full_package)
     print(f"ok: package on a full disk at each of its {points} writes")
     points = every_point(full_ingest)

@@ -21,6 +21,10 @@ class StoreTest : public ::testing::Test {
     }
   }
   std::string digest(size_t i) const { return made[i].digest; }
+  // A publisher holds what it has just made.
+  void let_go() {
+    for (auto& package : made) package.hold.reset();
+  }
 
   Pair pair;
   fs::path store;
@@ -35,7 +39,8 @@ TEST_F(StoreTest, PromoteAndRollBackThroughHistory) {
   EXPECT_EQ(third.to, digest(2));
   EXPECT_FALSE(promote(store, digest(2), "prod", "again", 31).changed);
   EXPECT_EQ(get(store / "refs/prod"), digest(2) + "\n");
-  EXPECT_EQ(rollback(store, "prod", "alarm", 40).to, digest(1));
+  EXPECT_FALSE(rollback(store, "prod", "alarm", 40, digest(0)).changed) << "it names another";
+  EXPECT_EQ(rollback(store, "prod", "alarm", 40, digest(2)).to, digest(1));
   EXPECT_EQ(rollback(store, "prod", "alarm", 50).to, digest(0)) << "a rollback of a rollback goes further back, not forward";
   expect_error(ErrorKind::kData, {"had no package before"}, [&] { rollback(store, "prod", "", 60); });
   EXPECT_EQ(read_channel(store, "prod"), digest(0));
@@ -100,6 +105,126 @@ TEST_F(StoreTest, ListsOldestFirstWithChannelsAndProblems) {
   EXPECT_EQ(list[2].digest, digest(1));
   EXPECT_EQ(list[2].channels, (std::vector<std::string>{"canary", "prod"}));
   EXPECT_EQ(list[2].manifest.draft_kind, "prune:1");
+}
+
+std::map<std::string, std::string> why_of(const std::vector<Collected::Entry>& entries) {
+  std::map<std::string, std::string> why;
+  for (const auto& e : entries) why[e.digest] = e.why;
+  return why;
+}
+
+TEST_F(StoreTest, GarbageIsWhatNothingHolds) {
+  let_go();
+  promote(store, digest(0), "prod", "", 1);
+  EXPECT_TRUE(collect_garbage(store, 3, false).removed.empty());
+  const Collected planned = collect_garbage(store, 1, true);
+  ASSERT_EQ(planned.removed.size(), 1u);
+  EXPECT_TRUE(fs::exists(made[1].path)) << "a dry run changes nothing";
+  const Collected done = collect_garbage(store, 1, false);
+  ASSERT_EQ(done.removed.size(), 1u);
+  EXPECT_EQ(done.removed[0].digest, digest(1));
+  EXPECT_EQ(done.bytes, planned.bytes);
+  EXPECT_GT(done.bytes, 1000u);
+  EXPECT_EQ(why_of(done.kept), (std::map<std::string, std::string>{{digest(0), "channel prod"}, {digest(2), "newest"}}));
+  EXPECT_FALSE(fs::exists(made[1].path));
+  EXPECT_EQ(list_packages(store).size(), 2u);
+  expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, digest(1), "prod", "", 2); });
+}
+
+TEST_F(StoreTest, WhatARollbackNeedsStays) {
+  promote(store, digest(0), "prod", "", 1);
+  promote(store, digest(2), "prod", "", 2);
+  promote(store, digest(1), "prod", "", 3);
+  rollback(store, "prod", "", 4);  // to 2; the next one leads to 0
+  EXPECT_EQ(channel_history(store, "prod", 1), (std::vector<std::string>{digest(2)}));
+  EXPECT_EQ(channel_history(store, "prod", 2), (std::vector<std::string>{digest(2), digest(1), digest(0)}));
+  EXPECT_EQ(why_of(collect_garbage(store, 2, false).kept)[digest(0)], "history of prod");
+  EXPECT_EQ(rollback(store, "prod", "", 5).to, digest(0));
+}
+
+TEST_F(StoreTest, PinnedPackagesStay) {
+  let_go();
+  promote(store, digest(2), "prod", "", 1);
+  EXPECT_TRUE(pin(store, "sha256-" + digest(0).substr(0, 9), "audit", 2));
+  EXPECT_FALSE(pin(store, digest(0), "again", 3));
+  EXPECT_EQ(Json::parse(get(store / "pins" / ("sha256-" + digest(0))))["why"], "audit");
+  EXPECT_TRUE(list_packages(store)[0].pinned);
+  EXPECT_EQ(why_of(collect_garbage(store, 1, false).kept)[digest(0)], "pinned");
+  EXPECT_TRUE(unpin(store, digest(0)));
+  EXPECT_FALSE(unpin(store, digest(0)));
+  EXPECT_EQ(collect_garbage(store, 1, false).removed.size(), 1u);
+  EXPECT_FALSE(fs::exists(made[0].path));
+}
+
+TEST_F(StoreTest, PackagesInUseStay) {
+  let_go();
+  const auto list = list_packages(store);
+  auto reader = locate_package(list[0].path.string());
+  const Collected beside = collect_garbage(store, 1, false);
+  EXPECT_EQ(why_of(beside.kept)[list[0].digest], "in use");
+  EXPECT_EQ(beside.removed.size(), 1u);
+  reader.reset();
+  EXPECT_EQ(collect_garbage(store, 1, false).removed.size(), 1u);
+}
+
+TEST_F(StoreTest, AFreshPackageIsHeldUntilItsPublisherIsDone) {
+  for (const auto& entry : collect_garbage(store, 1, false).kept) EXPECT_TRUE(entry.why == "in use" || entry.why == "newest") << entry.why;
+  EXPECT_EQ(list_packages(store).size(), 3u);
+}
+
+TEST_F(StoreTest, GarbageOfKilledRunsGoes) {
+  const auto old = fs::last_write_time(store / "tmp") - std::chrono::hours(25);
+  for (const char* name : {"tmp/build.1.partial", "refs/prod.2.partial"}) {
+    put(store / name / "file", "x");
+    fs::last_write_time(store / name, old);
+  }
+  put(store / "tmp/build.3.partial/file", "x");
+  put(store / "tmp/sha256-ff.removed.partial/file", "x");
+  collect_garbage(store, 3, true);
+  EXPECT_TRUE(fs::exists(store / "tmp/build.1.partial"));
+  collect_garbage(store, 3, false);
+  for (const char* name : {"tmp/build.1.partial", "refs/prod.2.partial", "tmp/sha256-ff.removed.partial"}) EXPECT_FALSE(fs::exists(store / name)) << name;
+  EXPECT_TRUE(fs::exists(store / "tmp/build.3.partial")) << "someone may be at work on it";
+}
+
+TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
+  let_go();
+  put(store / "refs/prod", "nonsense");
+  expect_error(ErrorKind::kData, {"damaged channel"}, [&] { collect_garbage(store, 1, false); });
+  EXPECT_EQ(std::distance(fs::directory_iterator(store / "packages"), fs::directory_iterator()), 3);
+}
+
+// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, packages are whole or
+// gone, and the same again ends well.
+TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
+  let_go();
+  promote(store, digest(0), "prod", "", 1);
+  promote(store, digest(1), "prod", "", 2);
+  const fs::path clean = pair.dir / "clean";
+  fs::copy(store, clean, fs::copy_options::recursive);
+  const auto restore = [&] {
+    remove_tree(store);
+    fs::copy(clean, store, fs::copy_options::recursive);
+  };
+  const auto collect = [&] { collect_garbage(store, 1, false); };
+  const std::vector<std::tuple<const char*, std::function<void()>, int>> actions = {
+      {"promote", [&] { promote(store, digest(2), "prod", "", 3); }, 5},
+      {"rollback", [&] { rollback(store, "prod", "", 3, digest(1)); }, 5},
+      {"pin", [&] { pin(store, digest(2), "", 3); }, 4},
+      {"gc", [&] { collect(); }, 20},
+  };
+  for (const auto& [name, action, least] : actions) {
+    const int points = testing::for_each_kill_point(restore, action, [&, name = name, &action = action](int n) {
+      for (const auto& entry : fs::directory_iterator(store / "packages")) EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << name << n;
+      EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << name << n;
+      EXPECT_NO_THROW(list_packages(store)) << name << n;
+      EXPECT_NO_THROW(action()) << name << " again after kill point " << n;
+      EXPECT_NO_THROW(collect()) << name << n;
+      for (const auto& entry : fs::directory_iterator(store / "tmp")) EXPECT_EQ(entry.path().extension(), ".lock") << name << n << entry.path();
+    });
+    EXPECT_GE(points, least) << name;
+    EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << name;
+  }
 }
 
 }  // namespace

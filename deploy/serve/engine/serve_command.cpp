@@ -27,10 +27,8 @@ std::string served_name(const ServeOptions& options, const LoadedPair& pair, con
   return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
 }
 
-std::optional<ValidationReport> packaged_report(const ServeOptions& options) {
-  if (options.package.empty()) return std::nullopt;
-  const auto package = resolve_package(options.package, false);
-  if (!package || !package->manifest.report.is_object()) return std::nullopt;
+std::optional<ValidationReport> packaged_report(const ServeOptions& options, const std::optional<ResolvedPackage>& package) {
+  if (options.package.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
   return validation_report_from_json(package->manifest.report, options.package + ": manifest.json: report");
 }
 
@@ -41,8 +39,7 @@ struct Chat {
   std::optional<Error> error;
 };
 
-Chat load_chat(const std::string& target) {
-  const auto package = locate_package(target);
+Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& package) {
   Chat chat;
   try {
     chat.chat_template = text::ChatTemplate::load(package ? package->target : resolve_model(target).directory);
@@ -97,8 +94,11 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const auto note = [&hooks](const std::string& line) {
     if (hooks.on_note && !line.empty()) hooks.on_note(line);
   };
-  const PairOptions wanted = pair_options(options, note);
-  const Chat chat = load_chat(wanted.target);
+  PairOptions wanted = pair_options(options, note);
+  const std::string target_name = wanted.target;
+  const std::optional<ResolvedPackage> package = locate_package(target_name);
+  if (package) wanted.target = package->root.string();  // a channel is looked up once: it may move while this starts
+  const Chat chat = load_chat(wanted.target, package);
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   const LoadedPair pair = load_pair(wanted);
@@ -109,11 +109,11 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   if (!options.package.empty() && pair.package_digest.empty())
     throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
-  const std::optional<ValidationReport> report = packaged_report(options);
+  const std::optional<ValidationReport> report = packaged_report(options, package);
 
   const auto target = decode::make_model_runner(pair.target, pair.plan.target_cache_bytes);
   NamedDraft draft;
-  if (pair.draft) draft = {wanted.draft.empty() ? wanted.target : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
+  if (pair.draft) draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
   const StepperRunnerOptions stepping = stepping_of(options, report);
   StepperRunner runner(*target, std::move(draft), stepping, clock);
