@@ -129,7 +129,7 @@ void add_package(Cli& cli) {
   app->add_option("--report", flags->report, "report.json of specdec validate for this pair")->group("Create");
   app->add_option("--store", flags->store, "Directory of packages/ and refs/, made where missing")->group("Create");
   app->add_option("--name", flags->name, "Served model name; default: the target directory's name")->group("Create");
-  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve; default: all")->group("Create");
+  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")->group("Create");
   app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
   app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
   app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");

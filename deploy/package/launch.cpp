@@ -37,7 +37,7 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
 
 // vLLM wants the first range to start at 1, K <= num_speculative_tokens, and takes the last K for larger batches.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
-  Json config = {{"method", "draft_model"},
+  Json config = {{"method", plan.eagle3 ? "eagle3" : "draft_model"},
                  {"model", draft},
                  {"num_speculative_tokens", plan.max_k()},
                  {"draft_sample_method", plan.greedy ? "greedy" : "probabilistic"},
@@ -60,17 +60,21 @@ std::string vllm(const LaunchPlan& plan) {
   return text + "exec vllm serve \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " + engine_dtype(plan) + speculation + " \"$@\"\n";
 }
 
-// With a top-k of 1 the number of draft tokens is the number of steps plus one.
+bool has_sglang_schedule(const LaunchPlan& plan) { return plan.eagle3 && plan.max_k() > 0 && plan.schedule.size() > 1; }
+
+// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that follows the batch are
+// for EAGLE alone: with STANDALONE SGLang 0.5.23 refuses the one to start with and drops the other.
 std::string sglang(const LaunchPlan& plan) {
   std::string text = script_head(plan, "SGLang", "engines/sglang.sh --port 30000");
   text += "exec python -m sglang.launch_server --model-path \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " +
           engine_dtype(plan) + " --enable-metrics";
   if (plan.max_k() > 0) {
-    text += " \\\n  --speculative-algorithm STANDALONE --speculative-draft-model-path \"$package/draft\"";
+    text += std::string(" \\\n  --speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") + " --speculative-draft-model-path \"$package/draft\"";
     text += " --speculative-num-steps " + std::to_string(plan.max_k()) + " --speculative-eagle-topk 1 --speculative-num-draft-tokens " +
             std::to_string(plan.max_k() + 1);
-    if (plan.verify == "block") text += " --speculative-use-rejection-sampling --speculative-use-block-verification";
-    if (plan.schedule.size() > 1) text += " \\\n  --speculative-adaptive --speculative-adaptive-config \"$package/engines/sglang-schedule.json\"";
+    if (plan.eagle3 && !plan.greedy) text += " --speculative-use-rejection-sampling";
+    if (plan.eagle3 && plan.verify == "block") text += " --speculative-use-block-verification";
+    if (has_sglang_schedule(plan)) text += " \\\n  --speculative-adaptive --speculative-adaptive-config \"$package/engines/sglang-schedule.json\"";
   }
   return text + " \"$@\"\n";
 }
@@ -82,18 +86,21 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Keys of draft_len_schedule are the last batch size of a range, and the first entry must equal max_draft_len.
-std::string tensorrt_llm(const LaunchPlan& plan) {
+// Keys of draft_len_schedule: in 1.3 the last batch size of a range, beyond the last key no draft; in 1.2 the first batch size of a
+// range, beyond the last key its K. In both the first entry must equal max_draft_len. 1.2 knows --extra_llm_api_options, 1.3 --config.
+std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
   const std::string target = plan.target_reference.empty() ? "target" : plan.target_reference;
-  std::string text = "# TensorRT-LLM, from the package's directory: trtllm-serve " + shell_quoted(target) +
-                     " --config engines/tensorrt-llm.yaml\n# Validated schedule: " + schedule_text(plan) + "\ndtype: " + engine_dtype(plan) + "\n";
+  std::string text = std::string("# TensorRT-LLM ") + (v1_2 ? "1.2" : "1.3") + ", from the package's directory: trtllm-serve " + shell_quoted(target) +
+                     (v1_2 ? " --extra_llm_api_options engines/tensorrt-llm-1.2.yaml" : " --config engines/tensorrt-llm.yaml") +
+                     "\n# Validated schedule: " + schedule_text(plan) + "\ndtype: " + engine_dtype(plan) + "\n";
   if (plan.max_k() == 0) return text;
-  text += "disable_overlap_scheduler: true\nspeculative_config:\n  decoding_type: DraftTarget\n  speculative_model: draft\n  max_draft_len: " +
+  if (!plan.eagle3) text += "disable_overlap_scheduler: true\n";
+  text += std::string("speculative_config:\n  decoding_type: ") + (!plan.eagle3 ? "DraftTarget" : v1_2 ? "Eagle" : "Eagle3") + "\n  speculative_model: draft\n  max_draft_len: " +
           std::to_string(plan.max_k()) + "\n";
   if (plan.schedule.size() == 1 || plan.schedule[0][2] != plan.max_k()) return text;
   text += "  draft_len_schedule:\n";
   for (const auto& [low, high, k] : plan.schedule)
-    if (k > 0) text += "    " + std::to_string(high) + ": " + std::to_string(k) + "\n";
+    if (v1_2 || k > 0) text += "    " + std::to_string(v1_2 ? low : high) + ": " + std::to_string(k) + "\n";
   return text;
 }
 
@@ -111,21 +118,46 @@ std::string llama_cpp(const LaunchPlan& plan) {
   return text + " \"$@\"\n";
 }
 
+// Lower-case letters, digits and '-', at most 63, beginning and ending with one of the former (RFC 1123).
+std::string kubernetes_name(const std::string& text) {
+  std::string name;
+  for (char c : text.substr(0, 63)) name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+  const size_t first = name.find_first_not_of('-');
+  return first == std::string::npos ? "model" : name.substr(first, name.find_last_not_of('-') + 1 - first);
+}
+
 // Through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds plain strings and numbers only, so it cannot carry a schedule.
 std::string kserve(const LaunchPlan& plan) {
-  std::string name;
-  for (char c : plan.name) name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
   std::string arguments = "--dtype " + engine_dtype(plan);
   if (plan.max_k() > 0) arguments += " --speculative-config '" + canonical_json(vllm_config(plan, "/mnt/package/draft")) + "'";
   std::string quoted;  // inside a YAML single-quoted scalar
   for (char c : arguments) quoted += c == '\'' ? std::string("''") : std::string(1, c);
   return "# KServe with vLLM. Put the package into the claim specdec-packages under PACKAGE (its directory name) and replace both words.\n"
          "# Validated schedule: " + schedule_text(plan) +
-         "\napiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " + name + "\nspec:\n  model:\n    name: " + plan.name +
+         "\napiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " + kubernetes_name(plan.name) + "\nspec:\n  model:\n    name: " + plan.name +
          "\n    uri: " + (plan.target_reference.empty() ? "pvc://specdec-packages/PACKAGE/target" : "pvc://specdec-packages/TARGET") +
          "\n  template:\n    containers:\n      - name: main\n        env:\n          - name: VLLM_ADDITIONAL_ARGS\n            value: '" + quoted +
          "'\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: true}\n    volumes:\n      - name: package\n"
          "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
+}
+
+// vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. The package lies in a claim as for KServe.
+std::string helm(const LaunchPlan& plan) {
+  const auto quoted = [](const std::string& text) {
+    std::string out = "'";
+    for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
+    return out + "'";
+  };
+  std::string text = "# Helm values of vllm/vllm-stack. Put the package into the claim specdec-packages under PACKAGE (its directory name), replace that\n"
+                     "# word, and size the requests.\n# Validated schedule: " + schedule_text(plan) +
+                     "\nservingEngineSpec:\n  modelSpec:\n    - name: " + kubernetes_name(plan.name) +
+                     "\n      repository: vllm/vllm-openai\n      tag: v0.33.0\n      modelURL: " +
+                     quoted(plan.target_reference.empty() ? "/mnt/package/target" : plan.target_reference) +
+                     "\n      replicaCount: 1\n      requestCPU: 4\n      requestMemory: 32Gi\n      requestGPU: 1\n      vllmConfig:\n        dtype: " + engine_dtype(plan) +
+                     "\n        extraArgs:\n          - --served-model-name\n          - " + quoted(plan.name) + "\n";
+  if (plan.max_k() > 0) text += "          - --speculative-config\n          - " + quoted(canonical_json(vllm_config(plan, "/mnt/package/draft"))) + "\n";
+  return text + "      extraVolumes:\n        - name: package\n          persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n"
+                "      extraVolumeMounts:\n        - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: true}\n";
 }
 
 std::string specdec_toml(const LaunchPlan& plan) {
@@ -144,6 +176,14 @@ int LaunchPlan::max_k() const {
   return k;
 }
 
+bool is_eagle3(const Json& config) {
+  const auto names = [](const Json& value) { return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos; };
+  if (config.contains("architectures") && config["architectures"].is_array())
+    for (const Json& architecture : config["architectures"])
+      if (names(architecture)) return true;
+  return config.value("speculators_model_type", Json()) == "eagle3";
+}
+
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference) {
   LaunchPlan plan;
   plan.name = name;
@@ -160,7 +200,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
 }
 
 const std::vector<std::string>& known_engines() {
-  static const std::vector<std::string> kEngines = {"specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve"};
+  static const std::vector<std::string> kEngines = {"specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve", "helm"};
   return kEngines;
 }
 
@@ -173,13 +213,16 @@ std::map<std::string, std::string> launch_files(const LaunchPlan& plan, const st
       files["vllm.sh"] = vllm(plan);
     } else if (engine == "sglang") {
       files["sglang.sh"] = sglang(plan);
-      if (plan.max_k() > 0 && plan.schedule.size() > 1) files["sglang-schedule.json"] = sglang_schedule(plan);
+      if (has_sglang_schedule(plan)) files["sglang-schedule.json"] = sglang_schedule(plan);
     } else if (engine == "tensorrt-llm") {
-      files["tensorrt-llm.yaml"] = tensorrt_llm(plan);
+      files["tensorrt-llm.yaml"] = tensorrt_llm(plan, false);
+      files["tensorrt-llm-1.2.yaml"] = tensorrt_llm(plan, true);
     } else if (engine == "llama.cpp") {
       files["llama.cpp.sh"] = llama_cpp(plan);
     } else if (engine == "kserve") {
       files["kserve.yaml"] = kserve(plan);
+    } else if (engine == "helm") {
+      files["helm-values.yaml"] = helm(plan);
     } else {
       std::string all;
       for (const std::string& known : known_engines()) all += (all.empty() ? "" : ", ") + known;

@@ -1,6 +1,6 @@
 // Launch files of a package: how each engine serves this pair with the settings that passed the gate. Plain text that names no
-// absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.3, llama.cpp of
-// August 2026, KServe v1alpha2.
+// absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of
+// August 2026, KServe v1alpha2, the chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
 
 #include <map>
@@ -19,14 +19,18 @@ struct LaunchPlan {
   std::string dtype;             // "fp32" | "bf16" | "fp16", as validated; anything else: left to the engine
   std::string verify;            // "token" | "block"
   bool greedy = false;           // validated at temperature 0
+  bool eagle3 = false;           // the draft is an EAGLE-3 head, else a model of its own
   std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k], from batch 1, ascending
   int max_k() const;
 };
 
+// config.json of an EAGLE-3 head, plain or of the speculators library.
+bool is_eagle3(const Json& config);
+
 // The measured schedule; where the report has none, the K of its roll-outs for every batch.
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
-// "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve".
+// "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve", "helm".
 const std::vector<std::string>& known_engines();
 
 // File name inside engines/ → content, for the engines asked for. Throws Error(kUsage) for an unknown engine.

@@ -183,7 +183,9 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);
   }
-  const auto launch = launch_files(launch_plan(in.report, name, options.reference), options.engines.empty() ? known_engines() : options.engines);
+  LaunchPlan plan = launch_plan(in.report, name, options.reference);
+  plan.eagle3 = is_eagle3(read_json(options.draft / "config.json", ErrorKind::kModel));
+  const auto launch = launch_files(plan, options.engines.empty() ? known_engines() : options.engines);
 
   PackageManifest manifest;
   manifest.target = in.target;

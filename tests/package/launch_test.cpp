@@ -71,9 +71,11 @@ TEST(Launch, VllmFollowsWhatWasValidated) {
   EXPECT_FALSE(config.contains("num_speculative_tokens_per_batch_size"));
 }
 
-TEST(Launch, SglangStepsDraftTokensAndSchedule) {
+TEST(Launch, SglangStandaloneHasOneK) {
   const testing::Scratch dir;
-  auto made = files(plan());
+  LaunchPlan p = plan();
+  p.verify = "block";
+  auto made = files(p);
   const auto arguments = arguments_of("sglang.sh", made["sglang.sh"], "python", dir);
   const std::string package = (dir / "a \"package\" \\ here").string();
   EXPECT_EQ(arguments[1], "sglang.launch_server");
@@ -83,11 +85,36 @@ TEST(Launch, SglangStepsDraftTokensAndSchedule) {
   EXPECT_EQ(after(arguments, "--speculative-num-steps"), "5");
   EXPECT_EQ(after(arguments, "--speculative-num-draft-tokens"), "6");
   EXPECT_EQ(after(arguments, "--speculative-eagle-topk"), "1");
-  EXPECT_EQ(after(arguments, "--speculative-adaptive-config"), package + "/engines/sglang-schedule.json");
+  // SGLang refuses or drops these for a draft model of its own.
+  for (const char* flag : {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
+    EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 0) << flag;
+  EXPECT_EQ(made.count("sglang-schedule.json"), 0u);
+}
+
+TEST(Launch, SglangEagleGetsScheduleAndRule) {
+  const testing::Scratch dir;
+  LaunchPlan p = plan();
+  p.eagle3 = true;
+  p.verify = "block";
+  auto made = files(p);
+  const auto arguments = arguments_of("sglang.sh", made["sglang.sh"], "python", dir);
+  EXPECT_EQ(after(arguments, "--speculative-algorithm"), "EAGLE3");
+  for (const char* flag : {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
+    EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 1) << flag;
+  EXPECT_EQ(after(arguments, "--speculative-adaptive-config"), (dir / "a \"package\" \\ here/engines/sglang-schedule.json").string());
   const Json schedule = Json::parse(made["sglang-schedule.json"]);
   EXPECT_EQ(schedule["1"]["candidate_steps"], Json::array({5}));
   EXPECT_EQ(schedule["5"]["candidate_steps"], Json::array({3}));
   EXPECT_EQ(schedule["17"]["candidate_steps"], Json::array({0}));
+  EXPECT_NE(made["vllm.sh"].find("\\\"method\\\":\\\"eagle3\\\""), std::string::npos) << made["vllm.sh"];
+  EXPECT_NE(made["tensorrt-llm.yaml"].find("decoding_type: Eagle3\n"), std::string::npos);
+}
+
+TEST(Launch, WhatAnEagleConfigIs) {
+  EXPECT_TRUE(is_eagle3({{"architectures", {"LlamaForCausalLMEagle3"}}}));
+  EXPECT_TRUE(is_eagle3({{"speculators_model_type", "eagle3"}}));
+  EXPECT_FALSE(is_eagle3({{"architectures", {"LlamaForCausalLM", 3}}}));
+  EXPECT_FALSE(is_eagle3(Json::object()));
 }
 
 TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
@@ -110,6 +137,9 @@ TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
                            "  max_draft_len: 5\n", "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
     EXPECT_NE(yaml.find(line), std::string::npos) << line << " not in\n" << yaml;
   EXPECT_EQ(yaml.find("    64:"), std::string::npos) << "no speculation beyond the last key";
+  const std::string older = files(plan())["tensorrt-llm-1.2.yaml"];
+  EXPECT_NE(older.find("--extra_llm_api_options engines/tensorrt-llm-1.2.yaml"), std::string::npos);
+  EXPECT_NE(older.find("  draft_len_schedule:\n    1: 5\n    5: 3\n    17: 0\n"), std::string::npos) << older;
   LaunchPlan rising = plan();
   rising.schedule = {{1, 1, 2}, {2, 8, 4}};
   EXPECT_EQ(files(rising)["tensorrt-llm.yaml"].find("draft_len_schedule"), std::string::npos) << "the first entry must be the longest";
@@ -123,6 +153,41 @@ TEST(Launch, KserveCarriesTheSameConfig) {
   const Json config = Json::parse(yaml.substr(begin, end - begin));
   EXPECT_EQ(config["model"], "/mnt/package/draft");
   EXPECT_EQ(config["num_speculative_tokens_per_batch_size"], (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
+}
+
+TEST(Launch, HelmValues) {
+  LaunchPlan p = plan();
+  p.target_reference = "org/it's";
+  const std::string yaml = files(p)["helm-values.yaml"];
+  EXPECT_NE(yaml.find("    - name: org-chat-7b\n"), std::string::npos) << yaml;
+  EXPECT_NE(yaml.find("      modelURL: 'org/it''s'\n"), std::string::npos) << yaml;
+  const size_t begin = yaml.find("- '{") + 3, end = yaml.find("}'\n", begin) + 1;
+  EXPECT_EQ(Json::parse(yaml.substr(begin, end - begin))["num_speculative_tokens_per_batch_size"], (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
+  p.name = "--/A.b/" + std::string(80, 'x') + "-";
+  EXPECT_NE(files(p)["helm-values.yaml"].find("- name: a-b-" + std::string(56, 'x') + "\n"), std::string::npos) << "RFC 1123";
+}
+
+// For the engines' own parsers (engines/engine_parsers_test.py): CASE/engines/… below $SPECDEC_LAUNCH_OUT.
+TEST(Launch, FilesForTheEnginesParsers) {
+  const char* const out = std::getenv("SPECDEC_LAUNCH_OUT");
+  if (!out) GTEST_SKIP() << "SPECDEC_LAUNCH_OUT is not set: engine_parsers_test.py sets it";
+  std::map<std::string, LaunchPlan> cases;
+  for (const bool eagle3 : {false, true})
+    for (const char* verify : {"token", "block"}) {
+      LaunchPlan p = plan();
+      p.eagle3 = eagle3;
+      p.verify = verify;
+      cases[std::string(eagle3 ? "eagle3-" : "standalone-") + verify] = p;
+      p.greedy = true;
+      p.schedule = {{1, 256, 4}};
+      cases[std::string(eagle3 ? "eagle3-" : "standalone-") + verify + "-greedy-one-k"] = p;
+    }
+  cases["plain"] = plan();
+  cases["plain"].schedule = {{1, 256, 0}};
+  cases["fp32"] = plan();
+  cases["fp32"].dtype = "fp32";
+  for (const auto& [name, p] : cases)
+    for (const auto& [file, text] : files(p)) put(fs::path(out) / name / "engines" / file, text);
 }
 
 TEST(Launch, SpecdecSettings) {

@@ -32,8 +32,8 @@ TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
                                           "target/tokenizer.json", "target/tokenizer_config.json", "target/README.md", "target/LICENSE",
                                           "draft/config.json", "draft/generation_config.json", "draft/model.safetensors", "draft/tokenizer.json",
                                           "draft/tokenizer_config.json", "draft/specdec.json", "engines/specdec.toml", "engines/vllm.sh",
-                                          "engines/sglang.sh", "engines/sglang-schedule.json", "engines/tensorrt-llm.yaml", "engines/llama.cpp.sh",
-                                          "engines/kserve.yaml"}));
+                                          "engines/sglang.sh", "engines/tensorrt-llm.yaml", "engines/tensorrt-llm-1.2.yaml", "engines/llama.cpp.sh",
+                                          "engines/kserve.yaml", "engines/helm-values.yaml"}));
   for (const auto& file : {"config.json", "model.safetensors"})
     for (const std::string& model : {std::string("target/"), std::string("draft/")})
       EXPECT_EQ(get(done.path / (model + file)), get(pair.dir / (model + file)));
