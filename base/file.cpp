@@ -16,6 +16,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -36,9 +38,18 @@ const char kPartialSuffix[] = ".partial";
 
 // ---- fault injection (documented in the header) ----
 
+bool has_argument(const std::string& word) {
+  static const std::string kArguments = [] {
+    std::ifstream in("/proc/self/cmdline", std::ios::binary);
+    return std::string(1, '\0') + std::string(std::istreambuf_iterator<char>(in), {});
+  }();
+  return kArguments.find('\0' + word + '\0') != std::string::npos;
+}
+
 bool reached(const char* variable, std::atomic<int64_t>& count) {
   const char* at = std::getenv(variable);
-  return at && ++count == std::atoll(at);
+  const char* word = at ? std::strchr(at, '@') : nullptr;
+  return at && (!word || has_argument(word + 1)) && ++count == std::atoll(at);
 }
 
 std::atomic<int64_t> operations{0}, writes{0};

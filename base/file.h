@@ -3,7 +3,8 @@
 //
 // Fault injection for tests: every write, fsync, rename, mkdir and unlink made through this file is counted. With
 // SPECDEC_KILL_AT=n in the environment the n-th of them raises SIGKILL (a write after half of its bytes); with
-// SPECDEC_ENOSPC_AT=n the n-th write writes half of its bytes and then fails with ENOSPC. Counting starts with the variable.
+// SPECDEC_ENOSPC_AT=n the n-th write writes half of its bytes and then fails with ENOSPC. Counting starts with the variable. "n@word"
+// counts only in processes that were started with the argument `word`: a command, not the children that inherit its environment.
 #pragma once
 
 #include <cstdint>

@@ -61,6 +61,7 @@ void add_package(Cli& cli);
 void add_serve(Cli& cli);
 void add_monitor(Cli& cli);
 void add_loop(Cli& cli);
+void add_init(Cli& cli);
 void add_demo(Cli& cli);
 void add_doctor(Cli& cli);
 void add_completion(Cli& cli);

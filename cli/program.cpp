@@ -96,6 +96,7 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     add_serve(cli);
     add_monitor(cli);
     add_loop(cli);
+    add_init(cli);
     add_demo(cli);
     add_fetch(cli);
     add_doctor(cli);

@@ -4,14 +4,20 @@
 #include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/model_directory.h"
+#include "base/schema/shard_index.h"
 #include "base/sha256.h"
 #include "cli/child_process.h"
+#include "cli/loop/runs.h"
+#include "data/ingest_report.h"
+#include "data/regenerate.h"
+#include "data/sources.h"
 
 namespace specdec::cli {
 
@@ -21,36 +27,6 @@ struct Stage {
   std::string name;
   std::vector<std::string> arguments;
   fs::path output;   // must exist afterwards
-};
-
-// state.json of one run: which stages ended well. Written after each; a stage is skipped only if its output is still there.
-class RunState {
- public:
-  RunState(fs::path file, const std::string& key) : file_(std::move(file)) {
-    state_ = {{"schema", "specdec.loop/1"}, {"key", key}, {"stages", Json::object()}};
-    if (!fs::exists(file_)) return;
-    const Json old = read_json(file_);
-    require_schema(old, "loop", 1, file_.string());
-    if (!old.contains("stages") || !old["stages"].is_object() || old.value("key", "") != key)
-      throw Error(ErrorKind::kData, file_.string() + ": not the state of this run: remove its directory to start again");
-    state_ = old;
-  }
-
-  bool done(const Stage& stage) const { return state_["stages"].contains(stage.name) && fs::exists(stage.output); }
-
-  void record(const Stage& stage, double seconds, const Json& result) {
-    state_["stages"][stage.name] = {{"seconds", seconds}, {"output", stage.output.string()}, {"result", result}};
-    write_file_atomic(file_, state_.dump(1) + "\n");
-  }
-  void finish(const std::string& verdict) {
-    state_["verdict"] = verdict;
-    write_file_atomic(file_, state_.dump(1) + "\n");
-  }
-  const Json& json() const { return state_; }
-
- private:
-  fs::path file_;
-  Json state_;
 };
 
 Json parse_result(const std::string& output) {
@@ -73,62 +49,120 @@ std::string headline(const std::string& stage, const Json& r) {
   return text;
 }
 
-std::string run_key(const LoopSettings& s) {
-  Sha256 hash;
-  hash.update(fingerprint_model(s.target).id);
-  hash.update(read_file(s.file, 1u << 20, ErrorKind::kConfig));
-  for (const std::string& log : s.logs) {
-    std::vector<fs::path> files;
-    if (fs::is_directory(log)) {
-      for (const auto& entry : fs::recursive_directory_iterator(log))
-        if (entry.is_regular_file()) files.push_back(entry.path());
-      std::sort(files.begin(), files.end());
-    } else {
-      files.push_back(log);
-    }
-    for (const fs::path& file : files) hash.update(file.string() + sha256_file(file));
+RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const std::string& named) {
+  RunInputs inputs{named, fingerprint_model(target.directory).id, target.hub_commit, sha256_file(s.file), {}};
+  for (const std::string& file : data::expand_sources(s.logs)) inputs.logs.emplace_back(file, sha256_file(file));
+  return inputs;
+}
+
+// The target under its fingerprint, as `serve --record` writes it, or under its name, as gateways do.
+bool is_target(const std::string& writer, const RunInputs& inputs) {
+  const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
+  return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole || writer == fs::path(whole).filename();
+}
+
+// Whether anybody else is known to have written answers in the data directory; where the logs do not say, nobody is.
+bool written_by_another(const fs::path& data, const RunInputs& inputs) {
+  const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
+  if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs)) return true;
+  const fs::path file = data / data::kIngestReportFile;
+  if (!fs::exists(file)) return false;
+  const data::IngestReport report = data::ingest_report_from_json(read_json(file), file.string());
+  return std::any_of(report.writers.begin(), report.writers.end(), [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
+}
+
+// The stages of one run, in order; which data distill and validate read depends on what the data stage found.
+class Stages {
+ public:
+  Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run) : s_(settings), inputs_(inputs), run_(std::move(run)) {}
+
+  enum class Regenerate { kNo, kYes, kNotYetKnown };
+  Regenerate regenerates() const {
+    if (s_.regenerate != "auto") return s_.regenerate == "always" ? Regenerate::kYes : Regenerate::kNo;
+    if (!fs::exists(data() / "index.json")) return Regenerate::kNotYetKnown;
+    return written_by_another(data(), inputs_) ? Regenerate::kYes : Regenerate::kNo;
   }
-  return hash.hex().substr(0, 12);
-}
 
-std::vector<Stage> plan(const LoopSettings& s, const fs::path& run) {
-  const auto with = [&](const std::string& stage, std::vector<std::string> arguments) {
-    const auto extra = s.stage_flags.find(stage);
-    if (extra != s.stage_flags.end()) arguments.insert(arguments.end(), extra->second.begin(), extra->second.end());
+  std::vector<Stage> all() const {
+    const Regenerate regenerated = regenerates();
+    const fs::path learnt = regenerated == Regenerate::kYes ? run_ / "regenerated" : data();
+    const std::string trained = run_ / "distill", draft = run_ / "distill" / "draft", gate = run_ / "gate";
+    std::vector<std::string> ingest = {"--json", "data", "ingest"};
+    ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
+    ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
+    std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data", learnt, "--draft", s_.draft, "--out", trained};
+    if (fs::exists(trained)) distill.push_back("--resume");
+    std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json"}};
+    if (regenerated != Regenerate::kNo) stages.push_back(regenerate());
+    stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json"});
+    stages.push_back({"validate", with("validate", {"--json", "validate", "--target", s_.target, "--draft", draft, "--data", learnt, "--out", gate}),
+                      run_ / "gate" / "report.json"});
+    stages.push_back({"package", with("package", {"--json", "package", "--target", s_.target, "--draft", draft, "--report", run_ / "gate" / "report.json",
+                                                  "--store", s_.store, "--channel", s_.channel}),
+                      s_.store / "refs" / s_.channel});
+    return stages;
+  }
+
+ private:
+  fs::path data() const { return run_ / "data"; }
+
+  std::vector<std::string> with(const std::string& stage, std::vector<std::string> arguments) const {
+    const auto extra = s_.stage_flags.find(stage);
+    if (extra != s_.stage_flags.end()) arguments.insert(arguments.end(), extra->second.begin(), extra->second.end());
     return arguments;
-  };
-  const std::string data = run / "data", trained = run / "distill", gate = run / "gate", draft = run / "distill" / "draft";
-  std::vector<std::string> ingest = {"--json", "data", "ingest"};
-  ingest.insert(ingest.end(), s.logs.begin(), s.logs.end());
-  ingest.insert(ingest.end(), {"--target", s.target, "--out", data});
-  std::vector<std::string> distill = {"--json", "distill", "--target", s.target, "--data", data, "--draft", s.draft, "--out", trained};
-  if (fs::exists(trained)) distill.push_back("--resume");
-  return {{"data", with("data", ingest), run / "data" / "index.json"},
-          {"distill", with("distill", distill), fs::path(draft) / "config.json"},
-          {"validate", with("validate", {"--json", "validate", "--target", s.target, "--draft", draft, "--data", data, "--out", gate}),
-           run / "gate" / "report.json"},
-          {"package", with("package", {"--json", "package", "--target", s.target, "--draft", draft, "--report", run / "gate" / "report.json",
-                                       "--store", s.store, "--channel", s.channel}),
-           s.store / "refs" / s.channel}};
+  }
+
+  // An endpoint that serves the target already may be named in [regenerate]; its files are the target's.
+  Stage regenerate() const {
+    const fs::path out = run_ / "regenerated";
+    const auto flags = s_.stage_flags.find("regenerate");
+    const bool elsewhere = flags != s_.stage_flags.end() && std::find(flags->second.begin(), flags->second.end(), "--target") != flags->second.end();
+    std::vector<std::string> arguments = {"--json", "data", "regenerate", data(), elsewhere ? "--target-files" : "--target", s_.target, "--out", out};
+    if (fs::exists(data::progress_file(out))) arguments.push_back("--resume");
+    return {"regenerate", with("regenerate", arguments), out / "index.json"};
+  }
+
+  const LoopSettings& s_;
+  const RunInputs& inputs_;
+  fs::path run_;
+};
+
+std::string shell_words(const std::vector<std::string>& words) {
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == std::string::npos;
+    std::string text = word;
+    for (size_t at = 0; !plain && (at = text.find('\'', at)) != std::string::npos; at += 4) text.replace(at, 1, "'\\''");
+    line += (line.empty() ? "" : " ") + (plain ? text : "'" + text + "'");
+  }
+  return line;
 }
 
-}  // namespace
+int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const std::string& key, const fs::path& run,
+               const std::optional<Refusal>& refused) {
+  Json json = {{"schema", "specdec.loop_plan/1"}, {"verdict", refused ? "refused" : "planned"}, {"key", key}, {"inputs", to_json(inputs)}, {"stages", Json::array()}};
+  if (refused) json["reason"] = refused->reason;
+  std::string text = "run " + key + " in " + run.string() + "\n" + (refused ? "would not start: " + refused->reason + "\n" : "");
+  const std::optional<RunState> state = fs::exists(run / "state.json") ? std::optional<RunState>(std::in_place, run, inputs, 0) : std::nullopt;
+  for (const Stage& stage : stages.all()) {
+    const bool done = state && state->done(stage.name, stage.output);
+    const bool unsure = stage.name == "regenerate" && stages.regenerates() == Stages::Regenerate::kNotYetKnown;
+    const std::string when = done ? "done" : unsure ? "if another model wrote the answers; distill and validate read its output then" : "to run";
+    json["stages"].push_back({{"stage", stage.name}, {"when", when}, {"arguments", stage.arguments}});
+    text += stage.name + " (" + when + ")\n  specdec " + shell_words(stage.arguments) + "\n";
+  }
+  std::printf("%s", global.json ? (json.dump() + "\n").c_str() : text.c_str());
+  return refused ? refused->exit_code : 0;
+}
 
-int run_loop(const Global& global, const LoopSettings& given) {
-  LoopSettings settings = given;
-  settings.target = resolve_model(given.target).directory.string();  // of a hub name one commit for all stages
+// The stages one after the other; 0 or the exit code of the one that ended otherwise.
+int run_stages(const Global& global, const Stages& stages, RunState& state) {
   const SystemClock clock;
-  fs::create_directories(settings.work);
-  const FileLock lock(settings.work / "lock");
-  const std::string key = run_key(settings);
-  const fs::path run = settings.work / "runs" / key;
-  fs::create_directories(run);
-  RunState state(run / "state.json", key);
-  const fs::path log = run / "log.txt";
-  if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
-  for (const Stage& stage : plan(settings, run)) {
-    if (state.done(stage)) {
-      if (global.verbosity >= 0) std::fprintf(stderr, "%-9s done before\n", stage.name.c_str());
+  const fs::path log = state.directory() / "log.txt";
+  for (size_t i = 0; i < stages.all().size(); ++i) {
+    const Stage stage = stages.all()[i];  // anew each time: what follows the data depends on it
+    if (state.done(stage.name, stage.output)) {
+      if (global.verbosity >= 0) std::fprintf(stderr, "%-10s done before\n", stage.name.c_str());
       continue;
     }
     const double start = clock.seconds();
@@ -136,19 +170,54 @@ int run_loop(const Global& global, const LoopSettings& given) {
     const double seconds = clock.seconds() - start;
     const Json result = parse_result(child.output);
     if (global.verbosity >= 0)
-      std::fprintf(stderr, "%-9s exit %d in %.0f s  %s\n", stage.name.c_str(), child.exit_code, seconds, headline(stage.name, result).c_str());
+      std::fprintf(stderr, "%-10s exit %d in %.0f s  %s\n", stage.name.c_str(), child.exit_code, seconds, headline(stage.name, result).c_str());
     if (child.exit_code != 0) {
-      state.finish(stage.name + " failed");
-      if (global.json) std::printf("%s\n", state.json().dump().c_str());
+      state.stopped(stage.name, child.exit_code, seconds, result, clock.unix_seconds());
       std::fprintf(stderr, "specdec: error: loop: %s ended with exit code %d (its log: %s)\n", stage.name.c_str(), child.exit_code, log.c_str());
       return child.exit_code;
     }
-    state.record(stage, seconds, result);
+    state.record(stage.name, stage.output, seconds, result);
   }
-  state.finish("promoted");
-  if (global.json) std::printf("%s\n", state.json().dump().c_str());
-  else std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
+  state.promoted(clock.unix_seconds());
   return 0;
+}
+
+}  // namespace
+
+int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& order) {
+  LoopSettings settings = given;
+  const ResolvedModel target = resolve_model(given.target);  // of a hub name one commit for all stages
+  settings.target = target.directory.string();
+  const SystemClock clock;
+  std::optional<FileLock> lock;
+  if (!order.plan) {
+    make_directories(settings.work / "runs");
+    lock.emplace(settings.work / "lock");
+    remove_partials(settings.work / "runs", 0);
+  }
+  const RunInputs inputs = run_inputs(settings, target, given.target);
+  const auto earlier = earlier_runs(settings.work);
+  const std::optional<std::string> continued = run_to_continue(earlier, inputs);
+  const std::string key = continued.value_or(inputs.key());
+  const std::optional<Refusal> refused = order.force ? std::nullopt : refusal(earlier, inputs, settings.cooldown_s, clock.unix_seconds());
+  const fs::path run = settings.work / "runs" / key;
+  const Stages stages(settings, inputs, run);
+  if (order.plan) return print_plan(global, inputs, stages, key, run, refused);
+  if (refused) {
+    if (global.json) std::printf("%s\n", Json{{"schema", "specdec.loop/1"}, {"key", key}, {"verdict", refused->exit_code == 75 ? "cooldown" : "unchanged"}, {"reason", refused->reason},
+                                              {"started", format_utc(clock.unix_seconds())}, {"seconds", 0}, {"tool_version", SPECDEC_VERSION}, {"inputs", to_json(inputs)}}.dump().c_str());
+    std::fprintf(stderr, "specdec: loop: %s\n", refused->reason.c_str());
+    return refused->exit_code;
+  }
+  make_directories(run);
+  RunState state(run, inputs, clock.unix_seconds());
+  if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
+  if (continued && key != inputs.key() && global.verbosity >= 0) std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");
+  const int code = run_stages(global, stages, state);
+  if (global.json) std::printf("%s\n", state.json().dump().c_str());
+  else if (code == 0) std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
+  remove_old_runs(settings.work, key, settings.keep);
+  return code;
 }
 
 void add_loop(Cli& cli) {
@@ -157,16 +226,19 @@ void add_loop(Cli& cli) {
   loop->footer("Example:\n  specdec loop run LOOP.toml        what is in LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand("run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
+  auto order = std::make_shared<LoopOrder>();
   sub->add_option("file", *file, "LOOP.toml")->required();
+  sub->add_flag("--plan", order->plan, "Say what would run, with every command, and write nothing");
+  sub->add_flag("--force", order->force, "Run although an earlier verdict on this target and these settings says otherwise");
   sub->footer(
       "LOOP.toml:\n"
       "  [loop]\n  target = \"models/target\"\n  logs = [\"traffic/*.jsonl\"]\n  work = \"loop\"\n  store = \"store\"\n"
       "  channel = \"production\"\n  draft = \"prune:1\"\n"
-      "  [distill]            # the other tables are the stages' flags: [data] [distill] [validate] [package]\n  time-limit = \"15m\"\n"
-      "Example:\n  specdec loop run LOOP.toml\n"
+      "  [distill]            # the other tables are the stages' flags: [data] [regenerate] [distill] [validate] [package]\n  time-limit = \"15m\"\n"
+      "Examples:\n  specdec init         # writes one\n  specdec loop run LOOP.toml --plan\n  specdec loop run LOOP.toml\n"
       "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift 'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 promoted, 75 another loop is at work, else that of the stage that stopped it.");
-  sub->callback([&cli, file] { cli.selected = [&cli, file] { return run_loop(cli.global, read_loop_settings(*file)); }; });
+      "Exit codes: 0 promoted, 75 another loop is at work or an earlier verdict cools down, else that of the stage that stopped it.");
+  sub->callback([&cli, file, order] { cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); }; });
 }
 
 }  // namespace specdec::cli

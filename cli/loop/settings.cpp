@@ -1,6 +1,8 @@
 #include <glob.h>
 #include <toml++/toml.h>
 
+#include <cstdlib>
+
 #include "base/file.h"
 #include "cli/loop/loop.h"
 
@@ -42,6 +44,16 @@ std::string required(const toml::table& table, const char* key, const std::strin
   return *value;
 }
 
+// "0", "90m", "24h", "7d".
+double seconds_of(const std::string& text, const std::string& where) {
+  char* end = nullptr;
+  const double n = std::strtod(text.c_str(), &end);
+  const std::string unit = text.empty() ? "" : end;
+  const double scale = unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : 0;
+  if (end == text.c_str() || !(n >= 0 && n < 1e6) || (scale == 0 && n != 0)) throw Error(ErrorKind::kConfig, where + ": expected a time such as \"90m\", \"24h\" or \"7d\", found \"" + text + "\"");
+  return n * scale;
+}
+
 std::vector<std::string> expand(const fs::path& base, const std::string& pattern) {
   const std::string full = fs::path(pattern).is_absolute() ? pattern : (base / pattern).string();
   glob_t found{};
@@ -65,9 +77,9 @@ LoopSettings read_loop_settings(const fs::path& file) {
   const toml::table* loop = root["loop"].as_table();
   if (!loop) throw Error(ErrorKind::kConfig, where + ": no [loop] table");
   for (const auto& [key, node] : *loop) {
-    static const std::vector<std::string> known = {"target", "logs", "work", "store", "channel", "draft"};
+    static const std::vector<std::string> known = {"target", "logs", "work", "store", "channel", "draft", "regenerate", "cooldown", "keep"};
     if (std::find(known.begin(), known.end(), std::string(key.str())) == known.end())
-      throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) + "' (known: target logs work store channel draft)");
+      throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) + "' (known: target logs work store channel draft regenerate cooldown keep)");
   }
   LoopSettings s;
   s.file = fs::absolute(file);
@@ -79,6 +91,16 @@ LoopSettings read_loop_settings(const fs::path& file) {
   s.store = path(required(*loop, "store", where));
   if (const auto v = (*loop)["channel"].value<std::string>()) s.channel = *v;
   if (const auto v = (*loop)["draft"].value<std::string>()) s.draft = *v;
+  if (const toml::node* v = loop->get("regenerate")) {
+    s.regenerate = v->value_or(std::string());
+    if (s.regenerate != "auto" && s.regenerate != "always" && s.regenerate != "never")
+      throw Error(ErrorKind::kConfig, where + ": [loop] regenerate: expected \"auto\", \"always\" or \"never\"");
+  }
+  if (const toml::node* v = loop->get("cooldown")) s.cooldown_s = seconds_of(v->value_or(std::string()), where + ": [loop] cooldown");
+  if (const toml::node* v = loop->get("keep")) {
+    s.keep = v->is_integer() ? *v->value<int64_t>() : 0;
+    if (s.keep < 1 || s.keep > 1000) throw Error(ErrorKind::kConfig, where + ": [loop] keep: expected a number of runs from 1 to 1000");
+  }
   const toml::array* logs = (*loop)["logs"].as_array();
   if (!logs || logs->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] logs: missing, expected a list of files or globs");
   for (const toml::node& item : *logs) {
@@ -88,8 +110,8 @@ LoopSettings read_loop_settings(const fs::path& file) {
   for (const auto& [key_node, node] : root) {
     const std::string key(key_node.str());
     if (key == "loop") continue;
-    if (key != "data" && key != "distill" && key != "validate" && key != "package")
-      throw Error(ErrorKind::kConfig, where + ": unknown table [" + key + "] (known: loop data distill validate package)");
+    if (key != "data" && key != "regenerate" && key != "distill" && key != "validate" && key != "package")
+      throw Error(ErrorKind::kConfig, where + ": unknown table [" + key + "] (known: loop data regenerate distill validate package)");
     if (!node.is_table()) throw Error(ErrorKind::kConfig, where + ": " + key + ": expected a table");
     s.stage_flags[key] = flags_of(*node.as_table(), where + ": [" + key + "]");
   }

@@ -1,0 +1,200 @@
+#include "cli/init/init.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/schema/package_manifest.h"
+#include "cli/command.h"
+
+namespace specdec::cli {
+
+// Of cli/init/assets (cmake/embed.cmake).
+extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[], kCronJobYaml[], kRulesYaml[], kDashboardJson[];
+
+namespace {
+
+struct Template {
+  const char *part, *path, *text;
+};
+const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
+                               {"loop", "specdec.toml", kSpecdecToml},
+                               {"github", ".github/workflows/specdec.yml", kGithubYaml},
+                               {"gitlab", ".gitlab/specdec.yml", kGitlabYaml},
+                               {"systemd", "systemd/specdec.service", kServiceUnit},
+                               {"systemd", "systemd/specdec.timer", kTimerUnit},
+                               {"kubernetes", "kubernetes/specdec-cronjob.yaml", kCronJobYaml},
+                               {"monitoring", "monitoring/specdec-rules.yml", kRulesYaml},
+                               {"monitoring", "monitoring/specdec-dashboard.json", kDashboardJson}};
+
+const std::map<std::string, std::string> kNext = {
+    {"loop", "specdec loop run LOOP.toml --plan, then without --plan: the first draft; specdec serve @PACKAGE@ --record recorded writes what it reads next"},
+    {"github", "commit .github/workflows/specdec.yml; give a self-hosted runner the label specdec"},
+    {"gitlab", "include .gitlab/specdec.yml in .gitlab-ci.yml; give a runner the tag specdec; add a pipeline schedule"},
+    {"systemd", "cp systemd/specdec.* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer"},
+    {"kubernetes", "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
+    {"monitoring", "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into Grafana"}};
+
+// A string of JSON is a basic string of TOML and a double-quoted scalar of YAML.
+std::string quoted(const std::string& flag, const std::string& value) {
+  if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " + Json(value).dump(-1, ' ', true, Json::error_handler_t::replace));
+  try {
+    return Json(value).dump();
+  } catch (const Json::exception&) {
+    throw Error(ErrorKind::kUsage, flag + ": expected UTF-8");
+  }
+}
+
+std::string quoted_list(const std::string& flag, const std::vector<std::string>& values) {
+  std::string text;
+  for (const std::string& value : values) text += (text.empty() ? "" : ", ") + quoted(flag, value);
+  return "[" + text + "]";
+}
+
+// systemd.syntax(7): % begins a specifier; a word in quotes takes C escapes. WorkingDirectory= is the rest of the line as it is.
+std::string unit_path(const std::string& path) {
+  std::string text;
+  for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
+  return text;
+}
+std::string unit_word(const std::string& path) {
+  if (path.find_first_of(" '\"\\$;") == std::string::npos) return unit_path(path);
+  std::string text;
+  for (const char c : unit_path(path)) text += c == '"' || c == '\\' ? std::string("\\") + c : c == '$' ? "$$" : std::string(1, c);
+  return '"' + text + '"';
+}
+
+// Every @NAME@ of the template, in one pass: what a value holds is not looked at again.
+std::string fill(const std::string& text, const std::map<std::string, std::string>& values) {
+  std::string filled;
+  for (size_t at = 0; at < text.size();) {
+    const size_t begin = text.find('@', at), end = begin == std::string::npos ? begin : text.find('@', begin + 1);
+    const auto value = end == std::string::npos ? values.end() : values.find(text.substr(begin + 1, end - begin - 1));
+    if (value == values.end()) {
+      const size_t next = std::min(begin, text.size() - 1) + 1;
+      filled += text.substr(at, next - at);
+      at = next;
+    } else {
+      filled += text.substr(at, begin - at) + value->second;
+      at = end + 1;
+    }
+  }
+  return filled;
+}
+
+// Candidates are tried beside what production names: that is what is served and watched.
+std::string watched(const InitOptions& o) { return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel); }
+
+int run_init(const Global& global, const InitOptions& options) {
+  const SystemClock clock;
+  const double start = clock.seconds();
+  Json result = {{"schema", "specdec.init/1"}, {"verdict", "done"}, {"started", format_utc(clock.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};
+  const std::vector<InitFile> files = init_files(options, global.program);
+  make_directories(options.directory);
+  std::vector<std::string> parts;
+  int kept = 0;
+  for (const InitFile& file : files) {
+    const std::string action = write_init_file(options, file);
+    kept += action == "kept";
+    result["files"].push_back({{"path", (options.directory / file.path).string()}, {"part", file.part}, {"action", action}});
+    if (parts.empty() || parts.back() != file.part) parts.push_back(file.part);
+    if (!global.json) std::printf("%-9s %s\n", action.c_str(), (options.directory / file.path).c_str());
+  }
+  result["inputs"] = {{"directory", fs::absolute(options.directory).lexically_normal().string()}, {"target", options.target}, {"logs", options.logs}};
+  std::vector<std::string> next;
+  for (const std::string& part : parts) {
+    next.push_back(fill(kNext.at(part), {{"PACKAGE", watched(options)}}));
+    result["next"].push_back({{"part", part}, {"text", next.back()}});
+  }
+  result["seconds"] = clock.seconds() - start;
+  if (global.json) {
+    std::printf("%s\n", result.dump().c_str());
+    return 0;
+  }
+  if (kept) std::printf("kept files differ from what would be written: --force replaces them\n");
+  std::printf("next, in %s:\n", options.directory.c_str());
+  for (size_t i = 0; i < parts.size(); ++i) std::printf("  %-11s %s\n", parts[i].c_str(), next[i].c_str());
+  return 0;
+}
+
+}  // namespace
+
+const std::vector<std::string>& init_parts() {
+  static const std::vector<std::string> kParts = [] {
+    std::vector<std::string> parts;
+    for (const Template& t : kTemplates)
+      if (parts.empty() || parts.back() != t.part) parts.emplace_back(t.part);
+    return parts;
+  }();
+  return kParts;
+}
+
+std::vector<InitFile> init_files(const InitOptions& o, const std::string& program) {
+  require_channel_name(o.channel);
+  for (const std::string& part : o.only)
+    if (std::find(init_parts().begin(), init_parts().end(), part) == init_parts().end())
+      throw Error(ErrorKind::kUsage, "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
+  if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
+  const std::string directory = fs::absolute(o.directory).lexically_normal().string();
+  quoted("DIR", directory);  // no control characters in units, either
+  const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
+                                                     {"LOGS", quoted_list("--logs", o.logs)},
+                                                     {"WORK", quoted("--work", o.work)},
+                                                     {"STORE", quoted("--store", o.store)},
+                                                     {"CHANNEL", quoted("--channel", o.channel)},
+                                                     {"DRAFT", quoted("--draft", o.draft)},
+                                                     {"PACKAGE", quoted("--store", watched(o))},
+                                                     {"SOURCES", quoted_list("--source", o.sources)},
+                                                     {"STATE", quoted("--state", o.state)},
+                                                     {"REPORT", quoted("--state", o.state + ".report.json")},
+                                                     {"REQUESTS", std::to_string(o.requests_per_day)},
+                                                     {"IMAGE", quoted("--image", o.image)},
+                                                     {"DIRECTORY", unit_path(directory)},
+                                                     {"PROGRAM", unit_word(program)}};
+  std::vector<InitFile> files;
+  for (const Template& t : kTemplates)
+    if (o.only.empty() || std::find(o.only.begin(), o.only.end(), t.part) != o.only.end()) files.push_back({t.path, t.part, fill(t.text, values)});
+  return files;
+}
+
+std::string write_init_file(const InitOptions& options, const InitFile& file) {
+  const fs::path path = options.directory / file.path;
+  const bool there = fs::exists(fs::symlink_status(path));
+  if (there && fs::is_regular_file(path) && read_file(path) == file.text) return "unchanged";
+  if (there && !options.force) return "kept";
+  make_directories(path.parent_path());
+  write_file_atomic(path, file.text);
+  return there ? "replaced" : "written";
+}
+
+void add_init(Cli& cli) {
+  auto o = std::make_shared<InitOptions>();
+  CLI::App* sub = cli.app.add_subcommand("init", "Writes LOOP.toml and what runs it unattended: GitHub, GitLab, systemd, Kubernetes; Prometheus rules, Grafana dashboard");
+  sub->add_option("directory", o->directory, "Where to write, made if missing")->capture_default_str();
+  sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
+  sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
+  sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE")->capture_default_str();
+  sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
+  sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
+  sub->add_option("--channel", o->channel, "Promoted to when the gate has passed; candidate: the monitor watches production then")->capture_default_str();
+  sub->add_option("--source", o->sources, "What the monitor reads: acceptance records or URL of a /metrics page; may be repeated")->capture_default_str();
+  sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
+  sub->add_option("--requests-per-day", o->requests_per_day, "Volume; 0 = unknown")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
+  sub->add_option("--only", o->only, "Comma list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")->delimiter(',');
+  sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
+  sub->footer(
+      "Examples:\n"
+      "  specdec init\n"
+      "  specdec init /srv/draft --target org/name --logs '/var/lib/specdec/recorded/*.jsonl' --only loop,systemd\n"
+      "Exit codes: 0 done, files that differ are kept; 2 a value that cannot be written.");
+  sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_init(cli.global, *o); }; });
+}
+
+}  // namespace specdec::cli

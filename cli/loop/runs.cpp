@@ -1,0 +1,149 @@
+#include "cli/loop/runs.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/file.h"
+#include "base/sha256.h"
+
+namespace specdec::cli {
+
+namespace {
+
+fs::path runs_of(const fs::path& work) { return work / "runs"; }
+
+std::optional<EarlierRun> read_earlier(const fs::path& directory) {
+  try {
+    const Json state = read_json(directory / "state.json");
+    require_schema(state, "loop", 1, directory.string());
+    EarlierRun run;
+    run.key = directory.filename().string();
+    run.verdict = state.value("verdict", "running");
+    run.started = state.value("started_unix", int64_t{0});
+    run.ended = state.value("ended_unix", int64_t{0});
+    if (const auto stopped = state.find("stopped"); stopped != state.end()) run.stopped_code = stopped->value("exit_code", 0);
+    if (const auto inputs = state.find("inputs"); inputs != state.end()) {
+      run.target_id = inputs->value("target_id", "");
+      run.settings_sha256 = inputs->value("settings_sha256", "");
+    }
+    run.has_data = state.at("stages").contains("data");
+    return run;
+  } catch (const Error&) {
+  } catch (const Json::exception&) {
+  }
+  return std::nullopt;
+}
+
+std::string ago(int64_t seconds) {
+  if (seconds < 7200) return std::to_string(seconds / 60) + " minutes ago";
+  return std::to_string(seconds / 3600) + " hours ago";
+}
+
+}  // namespace
+
+std::string RunInputs::key() const {
+  Sha256 hash;
+  hash.update(target_id);
+  hash.update(settings_sha256);
+  for (const auto& [path, digest] : logs) hash.update(path + digest);
+  return hash.hex().substr(0, 12);
+}
+
+Json to_json(const RunInputs& inputs) {
+  Json logs = Json::array();
+  for (const auto& [path, digest] : inputs.logs) logs.push_back({{"path", path}, {"sha256", digest}});
+  Json json = {{"target", inputs.target}, {"target_id", inputs.target_id}, {"settings_sha256", inputs.settings_sha256}, {"logs", logs}};
+  if (!inputs.target_commit.empty()) json["target_commit"] = inputs.target_commit;
+  return json;
+}
+
+RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : directory_(std::move(directory)) {
+  const std::string key = directory_.filename().string();
+  const fs::path file = directory_ / "state.json";
+  if (!fs::exists(file)) {
+    state_ = {{"schema", "specdec.loop/1"}, {"key", key}, {"verdict", "running"}, {"started", format_utc(now)}, {"started_unix", now}, {"seconds", 0.0},
+              {"tool_version", SPECDEC_VERSION}, {"inputs", to_json(inputs)}, {"stages", Json::object()}};
+    return;
+  }
+  const Json old = read_json(file);
+  require_schema(old, "loop", 1, file.string());
+  if (!old.contains("stages") || !old["stages"].is_object() || old.value("key", "") != key)
+    throw Error(ErrorKind::kData, file.string() + ": not the state of this run: remove its directory to start again");
+  state_ = old;
+}
+
+bool RunState::done(const std::string& stage, const fs::path& output) const { return state_["stages"].contains(stage) && fs::exists(output); }
+
+void RunState::record(const std::string& stage, const fs::path& output, double seconds, const Json& result) {
+  state_["stages"][stage] = {{"seconds", seconds}, {"output", output.string()}, {"result", result}};
+  state_["seconds"] = state_.value("seconds", 0.0) + seconds;
+  state_["verdict"] = "running";
+  state_.erase("stopped");
+  write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n");
+}
+
+void RunState::promoted(int64_t now) {
+  state_.erase("stopped");
+  finish("promoted", now);
+}
+
+void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now) {
+  state_["stopped"] = {{"stage", stage}, {"exit_code", exit_code}, {"seconds", seconds}, {"result", result}};
+  state_["seconds"] = state_.value("seconds", 0.0) + seconds;
+  finish(stage + " failed", now);
+}
+
+void RunState::finish(const std::string& verdict, int64_t now) {
+  state_["verdict"] = verdict;
+  state_["ended_unix"] = now;
+  write_file_atomic(directory_ / "state.json", state_.dump(1) + "\n");
+}
+
+std::vector<EarlierRun> earlier_runs(const fs::path& work) {
+  std::vector<EarlierRun> runs;
+  if (!fs::is_directory(runs_of(work))) return runs;
+  for (const auto& entry : fs::directory_iterator(runs_of(work)))
+    if (auto run = read_earlier(entry.path())) runs.push_back(std::move(*run));
+  std::sort(runs.begin(), runs.end(), [](const EarlierRun& a, const EarlierRun& b) { return std::tie(b.started, b.key) < std::tie(a.started, a.key); });
+  return runs;
+}
+
+std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, const RunInputs& inputs) {
+  const std::string key = inputs.key();
+  for (const EarlierRun& run : runs)
+    if (run.key == key) return key;
+  for (const EarlierRun& run : runs) {
+    const int code = run.stopped_code;  // errors of the data or the settings are not mended by going on
+    const bool interrupted = run.verdict != "promoted" && (code == 0 || code == 8 || code >= 74);
+    if (interrupted && run.has_data && run.target_id == inputs.target_id && run.settings_sha256 == inputs.settings_sha256) return run.key;
+  }
+  return std::nullopt;
+}
+
+std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s, int64_t now) {
+  const std::string key = inputs.key();
+  bool promoted_since = false;
+  for (const EarlierRun& run : runs) {
+    promoted_since |= run.verdict == "promoted" && run.target_id == inputs.target_id;
+    if (!run.judged() || run.target_id != inputs.target_id || run.settings_sha256 != inputs.settings_sha256) continue;
+    const bool cooling = static_cast<double>(now - run.ended) < cooldown_s;
+    const std::string said = "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
+    if (run.key == key && (cooling || run.stopped_code != 4))
+      return Refusal{run.stopped_code, said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
+    if (run.key != key && cooling && !promoted_since)
+      return Refusal{75, said + ": the next try is from " + format_utc(run.ended + static_cast<int64_t>(cooldown_s)) + " on (cooldown in LOOP.toml, or --force)"};
+  }
+  return std::nullopt;
+}
+
+void remove_old_runs(const fs::path& work, const std::string& current, int64_t keep) {
+  int64_t kept = 1;
+  for (const EarlierRun& run : earlier_runs(work)) {
+    if (run.key == current || ++kept <= keep) continue;
+    const fs::path gone = runs_of(work) / (run.key + ".partial");
+    rename_file(runs_of(work) / run.key, gone);  // a half-removed run is no run
+    remove_tree(gone);
+  }
+}
+
+}  // namespace specdec::cli

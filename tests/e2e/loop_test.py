@@ -1,0 +1,190 @@
+"""`specdec loop run`: killed at every change that it makes to the file system it goes on and never trains twice; an interrupted run goes on
+although the logs have grown; a verdict is not asked for again before the cooldown; what another model wrote is written anew."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from specdec_run import SPECDEC, expect, run, run_json
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp(prefix="specdec-loop-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+SETTINGS = """
+[loop]
+target = "../target"
+logs = ["*.jsonl"]
+work = "loop"
+store = "store"
+channel = "{channel}"
+regenerate = "{regenerate}"
+cooldown = "{cooldown}"
+keep = 2
+[data]
+holdout = 0.5
+[regenerate]
+max-tokens = 4
+threads = 1
+[distill]
+max-steps = 40
+checkpoint-every = 20
+evaluate-every = 20
+batch-tokens = 128
+threads = 1
+[validate]
+parts = "acceptance"
+contexts = "data"
+threads = 1
+floor = {floor}
+force = true
+exit-zero = {exit_zero}
+[package]
+allow-failed = true
+"""
+
+
+def new_loop(name, channel="production", regenerate="auto", cooldown="24h", floor=0.01, exit_zero="true"):
+    folder = work / name
+    folder.mkdir()
+    shutil.copy(work / "log.jsonl", folder / "day-1.jsonl")
+    (folder / "LOOP.toml").write_text(SETTINGS.format(channel=channel, regenerate=regenerate, cooldown=cooldown, floor=floor, exit_zero=exit_zero))
+    return folder
+
+
+def loop(folder, *more, code=0, env=None):
+    return run("loop", "run", folder / "LOOP.toml", *more, code=code, env=env, timeout=120)
+
+
+def loop_json(folder, *more, code=0):
+    return run_json("loop", "run", folder / "LOOP.toml", *more, code=code, timeout=120)[1]
+
+
+def states(folder):
+    found = [json.loads(f.read_text()) for f in folder.glob("loop/runs/*/state.json")]
+    return sorted(found, key=lambda s: s["started_unix"])
+
+
+def trainings_of(folder):
+    return {str(f): f.stat().st_mtime_ns for f in folder.glob("loop/runs/*/distill/result.json")}
+
+
+def add_day(folder, n):
+    write_traffic(folder / f"day-{n}.jsonl", 20, seed=n)
+
+
+# --- killed at every change ---
+
+def kill_loop(n):
+    folder = new_loop(f"kill-{n}")
+    done = subprocess.run([str(SPECDEC), "loop", "run", str(folder / "LOOP.toml")], capture_output=True, timeout=120,
+                          env={**os.environ, "OMP_NUM_THREADS": "1", "SPECDEC_KILL_AT": f"{n}@loop"})
+    if done.returncode not in (0, -9):
+        raise SystemExit(f"point {n}: exit {done.returncode}: {done.stderr.decode()}")
+    for state in folder.glob("loop/runs/*/state.json"):
+        json.loads(state.read_text())
+    add_day(folder, 2)  # logs grow meanwhile
+    had_data = any("data" in s["stages"] for s in states(folder))
+    before = {f: f.read_bytes() for f in folder.glob("loop/runs/*/distill/draft/model.safetensors")}
+    result = loop_json(folder)
+    assert result["verdict"] == "promoted", (n, result)
+    if done.returncode == -9 and had_data:
+        assert len(states(folder)) == 1 and len(result["inputs"]["logs"]) == 1, (n, "the interrupted run goes on, with the logs of then")
+        assert all(f.read_bytes() == b for f, b in before.items()), (n, "a draft that was there was trained again")
+    loop(folder)  # the second day, if the run above was the first day's
+    left = [str(p) for p in folder.rglob("*partial*")]
+    assert not left, (n, left)
+    _, listed = run_json("package", "list", "--store", folder / "store")
+    assert all(p["problem"] == "" for p in listed["packages"]) and any(p["channels"] == ["production"] for p in listed["packages"]), (n, listed)
+    assert len(listed["packages"]) <= 2, (n, "a package twice")
+    before = trainings_of(folder)
+    loop(folder)
+    assert trainings_of(folder) == before, (n, "the same trigger trained again")
+    shutil.rmtree(folder)
+    return done.returncode == 0
+
+
+def every_point(point):
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for first in range(1, 500, 4):
+            ended = list(pool.map(point, range(first, first + 4)))
+            if any(ended):
+                assert ended == sorted(ended), "points after the end are no points"
+                return first + ended.index(True) - 1
+    raise SystemExit("the loop never ends by itself")
+
+
+try:
+    write_tiny_model(work / "target", layers=2, seed=1)
+    write_traffic(work / "log.jsonl", 80)
+
+    # --- the plan writes nothing ---
+    plain = new_loop("plain")
+    _, plan = run_json("loop", "run", plain / "LOOP.toml", "--plan")
+    expect([s["stage"] for s in plan["stages"]] == ["data", "regenerate", "distill", "validate", "package"] and not (plain / "loop").exists(), "the plan")
+    expect(plan["stages"][1]["when"].startswith("if another model"), "nobody knows yet who wrote the answers")
+    result = loop_json(plain)
+    expect(result["verdict"] == "promoted" and result["key"] == plan["key"] and "regenerate" not in result["stages"], "promoted")
+    expect({"schema", "verdict", "started", "seconds", "tool_version", "inputs"} <= result.keys() and result["seconds"] > 0, "the fields that every result has")
+    expect(all(s["when"] == "done" for s in run_json("loop", "run", plain / "LOOP.toml", "--plan")[1]["stages"]), "the plan of what is done")
+
+    # --- old runs go ---
+    first = result["key"]
+    for day in (2, 3):
+        add_day(plain, day)
+        newest = loop_json(plain)["key"]
+    expect(len(states(plain)) == 2 and first not in [s["key"] for s in states(plain)] and states(plain)[-1]["key"] == newest, "keep = 2: the oldest run went")
+
+    # --- a verdict cools down ---
+    bad = new_loop("bad", floor=0.99, exit_zero="false", channel="candidate")
+    result = loop_json(bad, code=3)
+    expect(result["verdict"] == "validate failed" and result["stopped"]["exit_code"] == 3 and not (bad / "store").exists(), "a failed gate promotes nothing")
+    began = trainings_of(bad)
+    result = loop_json(bad, code=3)
+    expect(result["verdict"] == "unchanged" and trainings_of(bad) == began, "the same data again: the same answer, nothing runs")
+    add_day(bad, 2)
+    result = loop_json(bad, code=75)
+    expect(result["verdict"] == "cooldown" and len(states(bad)) == 1, "new data within the cooldown: 75")
+    _, plan = run_json("loop", "run", bad / "LOOP.toml", "--plan", code=75)
+    expect(plan["verdict"] == "refused", "the plan says so too")
+    expect(loop_json(bad, "--force", code=3)["verdict"] == "validate failed" and len(states(bad)) == 2, "--force runs")
+    warm = new_loop("warm", floor=0.99, exit_zero="false", cooldown="0")
+    loop(warm, code=3)
+    add_day(warm, 2)
+    loop(warm, code=3)
+    expect(len(states(warm)) == 2, "no cooldown: new data is tried at once")
+    add_day(warm, 3)
+    (warm / "LOOP.toml").write_text((warm / "LOOP.toml").read_text().replace("0.99", "0.01").replace("exit-zero = false", "exit-zero = true"))
+    loop(warm)
+    expect(states(warm)[-1]["verdict"] == "promoted", "other settings have no verdict yet")
+
+    # --- answers of another model ---
+    other = new_loop("other", channel="candidate")
+    rows = [json.loads(line) for line in (other / "day-1.jsonl").read_text().splitlines()]
+    (other / "day-1.jsonl").write_text("".join(json.dumps({**row, "model": "somebody-else"}) + "\n" for row in rows[:40]))
+    result = loop_json(other)
+    expect(result["stages"]["regenerate"]["result"]["written_by"] == "target", "they are written anew by the target")
+    run_folder = other / "loop/runs" / result["key"]
+    index = json.loads((run_folder / "regenerated/index.json").read_text())
+    trained = json.loads((run_folder / "distill/result.json").read_text())
+    expect(index["written_by"] == "target" and trained["data"]["written_by"] == "target" and (other / "store/refs/candidate").exists(), "and learnt from")
+    named = new_loop("named")
+    (named / "day-1.jsonl").write_text("".join(json.dumps({**row, "model": "target"}) + "\n" for row in rows))
+    expect("regenerate" not in loop_json(named)["stages"], "the target's own answers, under its name, are not")
+
+    # --- settings ---
+    broken = new_loop("broken")
+    text = (broken / "LOOP.toml").read_text()
+    for wrong, right, says in (("keep = 2", "keep = 0", "keep"), ('cooldown = "24h"', 'cooldown = "soon"', "cooldown"), ('regenerate = "auto"', 'regenerate = "no"', "regenerate"),
+                               ("keep = 2", "kept = 2", "kept")):
+        (broken / "LOOP.toml").write_text(text.replace(wrong, right))
+        run("loop", "run", broken / "LOOP.toml", code=2, last_line=["LOOP.toml", says])
+    expect(not (broken / "loop").exists(), "wrong settings leave nothing behind")
+
+    started = time.monotonic()
+    points = every_point(kill_loop)
+    expect(points >= 20, f"the loop killed at each of its {points} changes of the file system, {time.monotonic() - started:.0f} s")
+finally:
+    shutil.rmtree(work, ignore_errors=True)
