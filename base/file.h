@@ -119,6 +119,7 @@ class FileLock {
   ~FileLock();
   FileLock(const FileLock&) = delete;
   FileLock& operator=(const FileLock&) = delete;
+  int descriptor() const { return fd_; }  // closed on exec; a child that keeps it open keeps the lock
 
  private:
   int fd_ = -1;

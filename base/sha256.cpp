@@ -1,6 +1,7 @@
 #include "base/sha256.h"
 
 #include <openssl/evp.h>
+#include <openssl/hmac.h>
 
 #include <array>
 #include <vector>
@@ -50,6 +51,14 @@ std::string sha256_hex(std::string_view bytes) {
   Sha256 hash;
   hash.update(bytes);
   return hash.hex();
+}
+
+std::string hmac_sha256_hex(std::string_view key, std::string_view bytes) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  unsigned length = 0;
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data(), &length))
+    throw Error(ErrorKind::kInternal, "HMAC-SHA-256 failed (OpenSSL)");
+  return hex_of(std::span(digest).first(length));
 }
 
 std::string sha256_file(const std::filesystem::path& path) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <thread>
 
@@ -10,6 +11,7 @@
 #include "base/log.h"
 #include "cli/command.h"
 #include "monitor/check.h"
+#include "monitor/machine.h"
 #include "monitor/source.h"
 
 namespace specdec::cli {
@@ -21,6 +23,10 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
     std::printf("%s\n", result.json.dump().c_str());
   } else {
     std::printf("%s: %s\n", result.verdict.c_str(), result.reason.c_str());
+    for (const Json& t : result.json["transitions"])
+      std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(), t["event"].get<std::string>().c_str(),
+                  t["reason"].get<std::string>().c_str());
+    for (const Json& w : result.json["waiting"]) std::printf("  %s: %s\n", result.json["state"].get<std::string>().c_str(), w.get<std::string>().c_str());
     for (const Json& s : result.json["evidence"]["strata"])
       std::printf("  %-16s %6lld requests  acceptance %s  baseline %.3f  log10 e %.1f\n", s["name"].get<std::string>().c_str(),
                   static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].is_number() ? Json(std::round(s["acceptance"].get<double>() * 1000) / 1000).dump().c_str() : "–",
@@ -31,7 +37,8 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
   std::fflush(stdout);
 }
 
-int run_check(const Global& global, const monitor::CheckOptions& options) {
+int run_check(const Global& global, monitor::CheckOptions options) {
+  options.program = global.program;
   const monitor::CheckResult result = monitor::check(options, SystemClock());
   print_result(global, result);
   return result.exit_code;
@@ -39,6 +46,7 @@ int run_check(const Global& global, const monitor::CheckOptions& options) {
 
 // Looks again and again until a signal; a source that does not answer, or answers nonsense, is a log line, not the end.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
+  options.program = global.program;
   int code = 0, failed_polls = 0;
   std::string told;
   const auto failed = [&failed_polls](const Error& e) {
@@ -66,19 +74,102 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
   return code;
 }
 
+// Verdicts and transitions in the order of their times, then what is still to be done.
+void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history, const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
+  std::printf("now: %s, %s, package %.12s\n", state.value("verdict").empty() ? "no check yet" : state.value("verdict").c_str(), monitor::name(memory.stage),
+              state.value("package").c_str());
+  std::multimap<int64_t, std::string> lines;
+  char text[600];
+  for (const auto& e : history) {
+    std::snprintf(text, sizeof text, "%-13s %.12s  %s", e.verdict.c_str(), e.package.c_str(), e.evidence.value("reason", std::string()).c_str());
+    lines.emplace(e.time, text);
+  }
+  for (const auto& t : transitions) {
+    std::snprintf(text, sizeof text, "%s -> %s (%s)  %s", t.from.c_str(), t.to.c_str(), t.event.c_str(), t.reason.c_str());
+    lines.emplace(t.time, text);
+  }
+  for (const auto& [time, line] : lines) std::printf("%s  %s\n", format_utc(time).c_str(), line.c_str());
+  for (const auto& a : state.pending_actions())
+    std::printf("to do: %s, attempts %lld  %s\n", a.kind.c_str(), static_cast<long long>(a.attempts), a.outcome.c_str());
+}
+
 int print_history(const Global& global, const std::string& file, int64_t newest) {
   const monitor::State state(file, monitor::State::Open::kExisting);
   const auto history = state.history(newest);
-  if (global.json) {
-    Json entries = Json::array();
-    for (const auto& e : history) entries.push_back({{"id", e.id}, {"time", format_utc(e.time)}, {"verdict", e.verdict}, {"package", e.package}, {"evidence", e.evidence}});
-    std::printf("%s\n", Json({{"schema", "specdec.monitor_history/1"}, {"verdict", state.value("verdict")}, {"package", state.value("package")}, {"history", entries}}).dump().c_str());
+  const auto transitions = state.transitions(newest);
+  const std::string machine = state.value("machine");
+  const monitor::Memory memory = machine.empty() ? monitor::Memory{} : monitor::memory_from_json(parse_json(machine, file), file);
+  if (!global.json) {
+    print_lines(state, history, transitions, memory);
     return 0;
   }
-  std::printf("now: %s, package %.12s\n", state.value("verdict").empty() ? "no check yet" : state.value("verdict").c_str(), state.value("package").c_str());
-  for (const auto& e : history)
-    std::printf("%s  %-13s %.12s  %s\n", format_utc(e.time).c_str(), e.verdict.c_str(), e.package.c_str(), e.evidence.value("reason", std::string()).c_str());
+  Json verdicts = Json::array(), moves = Json::array(), pending = Json::array();
+  for (const auto& e : history) verdicts.push_back({{"id", e.id}, {"time", format_utc(e.time)}, {"verdict", e.verdict}, {"package", e.package}, {"evidence", e.evidence}});
+  for (const auto& t : transitions)
+    moves.push_back({{"id", t.id}, {"time", format_utc(t.time)}, {"from", t.from}, {"to", t.to}, {"event", t.event}, {"reason", t.reason}, {"evidence", t.evidence}});
+  for (const auto& a : state.pending_actions())
+    pending.push_back({{"kind", a.kind}, {"key", a.key}, {"created", format_utc(a.created)}, {"attempts", a.attempts}, {"outcome", a.outcome}});
+  std::printf("%s\n", Json({{"schema", "specdec.monitor_history/1"}, {"verdict", state.value("verdict")}, {"package", state.value("package")}, {"state", monitor::name(memory.stage)},
+                            {"machine", monitor::to_json(memory)}, {"history", verdicts}, {"transitions", moves}, {"pending", pending}}).dump().c_str());
   return 0;
+}
+
+// "14d" in days. Throws Error(kUsage) naming the flag.
+double days_of(const std::string& text, const char* flag) {
+  const char unit = text.empty() ? ' ' : text.back();
+  const double scale = unit == 'h' ? 1 / 24.0 : unit == 'd' ? 1 : unit == 'w' ? 7 : unit == 'm' ? 30.4 : unit == 'y' ? 365 : 0;
+  char* end = nullptr;
+  const double n = std::strtod(text.c_str(), &end);
+  if (scale == 0 || !(n > 0) || end + 1 != text.c_str() + text.size())
+    throw Error(ErrorKind::kUsage, std::string(flag) + ": expected a time such as 12h, 30d, 6m or 1y, found '" + text + "'");
+  return n * scale;
+}
+
+CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double per_day, const char* help, const char* shown) {
+  return sub.add_option_function<std::string>(flag, [flag, &value, per_day](const std::string& text) { value = days_of(text, flag) * per_day; }, help)->default_str(shown);
+}
+
+void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
+  const char* const group = "Redistilling";
+  sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")->group(group);
+  sub.add_option("--redistil", p.redistil, "A command instead; exit 0 done, 75 try again at the next check")->group(group);
+  sub.add_option("--job", p.job, "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")->group(group);
+  sub.add_option("--job-image", p.job_image, "Its image")->group(group);
+  add_time(sub, "--cooldown", p.cooldown_hours, 24, "Between two redistillations for the same target", "24h")->group(group);
+  sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")->capture_default_str()->check(CLI::NonNegativeNumber)->group(group);
+  sub.add_option("--budget", p.budget, "Redistillations in 7 days")->capture_default_str()->check(CLI::Range(1, 1000))->group(group);
+  sub.add_option("--redistil-gpu-hours", p.gpu_hours, "What one costs; it has to come back within --horizon")->check(CLI::NonNegativeNumber)->group(group);
+  add_time(sub, "--horizon", p.horizon_days, 1, "Time in which it has to come back", "14d")->group(group);
+  sub.add_option("--gpus", p.gpus, "GPUs that make --tokens-per-second")->capture_default_str()->check(CLI::Range(1, 1000000))->group(group);
+  sub.add_option("--tokens-per-second", p.tokens_per_second, "Of the deployment under load, today")->check(CLI::PositiveNumber)->group(group);
+  sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")->check(CLI::PositiveNumber)->group(group);
+}
+
+void add_policy_flags(CLI::App& sub, monitor::Policy& p) {
+  sub.add_option("--canary", p.canary, "Data directory of the canary set (its requests are in the package's report): an alarm is confirmed on it")->group("Confirmation");
+  sub.add_option("--probe", p.probe, "A command instead; prints what specdec --json validate --baseline prints")->group("Confirmation");
+  sub.add_option_function<std::string>("--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; }, "probe | alarm: the alarm confirms itself")
+      ->check(CLI::IsMember({"probe", "alarm"}))->default_str("probe")->group("Confirmation");
+  sub.add_option("--min-loss", p.min_loss, "Smallest drop of acceptance worth money")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group("Confirmation");
+  add_redistil_flags(sub, p);
+  const char* const canary = "Canary";
+  sub.add_option("--candidate", p.candidate, "STORE:CHANNEL in which new packages appear")->group(canary);
+  sub.add_flag("--allow-failed", p.allow_failed, "Also try packages that did not pass their gate")->group(canary);
+  sub.add_option("--admin", p.admin, "The server's admin listener, unix:PATH or a URL: candidates are tried there, promoted or dropped")->group(canary);
+  sub.add_option_function<std::string>("--admin-key-file", [&p](const std::string& file) { p.admin_key = read_api_key(file); }, "File with its key")->group(canary);
+  sub.add_option("--score", p.score, "Part of the conversations that the candidate scores")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
+  sub.add_option("--serve", p.serve, "Part of the conversations that are served with it")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
+  sub.add_option("--margin", p.margin, "By how much its acceptance may be lower")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
+  add_time(sub, "--bake", p.bake_hours, 24, "A drift alarm so long after a promotion rolls it back", "24h")->group(canary);
+  add_time(sub, "--canary-time", p.canary_days, 1, "An undecided candidate is dropped after it", "7d")->group(canary);
+  const char* const telling = "Telling";
+  sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")->group(telling);
+  sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
+  sub.add_option("--webhook", p.webhooks, "URL that gets every transition as JSON; may be repeated")->group(telling);
+  sub.add_option_function<std::string>("--webhook-secret-file", [&p](const std::string& file) { p.webhook_secret = read_api_key(file); }, "File with the key of X-Specdec-Signature-256")->group(telling);
+  sub.add_option("--alertmanager", p.alertmanager, "URL of an Alertmanager that gets the alert SpecdecDraft")->group(telling);
+  sub.add_option("--alert", p.alert, "An Alertmanager notification (webhook version 4) as evidence: a file or - for standard input")->group(telling);
+  sub.add_option("--prom", p.prom, "Textfile for node_exporter")->group(telling);
 }
 
 void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state) {
@@ -89,24 +180,13 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option("--target", o.target, "MODEL: the target as it is served now; default: the package's own, or the one it refers to");
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
-  sub.add_option_function<std::string>(
-         "--false-alarm-every",
-         [&o](const std::string& text) {
-           const char unit = text.empty() ? ' ' : text.back();
-           const double scale = unit == 'd' ? 1 : unit == 'w' ? 7 : unit == 'm' ? 30.4 : unit == 'y' ? 365 : 0;
-           char* end = nullptr;
-           const double n = std::strtod(text.c_str(), &end);
-           if (scale == 0 || !(n > 0) || end + 1 != text.c_str() + text.size())
-             throw Error(ErrorKind::kUsage, "--false-alarm-every: expected a time such as 30d, 6m or 1y, found '" + text + "'");
-           o.false_alarm_every_days = n * scale;
-         },
-         "Wanted time between false alarms: 30d, 8w, 6m, 1y")
-      ->default_str("1y");
+  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 1, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));
   sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
   sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");
+  add_policy_flags(sub, o.policy);
 }
 
 }  // namespace
@@ -128,8 +208,10 @@ void add_monitor(Cli& cli) {
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
       "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target models/target --state monitor.db \\\n"
       "      --requests-per-day 50000 --false-alarm-every 1y --on-drift 'specdec loop run LOOP.toml'\n"
+      "  specdec monitor check --package store:production --candidate store:candidate --source recorded/acceptance --target models/target \\\n"
+      "      --state monitor.db --canary canary --loop LOOP.toml --admin unix:/run/specdec/admin.sock\n"
       "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source broken or missing\n"
-      "(a /metrics page that is none, too), 75 URL does not answer or state in use.");
+      "(a /metrics page that is none, too), 75 URL does not answer, or another check or what it started is at work.");
   check->callback([&cli, options, state] {
     options->state = *state;
     cli.selected = [&cli, options] { return run_check(cli.global, *options); };
@@ -146,7 +228,7 @@ void add_monitor(Cli& cli) {
 
   for (const char* name : {"status", "report"}) {
     const bool all = std::string(name) == "report";
-    CLI::App* history = sub->add_subcommand(name, all ? "The whole history of verdicts and triggers" : "The verdict now and the newest changes");
+    CLI::App* history = sub->add_subcommand(name, all ? "The whole history of verdicts and transitions" : "State and verdict now and the newest changes");
     history->add_option("--state", *state, "The monitor's memory")->required();
     history->footer(std::string("Example:\n  specdec monitor ") + name + " --state monitor.db");
     history->callback([&cli, state, all] { cli.selected = [&cli, state, all] { return print_history(cli.global, *state, all ? INT64_MAX : 20); }; });

@@ -1,35 +1,95 @@
 #include "monitor/check.h"
 
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
 #include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
+#include "monitor/follow.h"
 #include "monitor/look.h"
-#include "monitor/trigger.h"
+#include "monitor/notify.h"
 
 namespace specdec::monitor {
 
 namespace {
 
-// Another package or an acknowledged alarm: detectors, charts and what the trigger remembers begin again; positions in files stay.
-void start_anew(State& state, const std::string& package, const std::string& why, const Clock& clock) {
-  state.append({0, clock.unix_seconds(), why, package, {{"reason", state.value("package").empty() ? "first check" : "after " + state.value("verdict")}, {"before", state.value("package")}}});
-  state.set_value("package", package);
-  state.set_value("detector", "");
-  state.set_value("verdict", "");
-  const std::string epoch = state.value("epoch");
-  state.set_value("epoch", std::to_string(epoch.empty() ? 1 : std::stoll(epoch) + 1));
+// The verdict on the target comes before everything else: a changed target does not wait for drift.
+std::string stale_reason(const Facts& facts) {
+  const std::string tiers = differing_tiers(facts.package.manifest.target, facts.target);
+  if (tiers.empty()) return "";
+  return facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.target.id.substr(0, 12) + ", bound to " +
+         facts.package.manifest.target.id.substr(0, 12) + ")";
 }
 
-// The verdict on the target comes before everything else: a changed target does not wait for drift.
-std::string stale_reason(const ResolvedModel& target, const ResolvedPackage& package) {
-  const Fingerprint now = fingerprint_model(target.directory);
-  const std::string tiers = differing_tiers(package.manifest.target, now);
-  if (tiers.empty()) return "";
-  return target.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + now.id.substr(0, 12) + ", bound to " +
-         package.manifest.target.id.substr(0, 12) + ")";
+Facts gather(const CheckOptions& options) {
+  std::optional<ResolvedPackage> package = resolve_package(options.package, false);
+  if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
+  Facts facts{std::move(*package), {}, {}, {}};
+  facts.report = validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
+  facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
+  facts.target = fingerprint_model(facts.served.directory);
+  return facts;
+}
+
+void require_options(const CheckOptions& o) {
+  const Policy& p = o.policy;
+  const auto need = [](bool holds, const std::string& text) {
+    if (!holds) throw Error(ErrorKind::kUsage, text);
+  };
+  need(o.fail_on == "warn" || o.fail_on == "drift" || o.fail_on == "stale", "--fail-on: expected warn, drift or stale, found '" + o.fail_on + "'");
+  need(!is_url(o.target), "--target: a remote target cannot be fingerprinted; expected its directory, found " + o.target);
+  need(p.loop.empty() || p.redistil.empty(), "--loop and --redistil: give one of them");
+  need(p.canary.empty() || p.probe.empty(), "--canary and --probe: give one of them");
+  need(p.gpu_hours == 0 || (o.requests_per_day > 0 && p.tokens_per_second > 0 && p.tokens_per_request > 0),
+       "--redistil-gpu-hours: needs --requests-per-day, --tokens-per-request and --tokens-per-second too");
+  need(p.admin.empty() || !p.candidate.empty(), "--admin: needs --candidate STORE:CHANNEL, where new packages appear");
+  need(p.job.empty() == p.job_image.empty(), "--job and --job-image: give both or none");
+  need(p.job.empty() || !p.loop.empty() || !p.redistil.empty(), "--job: needs --loop (what the Job runs)");
+}
+
+Json result_json(const Facts& facts, const Judged& judged, const Json& evidence, const Clock& clock) {
+  Json json = {{"schema", "specdec.monitor/1"},
+               {"verdict", judged.verdict},
+               {"reason", judged.reason},
+               {"started", format_utc(clock.unix_seconds())},
+               {"tool_version", SPECDEC_VERSION},
+               {"inputs", {{"package", facts.package.digest}, {"target", facts.package.manifest.target.id}, {"draft", facts.package.manifest.draft.id}, {"served", facts.target.id}}},
+               {"evidence", evidence}};
+  if (!facts.served.hub_commit.empty()) json["inputs"]["target_commit"] = facts.served.hub_commit;
+  return json;
+}
+
+struct Looked {
+  Judged judged;
+  Json result;
+  std::string segment, stale;
+};
+
+// One look and the transition it leads to, committed together.
+Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& facts, State& state, Follow& follow) {
+  state.begin();
+  const bool is_new = state.value("package") != facts.package.digest;
+  if (is_new || options.acknowledge) start_anew(state, facts.package.digest, is_new ? "new_package" : "acknowledged", clock.unix_seconds());
+  follow.package_seen(is_new);
+  Detector detector = make_detector(options, facts.package, facts.report);
+  if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
+
+  Look look;
+  Looked out{{"stale_target", stale_reason(facts)}, {}, {}, {}};
+  out.stale = out.judged.reason;
+  if (out.stale.empty()) {
+    look = take_look(options, facts.package, facts.report, state, detector);
+    out.judged = judge(options, detector, facts.report, look);
+  }
+  if (out.judged.verdict == "drift") out.segment = detector.peak().stratum;
+  out.result = result_json(facts, out.judged, evidence_json(options, detector, look), clock);
+  state.set_value("detector", detector.state().dump());
+  if (state.value("verdict") != out.judged.verdict) state.append(HistoryEntry{0, clock.unix_seconds(), out.judged.verdict, facts.package.digest, out.result});
+  state.set_value("verdict", out.judged.verdict);
+  follow.looked(out.judged.verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records,
+                out.stale.empty() ? speedup_now(facts.report, detector) : 1);
+  state.commit();
+  return out;
 }
 
 }  // namespace
@@ -44,59 +104,45 @@ int monitor_exit_code(const std::string& verdict, const std::string& fail_on) {
 }
 
 CheckResult check(const CheckOptions& options, const Clock& clock) {
-  if (options.fail_on != "warn" && options.fail_on != "drift" && options.fail_on != "stale")
-    throw Error(ErrorKind::kUsage, "--fail-on: expected warn, drift or stale, found '" + options.fail_on + "'");
-  if (is_url(options.target)) throw Error(ErrorKind::kUsage, "--target: a remote target cannot be fingerprinted; expected its directory, found " + options.target);
+  require_options(options);
   const double started = clock.seconds();
-  const std::optional<ResolvedPackage> package = resolve_package(options.package, false);
-  if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  const std::string where = options.package + ": manifest.json: report";
-  const ValidationReport report = validation_report_from_json(package->manifest.report, where);
-
-  // Before the state is locked: a hub may have to be asked, and a new target to be downloaded.
-  const ResolvedModel served = options.target.empty() ? packaged_target(*package, options.package) : resolve_model(options.target);
-
+  if (options.state.has_parent_path() && !fs::is_directory(options.state.parent_path()))
+    throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
+  const FileLock lock(options.state.string() + ".lock");
+  // Before the database is locked: a hub may have to be asked, and a new target to be downloaded.
+  Facts facts = gather(options);
   State state(options.state);
-  state.begin();
-  const bool is_new = state.value("package") != package->digest;
-  if (is_new || options.acknowledge) start_anew(state, package->digest, is_new ? "new_package" : "acknowledged", clock);
-  Detector detector = make_detector(options, *package, report);
-  if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
+  Follow follow(options, clock, state, lock.descriptor(), facts);
+  if (follow.settle()) facts = gather(options);
+  const Looked looked = look_once(options, clock, facts, state, follow);
 
-  Look look;
-  const std::string stale = stale_reason(served, *package);
-  Judged judged{"stale_target", stale};
-  if (stale.empty()) {
-    look = take_look(options, *package, report, state, detector);
-    judged = judge(options, detector, report, look);
-  }
-  CheckResult result;
-  result.verdict = judged.verdict;
-  result.reason = judged.reason;
-  result.exit_code = options.exit_zero ? 0 : monitor_exit_code(judged.verdict, options.fail_on);
-  result.json = {{"schema", "specdec.monitor/1"},
-                 {"verdict", judged.verdict},
-                 {"reason", judged.reason},
-                 {"started", format_utc(clock.unix_seconds())},
-                 {"tool_version", SPECDEC_VERSION},
-                 {"inputs", {{"package", package->digest}, {"target", package->manifest.target.id}, {"draft", package->manifest.draft.id}}},
-                 {"evidence", evidence_json(options, detector, look)}};
-  if (!served.hub_commit.empty()) result.json["inputs"]["target_commit"] = served.hub_commit;
-  state.set_value("detector", detector.state().dump());
-  if (state.value("verdict") != judged.verdict) state.append({0, clock.unix_seconds(), judged.verdict, package->digest, result.json});
-  state.set_value("verdict", judged.verdict);
-  state.commit();
-
-  result.json["seconds"] = clock.seconds() - started;
+  CheckResult result{looked.result, looked.judged.verdict, looked.judged.reason, options.exit_zero ? 0 : monitor_exit_code(looked.judged.verdict, options.fail_on)};
   const fs::path report_file = options.state.string() + ".report.json";
-  write_file_atomic(report_file, result.json.dump() + "\n");
-
-  const bool alarm = judged.verdict == "drift" || judged.verdict == "stale_target" || judged.verdict == "not_worth_it";
-  if (alarm && !options.on_drift.empty()) {
-    const std::string alarm_key = package->digest + " " + state.value("epoch") + " " + judged.verdict + (stale.empty() ? "" : " " + stale);
-    const std::string segment = judged.verdict == "drift" ? detector.peak().stratum : "";
-    result.json["trigger"] = run_trigger(state, options, {alarm_key, segment, report_file}, result, clock);
+  const auto publish = [&] {
+    result.json["state"] = name(follow.memory().stage);
+    result.json["transitions"] = follow.transitions();
+    result.json["actions"] = follow.actions();
+    result.json["waiting"] = follow.waiting();
+    result.json["seconds"] = clock.seconds() - started;
+    write_file_atomic(report_file, result.json.dump() + "\n");
+  };
+  publish();
+  const bool alarm = result.verdict == "drift" || result.verdict == "stale_target" || result.verdict == "not_worth_it";
+  if (!options.on_drift.empty()) {
+    const std::string alarm_key = facts.package.digest + " " + state.value("epoch") + " " + result.verdict + (looked.stale.empty() ? "" : " " + looked.stale);
+    const Json trigger = follow.on_drift(alarm ? alarm_key : "", {{"SPECDEC_ALARM_VERDICT", result.verdict},
+                                                                  {"SPECDEC_ALARM_REASON", result.reason},
+                                                                  {"SPECDEC_ALARM_PACKAGE", options.package},
+                                                                  {"SPECDEC_ALARM_TARGET", options.target},
+                                                                  {"SPECDEC_ALARM_SEGMENT", looked.segment},
+                                                                  {"SPECDEC_ALARM_REPORT", fs::absolute(report_file).string()}});
+    if (!trigger.is_null()) result.json["trigger"] = trigger;
   }
+  follow.work();
+  follow.tell_alertmanager();
+  publish();
+  if (!options.policy.prom.empty())
+    write_file_atomic(options.policy.prom, textfile(result.json, follow.memory(), static_cast<int64_t>(state.actions_of("redistil", 0).size()), clock.unix_seconds()));
   return result;
 }
 

@@ -1,4 +1,4 @@
-// `monitor check`: target fingerprint, acceptance, verdict, trigger. One call is one look; `watch` repeats it.
+// `monitor check`: target fingerprint, acceptance, verdict, and what follows from it. One call is one look; `watch` repeats it.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "monitor/policy.h"
 #include "monitor/state.h"
 
 namespace specdec::monitor {
@@ -26,6 +27,8 @@ struct CheckOptions {
   double wander_sd = 0;                   // slow wander of the baseline's bucket means, where it is known
   bool exit_zero = false;
   bool acknowledge = false;               // start the detectors anew: an alarm that was looked into
+  Policy policy;
+  std::string program;                    // path of specdec, for the stages it starts
 };
 
 struct CheckResult {
@@ -35,8 +38,9 @@ struct CheckResult {
 };
 
 // Throws Error(kUsage): options; Error(kData | kModel): package, records or metrics page; Error(kNetwork): a URL that does not
-// answer, a locked state; Error(kIo): the state's file. State changes are committed before the trigger runs. The result is also written
-// beside the state, as <state>.report.json. An alarm stays until another package or `acknowledge`.
+// answer, another check or one of its children still at work (<state>.lock); Error(kIo): the state's file. What follows is committed before
+// it is done; what an earlier check had begun is ended first. The result is also written beside the state, as <state>.report.json.
+// An alarm stays until another package or `acknowledge`.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
 // healthy, warn 0 · drift 3 · inconclusive 4 · stale_target 5 · not_worth_it 6, as --fail-on says.

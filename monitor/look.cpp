@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "monitor/counter_chart.h"
+#include "monitor/payback.h"
 
 namespace specdec::monitor {
 
@@ -76,36 +77,6 @@ void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, co
   }
 }
 
-// S(K, 1) for K = 1, 2, … over the measured costs, with tau from the baseline's overlaps moved by `change`.
-std::vector<double> predictions(const ValidationReport& report, double change) {
-  std::vector<double> speedups;
-  double reach = 1, tau = 1;
-  for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {
-    reach *= std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0);
-    tau += reach;
-    const int k = static_cast<int>(i) + 1;
-    const auto table = report.verify_cost_table.find(1);
-    double v = 1;
-    if (table != report.verify_cost_table.end() && table->second.count(k)) v = table->second.at(k);
-    else if (report.verify_cost.count(1)) v = report.verify_cost.at(1);
-    speedups.push_back(predicted_speedup(tau, k, report.draft_cost, v));
-  }
-  return speedups;
-}
-
-// What the gate measured, times what the best K promises now over what the measured K promised then: predictions leave out costs
-// that the measurement has in it. 0 where nothing was measured or too little was seen since.
-double best_speedup_now(const ValidationReport& report, const Detector& detector) {
-  if (!report.has_speed || report.speedup.n == 0 || report.draft_cost <= 0 || detector.pooled().total.n < kEnoughForSpeed) return 0;
-  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
-  const double change = detector.within_part(since_change) + detector.mix_part(since_change);
-  const std::vector<double> then = predictions(report, 0), now = predictions(report, change);
-  if (then.empty()) return 0;
-  const auto k = static_cast<size_t>(std::max(report.best_k, 0));
-  const double promised = k >= 1 && k <= then.size() ? then[k - 1] : *std::max_element(then.begin(), then.end());
-  return report.speedup.value * *std::max_element(now.begin(), now.end()) / promised;
-}
-
 Json strata_json(const Detector& detector) {
   const auto mean = [](double sum, int64_t n) { return n ? Json(sum / static_cast<double>(n)) : Json(nullptr); };
   Json strata = Json::array();
@@ -137,6 +108,12 @@ Json amber_json(const Detector& detector) {
 }
 
 }  // namespace
+
+double speedup_now(const ValidationReport& report, const Detector& detector) {
+  if (detector.pooled().total.n < kEnoughForSpeed) return 0;
+  const bool since_change = detector.pooled().since_change().n >= kEnoughForSpeed;
+  return speedup_at(report, detector.within_part(since_change) + detector.mix_part(since_change));
+}
 
 double alarm_level(double requests_per_day, double false_alarm_every_days) {
   return std::log(requests_per_day > 0 ? std::max(requests_per_day * false_alarm_every_days, 100.0) : 1e6);
@@ -173,7 +150,7 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {"drift", text};
   }
   if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front()};
-  if (const double s = best_speedup_now(report, detector); s > 0 && s <= 1.0) {
+  if (const double s = speedup_now(report, detector); s > 0 && s <= 1.0) {
     std::snprintf(text, sizeof text, "at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
                   report.speedup.value);
     return {"not_worth_it", text};

@@ -39,6 +39,9 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
 // "evidence" of the result.
 Json evidence_json(const CheckOptions& options, const Detector& detector, const Look& look);
 
+// What the best K is predicted to gain at today's acceptance (speedup_at of payback.h); 0 if that is not known or too little was seen.
+double speedup_now(const ValidationReport& report, const Detector& detector);
+
 // log of the alarm level: requests a day × days between false alarms.
 double alarm_level(double requests_per_day, double false_alarm_every_days);
 

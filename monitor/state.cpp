@@ -14,7 +14,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 1;
+constexpr int kVersion = 2;
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -24,6 +24,19 @@ constexpr const char* kSchema =
     " evidence TEXT NOT NULL) STRICT;"
     "CREATE TRIGGER history_is_append_only BEFORE UPDATE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); END;"
     "CREATE TRIGGER history_keeps_all BEFORE DELETE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); END;";
+
+// Version 2. What --on-drift had settled under version 1 stays settled.
+constexpr const char* kSchema2 =
+    "CREATE TABLE transition (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, from_state TEXT NOT NULL, to_state TEXT NOT NULL,"
+    " event TEXT NOT NULL, reason TEXT NOT NULL, evidence TEXT NOT NULL) STRICT;"
+    "CREATE TRIGGER transition_is_append_only BEFORE UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END;"
+    "CREATE TRIGGER transition_keeps_all BEFORE DELETE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END;"
+    "CREATE TABLE action (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, payload TEXT NOT NULL,"
+    " created INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, attempts INTEGER NOT NULL, code INTEGER, outcome TEXT NOT NULL) STRICT;"
+    "CREATE TRIGGER action_keeps_all BEFORE DELETE ON action BEGIN SELECT RAISE(ABORT, 'actions are kept'); END;"
+    "INSERT INTO action (key, kind, payload, created, started, ended, attempts, code, outcome)"
+    " SELECT key, 'command', '{}', 0, 1, 1, 1, 0, 'under version 1' FROM value WHERE key LIKE 'trigger %' AND value = '0';";
+constexpr const char* kActionColumns = "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
 // What SQLite says in the project's words: who must act.
 [[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file) {
@@ -51,6 +64,7 @@ struct State::Connection {
   std::string file;
   SQLite::Database db;
 
+  std::vector<ActionEntry> actions(SQLite::Statement& query) const;
   Connection(const fs::path& path, int patience_ms) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
 };
 
@@ -63,6 +77,21 @@ auto guarded(const std::string& file, F&& f) {
   } catch (const SQLite::Exception& e) {
     rethrow(e, file);
   }
+}
+
+// Forward only, in one transaction, the old file copied before. A copy that was cut short is made anew.
+void migrate(SQLite::Database& db, const fs::path& file) {
+  const std::string copy = file.string() + ".v1";
+  std::error_code ignored;
+  fs::remove(copy, ignored);
+  SQLite::Statement vacuum(db, "VACUUM INTO ?");
+  vacuum.bind(1, copy);
+  vacuum.exec();
+  SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
+  if (db.execAndGet("PRAGMA user_version").getInt() != 1) return;  // another process was faster
+  db.exec(kSchema2);
+  db.exec("PRAGMA user_version=" + std::to_string(kVersion) + ";");
+  transaction.commit();
 }
 
 }  // namespace
@@ -85,15 +114,17 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     if (tables == 0) {
       SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
       db.exec(kSchema);
+      db.exec(kSchema2);
       db.exec("PRAGMA application_id=" + std::to_string(kApplicationId) + "; PRAGMA user_version=" + std::to_string(kVersion) + ";");
       transaction.commit();
       return;
     }
     if (id != kApplicationId) throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
-    if (version != kVersion)
-      throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) + ", this specdec reads " + std::to_string(kVersion));
+    if (version < 1 || version > kVersion)
+      throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) + ", this specdec reads 1 to " + std::to_string(kVersion));
     const std::string check = db.execAndGet("PRAGMA quick_check").getString();
     if (check != "ok") throw Error(ErrorKind::kData, file.string() + ": damaged (" + check + "): move it away to start anew");
+    if (version == 1) migrate(db, file);
   });
 }
 
@@ -191,6 +222,110 @@ std::vector<HistoryEntry> State::history(int64_t newest) const {
       entries.push_back(std::move(e));
     }
     return entries;
+  });
+}
+
+int64_t State::append(const TransitionEntry& entry) {
+  return guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, "INSERT INTO transition (time, from_state, to_state, event, reason, evidence) VALUES (?, ?, ?, ?, ?, ?)");
+    query.bind(1, entry.time);
+    query.bind(2, entry.from);
+    query.bind(3, entry.to);
+    query.bind(4, entry.event);
+    query.bind(5, entry.reason);
+    query.bind(6, entry.evidence.dump());
+    query.exec();
+    return connection_->db.getLastInsertRowid();
+  });
+}
+
+std::vector<TransitionEntry> State::transitions(int64_t newest) const {
+  return guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db,
+                            "SELECT id, time, from_state, to_state, event, reason, evidence FROM (SELECT * FROM transition ORDER BY id DESC LIMIT ?) ORDER BY id");
+    query.bind(1, newest);
+    std::vector<TransitionEntry> entries;
+    while (query.executeStep())
+      entries.push_back({query.getColumn(0).getInt64(), query.getColumn(1).getInt64(), query.getColumn(2).getString(), query.getColumn(3).getString(),
+                         query.getColumn(4).getString(), query.getColumn(5).getString(), parse_json(query.getColumn(6).getString(), connection_->file)});
+    return entries;
+  });
+}
+
+bool State::add_action(const ActionEntry& entry) {
+  return guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db,
+                            "INSERT INTO action (key, kind, payload, created, started, ended, attempts, outcome) VALUES (?, ?, ?, ?, 0, 0, 0, '') ON CONFLICT(key) DO NOTHING");
+    query.bind(1, entry.key);
+    query.bind(2, entry.kind);
+    query.bind(3, entry.payload.dump());
+    query.bind(4, entry.created);
+    return query.exec() == 1;
+  });
+}
+
+std::vector<ActionEntry> State::Connection::actions(SQLite::Statement& query) const {
+  std::vector<ActionEntry> entries;
+  while (query.executeStep()) {
+    ActionEntry e{query.getColumn(0).getInt64(), query.getColumn(1).getString(), query.getColumn(2).getString(), parse_json(query.getColumn(3).getString(), file),
+                  query.getColumn(4).getInt64(), query.getColumn(5).getInt64(), query.getColumn(6).getInt64(), query.getColumn(7).getInt64(), {},
+                  query.getColumn(9).getString()};
+    if (!query.getColumn(8).isNull()) e.code = query.getColumn(8).getInt();
+    entries.push_back(std::move(e));
+  }
+  return entries;
+}
+
+std::optional<ActionEntry> State::action(const std::string& key) const {
+  return guarded(connection_->file, [&]() -> std::optional<ActionEntry> {
+    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE key = ?");
+    query.bind(1, key);
+    std::vector<ActionEntry> found = connection_->actions(query);
+    return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
+  });
+}
+
+std::vector<ActionEntry> State::pending_actions() const {
+  return guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE ended = 0 ORDER BY id");
+    return connection_->actions(query);
+  });
+}
+
+std::vector<ActionEntry> State::actions_of(const std::string& kind, int64_t created_since) const {
+  return guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE kind = ? AND created >= ? ORDER BY id");
+    query.bind(1, kind);
+    query.bind(2, created_since);
+    return connection_->actions(query);
+  });
+}
+
+void State::start_action(int64_t id, int64_t time) {
+  guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, "UPDATE action SET started = ?, attempts = attempts + 1 WHERE id = ?");
+    query.bind(1, time);
+    query.bind(2, id);
+    query.exec();
+  });
+}
+
+void State::record_attempt(int64_t id, int code, const std::string& outcome) {
+  guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, "UPDATE action SET code = ?, outcome = ?, started = 0 WHERE id = ?");
+    query.bind(1, code);
+    query.bind(2, outcome);
+    query.bind(3, id);
+    query.exec();
+  });
+}
+
+void State::end_action(int64_t id, int64_t time) {
+  guarded(connection_->file, [&] {
+    SQLite::Statement query(connection_->db, "UPDATE action SET ended = ? WHERE id = ?");
+    query.bind(1, time);
+    query.bind(2, id);
+    query.exec();
   });
 }
 

@@ -1,5 +1,6 @@
 // The monitor's memory: one SQLite file, one connection, one writer. History is append-only. Durable before a verdict is told
-// (journal DELETE, synchronous EXTRA); a damaged file is an error, never overwritten.
+// (journal DELETE, synchronous EXTRA); a damaged file is an error, never overwritten; one of an older version is copied to <file>.v1 and
+// brought forward.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,26 @@ struct HistoryEntry {
   int64_t id = 0, time = 0;
   std::string verdict, package;
   Json evidence;
+};
+
+// What brought the loop from one state to another.
+struct TransitionEntry {
+  int64_t id = 0, time = 0;
+  std::string from, to, event, reason;
+  Json evidence;
+};
+
+// Something to be done outside, written down with what makes it necessary and before it is begun: started at most once a key unless
+// it has to be tried again, and its end recorded.
+struct ActionEntry {
+  int64_t id = 0;
+  std::string key, kind;                        // key: SHA-256, unique
+  Json payload;                                 // all that is needed to do it after a restart
+  int64_t created = 0, ended = 0;               // unix seconds, 0 = not yet
+  int64_t started = 0;                          // the attempt that is under way, 0 = none
+  int64_t attempts = 0;
+  std::optional<int> code;                      // of the last attempt: exit code, HTTP status
+  std::string outcome;                          // of the last attempt, one line
 };
 
 class State {
@@ -45,6 +66,16 @@ class State {
 
   void append(const HistoryEntry& entry);
   std::vector<HistoryEntry> history(int64_t newest) const;      // oldest first
+
+  int64_t append(const TransitionEntry& entry);                 // its id
+  std::vector<TransitionEntry> transitions(int64_t newest) const;   // oldest first
+  bool add_action(const ActionEntry& entry);                    // false: that key is there already
+  std::optional<ActionEntry> action(const std::string& key) const;
+  std::vector<ActionEntry> pending_actions() const;             // oldest first
+  std::vector<ActionEntry> actions_of(const std::string& kind, int64_t created_since) const;   // oldest first
+  void start_action(int64_t id, int64_t time);                  // counts an attempt
+  void record_attempt(int64_t id, int code, const std::string& outcome);   // none is under way any more
+  void end_action(int64_t id, int64_t time);
 
  private:
   struct Connection;

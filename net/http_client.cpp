@@ -204,6 +204,7 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  if (!request.unix_socket.empty()) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, request.unix_socket.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "specdec/" SPECDEC_VERSION);
   curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -36,6 +36,7 @@ struct HttpRequest {
   std::string url;
   bool head = false;
   const std::string* post = nullptr;  // JSON
+  std::string unix_socket;            // a path: what is connected to instead of the URL's host; "" = none
   std::string bearer;                 // key or token: goes to the scheme, host and port of `url` and nowhere else
   std::vector<std::string> headers;   // "Name: value"
   // At most 5, of GET and HEAD only, never from https to http; what is not followed is the reply. From an address that is public to

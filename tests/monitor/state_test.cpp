@@ -28,8 +28,8 @@ TEST(State, RemembersAcrossProcesses) {
     c.drafts = 4;
     c.accepted_at = {1, 2};
     state.set_counters("u", c);
-    state.append({0, 5, "healthy", "p", {{"reason", "a"}}});
-    state.append({0, 6, "drift", "p", {{"reason", "b"}}});
+    state.append(HistoryEntry{0, 5, "healthy", "p", {{"reason", "a"}}});
+    state.append(HistoryEntry{0, 6, "drift", "p", {{"reason", "b"}}});
     state.commit();
   }
   State state(file, State::Open::kExisting);
@@ -53,7 +53,7 @@ TEST(State, NothingOfAnUncommittedLookStays) {
     State state(dir / "s.db");
     state.begin();
     state.set_value("k", "v");
-    state.append({0, 1, "drift", "p", Json::object()});
+    state.append(HistoryEntry{0, 1, "drift", "p", Json::object()});
   }
   State state(dir / "s.db");
   EXPECT_EQ(state.value("k"), "");
@@ -62,13 +62,13 @@ TEST(State, NothingOfAnUncommittedLookStays) {
 
 TEST(State, IsDurableAndAppendOnly) {
   Scratch dir;
-  { State(dir / "s.db").append({0, 1, "healthy", "p", Json::object()}); }
+  { State(dir / "s.db").append(HistoryEntry{0, 1, "healthy", "p", Json::object()}); }
   SQLite::Database db((dir / "s.db").string(), SQLite::OPEN_READWRITE);
   EXPECT_THROW(db.exec("DELETE FROM history"), SQLite::Exception);
   EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
   EXPECT_EQ(db.execAndGet("PRAGMA journal_mode").getString(), "delete");
   EXPECT_EQ(db.execAndGet("PRAGMA application_id").getInt(), 0x53504443);
-  EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 1);
+  EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 2);
 }
 
 TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
@@ -92,8 +92,8 @@ TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE t (x)");
   expect_error(ErrorKind::kData, {"other.db", "another program"}, [&] { State(dir / "other.db"); });
   { State newer(dir / "newer.db"); }
-  SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 2");
-  expect_error(ErrorKind::kData, {"newer.db", "version 2"}, [&] { State(dir / "newer.db"); });
+  SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 3");
+  expect_error(ErrorKind::kData, {"newer.db", "version 3"}, [&] { State(dir / "newer.db"); });
   expect_error(ErrorKind::kData, {"not a regular file"}, [&] { State(dir.root()); });
   expect_error(ErrorKind::kIo, {"nowhere"}, [&] { State(dir / "nowhere/s.db"); });
   for (const bool empty : {false, true}) {
@@ -107,7 +107,7 @@ TEST(State, DamageIsAnError) {
   {
     State state(dir / "s.db");
     state.begin();
-    for (int i = 0; i < 300; ++i) state.append({0, i, "healthy", "p", {{"reason", std::string(100, 'r')}}});
+    for (int i = 0; i < 300; ++i) state.append(HistoryEntry{0, i, "healthy", "p", {{"reason", std::string(100, 'r')}}});
     state.commit();
   }
   std::string bytes = get(dir / "s.db");

@@ -1,0 +1,21 @@
+// What stands against a redistillation: cooldown, budget, too little new data, and that it does not pay.
+#pragma once
+
+#include <string>
+
+#include "base/schema/validation_report.h"
+#include "monitor/check.h"
+#include "monitor/machine.h"
+
+namespace specdec::monitor {
+
+struct Wish {
+  std::string target;      // fingerprint of the target to redistil for
+  bool stale = false;      // the target changed: the requests seen so far say nothing, and the draft is worth nothing
+  double speedup_now = 0;  // 0 = unknown
+};
+// "" or the reason, told to the user. Cooldown and fresh data count from the last redistillation for the same target; a new target does not wait
+// for them, only for the budget of 7 days.
+std::string refusal(const CheckOptions& options, const State& state, const Memory& memory, const ValidationReport& report, const Wish& wish, int64_t now);
+
+}  // namespace specdec::monitor

@@ -1,0 +1,123 @@
+#include "monitor/machine.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr std::array<const char*, kStages> kStageNames = {"HEALTHY", "WARN", "SUSPECT", "CONFIRMED", "REDISTILLING", "CANDIDATE", "CANARY", "ROLLED_BACK", "STALE_TARGET", "DISABLED"};
+constexpr std::array<const char*, kEvents> kEventNames = {"quiet",     "amber",     "alarm",    "relapse", "slow", "stale",  "confirmed", "refuted", "worth",       "go",          "failed",
+                                                          "candidate", "withdrawn", "on_trial", "refused", "gone", "better", "worse",     "expired", "new_package", "acknowledged"};
+constexpr std::array<const char*, 9> kActNames = {"probe", "redistil", "load", "drop", "promote", "roll_back", "disable", "enable", "restart"};
+
+struct Row {
+  std::vector<Stage> from;
+  Event on;
+  Stage to;
+  std::vector<Act> acts;
+};
+
+const std::vector<Row>& rows() {
+  using enum Stage;
+  static const std::vector<Row> kRows = {
+      {{kWarn, kSuspect, kRolledBack, kStaleTarget}, Event::kQuiet, kHealthy, {}},
+      {{kHealthy, kSuspect, kRolledBack, kStaleTarget}, Event::kAmber, kWarn, {}},
+      {{kHealthy, kWarn, kSuspect, kRolledBack, kStaleTarget}, Event::kAlarm, kSuspect, {Act::kProbe}},
+      {{kHealthy, kWarn}, Event::kRelapse, kRolledBack, {Act::kRollBack}},
+      {{kHealthy, kWarn, kSuspect, kConfirmed, kRolledBack, kStaleTarget}, Event::kSlow, kDisabled, {Act::kDisable}},
+      {{kRedistilling}, Event::kSlow, kRedistilling, {Act::kDisable}},
+      {{kDisabled}, Event::kSlow, kDisabled, {Act::kProbe}},
+      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kDisabled}, Event::kStale, kStaleTarget, {}},
+      {{kCandidate, kCanary}, Event::kStale, kStaleTarget, {Act::kDrop}},
+      {{kSuspect}, Event::kConfirmed, kConfirmed, {}},
+      {{kSuspect}, Event::kRefuted, kHealthy, {Act::kRestart}},
+      {{kDisabled}, Event::kWorth, kHealthy, {Act::kEnable, Act::kRestart}},
+      {{kConfirmed, kStaleTarget, kDisabled}, Event::kGo, kRedistilling, {Act::kRedistil}},
+      {{kRedistilling}, Event::kFailed, kConfirmed, {}},
+      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget}, Event::kCandidate, kCandidate, {Act::kLoad}},
+      {{kDisabled}, Event::kCandidate, kCandidate, {Act::kEnable, Act::kLoad}},
+      {{kCandidate, kCanary}, Event::kCandidate, kCandidate, {Act::kDrop, Act::kLoad}},
+      {{kCandidate, kCanary}, Event::kWithdrawn, kHealthy, {Act::kDrop}},
+      {{kCandidate}, Event::kOnTrial, kCanary, {}},
+      {{kCandidate}, Event::kRefused, kRolledBack, {Act::kDrop}},
+      {{kCanary}, Event::kGone, kCandidate, {Act::kLoad}},
+      {{kCandidate, kCanary}, Event::kBetter, kHealthy, {Act::kPromote, Act::kEnable}},
+      {{kCanary}, Event::kWorse, kRolledBack, {Act::kDrop}},
+      {{kCanary}, Event::kExpired, kRolledBack, {Act::kDrop}},
+      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget}, Event::kNewPackage, kHealthy, {}},
+      {{kDisabled}, Event::kNewPackage, kHealthy, {Act::kEnable}},
+      {{kCandidate, kCanary}, Event::kNewPackage, kHealthy, {Act::kDrop}},
+      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack}, Event::kAcknowledged, kHealthy, {}},
+      {{kDisabled}, Event::kAcknowledged, kHealthy, {Act::kEnable}},
+      {{kCandidate, kCanary}, Event::kAcknowledged, kHealthy, {Act::kDrop}},
+  };
+  return kRows;
+}
+
+}  // namespace
+
+const char* name(Stage stage) { return kStageNames.at(static_cast<size_t>(stage)); }
+const char* name(Event event) { return kEventNames.at(static_cast<size_t>(event)); }
+const char* name(Act act) { return kActNames.at(static_cast<size_t>(act)); }
+
+Stage stage_of(const std::string& text, const std::string& where) {
+  const auto* const found = std::find(kStageNames.begin(), kStageNames.end(), text);
+  if (found == kStageNames.end()) throw Error(ErrorKind::kData, where + ": state: expected HEALTHY, WARN, …, found '" + text + "'");
+  return static_cast<Stage>(found - kStageNames.begin());
+}
+
+std::optional<Move> move_on(Stage from, Event event) {
+  for (const Row& row : rows())
+    if (row.on == event && std::find(row.from.begin(), row.from.end(), from) != row.from.end()) return Move{row.to, row.acts};
+  return std::nullopt;
+}
+
+Json to_json(const Memory& m) {
+  return {{"state", name(m.stage)}, {"since", m.since}, {"reason", m.reason}, {"goal", m.goal}, {"key", m.key}, {"candidate", m.candidate},
+          {"rejected", m.rejected}, {"promoted", m.promoted}, {"former", m.former}, {"bake_until", m.bake_until}, {"expected", m.expected},
+          {"off", m.off}, {"records", m.records}, {"false_alarms", m.false_alarms}, {"regained", m.regained}, {"alerts", m.alerts}};
+}
+
+Memory memory_from_json(const Json& o, const std::string& where) {
+  const auto text = [&](const char* key) { return json_string(o, key, "", where, ErrorKind::kData); };
+  const auto count = [&](const char* key) { return json_int(o, key, 0, kMaxCount, 0, where, ErrorKind::kData); };
+  Memory m;
+  m.stage = stage_of(json_string(o, "state", where, ErrorKind::kData), where);
+  m.since = count("since");
+  m.reason = text("reason");
+  m.goal = text("goal");
+  m.key = text("key");
+  m.candidate = text("candidate");
+  for (const Json& digest : json_array(o, "rejected", 100000, where, ErrorKind::kData)) m.rejected.insert(digest.get<std::string>());
+  m.promoted = text("promoted");
+  m.former = text("former");
+  m.bake_until = count("bake_until");
+  m.expected = text("expected");
+  m.off = json_bool(o, "off", false, where, ErrorKind::kData);
+  m.records = count("records");
+  m.false_alarms = count("false_alarms");
+  for (const Json& change : json_array(o, "regained", 3, where, ErrorKind::kData)) m.regained.push_back(change.get<double>());
+  for (const auto& [key, line] : json_object(o, "alerts", 1000, where, ErrorKind::kData).items()) m.alerts[key] = line.get<std::string>();
+  return m;
+}
+
+std::optional<Event> event_of(const Memory& m, const Seen& seen, int64_t now) {
+  if (!m.expected.empty() && seen.package != m.expected) return std::nullopt;   // our own move is still to be done
+  const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
+  if (seen.verdict == "stale_target") return at_work && m.goal == seen.target ? std::nullopt : std::optional(Event::kStale);
+  if (seen.verdict == "drift") {
+    const bool baking = now < m.bake_until && m.promoted == seen.package && !m.former.empty() && seen.former_fits;
+    return baking ? Event::kRelapse : Event::kAlarm;
+  }
+  if (seen.verdict == "not_worth_it") return Event::kSlow;
+  if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); })) return Event::kAlarm;
+  if (seen.verdict == "warn") return Event::kAmber;
+  if (seen.verdict == "healthy") return Event::kQuiet;
+  return std::nullopt;
+}
+
+}  // namespace specdec::monitor
