@@ -57,8 +57,7 @@ Follow::Follow(const CheckOptions& options, const Clock& clock, State& state, in
 void Follow::wait(const std::string& reason) { waiting_.insert(reason); }
 Json Follow::waiting() const { return waiting_; }
 
-template <class F>
-void Follow::in_transaction(F&& f) {
+void Follow::in_transaction(const std::function<void()>& f) {
   const Memory before = memory_;
   const bool outer = !inside_;
   if (outer) state_.begin();

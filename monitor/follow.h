@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -59,8 +60,7 @@ class Follow {
     std::string reason;
     Json evidence;
   };
-  template <class F>
-  void in_transaction(F&& f);
+  void in_transaction(const std::function<void()>& f);
   void apply(Event event, const std::string& reason, const Json& evidence);
   void remember(Event event);
   void add(Act act, Event event, int64_t transition);
