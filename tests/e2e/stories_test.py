@@ -25,7 +25,7 @@ with tempfile.TemporaryDirectory() as folder:
 
     run("data", "ingest", texts, "--target", target, "--min-chars", 101, "--limit", 200, "--holdout", 1, "--max-length", 256,
         "--no-dedup", "--no-redact", "--out", work / "data")
-    gate = ["validate", "--data", work / "data", "--contexts", "data", "--max-requests", 0, "--temperature", 1, "--dtype", "fp32"]
+    gate = ["validate", "--data", work / "data", "--contexts", "data", "--max-requests", 0, "--no-early-stop", "--temperature", 1, "--dtype", "fp32"]
     code, report = run_json(*gate, "--target", target, "--draft", other, "--parts", "acceptance", "--out", work / "gate", code=(0, 3, 4))
     figures = report["acceptance"]
     print(figures["alpha"], figures["alpha_tokens"], figures["greedy_agreement"], figures["tokens"])
