@@ -17,7 +17,7 @@ void LiveGate::observe(const FinishedAnswer& answer) {
   auto track = std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
   if (track == tracks_.end()) {
     if (tracks_.size() == kDrafts) tracks_.pop_front();
-    track = tracks_.insert(tracks_.end(), Track{answer.result.draft, {}, {}});
+    track = tracks_.insert(tracks_.end(), Track{answer.result.draft, ConfidenceSequence(), {}});
   }
   if (track->seen.size() < kConversations && track->seen.insert(std::hash<std::string>{}(answer.request->conversation_id())).second)
     track->sequence.observe(std::clamp(overlap, 0.0, 1.0));

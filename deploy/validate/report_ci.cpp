@@ -36,9 +36,9 @@ std::string escape_command(const std::string& text, bool property) {
   return out;
 }
 
-std::string test_case(const std::string& suite, const Check& check) {
+std::string test_case(const Check& check) {
   const std::string text = escape_html(check.text);
-  std::string out = "    <testcase classname=\"specdec.validate." + escape_html(suite) + "\" name=\"" + escape_html(check.name) + "\" time=\"0\"";
+  std::string out = "    <testcase classname=\"specdec.validate" + (check.segment.empty() ? "" : "." + escape_html(check.segment)) + "\" name=\"" + escape_html(check.name) + "\" time=\"0\"";
   switch (check.state) {
     case State::kPass:
       return out + "><system-out>" + text + "</system-out></testcase>\n";
@@ -71,7 +71,7 @@ std::string junit_xml(const ValidationReport& report) {
     const std::string suite = segment.empty() ? "all requests" : segment;
     out += "  <testsuite name=\"" + escape_html(suite) + "\"" + counts(suites[segment]) + " time=\"" + figure(segment.empty() ? report.seconds : 0) +
            (report.started.empty() ? "" : "\" timestamp=\"" + escape_html(report.started)) + "\">\n";
-    for (const Check& check : suites[segment]) out += test_case(suite, check);
+    for (const Check& check : suites[segment]) out += test_case(check);
     out += "  </testsuite>\n";
   }
   return out + "</testsuites>\n";

@@ -327,7 +327,7 @@ class Run {
                   options_.data + ": the " + options_.split + " split has no answer token inside both models' context");
     r.requests_available = static_cast<int64_t>(rows_.size());
     if (against_.draft) {
-      if (!against_.warning.empty()) note(against_.warning);
+      if (!against_.warning.empty() && against_.warning != pair_.warning) note(against_.warning);
       r.baseline->draft_path = against_.directory.string();
       r.baseline->draft_id = fingerprint_model(against_.directory).id;
     } else if (!options_.baseline.empty()) {

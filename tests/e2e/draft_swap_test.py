@@ -35,6 +35,10 @@ def answer(seed):
     return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
 
 
+def gate(query=""):
+    return json.load(urllib.request.urlopen(url + "/gate" + query, timeout=60))
+
+
 try:
     target = work / "target"
     write_tiny_model(target, layers=2, seed=1)
@@ -54,6 +58,8 @@ try:
     texts = [answer(seed) for seed in range(8)]
     code, status = admin()
     expect(code == 200 and status["state"] == "none" and status["serving"], f"no candidate yet: {status}")
+    live = gate()
+    expect(live["role"] == "serving" and live["draft"] == status["serving"]["id"] and live["n"] == 8 and live["acceptance"] > 0.999, f"the gate judges the draft that serves: {live}")
     code, reply = admin(action="load", draft=f"{work}/store-other:canary")
     expect(code == 409 and "packaged for another target" in reply["error"]["message"], f"a draft of another target: {reply}")
     code, reply = admin(action="load", draft=str(work / "absent"))
@@ -70,7 +76,9 @@ try:
     expect([answer(seed) for seed in range(8)] == texts, "the same texts while another scores")
     paired = admin()[1]["paired"]
     expect(paired["conversations"] == 8 and paired["serving"]["value"] > 0.999 > paired["candidate"]["value"], f"paired: {paired}")
-    expect(admin(action="drop")[1]["state"] == "dropped", "dropped")
+    live = gate("?floor=0.99")
+    expect(live["role"] == "candidate" and live["acceptance"] == paired["candidate"]["value"] and live["ci"] == paired["candidate"]["ci"] and live["floor"] == 0.99, f"the gate judges the draft on trial: {live}")
+    expect(admin(action="drop")[1]["state"] == "dropped" and gate()["role"] == "serving", "dropped")
     weights = damaged / "draft/model.safetensors"
     weights.chmod(0o644)
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")

@@ -65,7 +65,7 @@ void DraftSwap::scored(const std::string& conversation, const Pick& pick, std::s
   pick.shadow->overlap.add(shadow);
   const std::lock_guard lock(mutex_);
   if (pick.shadow != candidate_) return;
-  Scores& sums = scores_[conversation];
+  Scores& sums = scores_.try_emplace(conversation, Scores{.place = scores_.size()}).first->second;
   for (const double x : serving) sums.serving += std::clamp(x, 0.0, 1.0);
   for (const double x : shadow) sums.candidate += std::clamp(x, 0.0, 1.0);
   sums.positions += static_cast<int64_t>(shadow.size());
@@ -97,11 +97,13 @@ Json DraftSwap::status() const {
     out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
     if (!candidate_) return out;
     out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
+    // As they came: a sequence holds whenever one looks as long as what was looked at stays where it was.
+    for (auto* values : {&serving, &candidate, &difference}) values->resize(scores_.size());
     for (const auto& [conversation, sums] : scores_) {
       const auto n = static_cast<double>(sums.positions);
-      serving.push_back(sums.serving / n);
-      candidate.push_back(sums.candidate / n);
-      difference.push_back((1 + candidate.back() - serving.back()) / 2);
+      serving[sums.place] = sums.serving / n;
+      candidate[sums.place] = sums.candidate / n;
+      difference[sums.place] = (1 + candidate[sums.place] - serving[sums.place]) / 2;
       positions += sums.positions;
     }
   }

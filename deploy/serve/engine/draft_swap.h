@@ -80,6 +80,7 @@ class DraftSwap final : public DraftControl {
   struct Scores {
     double serving = 0, candidate = 0;
     int64_t positions = 0;
+    size_t place = 0;                          // in order of arrival
   };
   void load(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done);
   std::shared_ptr<Held> end_trial(const char* outcome, const std::string& reason);  // under the lock
