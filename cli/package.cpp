@@ -11,7 +11,7 @@
 #include "cli/command.h"
 #include "cli/package.h"
 #include "deploy/package/checks.h"
-#include "deploy/package/launch.h"
+#include "deploy/package/lint.h"
 #include "deploy/package/store.h"
 
 namespace specdec::cli {
@@ -93,28 +93,37 @@ int run_verify(const Global& global, const PackageFlags& flags) {
 
 int run_lint(const Global& global, const PackageFlags& flags) {
   PackageResult result("lint");
+  const bool text = flags.format == "text" && !global.json;
   fs::path target, draft;
+  std::optional<ValidationReport> report;
+  std::optional<ResolvedPackage> package;
   if (!flags.package.empty()) {
-    const auto package = locate_package(flags.package);
+    package = locate_package(flags.package);
     if (!package) throw Error(ErrorKind::kData, flags.package + ": not a package (no manifest.json)");
     target = package->target;
     draft = package->draft;
+    report = validation_report_from_json(package->manifest.report, flags.package);
   } else {
     require_flags({{"PACKAGE, or --target and --draft", &flags.target}, {"--draft", &flags.draft}});
     target = resolve_model(flags.target).directory;
     draft = resolve_model(flags.draft).directory;
+    if (!flags.report.empty()) report = validation_report_from_json(read_json(flags.report), flags.report);
   }
   bool fatal = false;
   result["findings"] = Json::array();
-  for (const deploy::Finding& f : deploy::check_pair(target, draft)) {
+  const std::vector<deploy::Finding> findings = deploy::lint_draft(target, draft, report);
+  for (const deploy::Finding& f : findings) {
     fatal |= f.fatal;
-    result["findings"].push_back({{"level", f.fatal ? "error" : "warning"}, {"file", f.file}, {"text", f.text}});
-    if (!global.json) std::printf("%s: %s: %s\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str());
+    result["findings"].push_back({{"level", f.fatal ? "error" : "warning"}, {"rule", f.rule}, {"file", f.file}, {"text", f.text}});
+    if (text) std::printf("%s: %s: %s [%s]\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str(), f.rule.c_str());
   }
+  if (flags.format == "sarif") std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   result["verdict"] = fatal ? "error" : "ok";
   result["inputs"] = {{"target", target.string()}, {"draft", draft.string()}};
-  if (global.json) result.print();
-  else if (result["findings"].empty()) std::printf("nothing to complain about\n");
+  if (global.json || flags.format == "json")
+    result.print();
+  else if (text && findings.empty())
+    std::printf("nothing to complain about\n");
   return fatal ? exit_code(ErrorKind::kModel) : 0;
 }
 
@@ -144,10 +153,12 @@ void add_package(Cli& cli) {
 
   CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
   verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
-  CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse: vocabularies, tokenizers, NaN, config keys");
+  CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
-  lint->add_option("--draft", flags->draft, "MODEL");
+  lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head");
+  lint->add_option("--report", flags->report, "report.json of validate: was the draft measured as it lies here");
+  lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")->check(CLI::IsMember({"text", "json", "sarif"}))->capture_default_str();
   const auto select = [&cli, flags](PackageCommand run) {
     cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
   };

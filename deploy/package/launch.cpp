@@ -178,6 +178,7 @@ int LaunchPlan::max_k() const {
 
 bool is_eagle3(const Json& config) {
   const auto names = [](const Json& value) { return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos; };
+  if (!config.is_object()) return false;
   if (config.contains("architectures") && config["architectures"].is_array())
     for (const Json& architecture : config["architectures"])
       if (names(architecture)) return true;

@@ -227,5 +227,18 @@ TEST(Safetensors, WriterRefusesWhatItCannotWrite) {
   write({{"", "U8", {4}, data}});
 }
 
+TEST(Safetensors, HeaderLengthsThatBeginAsAPickle) {
+  const testing::Scratch dir;
+  std::set<size_t> lengths;
+  for (size_t n = 0; n < 1500; n += 8) {
+    write_safetensors(dir / "x.safetensors", {{"w", "U8", {0}, {}}}, {{"format", "pt"}, {"pad", std::string(n, 'x')}});
+    uint64_t length = 0;
+    std::memcpy(&length, testing::get(dir / "x.safetensors").data(), 8);
+    lengths.insert(length);
+    EXPECT_NO_THROW(SafetensorsFile(dir / "x.safetensors")) << length;
+  }
+  EXPECT_TRUE(lengths.count(0x0280) && lengths.count(0x0580));
+}
+
 }  // namespace
 }  // namespace specdec
