@@ -28,6 +28,7 @@ void set_hub_resolver(HubResolver resolver) { hub_resolver() = std::move(resolve
 ResolvedModel resolve_model(const std::string& argument) {
   if (argument.empty()) throw Error(ErrorKind::kUsage, "MODEL is empty: give a local directory, a package or org/name");
   if (const auto package = locate_package(argument)) {
+    require_trusted(package->root);
     ResolvedModel model = packaged_target(*package, argument);
     model.draft = package->draft;
     model.package_digest = package->digest;

@@ -1,8 +1,9 @@
-// `specdec package` and its subcommands verify | lint; those of the store are in package_store.cpp.
+// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "base/file.h"
@@ -45,6 +46,17 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
   return outcome.exit_code;
 }
 
+// Never from the command line, which other users see.
+std::string read_passphrase(const PackageFlags& flags) {
+  if (flags.passphrase_file.empty()) {
+    const char* const given = std::getenv("MINISIGN_PASSPHRASE");
+    return given ? given : "";
+  }
+  std::string text = read_file(flags.passphrase_file, 4096, ErrorKind::kConfig);
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
+  return text;
+}
+
 int run_create(const Global& global, const PackageFlags& flags) {
   require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &flags.report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
@@ -69,6 +81,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
     result["digest"] = outcome.digest;
     result["path"] = outcome.path.string();
     result["is_new"] = outcome.is_new;
+    if (!flags.key.empty()) deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
     if (!flags.channel.empty()) {
       const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now());
       result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
@@ -84,11 +97,21 @@ int run_create(const Global& global, const PackageFlags& flags) {
 
 int run_verify(const Global& global, const PackageFlags& flags) {
   PackageResult result("verify");
-  const deploy::PackageOutcome outcome = deploy::verify_package(flags.package);
+  const deploy::PackageOutcome outcome = deploy::verify_package(flags.package, flags.public_key);
+  result["digest"] = outcome.digest;
+  result["signer"] = outcome.signer;
+  result["path"] = outcome.path.string();
+  result["inputs"] = {{"package", flags.package}};
+  return finish(global, result, outcome, "ok", "ok sha256-" + outcome.digest + (outcome.signer.empty() ? "" : ", signed with key " + outcome.signer));
+}
+
+int run_sign(const Global& global, const PackageFlags& flags) {
+  PackageResult result("sign");
+  const deploy::PackageOutcome outcome = deploy::sign_package(flags.package, flags.key, read_passphrase(flags), result.now());
   result["digest"] = outcome.digest;
   result["path"] = outcome.path.string();
   result["inputs"] = {{"package", flags.package}};
-  return finish(global, result, outcome, "ok", "ok sha256-" + outcome.digest);
+  return finish(global, result, outcome, "signed", "signed sha256-" + outcome.digest);
 }
 
 int run_lint(const Global& global, const PackageFlags& flags) {
@@ -142,6 +165,8 @@ void add_package(Cli& cli) {
   app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
   app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
   app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
+  app->add_option("--key", flags->key, "Sign it with this secret key of minisign before that")->group("Create");
+  app->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE")->group("Create");
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
@@ -153,6 +178,11 @@ void add_package(Cli& cli) {
 
   CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
   verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
+  verify->add_option("--public-key,--trusted", flags->public_key, "File of minisign public keys: one of them must have signed it");
+  CLI::App* sign = app->add_subcommand("sign", "Signs the manifest with a secret key of minisign");
+  sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
+  sign->add_option("--key", flags->key, "Secret key file (minisign -G)")->required();
+  sign->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
   CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
@@ -163,6 +193,7 @@ void add_package(Cli& cli) {
     cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
   };
   verify->callback([select] { select(run_verify); });
+  sign->callback([select] { select(run_sign); });
   lint->callback([select] { select(run_lint); });
   add_store_commands(*app, *flags, select);
   app->callback([app, select] {

@@ -12,7 +12,7 @@
 namespace specdec::cli {
 
 struct PackageFlags {
-  std::string target, draft, report, store, name, channel, why, package, engines, from, format = "text";
+  std::string target, draft, report, store, name, channel, why, package, engines, from, format = "text", key, passphrase_file, public_key;
   bool allow_failed = false, reference_target = false, dry_run = false;
   int keep = 3;
 };

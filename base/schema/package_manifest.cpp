@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/minisign.h"
 #include "base/sha256.h"
 
 namespace specdec {
@@ -38,7 +39,7 @@ std::set<std::string> files_below(const fs::path& package) {
     const fs::file_type type = it->symlink_status().type();
     if (type == fs::file_type::directory) continue;
     if (type != fs::file_type::regular) throw Error(kManifest, package.string() + ": damaged package: " + path + " is a link or a special file");
-    if (path != "manifest.json") found.insert(path);
+    if (path != "manifest.json" && path != kSignatureFile) found.insert(path);
   }
   if (ec) throw Error(ErrorKind::kIo, package.string() + ": cannot list: " + ec.message());
   return found;
@@ -91,7 +92,7 @@ void PackageManifest::validate(const std::string& where) const {
   bool has_target = false, has_draft = false;
   for (size_t i = 0; i < files.size(); ++i) {
     const PackagedFile& f = files[i];
-    check(is_safe_path(f.path) && f.path != "manifest.json", "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
+    check(is_safe_path(f.path) && f.path != "manifest.json" && f.path != kSignatureFile, "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
     check(i == 0 || files[i - 1].path < f.path, "files[" + std::to_string(i) + "]: expected each path once, sorted");
     check(is_sha256_hex(f.sha256), f.path + ": sha256: expected 64 hexadecimal digits");
     has_target |= f.path == "target/config.json";
@@ -174,6 +175,15 @@ void verify_files(const std::filesystem::path& package, const PackageManifest& m
     if (sha256_file(package / f.path) != f.sha256) refuse(f.path + " was changed (its digest is not the manifest's)");
 }
 
+void require_trusted(const std::filesystem::path& package) {
+  const fs::path absolute = fs::absolute(package).lexically_normal(), root = absolute.has_filename() ? absolute : absolute.parent_path();
+  const fs::path keys = root.parent_path().parent_path() / "trusted.pub";
+  if (root.parent_path().filename() != "packages" || !fs::exists(fs::symlink_status(keys))) return;
+  const fs::path signature = root / kSignatureFile;
+  if (!fs::exists(signature)) throw Error(kManifest, root.string() + ": not signed, and " + keys.string() + " demands it: specdec package sign");
+  verify_minisign(read_file(root / "manifest.json"), read_file(signature, 1u << 16), read_minisign_keys(keys), signature.string());
+}
+
 void require_channel_name(const std::string& channel) {
   const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   if (channel.empty() || channel.size() > 64 || channel[0] == '.' || channel.find_first_not_of(kAllowed) != std::string::npos ||
@@ -215,7 +225,10 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
 
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests) {
   auto package = locate_package(argument);
-  if (package) verify_files(package->root, package->manifest, verify_digests);
+  if (package) {
+    require_trusted(package->root);
+    verify_files(package->root, package->manifest, verify_digests);
+  }
   return package;
 }
 

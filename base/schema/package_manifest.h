@@ -56,7 +56,12 @@ void require_channel_name(const std::string& channel);
 // ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. A channel that moves meanwhile gives the
 // old package or the new one, whole and held. Throws Error(kData) when damaged, Error(kNetwork) while the package is being removed.
 std::optional<ResolvedPackage> locate_package(const std::string& argument);
-// locate_package, then verify_files.
+// Beside the manifest: its signature by minisign.
+inline constexpr const char* kSignatureFile = "manifest.json.minisig";
+// A package in a store with a trusted.pub (public keys of minisign) must carry a signature of one of them: Error(kData) where it does not.
+// Packages elsewhere and stores without the file demand nothing.
+void require_trusted(const std::filesystem::path& package);
+// locate_package, then require_trusted and verify_files.
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);
 
 }  // namespace specdec

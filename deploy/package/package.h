@@ -30,6 +30,7 @@ struct PackageOutcome {
   std::string reason;                    // one line where exit_code is not 0
   std::string digest;                    // of the package, "" where none was made
   std::filesystem::path path;
+  std::string signer;                    // name of the key, where a signature was made or checked
   bool is_new = false;                   // false: the same package was there already
   std::vector<std::string> warnings;
   std::shared_ptr<const DirectoryLock> hold;  // while it lives no garbage collection takes the package, though no channel names it yet
@@ -39,8 +40,13 @@ struct PackageOutcome {
 // give the package that is there (`created` and `parent` apart). `now`: unix seconds. Throws Error(kData | kModel | kIo | kUsage).
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
 
+// Signs the manifest with a secret key of minisign and puts the signature beside it, in one rename; an older one is replaced. Throws
+// Error(kData) for what is no package, what sign_minisign throws.
+PackageOutcome sign_package(const std::string& argument, const std::filesystem::path& secret_key, const std::string& passphrase, int64_t now);
+
 // Fingerprints first: another target in the package's place is exit code 5. Then exactly the listed files with their sizes and
 // digests, no links: Error(kData) names the first that is damaged. `argument` as in resolve_package; Error(kData) if it is no package.
-PackageOutcome verify_package(const std::string& argument);
+// `keys`: a file of public keys, one of which must have signed it; "" = what its store demands.
+PackageOutcome verify_package(const std::string& argument, const std::filesystem::path& keys = {});
 
 }  // namespace specdec::deploy

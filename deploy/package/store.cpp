@@ -124,6 +124,7 @@ ChannelChange promote(const fs::path& store, const std::string& package, const s
   require_channel_name(channel);
   require_store(store);
   const ResolvedPackage found = find_package(store, package);  // held until the channel names it
+  require_trusted(found.root);
   verify_files(found.root, found.manifest, true);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
@@ -141,6 +142,7 @@ ChannelChange rollback(const fs::path& store, const std::string& channel, const 
   const std::string previous = previous_of(read_log(store, channel), current);
   if (previous.empty()) throw Error(ErrorKind::kData, store.string() + ": channel '" + channel + "' had no package before " + current.substr(0, 12));
   const ResolvedPackage found = find_package(store, previous);
+  require_trusted(found.root);
   verify_files(found.root, found.manifest, true);
   return move_channel(store, channel, previous, "rollback", why, now);
 }

@@ -1,5 +1,7 @@
 #include "deploy/package/package.h"
 
+#include "base/minisign.h"
+#include "base/model_directory.h"
 #include "base/sha256.h"
 #include "deploy/package/store.h"
 #include "tests/package/pair.h"
@@ -194,6 +196,34 @@ TEST(Package, VerifyTellsAnotherTargetFromDamage) {
   });
   damaged("manifest.json", [&] { put(broken / "manifest.json", "{}"); });
   damaged("not a package", [&] { remove_tree(broken); });
+}
+
+// Keys made by minisign: tests/base/minisign.
+TEST(Package, SignaturesAndStoresThatDemandThem) {
+  const fs::path keys = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
+  Pair pair;
+  const PackageOutcome made = pair.create();
+  const fs::path store = pair.dir / "store", signature = made.path / kSignatureFile;
+  expect_error(ErrorKind::kData, {"not signed"}, [&] { verify_package(made.path.string(), keys / "plain.pub"); });
+  put(store / "trusted.pub", get(keys / "plain.pub"));
+  expect_error(ErrorKind::kData, {"not signed", "trusted.pub demands it"}, [&] { promote(store, made.digest, "prod", "", 0); });
+  expect_error(ErrorKind::kData, {"not signed"}, [&] { resolve_package(made.path.string(), false); });
+  EXPECT_EQ(sign_package(made.path.string(), keys / "cheap.key", "correct horse", 1795262400).digest, made.digest);
+  EXPECT_EQ(verify_package(made.path.string()).exit_code, 0) << "its signature is no file too many";
+  EXPECT_EQ(verify_package(made.path.string(), keys / "plain.pub").signer, read_minisign_keys(keys / "plain.pub")[0].name());
+  EXPECT_NE(get(signature).find("\tpackage:sha256-" + made.digest), std::string::npos);
+  EXPECT_TRUE(promote(store, made.digest, "prod", "", 0).changed);
+  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { verify_package(made.path.string(), keys / "locked.pub"); });
+  put(store / "trusted.pub", get(keys / "locked.pub"));
+  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { promote(store, made.digest, "canary", "", 0); });
+  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { resolve_model(store.string() + ":prod"); });
+  put(store / "trusted.pub", get(keys / "plain.pub"));
+  std::string text = get(signature);
+  text[text.find("timestamp:") + 12] ^= 1;
+  put(signature, text);
+  expect_error(ErrorKind::kData, {"trusted comment was changed"}, [&] { resolve_package(store.string() + ":prod", false); });
+  put(store / "trusted.pub", "");
+  expect_error(ErrorKind::kData, {"no public key"}, [&] { resolve_package(store.string() + ":prod", false); });
 }
 
 // SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole packages
