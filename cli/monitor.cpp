@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "cli/command.h"
+#include "cli/monitor_baseline.h"
 #include "monitor/check.h"
 #include "monitor/machine.h"
 #include "monitor/source.h"
@@ -174,13 +175,15 @@ void add_policy_flags(CLI::App& sub, monitor::Policy& p) {
 
 void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state) {
   sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
-  sub.add_option("--source", o.sources, "Acceptance records (*.jsonl file or directory) or the URL of a /metrics page; may be repeated");
+  sub.add_option("--source", o.sources, "Records (*.jsonl file or directory), the URL of a /metrics page, or prometheus+URL[?match={label=\"value\"}]; may be repeated");
   sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
                                        "File with the key of the servers whose /metrics pages are read");
   sub.add_option("--target", o.target, "MODEL: the target as it is served now; default: the package's own, or the one it refers to");
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
   add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 1, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
+  sub.add_option("--model", o.model, "model_name whose counters are meant, where a page or a Prometheus server has several");
+  sub.add_option("--baseline", o.baseline, "What acceptance is without drift: a file of monitor baseline; default: the roll-outs of the package's report");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));
   sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
@@ -202,6 +205,7 @@ void add_monitor(Cli& cli) {
   auto state = std::make_shared<std::string>();
   auto interval = std::make_shared<double>(60);
 
+  add_monitor_baseline(*sub, cli);
   CLI::App* check = sub->add_subcommand("check", "One look, for cron");
   add_check_flags(*check, *options, *state);
   check->footer(

@@ -19,6 +19,7 @@ struct CheckOptions {
   std::string api_key;                    // sent to the URLs among the sources, "" = none
   std::string target;                     // MODEL: the target as served now; "" = the package's own
   std::filesystem::path state;
+  std::string model;                      // model_name of the counters, where a page has several
   std::string baseline;                   // file of `monitor baseline`; "" = the roll-outs of the package's report
   double requests_per_day = 0;            // 0 = unknown: A = 1e6
   double false_alarm_every_days = 365;

@@ -5,11 +5,13 @@
 #include <cstdio>
 
 #include "base/error.h"
+#include "monitor/cusum.h"
 
 namespace specdec::monitor {
 
-CounterChart::CounterChart(const RolloutFigures& baseline)
-    : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)) {  // two standard errors of the 90 % interval
+CounterChart::CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms)
+    : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),  // two standard errors of the 90 % interval
+      limit_(cusum_limit(kReference, std::max(buckets_between_false_alarms, 100.0))) {
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {
     if (i > 0 && baseline.counts.reached_at[i] < 30) break;
     overlap_.push_back(baseline.counts.overlap(i));
@@ -17,43 +19,59 @@ CounterChart::CounterChart(const RolloutFigures& baseline)
   }
 }
 
-bool CounterChart::add(const Counters& bucket) {
+CounterChart::Bucket CounterChart::bucket_of(const Counters& c) const {
+  Bucket b;
+  const bool overlaps = !c.overlap_sum_at.empty() && !c.reached_at.empty();
+  if (!overlaps && c.accepted_at.empty() && c.drafted_at.empty()) {
+    b.own = true;
+    b.tested = c.drafted > 0 ? c.drafted : c.drafts;
+    b.sum = c.drafted > 0 ? c.accepted : std::max(0.0, c.generated - c.drafts);
+    return b;
+  }
+  std::vector<double> reached = c.reached_at, kept = overlaps ? c.overlap_sum_at : c.accepted_at;
+  if (!overlaps) {
+    reached.clear();
+    kept.resize(std::max(kept.size(), c.drafted_at.size()), 0.0);   // TensorRT-LLM has no series of a position that accepted nothing
+    for (size_t i = 0; i < kept.size(); ++i) {
+      double steps = i > 0 ? kept[i - 1] : c.drafted_at.empty() ? c.drafts : c.drafted_at[0];
+      if (i > 0 && i < c.drafted_at.size() && c.drafted_at[i - 1] > 0) steps *= std::min(1.0, c.drafted_at[i] / c.drafted_at[i - 1]);
+      reached.push_back(steps);
+    }
+  }
+  const std::vector<double>& baseline = overlaps ? overlap_ : conditional_;
+  for (size_t i = 0; i < reached.size() && i < kept.size(); ++i) {
+    b.tested += reached[i];
+    b.sum += kept[i];
+    b.expected += reached[i] * baseline[std::min(i, baseline.size() - 1)];
+  }
+  return b;
+}
+
+bool CounterChart::add(const Counters& counters) {
   note_.clear();
   if (overlap_.empty()) return true;
-  if (bucket.drafted == 0) {
-    if (bucket.generated == 0) return false;
+  if (counters.drafted == 0 && counters.drafts == 0 && counters.drafted_at.empty()) {
+    if (counters.generated == 0) return false;
     note_ = "tokens are generated but none drafted: speculation is off";
     return true;
   }
-  // Our own server exports overlap by position; other engines the accepted counts, whose conditional rates need reached positions:
-  // where they are missing, reached_i is accepted_{i−1} and the number of drafts (sound while K does not change in between).
-  const bool own = !bucket.overlap_sum_at.empty() && !bucket.reached_at.empty();
-  const std::vector<double>& baseline = own ? overlap_ : conditional_;
-  std::vector<double> reached = bucket.reached_at;
-  if (reached.empty())
-    for (size_t i = 0; i < bucket.accepted_at.size(); ++i) reached.push_back(i == 0 ? bucket.drafts : bucket.accepted_at[i - 1]);
-  const std::vector<double>& kept = own ? bucket.overlap_sum_at : bucket.accepted_at;
-  double tested = 0, sum = 0, expected = 0;
-  for (size_t i = 0; i < reached.size() && i < kept.size(); ++i) {
-    tested += reached[i];
-    sum += kept[i];
-    expected += reached[i] * baseline[std::min(i, baseline.size() - 1)];
-  }
-  if (tested < kMinTested) return false;
-  const double residual = (expected - sum) / tested;
+  const Bucket b = bucket_of(counters);
+  if (b.tested < kMinTested) return false;
+  const bool judged = n_ >= kPhaseOne;
+  const double x = b.sum / b.tested, expected = b.own ? (judged ? -mean_ : x) : b.expected / b.tested, residual = b.own ? -x : expected - x;
   char text[160];
-  if (sum / tested < 0.05 && expected / tested > 0.2) {
-    std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected", 100 * sum / tested, 100 * expected / tested);
+  if (x < 0.05 && expected > 0.2) {
+    std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected", 100 * x, 100 * expected);
     alarm_ = text;
     return true;
   }
   ++n_;
-  if (n_ > kPhaseOne) {
+  if (judged) {
     // The spread is that of the first kPhaseOne buckets: a drop must not widen its own limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
-    cusum_ = std::max(0.0, cusum_ + (residual - tolerance_) / sd - kReference);
-    if (cusum_ > kLimit) {
-      std::snprintf(text, sizeof text, "acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", sum / tested, expected / tested, cusum_, kLimit);
+    cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
+    if (cusum_ > limit_) {
+      std::snprintf(text, sizeof text, "acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", x, expected, cusum_, limit_);
       alarm_ = text;
     }
   } else {
@@ -69,7 +87,7 @@ Json CounterChart::state() const { return {{"schema", "specdec.chart/1"}, {"n", 
 void CounterChart::restore(const Json& state, const std::string& where) {
   require_schema(state, "chart", 1, where);
   n_ = json_int(state, "n", 0, int64_t{1} << 53, where, ErrorKind::kData);
-  mean_ = json_double(state, "mean", -1, 1, where, ErrorKind::kData);
+  mean_ = json_double(state, "mean", -1e6, 1e6, where, ErrorKind::kData);
   m2_ = json_double(state, "m2", 0, 1e18, where, ErrorKind::kData);
   cusum_ = json_double(state, "cusum", 0, 1e18, where, ErrorKind::kData);
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);

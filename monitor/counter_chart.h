@@ -1,5 +1,11 @@
-// Where only counters are to be had (a server's /metrics): one bucket a scrape, a risk-adjusted CUSUM on the buckets' residuals with
-// their own spread; capped bets would make the e-detector slow on bucket means.
+// Where only counters are to be had (a server's /metrics): one bucket a look, a risk-adjusted CUSUM on the buckets' residuals with
+// their own spread; capped bets would make the e-detector slow on bucket means. What a bucket's mean is, by what the engine counts:
+//   overlap and reached by position   Σ overlap / Σ reached, against the gate's overlap             (specdec)
+//   accepted by position              Σ accepted_i / Σ reached_i, against the gate's c_i, with reached_i = accepted_{i−1}, reached_0 = drafts
+//                                     (vLLM, llama.cpp: sound while K is fixed), · min(1, drafted_i / drafted_{i−1}) where drafted is
+//                                     counted by position (TensorRT-LLM: sound where K does not follow acceptance)
+//   neither                           tokens a verify call − 1 (SGLang) or accepted / drafted, against the first kPhaseOne buckets: a
+//                                     draft that is bad from the start is not seen, and another K is a change
 #pragma once
 
 #include <cstdint>
@@ -16,9 +22,9 @@ class CounterChart {
  public:
   static constexpr int64_t kPhaseOne = 10;     // buckets that estimate the spread before the chart may alarm
   static constexpr double kMinTested = 50;     // positions reached in a bucket; smaller ones wait for more
-  static constexpr double kReference = 0.5, kLimit = 9.65;   // CUSUM k and h in sd: one false alarm in 1e5 buckets (Siegmund)
+  static constexpr double kReference = 0.5;     // CUSUM k in sd; h by Siegmund for the wanted buckets to a false alarm
 
-  explicit CounterChart(const RolloutFigures& baseline);
+  explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 
   // Returns false if the bucket is too small to be judged: it should grow until the next scrape.
   bool add(const Counters& bucket);
@@ -30,8 +36,15 @@ class CounterChart {
   void restore(const Json& state, const std::string& where);
 
  private:
+  // One bucket as sums; own: by its own first buckets.
+  struct Bucket {
+    double tested = 0, sum = 0, expected = 0;
+    bool own = false;
+  };
+  Bucket bucket_of(const Counters& counters) const;
+
   std::vector<double> overlap_, conditional_;
-  double tolerance_;
+  double tolerance_, limit_;
   int64_t n_ = 0;
   double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over residuals b − x
   std::string alarm_, note_;

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kEnoughRequests = 50;   // below it the verdict is inconclusive, unless there is an alarm already
 constexpr double kWarnLevel = 1000;       // e-value of the amber light: a false one in 1,000 requests at most
 constexpr int64_t kEnoughForSpeed = 200;
+constexpr double kBucketsADay = 288;     // a look every five minutes is what a false alarm of the counters is counted in
 
 void read_source_files(const CheckOptions& options, const ResolvedPackage& package, State& state, Detector& detector, Look& look) {
   const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
@@ -51,29 +52,46 @@ bool is_of(const Counters& page, const PackageManifest& manifest) {
   return (page.draft.empty() || manifest.draft.id.starts_with(page.draft)) && (page.target.empty() || manifest.target.id.starts_with(page.target));
 }
 
-void scrape_urls(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Look& look) {
+// All pages together are one process: replicas of a model are summed, a bucket a look. Reads before it writes: a page that fails leaves
+// all as it was.
+void read_servers(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Look& look) {
+  const std::string epoch = state.value("epoch") + " ";   // what was counted beside another package is no base
+  std::vector<std::pair<std::string, Counters>> scraped;
+  std::map<std::string, std::pair<Counters, std::string>> buckets;   // by engine: sum of the differences, and whose they are
   for (const std::string& url : options.sources) {
     if (!is_url(url)) continue;
-    const Counters now = parse_exposition(fetch(url, options.api_key), url);
+    Counters now = read_counters(url, options.api_key, options.model);
     if (!now.any) {
       look.chart_notes.push_back(url + " has no speculation series (absent is not zero): is speculation on?");
-      continue;
-    }
-    if (!is_of(now, package.manifest)) {
+    } else if (!is_of(now, package.manifest)) {
       look.chart_notes.push_back(url + " serves another pair than the package's: its counters are not judged");
-      continue;
+    } else {
+      const std::string name = epoch + url;
+      auto& [sum, urls] = buckets[now.engine];
+      const std::optional<Counters> before = state.counters(name);
+      if (before && !before->series.empty()) {
+        sum.add(difference(now, *before));
+        urls += (urls.empty() ? "" : ", ") + url;
+      } else {
+        state.set_counters(name, now);
+      }
+      scraped.emplace_back(name, std::move(now));
     }
-    const std::string name = state.value("epoch") + " " + url;   // what was counted beside another package is no base
-    const std::optional<Counters> before = state.counters(name);
-    CounterChart chart(report.rollout);
-    const std::string key = "chart " + name;
+  }
+  for (const auto& [engine, bucket] : buckets) {
+    const auto& [sum, urls] = bucket;
+    CounterChart chart(report.rollout, options.false_alarm_every_days * kBucketsADay);
+    const std::string key = "chart " + epoch + engine;
     if (const std::string old = state.value(key); !old.empty()) chart.restore(parse_json(old, "chart"), "chart");
-    // A bucket that is too small to be judged grows: the difference to the same scrape is taken again next time.
-    if (!before || chart.add(difference(now, *before))) state.set_counters(name, now);
+    // A bucket that is too small to be judged grows: the difference to the same scrapes is taken again next time.
+    if (!urls.empty() && chart.add(sum))
+      for (const auto& [name, now] : scraped)
+        if (now.engine == engine) state.set_counters(name, now);
     state.set_value(key, chart.state().dump());
     look.chart_buckets = std::max(look.chart_buckets, chart.buckets());
-    if (!chart.alarm().empty()) look.chart_alarms.push_back(url + ": " + chart.alarm());
-    if (!chart.note().empty()) look.chart_notes.push_back(url + ": " + chart.note());
+    const std::string where = (urls.empty() ? engine : urls) + ": ";
+    if (!chart.alarm().empty()) look.chart_alarms.push_back(where + chart.alarm());
+    if (!chart.note().empty()) look.chart_notes.push_back(where + chart.note());
   }
 }
 
@@ -131,10 +149,28 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
   return Detector(std::move(baseline), options.wander_sd, requests);
 }
 
+EstimatedBaseline measure_baseline(const std::vector<std::string>& sources, const ResolvedPackage& package) {
+  const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
+  for (const std::string& source : sources)
+    if (is_url(source)) throw Error(ErrorKind::kUsage, "--source: " + source + ": a baseline needs requests, expected acceptance records (a file or a directory)");
+  EstimatedBaseline result = estimate_baseline([&](const auto& take) {
+    for (const std::string& source : sources)
+      for (const fs::path& file : record_files(source)) {
+        FilePosition position;
+        read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
+          if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
+        });
+      }
+  });
+  result.baseline.draft = draft;
+  result.baseline.target = target;
+  return result;
+}
+
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector) {
   Look look;
   read_source_files(options, package, state, detector, look);
-  scrape_urls(options, package, report, state, look);
+  read_servers(options, package, report, state, look);
   return look;
 }
 

@@ -27,6 +27,10 @@ struct Look {
 // With the baseline that the options name, or the report's. Throws Error(kData): a file that is no baseline, or of another pair.
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report);
 
+// A baseline of the records in `sources` (files and directories, read from their beginnings) of this package's pair. Throws what
+// read_records throws, and Error(kUsage) for a URL: counters are no requests.
+EstimatedBaseline measure_baseline(const std::vector<std::string>& sources, const ResolvedPackage& package);
+
 // Reads on from where the state stands, feeds the detector and the charts, and moves the state's positions. Throws what
 // read_records, fetch and parse_exposition throw.
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector);

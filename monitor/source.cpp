@@ -10,96 +10,14 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sha256.h"
-#include "net/http_client.h"
+#include "monitor/foreign_record.h"
 
 namespace specdec::monitor {
 
 namespace {
 
-constexpr size_t kMaxLine = 64 << 10;
+constexpr size_t kMaxLine = 1 << 20;
 constexpr size_t kBlock = 1 << 20;
-constexpr size_t kMaxPosition = 64;
-constexpr size_t kMaxResponse = 16 << 20;
-
-struct Sample {
-  std::string name;
-  std::map<std::string, std::string> labels;
-  double value = 0;
-};
-
-[[noreturn]] void bad_line(const std::string& where, size_t number, const std::string& reason) {
-  throw PageError(where + ": line " + std::to_string(number) + ": " + reason + ", expected Prometheus text format 0.0.4");
-}
-
-// name{key="value",…} number [timestamp]
-Sample parse_sample(const std::string& line, const std::string& where, size_t number) {
-  Sample s;
-  size_t i = 0;
-  while (i < line.size() && line[i] != '{' && line[i] != ' ' && line[i] != '\t') s.name += line[i++];
-  if (s.name.empty()) bad_line(where, number, "no name");
-  if (i < line.size() && line[i] == '{') {
-    ++i;
-    while (i < line.size() && line[i] != '}') {
-      std::string key, value;
-      while (i < line.size() && line[i] != '=') key += line[i++];
-      if (i + 1 >= line.size() || line[i + 1] != '"') bad_line(where, number, "a label without a quoted value");
-      for (i += 2; i < line.size() && line[i] != '"'; ++i) {
-        if (line[i] == '\\' && i + 1 < line.size()) ++i;
-        value += line[i];
-      }
-      if (i >= line.size()) bad_line(where, number, "an unclosed label");
-      s.labels[key] = value;
-      if (++i < line.size() && line[i] == ',') ++i;
-    }
-    if (i >= line.size()) bad_line(where, number, "an unclosed brace");
-    ++i;
-  }
-  const char* begin = line.c_str() + i;
-  char* end = nullptr;
-  s.value = std::strtod(begin, &end);
-  if (end == begin) bad_line(where, number, "no number");
-  return s;
-}
-
-void add_at(std::vector<double>& values, const Sample& s, const std::string& where, size_t number) {
-  const auto label = s.labels.find("position");
-  if (label == s.labels.end() || label->second.empty() || label->second.size() > 3 ||
-      !std::all_of(label->second.begin(), label->second.end(), [](char c) { return c >= '0' && c <= '9'; }))
-    bad_line(where, number, "a series by position without a position");
-  const size_t position = std::stoul(label->second);
-  if (position > kMaxPosition) bad_line(where, number, "position " + label->second + " is above " + std::to_string(kMaxPosition));
-  if (values.size() <= position) values.resize(position + 1, 0.0);
-  values[position] += s.value;
-}
-
-void add_sample(Counters& c, const Sample& s, const std::string& where, size_t number) {
-  const size_t colon = s.name.find(':');
-  const std::string prefix = s.name.substr(0, colon);
-  if (colon == std::string::npos || (prefix != "specdec" && prefix != "vllm")) return;
-  const std::string name = s.name.substr(colon + 1);
-  if (name == "info") {
-    const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
-    c.draft = label("draft");
-    c.target = label("target");
-    return;
-  }
-  if (!std::isfinite(s.value) || s.value < 0) bad_line(where, number, s.name + " is no count");
-  if (name == "generation_tokens_total" || name == "generated_tokens_total") c.generated += s.value;
-  if (name.rfind("spec_decode_", 0) != 0) return;
-  c.any = true;
-  if (name == "spec_decode_num_drafts_total") c.drafts += s.value;
-  if (name == "spec_decode_num_draft_tokens_total") c.drafted += s.value;
-  if (name == "spec_decode_num_accepted_tokens_total") c.accepted += s.value;
-  if (name == "spec_decode_num_accepted_tokens_per_pos_total") add_at(c.accepted_at, s, where, number);
-  if (name == "spec_decode_num_reached_tokens_per_pos_total") add_at(c.reached_at, s, where, number);
-  if (name == "spec_decode_overlap_sum_per_pos_total") add_at(c.overlap_sum_at, s, where, number);
-}
-
-std::vector<double> minus(const std::vector<double>& now, const std::vector<double>& before) {
-  std::vector<double> result = now;
-  for (size_t i = 0; i < result.size() && i < before.size(); ++i) result[i] = now[i] >= before[i] ? now[i] - before[i] : now[i];
-  return result;
-}
 
 }  // namespace
 
@@ -112,7 +30,9 @@ std::vector<fs::path> record_files(const fs::path& source) {
                                       ", expected acceptance records (*.jsonl)");
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(source))
-    if (entry.is_regular_file() && entry.path().extension() == ".jsonl") files.push_back(entry.path());
+    if (const std::string name = entry.path().filename().string();
+        entry.is_regular_file() && (name.ends_with(".jsonl") || (name.starts_with("sglang-request-metrics-") && name.ends_with(".log"))))
+      files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -158,16 +78,23 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
       }
       if (line.empty()) continue;
       try {
-        if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 64 KiB");
-        take(acceptance_record_from_line(line, "record"));
-        ++figures.records;
+        if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 1 MiB");
+        if (line.find("\"specdec.acceptance/") != std::string_view::npos) {
+          take(acceptance_record_from_line(line, "record"));
+          ++figures.records;
+        } else {
+          for (const AcceptanceRecord& record : foreign_records(line, "record")) {
+            take(record);
+            ++figures.records;
+          }
+        }
       } catch (const Error& e) {
         broken(e.what());
       }
     }
     buffer.erase(0, begin);
     if (buffer.size() > kMaxLine) {
-      if (!skipping) broken("longer than 64 KiB");
+      if (!skipping) broken("longer than 1 MiB");
       skipping = true;
       position.offset += buffer.size();
       buffer.clear();
@@ -175,79 +102,6 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   }
   if (position.offset > 0) position.head = head(position.offset);
   return figures;
-}
-
-Counters parse_exposition(const std::string& text, const std::string& where) {
-  Counters c;
-  size_t begin = 0, number = 0;
-  while (begin < text.size()) {
-    size_t end = text.find('\n', begin);
-    if (end == std::string::npos) end = text.size();
-    if (++number > 100000) throw PageError(where + ": more than 100,000 lines");
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.empty() || line[0] == '#' || line == "\r") continue;
-    add_sample(c, parse_sample(line, where, number), where, number);
-  }
-  return c;
-}
-
-Counters difference(const Counters& now, const Counters& before) {
-  const auto fell = [](double a, double b) { return a < b; };
-  // One counter that fell means the process restarted: all of its counters began again.
-  if (fell(now.drafts, before.drafts) || fell(now.drafted, before.drafted) || fell(now.accepted, before.accepted)) return now;
-  Counters d = now;
-  d.drafts -= before.drafts;
-  d.drafted -= before.drafted;
-  d.accepted -= before.accepted;
-  d.generated = std::max(0.0, now.generated - before.generated);
-  d.accepted_at = minus(now.accepted_at, before.accepted_at);
-  d.reached_at = minus(now.reached_at, before.reached_at);
-  d.overlap_sum_at = minus(now.overlap_sum_at, before.overlap_sum_at);
-  return d;
-}
-
-Json to_json(const Counters& c) {
-  return {{"any", c.any},           {"drafts", c.drafts},           {"drafted", c.drafted},     {"accepted", c.accepted},
-          {"generated", c.generated}, {"accepted_at", c.accepted_at}, {"reached_at", c.reached_at}, {"overlap_sum_at", c.overlap_sum_at}};
-}
-
-Counters counters_from_json(const Json& o, const std::string& where) {
-  const auto list = [&](const char* key) {
-    if (!o.contains(key) || !o[key].is_array() || o[key].size() > kMaxPosition + 1) throw Error(ErrorKind::kData, where + ": " + key + ": expected a list");
-    std::vector<double> values;
-    for (const Json& v : o[key]) {
-      if (!v.is_number()) throw Error(ErrorKind::kData, where + ": " + key + ": expected numbers");
-      values.push_back(v.get<double>());
-    }
-    return values;
-  };
-  const auto number = [&](const char* key) { return json_double(o, key, 0, 1e300, where, ErrorKind::kData); };
-  Counters c;
-  c.any = json_bool(o, "any", false, where, ErrorKind::kData);
-  c.drafts = number("drafts");
-  c.drafted = number("drafted");
-  c.accepted = number("accepted");
-  c.generated = number("generated");
-  c.accepted_at = list("accepted_at");
-  c.reached_at = list("reached_at");
-  c.overlap_sum_at = list("overlap_sum_at");
-  return c;
-}
-
-bool is_url(const std::string& text) { return text.rfind("http://", 0) == 0 || text.rfind("https://", 0) == 0; }
-
-std::string fetch(const std::string& url, const std::string& api_key) {
-  net::HttpRequest request;
-  request.url = url;
-  request.bearer = api_key;
-  request.timeout_s = 30;
-  request.max_body_bytes = kMaxResponse;
-  net::HttpReply reply = net::HttpClient().once(request);
-  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem);
-  if (reply.status != 200)
-    throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
-  return std::move(reply.body);
 }
 
 }  // namespace specdec::monitor

@@ -23,11 +23,8 @@ TEST(State, RemembersAcrossProcesses) {
     state.set_value("detector", "x\0y");
     state.set_value("detector", "two");
     state.set_position("1:2", {77, "abc"});
-    Counters c;
-    c.any = true;
-    c.drafts = 4;
-    c.accepted_at = {1, 2};
-    state.set_counters("u", c);
+    state.set_counters("u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2
+", "page"));
     state.append(HistoryEntry{0, 5, "healthy", "p", {{"reason", "a"}}});
     state.append(HistoryEntry{0, 6, "drift", "p", {{"reason", "b"}}});
     state.commit();
@@ -37,7 +34,7 @@ TEST(State, RemembersAcrossProcesses) {
   EXPECT_EQ(state.position("1:2").offset, 77u);
   EXPECT_EQ(state.position("1:2").head, "abc");
   EXPECT_EQ(state.position("9:9").offset, 0u);
-  EXPECT_EQ(state.counters("u")->accepted_at, (std::vector<double>{1, 2}));
+  EXPECT_EQ(state.counters("u")->accepted_at, (std::vector<double>{0, 2}));
   EXPECT_FALSE(state.counters("v"));
   const auto all = state.history(INT64_MAX), newest = state.history(1);
   ASSERT_EQ(all.size(), 2u);

@@ -1,0 +1,343 @@
+#include "monitor/counters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <set>
+
+#include "net/http_client.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr size_t kMaxPosition = 64;
+constexpr size_t kMaxResponse = 16 << 20;
+constexpr size_t kMaxSeries = 20000;
+
+struct Sample {
+  std::string name;
+  std::map<std::string, std::string> labels;
+  double value = 0;
+};
+
+// What a series is to us. Names per engine: vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5 observability/metrics_collector.py,
+// TensorRT-LLM metrics/collector.py, llama.cpp tools/server; ours carry vLLM's under our prefix.
+enum class Meaning { kDrafts, kDrafted, kAccepted, kGenerated, kAcceptedAt, kDraftedAt, kReachedAt, kOverlapAt, kInfo };
+struct Known {
+  const char* engine;
+  const char* name;
+  Meaning meaning;
+};
+constexpr Known kKnown[] = {
+    {"specdec", "specdec:spec_decode_num_drafts_total", Meaning::kDrafts},
+    {"specdec", "specdec:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
+    {"specdec", "specdec:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
+    {"specdec", "specdec:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
+    {"specdec", "specdec:spec_decode_num_reached_tokens_per_pos_total", Meaning::kReachedAt},
+    {"specdec", "specdec:spec_decode_overlap_sum_per_pos_total", Meaning::kOverlapAt},
+    {"specdec", "specdec:generation_tokens_total", Meaning::kGenerated},
+    {"specdec", "specdec:info", Meaning::kInfo},
+    {"vllm", "vllm:spec_decode_num_drafts_total", Meaning::kDrafts},
+    {"vllm", "vllm:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
+    {"vllm", "vllm:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
+    {"vllm", "vllm:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
+    {"vllm", "vllm:generation_tokens_total", Meaning::kGenerated},
+    {"sglang", "sglang:spec_verify_calls_total", Meaning::kDrafts},
+    {"sglang", "sglang:generation_tokens_total", Meaning::kGenerated},
+    {"trtllm", "trtllm_spec_decode_num_draft_tokens_total", Meaning::kDrafted},
+    {"trtllm", "trtllm_spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
+    {"trtllm", "trtllm_spec_decode_drafted_tokens_total", Meaning::kDraftedAt},
+    {"trtllm", "trtllm_spec_decode_accepted_tokens_total", Meaning::kAcceptedAt},
+    {"llamacpp", "llamacpp:spec_decode_num_drafts_total", Meaning::kDrafts},
+    {"llamacpp", "llamacpp:spec_decode_num_draft_tokens_total", Meaning::kDrafted},
+    {"llamacpp", "llamacpp:spec_decode_num_accepted_tokens_total", Meaning::kAccepted},
+    {"llamacpp", "llamacpp:spec_decode_num_accepted_tokens_per_pos_total", Meaning::kAcceptedAt},
+    {"llamacpp", "llamacpp:tokens_predicted_total", Meaning::kGenerated},
+};
+
+const Known* known(const std::string& name) {
+  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return name == k.name; });
+  return found == std::end(kKnown) ? nullptr : found;
+}
+
+[[noreturn]] void bad_line(const std::string& where, size_t number, const std::string& reason) {
+  throw PageError(where + ": line " + std::to_string(number) + ": " + reason + ", expected Prometheus text format 0.0.4");
+}
+
+// name{key="value",…} number [timestamp]
+Sample parse_sample(const std::string& line, const std::string& where, size_t number) {
+  Sample s;
+  size_t i = 0;
+  while (i < line.size() && line[i] != '{' && line[i] != ' ' && line[i] != '\t') s.name += line[i++];
+  if (s.name.empty()) bad_line(where, number, "no name");
+  if (i < line.size() && line[i] == '{') {
+    ++i;
+    while (i < line.size() && line[i] != '}') {
+      std::string key, value;
+      while (i < line.size() && line[i] != '=') key += line[i++];
+      if (i + 1 >= line.size() || line[i + 1] != '"') bad_line(where, number, "a label without a quoted value");
+      for (i += 2; i < line.size() && line[i] != '"'; ++i) {
+        if (line[i] == '\\' && i + 1 < line.size()) ++i;
+        value += line[i];
+      }
+      if (i >= line.size()) bad_line(where, number, "an unclosed label");
+      s.labels[key] = value;
+      if (++i < line.size() && line[i] == ',') ++i;
+      while (i < line.size() && line[i] == ' ') ++i;
+    }
+    if (i >= line.size()) bad_line(where, number, "an unclosed brace");
+    ++i;
+  }
+  const char* begin = line.c_str() + i;
+  char* end = nullptr;
+  s.value = std::strtod(begin, &end);
+  if (end == begin) bad_line(where, number, "no number");
+  return s;
+}
+
+const std::string* position_label(const Sample& s) {
+  for (const char* key : {"position", "token_position"})
+    if (const auto found = s.labels.find(key); found != s.labels.end()) return &found->second;
+  return nullptr;
+}
+
+std::string key_of(const Sample& s, bool of_replica) {
+  std::string key = of_replica ? "" : s.name;
+  for (const auto& [name, value] : s.labels) {
+    if (of_replica && (name == "position" || name == "token_position")) continue;
+    key += (key.ends_with('"') ? "," : "{") + name + "=\"";
+    for (const char c : value) key += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+    key += '"';
+  }
+  return key.ends_with('"') ? key + "}" : key;
+}
+
+// The sums, from the series.
+void sum_up(Counters& c, const std::string& where) {
+  for (const auto& [key, value] : c.series) {
+    const Sample s = parse_sample(key + " 0", where, 0);
+    const Known* k = known(s.name);
+    if (!k) continue;
+    if (k->meaning != Meaning::kGenerated) c.any = true;
+    const auto add_at = [&](std::vector<double>& values) {
+      const size_t position = std::stoul(*position_label(s));
+      if (values.size() <= position) values.resize(position + 1, 0.0);
+      values[position] += value;
+    };
+    switch (k->meaning) {
+      case Meaning::kDrafts: c.drafts += value; break;
+      case Meaning::kDrafted: c.drafted += value; break;
+      case Meaning::kAccepted: c.accepted += value; break;
+      case Meaning::kGenerated: c.generated += value; break;
+      case Meaning::kAcceptedAt: add_at(c.accepted_at); break;
+      case Meaning::kDraftedAt: add_at(c.drafted_at); break;
+      case Meaning::kReachedAt: add_at(c.reached_at); break;
+      case Meaning::kOverlapAt: add_at(c.overlap_sum_at); break;
+      case Meaning::kInfo: break;
+    }
+  }
+}
+
+class Collector {
+ public:
+  Collector(std::string where, std::string model) : where_(std::move(where)), model_(std::move(model)) {}
+
+  void take(const Sample& s, size_t number) {
+    const Known* k = known(s.name);
+    if (!k) return;
+    if (k->meaning == Meaning::kInfo) {
+      const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
+      counters_.draft = label("draft");
+      counters_.target = label("target");
+      return;
+    }
+    if (!std::isfinite(s.value) || s.value < 0) bad_line(where_, number, s.name + " is no count");
+    if (k->meaning >= Meaning::kAcceptedAt) {
+      const std::string* position = position_label(s);
+      if (!position || position->empty() || position->size() > 3 || !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
+        bad_line(where_, number, "a series by position without a position");
+      if (std::stoul(*position) > kMaxPosition) bad_line(where_, number, "position " + *position + " is above " + std::to_string(kMaxPosition));
+    }
+    if (const auto model = s.labels.find("model_name"); model != s.labels.end()) {
+      models_.insert(model->second);
+      if (!model_.empty() && model->second != model_) return;
+    }
+    engines_.insert(k->engine);
+    counters_.series[key_of(s, false)] += s.value;
+    if (counters_.series.size() > kMaxSeries) throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
+  }
+
+  Counters done() {
+    const auto listed = [](const std::set<std::string>& names) {
+      std::string text;
+      for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+      return text;
+    };
+    if (engines_.size() > 1) throw PageError(where_ + ": counters of several engines (" + listed(engines_) + "), expected one: narrow the match");
+    if (model_.empty() ? models_.size() > 1 : !models_.empty() && !models_.contains(model_))
+      throw PageError(where_ + ": counters of " + listed(models_) + (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_));
+    if (!engines_.empty()) counters_.engine = *engines_.begin();
+    sum_up(counters_, where_);
+    return std::move(counters_);
+  }
+
+ private:
+  std::string where_, model_;
+  Counters counters_;
+  std::set<std::string> models_, engines_;
+};
+
+std::string percent_encoded(const std::string& text) {
+  std::string out;
+  for (const unsigned char c : text) {
+    char hex[4];
+    std::snprintf(hex, sizeof hex, "%%%02X", c);
+    out += std::isalnum(c) ? std::string(1, static_cast<char>(c)) : std::string(hex);
+  }
+  return out;
+}
+
+constexpr std::string_view kPrometheus = "prometheus+";
+
+std::string query_url(const std::string& source) {
+  const std::string url = source.substr(kPrometheus.size());
+  const size_t question = url.find('?');
+  std::string base = url.substr(0, question), match;
+  if (question != std::string::npos) {
+    const std::string rest = url.substr(question + 1);
+    if (!rest.starts_with("match={") || !rest.ends_with('}'))
+      throw Error(ErrorKind::kUsage, "--source: " + source + ": expected ?match={label=\"value\",…} behind the address, found ?" + rest);
+    match = rest.substr(7, rest.size() - 8);
+  }
+  while (base.ends_with('/')) base.pop_back();
+  std::string names;
+  for (const Known& k : kKnown) names += (names.empty() ? "" : "|") + std::string(k.name);
+  return base + "/api/v1/query?query=" + percent_encoded("{__name__=~\"" + names + "\"" + (match.empty() ? "" : "," + match) + "}");
+}
+
+void add_to(std::vector<double>& sum, const std::vector<double>& other) {
+  if (sum.size() < other.size()) sum.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) sum[i] += other[i];
+}
+
+}  // namespace
+
+void Counters::add(const Counters& other) {
+  any = any || other.any;
+  engine = other.engine;
+  drafts += other.drafts;
+  drafted += other.drafted;
+  accepted += other.accepted;
+  generated += other.generated;
+  add_to(accepted_at, other.accepted_at);
+  add_to(drafted_at, other.drafted_at);
+  add_to(reached_at, other.reached_at);
+  add_to(overlap_sum_at, other.overlap_sum_at);
+}
+
+Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model) {
+  Collector collector(where, model);
+  size_t begin = 0, number = 0;
+  while (begin < text.size()) {
+    size_t end = text.find('\n', begin);
+    if (end == std::string::npos) end = text.size();
+    if (++number > 100000) throw PageError(where + ": more than 100,000 lines");
+    const std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line[0] == '#' || line == "\r") continue;
+    collector.take(parse_sample(line, where, number), number);
+  }
+  return collector.done();
+}
+
+Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model) {
+  const auto bad = [&](const std::string& what) { throw PageError(where + ": " + what + ", expected a Prometheus server's answer with an instant vector"); };
+  Json answer;
+  try {
+    answer = parse_json(text, where);
+  } catch (const Error& e) {
+    throw PageError(e.what());
+  }
+  if (!answer.is_object() || answer.value("status", Json()) != "success" || !answer.contains("data") || !answer["data"].is_object()) bad("no success");
+  const Json& data = answer["data"];
+  if (data.value("resultType", Json()) != "vector" || !data.contains("result") || !data["result"].is_array()) bad("no vector");
+  Collector collector(where, model);
+  size_t number = 0;
+  for (const Json& item : data["result"]) {
+    ++number;
+    Sample s;
+    if (!item.is_object() || !item.contains("metric") || !item["metric"].is_object() || !item.contains("value") || !item["value"].is_array() ||
+        item["value"].size() != 2 || !item["value"][1].is_string())
+      bad("sample " + std::to_string(number) + " has no labels and value");
+    for (const auto& [key, value] : item["metric"].items()) {
+      if (!value.is_string()) bad("sample " + std::to_string(number) + ": a label that is no text");
+      (key == "__name__" ? s.name : s.labels[key]) = value.get<std::string>();
+    }
+    s.value = std::strtod(item["value"][1].get_ref<const std::string&>().c_str(), nullptr);
+    collector.take(s, number);
+  }
+  return collector.done();
+}
+
+Counters difference(const Counters& now, const Counters& before) {
+  const auto replica_of = [](const std::string& key) { return key_of(parse_sample(key + " 0", "state", 0), true); };
+  std::set<std::string> replicas, restarted;
+  for (const auto& [key, value] : before.series) {
+    const std::string replica = replica_of(key);
+    replicas.insert(replica);
+    if (const auto found = now.series.find(key); found != now.series.end() && found->second < value) restarted.insert(replica);
+  }
+  Counters d;
+  d.engine = now.engine;
+  d.draft = now.draft;
+  d.target = now.target;
+  for (const auto& [key, value] : now.series) {
+    const std::string replica = replica_of(key);
+    if (!replicas.contains(replica)) continue;
+    const auto old = before.series.find(key);
+    d.series[key] = old == before.series.end() || restarted.contains(replica) ? value : value - old->second;
+  }
+  sum_up(d, "state");
+  d.any = now.any;
+  return d;
+}
+
+Json to_json(const Counters& c) { return {{"engine", c.engine}, {"draft", c.draft}, {"target", c.target}, {"series", c.series}}; }
+
+Counters counters_from_json(const Json& o, const std::string& where) {
+  Counters c;
+  if (!o.contains("series")) return c;   // of a version that kept sums: the next scrape begins anew
+  c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
+  c.draft = json_string(o, "draft", "", where, ErrorKind::kData);
+  c.target = json_string(o, "target", "", where, ErrorKind::kData);
+  for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items())
+    c.series[key] = json_double(Json{{"value", value}}, "value", 0, 1e300, where + ": " + key, ErrorKind::kData);
+  sum_up(c, where);
+  return c;
+}
+
+bool is_url(const std::string& text) {
+  const std::string_view rest = text.starts_with(kPrometheus) ? std::string_view(text).substr(kPrometheus.size()) : std::string_view(text);
+  return rest.starts_with("http://") || rest.starts_with("https://");
+}
+
+Counters read_counters(const std::string& source, const std::string& api_key, const std::string& model) {
+  if (source.starts_with(kPrometheus)) return parse_query_answer(fetch(query_url(source), api_key), source, model);
+  return parse_exposition(fetch(source, api_key), source, model);
+}
+
+std::string fetch(const std::string& url, const std::string& api_key) {
+  net::HttpRequest request;
+  request.url = url;
+  request.bearer = api_key;
+  request.timeout_s = 30;
+  request.max_body_bytes = kMaxResponse;
+  net::HttpReply reply = net::HttpClient().once(request);
+  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem);
+  if (reply.status != 200)
+    throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+  return std::move(reply.body);
+}
+
+}  // namespace specdec::monitor

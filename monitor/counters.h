@@ -1,0 +1,55 @@
+// Acceptance counters of a page in Prometheus' text format or of a Prometheus server: specdec, vLLM, SGLang, TensorRT-LLM, llama.cpp.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace specdec::monitor {
+
+// One scrape: the series as they are, one a label set (engine, rank, instance, …), and their sums. Sums of two scrapes must not be
+// subtracted: one replica's restart would hide in them. See difference().
+struct Counters {
+  bool any = false;                          // speculation's series exist: absent is not zero
+  std::string engine;                        // specdec | vllm | sglang | trtllm | llamacpp
+  std::map<std::string, double> series;      // "name{label=\"value\",…}", labels in order, only what is summed here
+  double drafts = 0, drafted = 0, accepted = 0, generated = 0;   // drafts: verification steps; of SGLang its verify calls
+  std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;   // by position; drafted of TensorRT-LLM, the last two of specdec
+  std::string draft, target;                 // of specdec:info
+
+  void add(const Counters& other);           // sums alone, of the same engine
+};
+
+// An Error(kData) about what a URL answered. A type of its own, since another poll may get a better answer; a file stays as it is.
+class PageError final : public Error {
+ public:
+  explicit PageError(const std::string& message) : Error(ErrorKind::kData, message) {}
+};
+
+// Text exposition 0.0.4. Series with a model_name other than `model` are left out. Throws PageError for malformed text (with its line),
+// more than 100,000 lines, a position above 64, series of two engines, and of several models where `model` is "".
+Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
+
+// Answer of GET /api/v1/query: an instant vector of the raw counters. Same rules.
+Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
+
+// new − old by series. A replica (its labels but for position) with a series that fell was restarted: all of its series count from zero.
+// One that was not there before counts from now on.
+Counters difference(const Counters& now, const Counters& before);
+Json to_json(const Counters& counters);
+Counters counters_from_json(const Json& object, const std::string& where);
+
+// A source is the URL of a page, or "prometheus+http://HOST:9090[/prefix]?match={job=\"vllm\"}": the server's newest samples of the
+// same counters under these labels, asked for raw. Two looks are subtracted here, series by series, as for a page: increase() would
+// have to be asked for exactly the time between two looks, and extrapolates.
+bool is_url(const std::string& text);
+Counters read_counters(const std::string& source, const std::string& api_key, const std::string& model);   // throws what fetch and the parsers throw
+
+// GET: http(s) only, no redirect, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is sent
+// as a bearer token. Throws Error(kNetwork).
+std::string fetch(const std::string& url, const std::string& api_key = "");
+
+}  // namespace specdec::monitor

@@ -1,0 +1,191 @@
+#include "monitor/foreign_record.h"
+
+#include <algorithm>
+#include <cctype>
+#include <cstdlib>
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
+constexpr int64_t kMost = int64_t{1} << 40;
+
+int64_t count(const Json& object, const char* key, const std::string& where) { return json_int(object, key, 0, kMost, where, ErrorKind::kData); }
+
+// Steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
+std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
+  std::vector<int64_t> steps;
+  const auto put = [&](size_t j, const Json& n) {
+    if (j >= kMaxBuckets) throw Error(ErrorKind::kData, where + ": more than " + std::to_string(kMaxBuckets) + " accepted tokens a step");
+    if (steps.size() <= j) steps.resize(j + 1);
+    steps[j] = json_int(Json{{"n", n}}, "n", 0, kMost, where, ErrorKind::kData);
+  };
+  if (value.is_array()) {
+    for (size_t j = 0; j < value.size(); ++j) put(j, value[j]);
+  } else if (value.is_object()) {
+    for (const auto& [key, n] : value.items()) {
+      if (key.empty() || key.size() > 4 || key.find_first_not_of("0123456789") != std::string::npos)
+        throw Error(ErrorKind::kData, where + ": expected numbers of accepted tokens, found '" + key + "'");
+      put(std::stoul(key), n);
+    }
+  } else {
+    throw Error(ErrorKind::kData, where + ": expected a histogram");
+  }
+  return steps;
+}
+
+std::vector<int64_t> list_of(const Json& object, const char* key, const std::string& where) {
+  std::vector<int64_t> values;
+  if (!object.contains(key) || object[key].is_null()) return values;
+  for (const Json& v : json_array(object, key, kMaxSteps, where, ErrorKind::kData)) values.push_back(json_int(Json{{key, v}}, key, 0, 1024, where, ErrorKind::kData));
+  return values;
+}
+
+void add_steps(AcceptanceCounts& c, int64_t steps, int64_t drafted, int64_t accepted) {
+  if (accepted > drafted) throw Error(ErrorKind::kData, "a step of " + std::to_string(drafted) + " draft tokens cannot accept " + std::to_string(accepted));
+  if (drafted == 0) {
+    c.plain_steps += steps;
+    return;
+  }
+  const auto width = static_cast<size_t>(drafted);
+  if (c.reached_at.size() < width) {
+    c.reached_at.resize(width);
+    c.accepted_at.resize(width);
+  }
+  c.steps += steps;
+  c.drafted += steps * drafted;
+  c.accepted += steps * accepted;
+  for (size_t i = 0; i < width && i <= static_cast<size_t>(accepted); ++i) {
+    c.reached_at[i] += steps;
+    if (i < static_cast<size_t>(accepted)) c.accepted_at[i] += steps;
+  }
+}
+
+void finish(AcceptanceRecord& r) { r.counts.overlap_sum_at.assign(r.counts.accepted_at.begin(), r.counts.accepted_at.end()); }
+
+void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const std::string& where) {
+  if (accepted > drafted) throw Error(ErrorKind::kData, where + ": " + std::to_string(accepted) + " of " + std::to_string(drafted) + " draft tokens accepted");
+  r.efficiency = true;
+  r.counts.steps = r.counts.drafted = drafted;
+  r.counts.accepted = accepted;
+  r.counts.reached_at = {drafted};
+  r.counts.accepted_at = {accepted};
+}
+
+void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, int64_t steps, int64_t drafted, int64_t accepted, const std::string& where) {
+  int64_t counted = 0, weighted = 0;
+  for (size_t j = 0; j < histogram.size(); ++j) {
+    counted += histogram[j];
+    weighted += histogram[j] * static_cast<int64_t>(j);
+  }
+  if (counted != steps || weighted != accepted)
+    throw Error(ErrorKind::kData, where + ": the histogram says " + std::to_string(weighted) + " accepted in " + std::to_string(counted) + " steps, the counts " +
+                                      std::to_string(accepted) + " in " + std::to_string(steps));
+  const int64_t k = steps > 0 && drafted % steps == 0 ? drafted / steps : 0;
+  if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > 1024) return by_efficiency(r, drafted, accepted, where);
+  for (size_t j = 0; j < histogram.size(); ++j)
+    if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
+}
+
+// vLLM, TensorRT-LLM and AIPerf: the same figures, two of them under two names.
+void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
+  const bool trt = o.contains("total_draft_tokens");
+  const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
+  const int64_t accepted = count(o, trt ? "total_accepted_draft_tokens" : "num_accepted_draft_tokens", where);
+  const std::vector<int64_t> per_step = list_of(o, "per_step_drafted", where), kept = list_of(o, "per_step_accepted", where);
+  if (o.contains("acceptance_histogram_by_draft_length") && o["acceptance_histogram_by_draft_length"].is_object()) {
+    for (const auto& [k, counts] : o["acceptance_histogram_by_draft_length"].items()) {
+      const std::vector<int64_t> histogram = histogram_of(counts, where + ": acceptance_histogram_by_draft_length");
+      for (size_t j = 0; j < histogram.size(); ++j)
+        if (histogram[j] > 0) add_steps(r.counts, histogram[j], json_int(Json{{"k", Json(std::strtol(k.c_str(), nullptr, 10))}}, "k", 0, 1024, where, ErrorKind::kData), static_cast<int64_t>(j));
+    }
+  } else if (!per_step.empty() && per_step.size() == kept.size()) {
+    for (size_t i = 0; i < per_step.size(); ++i) add_steps(r.counts, 1, per_step[i], kept[i]);
+  } else {
+    from_histogram(r, histogram_of(o["acceptance_histogram"], where + ": acceptance_histogram"), count(o, "num_spec_steps", where), drafted, accepted, where);
+  }
+  if (r.counts.accepted != accepted || r.counts.drafted != drafted)
+    throw Error(ErrorKind::kData, where + ": the steps say " + std::to_string(r.counts.accepted) + " of " + std::to_string(r.counts.drafted) + " accepted, the counts " +
+                                      std::to_string(accepted) + " of " + std::to_string(drafted));
+}
+
+void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
+  const int64_t steps = count(o, "spec_verify_ct", where), drafted = count(o, "spec_num_proposed_drafts", where), accepted = count(o, "spec_num_correct_drafts", where);
+  if (o.contains("spec_correct_drafts_histogram") && o["spec_correct_drafts_histogram"].is_array() && !o["spec_correct_drafts_histogram"].empty())
+    from_histogram(r, histogram_of(o["spec_correct_drafts_histogram"], where + ": spec_correct_drafts_histogram"), steps, drafted, accepted, where);
+  else by_efficiency(r, drafted, accepted, where);
+}
+
+void read_llama(AcceptanceRecord& r, const Json& o, const std::string& where) {
+  by_efficiency(r, count(o, "draft_n", where), count(o, "draft_n_accepted", where), where);
+}
+
+// What the request asked for, wherever its parameters lie.
+void read_request(AcceptanceRecord& r, const Json& o) {
+  if (o.contains("temperature") && o["temperature"].is_number()) r.temperature = std::clamp(o["temperature"].get<double>(), 0.0, 10.0);
+  for (const char* key : {"json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex", "guided_choice", "structured_outputs", "grammar"})
+    if (o.contains(key) && !o[key].is_null() && o[key] != "") r.constrained = true;
+  if (o.contains("response_format") && o["response_format"].is_object() && o["response_format"].value("type", Json("text")) != "text") r.constrained = true;
+  for (const char* key : {"created", "timestamp", "time"})
+    if (o.contains(key) && o[key].is_number() && o[key] >= 1e9 && o[key] < 1e11) r.time = static_cast<int64_t>(o[key].get<double>());
+  if (o.contains("domain") && o["domain"].is_string()) {
+    r.segment = o["domain"].get<std::string>().substr(0, 32);
+    for (char& c : r.segment)
+      if (!std::isalnum(static_cast<unsigned char>(c)) && c != '.' && c != '_' && c != '-') c = '_';
+  }
+}
+
+struct Search {
+  std::string where;
+  std::vector<AcceptanceRecord> records;
+  AcceptanceRecord request;
+
+  void visit(const Json& node, int depth) {
+    if (depth > kMaxDepth) return;
+    if (node.is_array()) {
+      for (const Json& item : node) visit(item, depth + 1);
+      return;
+    }
+    if (!node.is_object()) return;
+    read_request(request, node);
+    // SGLang's log has the request as JSON inside of a string.
+    if (node.contains("request_parameters") && node["request_parameters"].is_string())
+      visit(parse_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters"), depth + 1);
+    AcceptanceRecord r;
+    const bool vllm = node.contains("acceptance_histogram") && node.contains("num_spec_steps"), sglang = node.contains("spec_verify_ct") && !node["spec_verify_ct"].is_null(),
+               llama = node.contains("draft_n") && node.contains("draft_n_accepted");
+    if (vllm) read_vllm(r, node, where);
+    else if (sglang) read_sglang(r, node, where);
+    else if (llama) read_llama(r, node, where);
+    if (vllm || sglang || llama) {
+      finish(r);
+      if (records.size() >= kMaxAnswers) throw Error(ErrorKind::kData, where + ": more than " + std::to_string(kMaxAnswers) + " answers in a line");
+      records.push_back(std::move(r));
+      return;
+    }
+    // What was said is nobody's setting.
+    for (const auto& [key, value] : node.items())
+      if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" && key != "prompt") visit(value, depth + 1);
+  }
+};
+
+}  // namespace
+
+std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::string& where) {
+  Search search{where, {}, {}};
+  search.visit(parse_json(line, where, ErrorKind::kData, {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), 0);
+  if (search.records.empty())
+    throw Error(ErrorKind::kData, where + ": no acceptance in it: expected a record of specdec (schema specdec.acceptance/1), vLLM or TensorRT-LLM (acceptance_histogram), SGLang "
+                                          "(spec_verify_ct) or llama.cpp (timings.draft_n)");
+  for (AcceptanceRecord& r : search.records) {
+    r.time = search.request.time;
+    r.temperature = search.request.temperature;
+    r.constrained = search.request.constrained;
+    r.segment = search.request.segment;
+  }
+  return std::move(search.records);
+}
+
+}  // namespace specdec::monitor

@@ -1,0 +1,217 @@
+#include "monitor/counter_chart.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/base/scratch.h"
+#include "tests/monitor/loopback.h"
+
+namespace specdec::monitor {
+namespace {
+
+using testing::expect_error;
+
+const char kPage[] = R"(# HELP specdec:spec_decode_num_drafts_total steps
+# TYPE specdec:spec_decode_num_drafts_total counter
+specdec:spec_decode_num_drafts_total 10
+specdec:spec_decode_num_draft_tokens_total 30
+specdec:spec_decode_num_accepted_tokens_total{engine="0"} 12
+specdec:spec_decode_num_accepted_tokens_total{engine="1"} 3 1700000000000
+specdec:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 9
+specdec:spec_decode_num_accepted_tokens_per_pos_total{position="1"} 6e0
+specdec:spec_decode_num_reached_tokens_per_pos_total{position="0"} 10
+specdec:spec_decode_num_reached_tokens_per_pos_total{position="1"} 9
+specdec:spec_decode_overlap_sum_per_pos_total{position="0"} 8.5
+specdec:spec_decode_overlap_sum_per_pos_total{position="1"} 5.25
+specdec:generation_tokens_total 25
+specdec:info{draft="abc",target="d\"e}f",package="1"} 1
+go_gc_seconds{quantile="0.5"} NaN
+)";
+
+TEST(Exposition, ReadsOurOwnPage) {
+  const Counters c = parse_exposition(kPage, "page");
+  EXPECT_TRUE(c.any);
+  EXPECT_EQ(c.drafts, 10);
+  EXPECT_EQ(c.drafted, 30);
+  EXPECT_EQ(c.accepted, 15);
+  EXPECT_EQ(c.generated, 25);
+  EXPECT_EQ(c.accepted_at, (std::vector<double>{9, 6}));
+  EXPECT_EQ(c.reached_at, (std::vector<double>{10, 9}));
+  EXPECT_EQ(c.overlap_sum_at, (std::vector<double>{8.5, 5.25}));
+  EXPECT_EQ(c.draft, "abc");
+  EXPECT_EQ(c.target, "d\"e}f");
+}
+
+TEST(Exposition, ReadsVllm) {
+  const Counters c = parse_exposition(
+      "vllm:spec_decode_num_drafts_total{engine=\"0\",model_name=\"m\"} 4.0\r\n"
+      "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=\"0\",model_name=\"m\",position=\"2\"} 1.0\r\n",
+      "page");
+  EXPECT_EQ(c.drafts, 4);
+  EXPECT_EQ(c.accepted_at, (std::vector<double>{0, 0, 1}));
+  EXPECT_TRUE(c.reached_at.empty());
+}
+
+TEST(Exposition, AbsentIsNotZero) {
+  EXPECT_FALSE(parse_exposition("vllm:num_requests_running 3\n", "page").any);
+  EXPECT_FALSE(parse_exposition("", "page").any);
+}
+
+TEST(Exposition, MalformedTextNamesTheLine) {
+  const std::string name = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
+  for (const std::string bad : {"{x=\"1\"} 2", "a{x=1} 2", "a{x=\"1} 2", "a{x=\"1\" 2", "a", "a b", "specdec:spec_decode_num_drafts_total -1",
+                                "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf"})
+    expect_error(ErrorKind::kData, {"page: line 2: "}, [&] { parse_exposition("# fine\n" + bad + "\n", "page"); });
+  for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"65\"}", "{position=\"99999999999999\"}", "{position=\"-1\"}"})
+    expect_error(ErrorKind::kData, {"page: line 1: "}, [&] { parse_exposition(name + position + " 1", "page"); });
+  std::string many;
+  for (int i = 0; i < 100001; ++i) many += "\n";
+  expect_error(ErrorKind::kData, {"100,000"}, [&] { parse_exposition(many, "page"); });
+}
+
+TEST(Counters, DifferencesAreBySeriesAndReplica) {
+  const auto page = [](int a0, int a1, int b0) {
+    const auto line = [](const std::string& labels, int v) { return "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=" + labels + "} " + std::to_string(v) + "\n"; };
+    return parse_exposition(line("\"0\",position=\"0\"", a0) + line("\"0\",position=\"1\"", a1) + (b0 < 0 ? "" : line("\"1\",position=\"0\"", b0)), "page");
+  };
+  EXPECT_EQ(difference(page(15, 9, 22), page(10, 7, 20)).accepted_at, (std::vector<double>{7, 2}));
+  // Engine 0 was restarted: the sum alone (30 to 34) would not show it. All of its series begin anew, its second one too.
+  EXPECT_EQ(difference(page(3, 8, 31), page(10, 7, 20)).accepted_at, (std::vector<double>{14, 8}));
+  // A replica that was not there before has a past that is not ours.
+  EXPECT_EQ(difference(page(15, 9, 500), page(10, 7, -1)).accepted_at, (std::vector<double>{5, 2}));
+  EXPECT_EQ(difference(page(15, 9, -1), page(10, 7, 500)).accepted_at, (std::vector<double>{5, 2}));
+  const Counters before = parse_exposition(kPage, "page");
+  EXPECT_EQ(to_json(counters_from_json(to_json(before), "x")), to_json(before));
+  EXPECT_EQ(counters_from_json(to_json(before), "x").overlap_sum_at, before.overlap_sum_at);
+  EXPECT_TRUE(counters_from_json({{"any", true}, {"drafts", 4}}, "older").series.empty());
+}
+
+TEST(Exposition, OneModelAndOneEngine) {
+  const std::string a = "vllm:spec_decode_num_drafts_total{model_name=\"a\"} 4\n", b = "vllm:spec_decode_num_drafts_total{model_name=\"b\"} 7\n";
+  expect_error(ErrorKind::kData, {"page", "a, b", "--model"}, [&] { parse_exposition(a + b, "page"); });
+  expect_error(ErrorKind::kData, {"page", "a, b", "--model c"}, [&] { parse_exposition(a + b, "page", "c"); });
+  EXPECT_EQ(parse_exposition(a + b, "page", "b").drafts, 7);
+  EXPECT_EQ(parse_exposition("llamacpp:spec_decode_num_drafts_total 3\n", "page", "b").drafts, 3) << "a page that does not name its model";
+  expect_error(ErrorKind::kData, {"llamacpp, vllm"}, [&] { parse_exposition(a + "llamacpp:spec_decode_num_drafts_total 3\n", "page"); });
+}
+
+const char kAnswer[] = R"({"status":"success","data":{"resultType":"vector","result":[
+ {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"a:8000","job":"vllm","model_name":"m"},"value":[1795000000.5,"10"]},
+ {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"b:8000","job":"vllm","model_name":"m"},"value":[1795000000.5,"4"]},
+ {"metric":{"__name__":"vllm:spec_decode_num_accepted_tokens_per_pos_total","instance":"a:8000","job":"vllm","model_name":"m","position":"0"},"value":[1795000000.5,"8"]}]}})";
+
+TEST(Prometheus, AnInstantVectorIsAPage) {
+  const Counters c = parse_query_answer(kAnswer, "server");
+  EXPECT_TRUE(c.any);
+  EXPECT_EQ(c.engine, "vllm");
+  EXPECT_EQ(c.drafts, 14);
+  EXPECT_EQ(c.accepted_at, std::vector<double>{8});
+  EXPECT_FALSE(parse_query_answer(R"({"status":"success","data":{"resultType":"vector","result":[]}})", "server").any) << "absent is not zero";
+  for (const char* bad : {"", "[]", "{}", R"({"status":"error","error":"x"})", R"({"status":"success","data":{"resultType":"matrix","result":[]}})",
+                          R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1]}]}})",
+                          R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:spec_decode_num_drafts_total"},"value":[1,"NaN"]}]}})"})
+    EXPECT_THROW(parse_query_answer(bad, "server"), PageError) << bad;
+}
+
+TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
+  Loopback server;
+  server.page(kAnswer);
+  std::string address = server.url();
+  address.resize(address.size() - std::string("/metrics").size());
+  const std::string source = "prometheus+" + address + "?match={job=\"vllm\"}";
+  ASSERT_TRUE(is_url(source));
+  EXPECT_EQ(read_counters(source, "key-1", "m").drafts, 14);
+  const std::string request = server.last_request();
+  EXPECT_NE(request.find("GET /api/v1/query?query=%7B%5F%5Fname%5F%5F%3D%7E%22"), std::string::npos) << request;
+  EXPECT_NE(request.find("vllm%3Aspec%5Fdecode%5Fnum%5Fdrafts%5Ftotal"), std::string::npos) << request;
+  EXPECT_NE(request.find("%2Cjob%3D%22vllm%22%7D HTTP"), std::string::npos) << request;
+  EXPECT_NE(request.find("Bearer key-1"), std::string::npos);
+  expect_error(ErrorKind::kUsage, {"match={"}, [&] { read_counters("prometheus+" + address + "?query=up", "", ""); });
+}
+
+// Pages of the engines' own exporters: fixtures/engines.py says how they were made.
+Counters fixture(const std::string& name) { return parse_exposition(testing::get(fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures" / name), name); }
+
+TEST(Fixtures, EveryEnginesPageIsRead) {
+  const Counters vllm = fixture("vllm.prom");
+  EXPECT_EQ(vllm.engine, "vllm");
+  EXPECT_EQ(vllm.drafts, 1000);
+  EXPECT_EQ(vllm.drafted, 3000);
+  EXPECT_EQ(vllm.accepted, 830 + 833);
+  EXPECT_EQ(vllm.accepted_at, (std::vector<double>{397 + 386, 276 + 277, 157 + 170}));
+  const Counters sglang = fixture("sglang.prom");
+  EXPECT_EQ(sglang.engine, "sglang");
+  EXPECT_EQ(sglang.drafts, 80);
+  EXPECT_EQ(sglang.generated, 116 + 104);
+  EXPECT_TRUE(sglang.accepted_at.empty());
+  const Counters trt = fixture("trtllm.prom");
+  EXPECT_EQ(trt.engine, "trtllm");
+  EXPECT_EQ(trt.drafted_at, (std::vector<double>{500, 500, 500}));
+  EXPECT_EQ(trt.accepted_at, (std::vector<double>{405, 294, 180}));
+  const Counters llama = fixture("llamacpp.prom");
+  EXPECT_EQ(llama.engine, "llamacpp");
+  EXPECT_EQ(llama.drafts, 119);
+  EXPECT_EQ(llama.drafted, 462);
+  EXPECT_EQ(llama.accepted_at, (std::vector<double>{17, 2, 0, 0}));
+  EXPECT_EQ(llama.generated, 144);
+  for (const Counters& c : {vllm, sglang, trt, llama}) EXPECT_TRUE(c.any);
+}
+
+// A bucket of 1,000 steps of K = 3 with hazards .8 .7 .6, as each engine counts it, and then of worse ones.
+TEST(Fixtures, EveryEnginesDropIsSeen) {
+  RolloutFigures gate;
+  gate.k = 3;
+  gate.alpha = {0.72, {0.715, 0.725}, 1000};
+  gate.counts.reached_at = {1000, 800, 560};
+  gate.counts.accepted_at = {800, 560, 336};
+  gate.counts.overlap_sum_at = {800, 560, 336};
+  for (const std::string engine : {"vllm", "llamacpp", "trtllm", "sglang"}) {
+    const auto bucket = [&](double worse) {
+      const double a0 = 1000 * (0.8 - worse), a1 = a0 * (0.7 - worse), a2 = a1 * (0.6 - worse);
+      Counters c;
+      c.engine = engine;
+      if (engine != "trtllm") c.drafts = 1000;
+      if (engine == "sglang") c.generated = 1000 + a0 + a1 + a2;
+      else c.accepted_at = {a0, a1, a2};
+      if (engine == "trtllm") c.drafted_at = {1000, 1000, 1000};
+      if (engine == "vllm" || engine == "llamacpp") c.drafted = 3000;
+      return c;
+    };
+    CounterChart chart(gate);
+    for (int i = 0; i < 40; ++i) EXPECT_TRUE(chart.add(bucket(i % 2 ? 0.005 : -0.005)));
+    EXPECT_EQ(chart.alarm(), "") << engine;
+    for (int i = 0; i < 15; ++i) chart.add(bucket(0.08));
+    EXPECT_NE(chart.alarm(), "") << engine;
+    CounterChart dead(gate);
+    for (int i = 0; i < 12; ++i) dead.add(bucket(0));
+    Counters nothing = bucket(0);
+    std::fill(nothing.accepted_at.begin(), nothing.accepted_at.end(), 0.0);
+    nothing.generated = nothing.drafts;
+    dead.add(nothing);
+    EXPECT_NE(dead.alarm().find("dead"), std::string::npos) << engine;
+  }
+}
+
+TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
+  Loopback server;
+  server.page(kPage);
+  EXPECT_EQ(fetch(server.url()), kPage);
+  EXPECT_EQ(server.last_request().find("Authorization"), std::string::npos);
+  EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
+  EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos) << server.last_request();
+  server.page("gone", 404);
+  expect_error(ErrorKind::kNetwork, {server.url(), "404"}, [&] { fetch(server.url()); });
+  server.page("", 302);
+  expect_error(ErrorKind::kNetwork, {"302"}, [&] { fetch(server.url()); });
+  server.page(std::string(17 << 20, '#'));
+  expect_error(ErrorKind::kNetwork, {server.url()}, [&] { fetch(server.url()); });
+  std::string closed;
+  {
+    Loopback gone;
+    closed = gone.url();
+  }
+  expect_error(ErrorKind::kNetwork, {closed}, [&] { fetch(closed); });
+  expect_error(ErrorKind::kNetwork, {"file"}, [] { fetch("file:///etc/passwd"); });
+}
+
+}  // namespace
+}  // namespace specdec::monitor
