@@ -100,7 +100,8 @@ void Follow::remember(Event event) {
     }
     case Event::kGo:
       memory_.goal = facts_.target.id;
-      memory_.key = sha256_hex(facts_.target.id + " " + facts_.package.manifest.draft.id + " " + state_.value("epoch") + " " + std::to_string(memory_.records));
+      memory_.key = sha256_hex(facts_.target.id + " " + facts_.package.manifest.draft.id + " " + state_.value("epoch") + " " + std::to_string(memory_.records) + " " +
+                               std::to_string(state_.actions_of("redistil", 0).size()));
       break;
     case Event::kRefuted:
       ++memory_.false_alarms;
@@ -157,6 +158,7 @@ void Follow::apply(Event event, const std::string& reason, const Json& evidence)
     const std::string tried = memory_.candidate;
     if (event == Event::kCandidate && !tried.empty() && tried != found_->digest) add(Act::kDrop, Event::kWithdrawn, id);
     remember(event);
+    if (speculates(memory_.stage)) add(Act::kEnable, event, id);   // first: a draft is tried where it may draft
     for (const Act act : move->acts)
       if (!(event == Event::kCandidate && act == Act::kDrop)) add(act, event, id);
     if (memory_.stage != Stage::kCandidate && memory_.stage != Stage::kCanary) memory_.candidate.clear();

@@ -64,6 +64,7 @@ bool Follow::run_pending() {
   bool followed = false, blocked = false;
   for (const ActionEntry& row : state_.pending_actions()) {
     if (row.kind == "command" || (blocked && !is_post(row.kind))) continue;
+    if (row.kind == "redistil" && row.payload.value("target", "") != facts_.target.id) continue;   // for a target that is gone: the look says so
     if (tried_.contains(row.id)) {
       blocked |= !is_post(row.kind);
       continue;
@@ -109,6 +110,7 @@ Follow::Done Follow::run(const ActionEntry& action) {
 
 // A drop that is smaller than --min-loss for sure refutes the alarm; one that is surely a drop and may be larger confirms it.
 Follow::Done Follow::run_probe(const ActionEntry& action) {
+  make_directories(options_.state.string() + ".actions");
   write_file_atomic(options_.state.string() + ".actions/baseline.json", facts_.package.manifest.report.dump());
   std::string output;
   Done done;

@@ -26,7 +26,7 @@ std::string refusal(const CheckOptions& options, const State& state, const Memor
     }
   }
   const int64_t fresh = memory.records - (last == begun.rend() ? 0 : last->payload.value("records", int64_t{0}));
-  if (!(wish.stale && last == begun.rend()) && fresh < p.min_fresh)
+  if (!wish.stale && fresh < p.min_fresh)
     return "too little new data: " + std::to_string(fresh) + " requests since the last redistillation, " + std::to_string(p.min_fresh) + " needed";
   const double change = memory.regained.empty() ? 0 : std::min(0.0, *std::min_element(memory.regained.begin(), memory.regained.end()));
   const Payback back = payback(p, options.requests_per_day, wish.stale ? 1 : wish.speedup_now, speedup_at(report, change));

@@ -35,24 +35,21 @@ const std::vector<Row>& rows() {
       {{kCandidate, kCanary}, Event::kStale, kStaleTarget, {Act::kDrop}},
       {{kSuspect}, Event::kConfirmed, kConfirmed, {}},
       {{kSuspect}, Event::kRefuted, kHealthy, {Act::kRestart}},
-      {{kDisabled}, Event::kWorth, kHealthy, {Act::kEnable, Act::kRestart}},
+      {{kDisabled}, Event::kWorth, kHealthy, {Act::kRestart}},
       {{kConfirmed, kStaleTarget, kDisabled}, Event::kGo, kRedistilling, {Act::kRedistil}},
       {{kRedistilling}, Event::kFailed, kConfirmed, {}},
-      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget}, Event::kCandidate, kCandidate, {Act::kLoad}},
-      {{kDisabled}, Event::kCandidate, kCandidate, {Act::kEnable, Act::kLoad}},
+      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled}, Event::kCandidate, kCandidate, {Act::kLoad}},
       {{kCandidate, kCanary}, Event::kCandidate, kCandidate, {Act::kDrop, Act::kLoad}},
       {{kCandidate, kCanary}, Event::kWithdrawn, kHealthy, {Act::kDrop}},
       {{kCandidate}, Event::kOnTrial, kCanary, {}},
       {{kCandidate}, Event::kRefused, kRolledBack, {Act::kDrop}},
       {{kCanary}, Event::kGone, kCandidate, {Act::kLoad}},
-      {{kCandidate, kCanary}, Event::kBetter, kHealthy, {Act::kPromote, Act::kEnable}},
+      {{kCandidate, kCanary}, Event::kBetter, kHealthy, {Act::kPromote}},
       {{kCanary}, Event::kWorse, kRolledBack, {Act::kDrop}},
       {{kCanary}, Event::kExpired, kRolledBack, {Act::kDrop}},
-      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget}, Event::kNewPackage, kHealthy, {}},
-      {{kDisabled}, Event::kNewPackage, kHealthy, {Act::kEnable}},
+      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled}, Event::kNewPackage, kHealthy, {}},
       {{kCandidate, kCanary}, Event::kNewPackage, kHealthy, {Act::kDrop}},
-      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack}, Event::kAcknowledged, kHealthy, {}},
-      {{kDisabled}, Event::kAcknowledged, kHealthy, {Act::kEnable}},
+      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kDisabled}, Event::kAcknowledged, kHealthy, {}},
       {{kCandidate, kCanary}, Event::kAcknowledged, kHealthy, {Act::kDrop}},
   };
   return kRows;
@@ -74,6 +71,10 @@ std::optional<Move> move_on(Stage from, Event event) {
   for (const Row& row : rows())
     if (row.on == event && std::find(row.from.begin(), row.from.end(), from) != row.from.end()) return Move{row.to, row.acts};
   return std::nullopt;
+}
+
+bool speculates(Stage stage) {
+  return stage != Stage::kDisabled && stage != Stage::kStaleTarget && stage != Stage::kRedistilling && stage != Stage::kConfirmed;
 }
 
 Json to_json(const Memory& m) {
@@ -116,7 +117,8 @@ std::optional<Event> event_of(const Memory& m, const Seen& seen, int64_t now) {
   if (seen.verdict == "not_worth_it") return Event::kSlow;
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); })) return Event::kAlarm;
   if (seen.verdict == "warn") return Event::kAmber;
-  if (seen.verdict == "healthy") return Event::kQuiet;
+  // Too little data says nothing, but what was suspected from outside, or another target, is there no longer.
+  if (seen.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;
   return std::nullopt;
 }
 

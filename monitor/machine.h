@@ -40,6 +40,9 @@ struct Move {
 // Nothing: the event does not concern this state. `to` may be the state itself: only the acts are wanted (again).
 std::optional<Move> move_on(Stage from, Event event);
 
+// Whether speculation that was turned off is turned on again on the way into this state.
+bool speculates(Stage stage);
+
 // What outlives a look beside the detectors: one JSON value of the state file.
 struct Memory {
   Stage stage = Stage::kHealthy;

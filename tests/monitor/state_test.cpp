@@ -68,6 +68,61 @@ TEST(State, IsDurableAndAppendOnly) {
   EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 2);
 }
 
+TEST(State, ActionsAreWrittenDownOnceAndCounted) {
+  Scratch dir;
+  State state(dir / "s.db");
+  ActionEntry a;
+  a.key = "k";
+  a.kind = "probe";
+  a.payload = {{"argv", {"x"}}};
+  a.created = 10;
+  EXPECT_TRUE(state.add_action(a));
+  EXPECT_FALSE(state.add_action(a)) << "one a key";
+  a.key = "l";
+  EXPECT_TRUE(state.add_action(a));
+  ASSERT_EQ(state.pending_actions().size(), 2u);
+  const int64_t id = state.action("k")->id;
+  state.start_action(id, 11);
+  EXPECT_EQ(state.action("k")->started, 11);
+  state.record_attempt(id, 75, "busy");
+  EXPECT_EQ(state.action("k")->started, 0);
+  EXPECT_EQ(state.action("k")->code, 75);
+  state.start_action(id, 12);
+  state.record_attempt(id, 0, "done");
+  state.end_action(id, 13);
+  EXPECT_EQ(state.action("k")->attempts, 2);
+  EXPECT_EQ(state.action("k")->outcome, "done");
+  EXPECT_EQ(state.pending_actions().size(), 1u);
+  EXPECT_EQ(state.actions_of("probe", 10).size(), 2u);
+  EXPECT_EQ(state.actions_of("probe", 11).size(), 0u);
+  EXPECT_FALSE(state.action("m"));
+  SQLite::Database db((dir / "s.db").string(), SQLite::OPEN_READWRITE);
+  EXPECT_THROW(db.exec("DELETE FROM action"), SQLite::Exception);
+  state.append(TransitionEntry{0, 1, "A", "B", "e", "r", {{"n", 1}}});
+  EXPECT_EQ(state.transitions(9).at(0).evidence["n"], 1);
+  EXPECT_THROW(db.exec("UPDATE transition SET reason = 'x'"), SQLite::Exception);
+  EXPECT_THROW(db.exec("DELETE FROM transition"), SQLite::Exception);
+}
+
+// A file as version 1 left it: without the newer tables.
+TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
+  Scratch dir;
+  {
+    State state(dir / "s.db");
+    state.set_value("trigger p 1 drift", "0");
+    state.set_value("trigger p 2 drift", "1");
+    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", "a"}}});
+  }
+  SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("DROP TABLE action; DROP TABLE transition; PRAGMA user_version = 1");
+  put(dir / "s.db.v1", "cut short");
+  State state(dir / "s.db", State::Open::kExisting);
+  EXPECT_EQ(state.history(9).size(), 1u);
+  EXPECT_TRUE(state.action("trigger p 1 drift")->ended) << "what had run does not run again";
+  EXPECT_FALSE(state.action("trigger p 2 drift"));
+  EXPECT_EQ(SQLite::Database((dir / "s.db.v1").string()).execAndGet("PRAGMA user_version").getInt(), 1);
+  EXPECT_EQ(SQLite::Database((dir / "s.db").string()).execAndGet("PRAGMA user_version").getInt(), 2);
+}
+
 TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
   Scratch dir;
   State mine(dir / "s.db");

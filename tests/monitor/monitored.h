@@ -1,0 +1,97 @@
+// A package whose gate saw something, a traffic log beside it, and looks at both.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/fingerprint.h"
+#include "base/schema/package_manifest.h"
+#include "base/sha256.h"
+#include "monitor/check.h"
+#include "tests/base/manual_clock.h"
+#include "tests/base/sample_report.h"
+#include "tests/base/scratch.h"
+#include "tests/monitor/traffic.h"
+
+namespace specdec::monitor {
+
+// A package whose gate saw overlap .80 in "chat" and .60 in "code", in equal parts, K = 1.
+class Monitored : public ::testing::Test {
+ protected:
+  Monitored() : dir(true) {
+    make_package("p", 0);
+    options.package = dir / "p";
+    options.state = dir / "s.db";
+    options.sources = {dir / "log.jsonl"};
+  }
+
+  void make_package(const std::string& name, int bump, const std::function<void(ValidationReport&)>& change = {}) {
+    const fs::path root = dir / name;
+    specdec::testing::write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});
+    specdec::testing::write_tiny_model(root / "draft", {.bump = bump, .vocab = 64, .hidden = 8});
+    PackageManifest m;
+    m.target = fingerprint_model(root / "target");
+    m.draft = fingerprint_model(root / "draft");
+    ValidationReport report = specdec::testing::sample_report(m.target, m.draft);
+    report.segments.clear();
+    report.rollout = rollout(0.70);
+    report.segments.push_back({"chat", {0.8, {0.79, 0.81}, 50}, rollout(0.80), 1.0});
+    report.segments.push_back({"code", {0.6, {0.59, 0.61}, 50}, rollout(0.60), 1.0});
+    if (change) change(report);
+    m.report = to_json(report);
+    m.allowed_failed = report.verdict != "pass";
+    m.draft_kind = "prune:1";
+    m.tokenizer_digest = m.target.tokenizer;
+    m.provenance = Json::object();
+    m.created = "2026-11-21T12:00:00Z";
+    m.tool_version = "0.1.0";
+    for (const auto& e : fs::recursive_directory_iterator(root))
+      if (e.is_regular_file()) m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
+    std::sort(m.files.begin(), m.files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
+    specdec::testing::put(root / "manifest.json", canonical_json(to_json(m)));
+    draft_id = m.draft.id;
+    target_id = m.target.id;
+  }
+
+  static RolloutFigures rollout(double overlap) {
+    RolloutFigures r;
+    r.k = 1;
+    r.verify = "token";
+    r.alpha = {overlap, {overlap - 0.005, overlap + 0.005}, 1000};
+    for (int i = 0; i < 1000; ++i) r.counts.add_step(1, i % 10 < overlap * 10 ? 1 : 0, {overlap});
+    return r;
+  }
+
+  // `n` requests, chat and code in turn, of the given means.
+  void write_requests(int n, double chat, double code, const std::string& draft = "own", const std::string& target = "own") {
+    std::ofstream out(dir / "log.jsonl", std::ios::app);
+    for (int i = 0; i < n; ++i) {
+      AcceptanceRecord r;
+      r.time = 1795000000 + written++;
+      r.segment = i % 2 ? "code" : "chat";
+      r.draft = draft == "own" ? draft_id.substr(0, 12) : draft;
+      r.target = target == "own" ? target_id.substr(0, 12) : target;
+      r.counts = traffic.request(i % 2 ? code : chat);
+      r.counts.drafted = r.counts.steps;
+      r.counts.accepted_at = {r.counts.steps / 2};
+      r.counts.accepted = r.counts.steps / 2;
+      out << to_line(r) << "\n";
+    }
+  }
+
+  CheckResult look() { return check(options, specdec::testing::ManualClock()); }
+  std::vector<std::string> verdicts() {
+    std::vector<std::string> all;
+    for (const HistoryEntry& e : State(options.state).history(INT64_MAX)) all.push_back(e.verdict);
+    return all;
+  }
+
+  specdec::testing::Scratch dir;
+  CheckOptions options;
+  std::string draft_id, target_id;
+  Traffic traffic{77};
+  int64_t written = 0;
+};
+
+}  // namespace specdec::monitor
