@@ -103,6 +103,9 @@ void Follow::remember(Event event) {
       memory_.key = sha256_hex(facts_.target.id + " " + facts_.package.manifest.draft.id + " " + state_.value("epoch") + " " + std::to_string(memory_.records) + " " +
                                std::to_string(state_.actions_of("redistil", 0).size()));
       break;
+    case Event::kOnTrial:
+      asked_canary_ = true;   // its scores are the next check's business
+      break;
     case Event::kRefuted:
       ++memory_.false_alarms;
       for (auto& [key, line] : memory_.alerts) line.clear();
@@ -289,7 +292,7 @@ std::optional<ResolvedPackage> Follow::untried() {
   const Channel at = channel_of(argument, "--candidate");
   std::optional<ResolvedPackage> found;
   if (fs::is_directory(at.store) && !read_channel(at.store, at.name).empty()) found = locate_package(argument);
-  if (!found || found->digest == facts_.package.digest || memory_.rejected.contains(found->digest)) return std::nullopt;
+  if (!found || found->digest == facts_.package.digest || found->digest == memory_.promoted || memory_.rejected.contains(found->digest)) return std::nullopt;
   const std::string who = argument + " (" + found->digest.substr(0, 12) + ")";
   if (const std::string tiers = differing_tiers(found->manifest.target, facts_.target); !tiers.empty()) {
     wait(who + " is bound to another target than the one served (" + tiers + " differ)");

@@ -13,12 +13,12 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kMaxPosts = 20;        // attempts of a webhook before it is given up
+constexpr int64_t kMaxAttempts = 20;     // of what does not come to its end, before it is given up
 constexpr int64_t kEnoughPaired = 30;    // requests of a paired probe
 
 bool is_post(const std::string& kind) { return kind == "webhook" || kind == "alert"; }
-// Stopped by a signal or by something that may pass: the contract's exit codes.
-bool is_temporary(int code) { return code == 75 || code == 130 || code == 143; }
+// Stopped by a signal or by something that may pass: again at the next check, but not for ever.
+bool is_temporary(int code, const ActionEntry& action) { return (code == 75 || code > 128) && action.attempts < kMaxAttempts; }
 
 std::vector<std::string> argv_of(const Json& payload) { return payload.at("argv").get<std::vector<std::string>>(); }
 
@@ -116,7 +116,7 @@ Follow::Done Follow::run_probe(const ActionEntry& action) {
   Done done;
   done.code = child(action, &output);
   done.text = "exit " + std::to_string(done.code);
-  if (is_temporary(done.code)) {
+  if (is_temporary(done.code, action)) {
     done.ended = false;
     return done;
   }
@@ -160,7 +160,7 @@ Follow::Done Follow::run_redistil(const ActionEntry& action) {
   if (payload["argv"].empty()) return done;
   done.code = child(action);
   done.text += (done.text.empty() ? "exit " : ", exit ") + std::to_string(done.code);
-  if (is_temporary(done.code)) {
+  if (is_temporary(done.code, action)) {
     done.ended = false;
     return done;
   }
@@ -216,7 +216,7 @@ Follow::Done Follow::run_moves(const ActionEntry& action) {
                                                     : Json{options_.program, "-q", "package", "rollback", "--store", store, "--channel", at, "--why", why};
     done.code = child(move);
     done.text = "channel " + at + ": exit " + std::to_string(done.code);
-    if (is_temporary(done.code)) return {.ended = false, .code = done.code, .text = done.text, .event = {}, .reason = "", .evidence = {}};
+    if (is_temporary(done.code, action)) return {.ended = false, .code = done.code, .text = done.text, .event = {}, .reason = "", .evidence = {}};
     if (done.code != 0 && action.kind != "drop") {   // not possible: a package is damaged or gone
       memory_.expected.clear();
       if (action.kind == "promote") memory_.rejected.insert(digest);
@@ -237,9 +237,9 @@ Follow::Done Follow::run_moves(const ActionEntry& action) {
 Follow::Done Follow::run_post(const ActionEntry& action) {
   const Posted posted = post_json(action.payload.at("url"), action.payload.at("body").dump(), action.key, action.kind == "webhook" ? options_.policy.webhook_secret : "");
   Done done{.ended = posted.ok, .code = posted.status, .text = posted.text, .event = {}, .reason = "", .evidence = {}};
-  if (!posted.ok && action.attempts >= kMaxPosts) {
+  if (!posted.ok && action.attempts >= kMaxAttempts) {
     done.ended = true;
-    done.text += ": given up after " + std::to_string(kMaxPosts) + " checks";
+    done.text += ": given up after " + std::to_string(kMaxAttempts) + " checks";
   }
   return done;
 }

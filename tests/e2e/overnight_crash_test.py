@@ -1,0 +1,253 @@
+"""`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way from a drift alarm over a
+redistillation, a promoted candidate and its relapse to the roll-back: later checks end on the very same way, the training has run once,
+each alarm and each transition has been told, and the store is valid all the time."""
+import http.server
+import json
+import os
+import shutil
+import socketserver
+import sqlite3
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from specdec_run import SKIP, SOURCE, SPECDEC, expect, run
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+
+
+class Admin(http.server.BaseHTTPRequestHandler):
+    """Many servers' admin listeners, and whom the webhooks call: the first part of the path says whose."""
+    protocol_version = "HTTP/1.1"
+    states, delivered, lock = {}, {}, threading.Lock()
+
+    def reply(self, status, body):
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def state(self):
+        return self.states.setdefault(self.path.split("/")[1], {"schema": "specdec.draft/1", "state": "none", "serving": {"name": "old", "id": "old"}, "candidate": None})
+
+    def do_GET(self):
+        with self.lock:
+            self.reply(200, self.state())
+
+    def do_POST(self):
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with self.lock:
+            if self.path.endswith("/hook"):
+                self.delivered.setdefault(self.path.split("/")[1], {})[self.headers["X-Specdec-Delivery"]] = order["event"]
+                return self.reply(200, {})
+            state = self.state()
+            if order["action"] == "load":
+                if state["candidate"]:
+                    return self.reply(409, {"error": {"message": "one is on trial"}})
+                manifest = json.loads((Path(order["draft"]) / "manifest.json").read_text())
+                state["candidate"] = {"name": order["draft"], "id": manifest["draft"]["fingerprint"]["id"]}
+                surely = {"value": 0.2, "ci": [0.1, 0.3]}
+                state["paired"] = {"conversations": 100, "positions": 1000, "difference": surely, "candidate": {"value": 0.9, "ci": [0.8, 1.0]}, "serving": surely}
+            elif order["action"] == "promote":
+                state["serving"], state["candidate"] = state["candidate"], None
+            else:
+                state["candidate"] = None
+            self.reply(200, state)
+
+    def log_message(self, *_):
+        pass
+
+
+class Listener(socketserver.ThreadingMixIn, http.server.HTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+
+def must(condition, text):
+    if not condition:
+        print("FAILED:", text)
+        os._exit(1)   # from any thread
+
+
+def ids(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    return manifest["draft"]["fingerprint"]["id"][:12], manifest["target"]["fingerprint"]["id"][:12]
+
+
+def records(pair, overlap, n):
+    row = {"schema": "specdec.acceptance/1", "t": 1795000000, "s": "", "T": 1, "q": pair[0], "p": pair[1], "n0": 0, "D": 40, "e": 60, "r": [40], "a": [int(40 * overlap)], "o": [int(40000 * overlap)]}
+    return (json.dumps(row) + "\n") * n
+
+
+def check(place, n, point=None):
+    """One check; killed at the point if it comes so far. Its exit code."""
+    store = place / "store"
+    env = dict(os.environ)
+    if point is not None:
+        env.update(LD_PRELOAD=str(shim), SPECDEC_KILL_COUNTER=str(place / "counter"), SPECDEC_KILL_CHANGE=str(point))
+    command = [str(SPECDEC), "monitor", "check", "--package", f"{store}:production", "--candidate", f"{store}:candidate", "--allow-failed", "--source", place / "acceptance.jsonl",
+               "--state", place / "m.db", "--confirm", "alarm", "--min-fresh", "0", "--admin", f"{url}/{n}", "--webhook", f"{url}/{n}/hook", "--prom", place / "m.prom",
+               "--redistil", f"sh {place}/train.sh", "--on-drift", f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, env=env, timeout=120)
+    must(done.returncode in (0, 3, 4, -9, 75), f"point {n}: exit {done.returncode}: {done.stderr.decode()[-400:]}")
+    return done.returncode
+
+
+def counted(place):
+    return struct.unpack("q", (place / "counter").read_bytes())[0]
+
+
+def lines(file):
+    return file.read_text().split() if file.exists() else []
+
+
+def valid(place, n):
+    """What readers of the store and of the database may rely on at any moment."""
+    for channel in ("production", "candidate"):
+        ref = place / "store/refs" / channel
+        if ref.exists():
+            must((place / "store/packages" / ("sha256-" + ref.read_text().strip()) / "manifest.json").exists(), f"point {n}: {channel} names no package")
+    if (place / "m.db").exists() and (place / "m.db").stat().st_size:
+        copy = place / "copy.db"   # with its journal, as the next process finds it
+        shutil.copy(place / "m.db", copy)
+        if (place / "m.db-journal").exists():
+            shutil.copy(place / "m.db-journal", place / "copy.db-journal")
+        with sqlite3.connect(copy) as db:
+            must(db.execute("PRAGMA integrity_check").fetchone()[0] == "ok", f"point {n}: the database")
+        db.close()
+        for left in place.glob("copy.db*"):
+            left.unlink()
+
+
+def night(n, point=None):
+    """Three phases, each until its check has come to its end. True if the point was never reached."""
+    place = work / f"night-{n}"
+    shutil.copytree(work / "evening", place, symlinks=True)
+    (place / "train.sh").write_text(f"echo $SPECDEC_ALARM_KEY >> {place}/trained\ncp {place}/candidate.ref {place}/store/refs/candidate.new\nmv {place}/store/refs/candidate.new {place}/store/refs/candidate\n")
+    (place / "counter").write_bytes(struct.pack("q", 0))
+    killed = False
+    for phase, text in enumerate((records(old, 0.5, 200), "", records(new, 0.02, 400))):
+        with open(place / "acceptance.jsonl", "a") as log:
+            log.write(text)
+        if not killed:
+            code = check(place, n, point)
+            killed = point is not None and counted(place) >= point
+            if not killed:
+                continue
+            valid(place, n)
+        for again in range(4):   # a killed child of a check that lived is tried again by the next one
+            if check(place, n) != 75 and not pending(place):
+                break
+        else:
+            must(False, f"point {n}, phase {phase}: checks do not come to an end: {pending(place)}")
+    check(place, n)
+    verify(place, n)
+    points = counted(place)
+    shutil.rmtree(place)
+    return points if point is None else not killed
+
+
+def pending(place):
+    with sqlite3.connect(place / "m.db") as db:
+        rows = db.execute("SELECT kind, attempts, outcome FROM action WHERE ended = 0").fetchall()
+    db.close()
+    return rows
+
+
+def way_of(place):
+    with sqlite3.connect(place / "m.db") as db:
+        rows = [f"{a} {e} {b}" for a, e, b in db.execute("SELECT from_state, event, to_state FROM transition ORDER BY id")]
+    db.close()
+    return rows
+
+
+WAY = ["HEALTHY alarm SUSPECT", "SUSPECT confirmed CONFIRMED", "CONFIRMED go REDISTILLING", "REDISTILLING candidate CANDIDATE", "CANDIDATE on_trial CANARY", "CANARY better HEALTHY",
+       "HEALTHY relapse ROLLED_BACK"]
+
+
+def verify(place, n):
+    must(way_of(place) == WAY, f"point {n}: the way {way_of(place)}")
+    must(len(lines(place / "trained")) == 1, f"point {n}: trained {lines(place / 'trained')}")
+    must(lines(place / "alarms") == ["drift", "drift"], f"point {n}: alarms {lines(place / 'alarms')}")
+    must(sorted(Admin.delivered[str(n)].values()) == sorted(w.split()[1] for w in WAY), f"point {n}: webhooks {Admin.delivered[str(n)]}")
+    must((place / "store/refs/production").read_text().strip() == old_digest, f"point {n}: production names the package before")
+    must(Admin.states[str(n)]["serving"]["id"][:12] == old[0], f"point {n}: and so does the server")
+    must('specdec_state{state="ROLLED_BACK"} 1' in (place / "m.prom").read_text(), f"point {n}: the textfile")
+    must(not list((place / "m.db.actions").glob("*.code")), f"point {n}: ends of children left over")
+    run("package", "promote", "sha256-" + new_digest, "--store", place / "store", "--channel", "audit", "-q")   # reads every byte of it
+
+
+def killed_while_training():
+    """The check dies while its child trains: the child goes on, no second one starts, and its end is not lost."""
+    place = work / "night-long"
+    shutil.copytree(work / "evening", place, symlinks=True)
+    (place / "train.sh").write_text(f"echo begin >> {place}/trained\nwhile [ ! -e {place}/go ]; do sleep 0.02; done\ncp {place}/candidate.ref {place}/store/refs/candidate\n")
+    (place / "acceptance.jsonl").write_text(records(old, 0.5, 200))
+    killed = []
+
+    def kill_once_it_trains():
+        while not lines(place / "trained"):
+            time.sleep(0.01)
+        pid = int((place / "m.db.lock").read_text())
+        os.kill(pid, 9)
+        killed.append(pid)
+
+    killer = threading.Thread(target=kill_once_it_trains)
+    killer.start()
+    expect(check(place, "long") == -9, "killed while its child trains")
+    killer.join()
+    expect(check(place, "long") == 75, "while the child is at work further checks wait")
+    (place / "go").touch()
+    deadline = time.monotonic() + 60
+    while (code := check(place, "long")) == 75:
+        must(time.monotonic() < deadline, "the child's end is never seen")
+        time.sleep(0.05)
+    expect(len(lines(place / "trained")) == 1 and "REDISTILLING candidate CANDIDATE" in way_of(place), f"trained once, and its package is taken: {way_of(place)}")
+
+
+compiler = shutil.which(os.environ.get("CXX", "c++"))
+if not compiler:
+    print("SKIPPED: no C++ compiler for the library that kills")
+    sys.exit(SKIP)
+listener = Listener(("127.0.0.1", 0), Admin)
+url = f"http://127.0.0.1:{listener.server_address[1]}"
+threading.Thread(target=listener.serve_forever, daemon=True).start()
+try:
+    shim = work / "kill_point.so"
+    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-o", shim, SOURCE / "tests/e2e/kill_point.cpp", "-ldl"], check=True)
+    write_tiny_model(work / "target", layers=2, seed=1)
+    shutil.copytree(work / "target", work / "old-draft")
+    write_tiny_model(work / "new-draft", layers=1, seed=5)
+    write_traffic(work / "log.jsonl", 60)
+    run("data", "ingest", work / "log.jsonl", "--target", work / "target", "--holdout", 0.9, "--out", work / "data")
+    evening = work / "evening"
+    for draft, channel in (("old-draft", "production"), ("new-draft", "later")):
+        run("validate", "--target", work / "target", "--draft", work / draft, "--data", work / "data", "--out", work / f"gate-{draft}", "--parts", "acceptance,rollout", "--contexts", "data",
+            "--k", 1, "--threads", 1, "--floor", 0.1, "--force", code=(0, 3, 4, 6))
+        run("package", "--target", work / "target", "--draft", work / draft, "--report", work / f"gate-{draft}/report.json", "--store", evening / "store", "--channel", channel, "--allow-failed")
+    old_digest, new_digest = ((evening / "store/refs" / name).read_text().strip() for name in ("production", "later"))
+    old, new = (ids(evening / "store/packages" / ("sha256-" + digest)) for digest in (old_digest, new_digest))
+    (evening / "store/refs/later").rename(evening / "candidate.ref")
+    (evening / "store/refs/later.log").unlink()
+
+    check_once = work / "night-count"
+    points = night("count", 0) and 0
+    started = time.monotonic()
+    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
+        for first in range(1, 5000, 16):
+            ended = list(pool.map(lambda n: night(n, n), range(first, first + 16)))
+            if any(ended):
+                points = first + ended.index(True) - 1
+                break
+    expect(points >= 200, f"killed at each of {points} changes of the file system, {time.monotonic() - started:.0f} s")
+    killed_while_training()
+finally:
+    listener.shutdown()
+    shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,245 @@
+"""The night that nobody watches: under live load the target is swapped, one check recognises it, redistils and puts the new draft on trial;
+later checks promote it; then a bad candidate is tried and rolled back. What users read is the target's own text all the time."""
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from specdec_run import SPECDEC, expect, run, run_json
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp(prefix="specdec-overnight-"))
+live, store, admin_socket = work / "live", work / "store", work / "admin.sock"
+PROMPTS = ["red green", "one two three", "up", "down blue"]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+port = free_port()
+
+
+def write_loop(name, channel):
+    (work / name).write_text(f"""[loop]
+target = "{live}"
+logs = ["log.jsonl"]
+work = "loop-{channel}"
+store = "{store}"
+channel = "{channel}"
+draft = "prune:1"
+[data]
+holdout = 0.5
+[distill]
+max-steps = 300
+lr = 0.01
+batch-tokens = 512
+threads = 1
+[validate]
+parts = "acceptance,rollout"
+contexts = "data"
+k = 3
+threads = 1
+exit-zero = true
+[package]
+allow-failed = true
+""")
+    return work / name
+
+
+class Server:
+    """The program that serves `live`, restarted as operators restart it."""
+
+    def __init__(self):
+        self.process = subprocess.Popen([str(SPECDEC), "serve", "--target", str(live), "--draft", f"{store}:production", "--allow-stale", "--k", "3", "--port", str(port),
+                                         "--threads", "1", "--admin-socket", str(admin_socket), "--acceptance-log", str(work / "acceptance.jsonl")],
+                                        stderr=open(work / "serve.log", "a"), stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).status == 200:
+                    return
+            except OSError:
+                pass
+            expect_alive(self.process)
+            if time.monotonic() > deadline:
+                expect(False, "the server is ready in 60 s: " + (work / "serve.log").read_text()[-500:])
+            time.sleep(0.05)
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=60)
+
+
+def expect_alive(process):
+    if process.poll() is not None:
+        expect(False, f"the server lives, it ended with {process.returncode}: " + (work / "serve.log").read_text()[-500:])
+
+
+class Load:
+    """Requests without an end from two clients; one that meets a restart asks again."""
+
+    def __init__(self):
+        self.ended = threading.Event()
+        self.answered, self.retried, self.wrong = 0, 0, []
+        self.lock = threading.Lock()
+        self.threads = [threading.Thread(target=self.ask_on, args=(i,)) for i in range(2)]
+        for t in self.threads:
+            t.start()
+
+    def ask_on(self, client):
+        n = 0
+        while not self.ended.is_set():
+            n += 1
+            try:
+                complete({"prompt": PROMPTS[n % 4], "max_tokens": 12, "seed": n, "ignore_eos": True, "metadata": {"conversation_id": f"{client}-{n}"}})
+                with self.lock:
+                    self.answered += 1
+            except (OSError, http.client.HTTPException) as e:
+                if isinstance(e, urllib.error.HTTPError) and e.code != 503:
+                    with self.lock:
+                        self.wrong.append(f"{e.code}: {e.read()[:200]}")
+                with self.lock:
+                    self.retried += 1
+                time.sleep(0.05)
+
+    def wait_for(self, more):
+        goal, deadline = self.answered + more, time.monotonic() + 120
+        while self.answered < goal:
+            if time.monotonic() > deadline:
+                expect(False, f"{more} answers in 120 s, wrong: {self.wrong}")
+            time.sleep(0.02)
+
+    def stop(self):
+        self.ended.set()
+        for t in self.threads:
+            t.join()
+
+
+def complete(body):
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
+
+
+def greedy_is_exact(what):
+    for prompt in PROMPTS:
+        _, plain = run_json("generate", "--target", live, "--prompt", prompt, "--temperature", 0, "--k", 0, "--max-tokens", 24, "--threads", 1)
+        served = complete({"prompt": prompt, "max_tokens": 24, "temperature": 0})
+        if served != plain["text"]:
+            expect(False, f"{what}: greedy text is the target's own: {plain['text']!r}, served {served!r}")
+    print(f"ok: {what}: greedy text is the target's own, {len(PROMPTS)} of {len(PROMPTS)} prompts")
+
+
+def check(*more):
+    return run_json("monitor", "check", "--package", f"{store}:production", "--candidate", f"{store}:candidate", "--allow-failed", "--source", work / "acceptance.jsonl", "--target", live,
+                    "--state", work / "monitor.db", "--loop", work / "LOOP.toml", "--admin", f"unix:{admin_socket}", "--score", 1, "--prom", work / "specdec.prom", *more, code=(0, 3, 4, 5))
+
+
+def named(channel):
+    return (store / "refs" / channel).read_text().strip()
+
+
+def serving():
+    connection = http.client.HTTPConnection("admin", timeout=60)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(admin_socket))
+    connection.request("GET", "/admin/draft")
+    return json.loads(connection.getresponse().read())["serving"]["id"]
+
+
+def draft_of(channel):
+    return json.loads((store / "packages" / ("sha256-" + named(channel)) / "manifest.json").read_text())["draft"]["fingerprint"]["id"]
+
+
+def until(state, load, what):
+    """Checks under load until the loop is in that state; the transitions on the way."""
+    way = []
+    for _ in range(40):
+        load.wait_for(30)
+        code, result = check()
+        way += [t["to"] for t in result["transitions"]]
+        if result["state"] == state or state in way:
+            return code, result, way
+    expect(False, f"{what}: {way}, {result['state']}, {result['waiting']}, {result['actions']}")
+
+
+server = load = None
+try:
+    write_tiny_model(work / "day-1", layers=2, seed=1)
+    write_tiny_model(work / "day-2", layers=2, seed=2)
+    write_traffic(work / "log.jsonl", 200)
+    live.symlink_to(work / "day-1")
+    write_loop("LOOP.toml", "candidate")
+    run("loop", "run", write_loop("FIRST.toml", "production"))
+    first = named("production")
+    server = Server()
+    load = Load()
+    load.wait_for(120)
+    code, result = check()
+    expect((code, result["state"]) == (0, "HEALTHY"), f"the evening: {result['verdict']}, {result['reason']}")
+
+    # The night: another target in the same place, and the server restarted under load.
+    (work / "next").symlink_to(work / "day-2")
+    (work / "next").rename(live)
+    expect(server.stop() == 0, "the old server drains")
+    server = Server()
+    greedy_is_exact("the new target with the stale draft")
+    started = time.monotonic()
+    code, result = check()
+    way = [t["from"] for t in result["transitions"]] + [result["state"]]
+    expect((code, result["verdict"]) == (5, "stale_target"), f"recognised in one check: {result['reason']}")
+    expect(way == ["HEALTHY", "STALE_TARGET", "REDISTILLING", "CANDIDATE", "CANARY"], f"which redistils and puts the draft on trial, {time.monotonic() - started:.0f} s: {way}")
+    greedy_is_exact("while the new draft is on trial")
+    code, result, way = until("HEALTHY", load, "promoted")
+    second = named("production")
+    expect(second != first and second == named("candidate"), f"the new draft is promoted: {way}")
+    expect(serving() == draft_of("production"), "and the running server has it")
+    greedy_is_exact("the new target with its own draft")
+    load.wait_for(120)
+    code, result = check()
+    expect((code, result["state"]) == (0, "HEALTHY"), f"all is well again: {result['verdict']}, {result['reason']}")
+
+    # A draft that is no good, put into the channel.
+    write_tiny_model(work / "bad", layers=1, seed=9)
+    data = next((work / "loop-candidate/runs").iterdir()) / "data"
+    run("validate", "--target", live, "--draft", work / "bad", "--data", data, "--out", work / "gate-bad", "--parts", "acceptance,rollout", "--contexts", "data", "--k", 3, "--threads", 1,
+        code=(0, 3, 4, 6))
+    run("package", "--target", live, "--draft", work / "bad", "--report", work / "gate-bad/report.json", "--store", store, "--channel", "candidate", "--allow-failed")
+    bad = named("candidate")
+    code, result = check()
+    expect(result["state"] == "CANARY", f"the bad candidate is on trial: {result['waiting']}")
+    code, result, way = until("ROLLED_BACK", load, "rolled back")
+    expect(named("production") == second and serving() == draft_of("production"), f"rolled back: {way}")
+    expect(named("candidate") == second, "its channel names the draft before it")
+    run("package", "promote", "sha256-" + bad, "--store", store, "--channel", "candidate", "--why", "a second try")
+    for _ in range(2):
+        code, result = check()
+        expect(result["state"] == "HEALTHY" and not any(t["to"] == "CANDIDATE" for t in result["transitions"]), "it is never tried again")
+    greedy_is_exact("the morning")
+    load.stop()
+    expect(not load.wrong, f"{load.answered} answers, {load.retried} asked again while servers changed, none wrong: {load.wrong}")
+
+    _, report = run_json("monitor", "report", "--state", work / "monitor.db")
+    events = [t["event"] for t in report["transitions"]]
+    expect(events[:5] == ["stale", "go", "candidate", "on_trial", "better"] and events[5:8] == ["candidate", "on_trial", "worse"], f"the whole night: {events}")
+    expect(all(t["evidence"] for t in report["transitions"] if t["event"] in ("stale", "go", "better", "worse")), "each with its evidence")
+    expect(not report["pending"], f"nothing is left to be done: {report['pending']}")
+    expect('specdec_state{state="HEALTHY"} 1' in (work / "specdec.prom").read_text(), "the textfile says so, too")
+    expect(server.stop() == 0, "drained")
+    server = None
+finally:
+    if load:
+        load.ended.set()
+    if server:
+        server.process.kill()
+    shutil.rmtree(work, ignore_errors=True)
