@@ -178,7 +178,11 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option("--source", o.sources, "Records (*.jsonl file or directory), the URL of a /metrics page, or prometheus+URL[?match={label=\"value\"}]; may be repeated");
   sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
                                        "File with the key of the servers whose /metrics pages are read");
-  sub.add_option("--target", o.target, "MODEL: the target as it is served now; default: the package's own, or the one it refers to");
+  sub.add_option("--target", o.target, "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the package's own, or the one it refers to");
+  sub.add_option_function<std::string>("--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); }, "With a URL: file with its key");
+  sub.add_option("--target-model", o.target_watch.model, "With a URL: name of the model there; default: the first of /v1/models");
+  sub.add_option("--target-calls", o.target_watch.calls, "With a URL: requests of a look for each of 8 prompts")->capture_default_str()->check(CLI::Range(8, 256));
+  sub.add_option_function<double>("--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; }, "With a URL: hours between such looks")->default_str("24")->check(CLI::Range(0.01, 8760.0));
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
   add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 1, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");

@@ -5,6 +5,7 @@
 #include "base/fingerprint.h"
 #include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
+#include "base/sha256.h"
 #include "monitor/follow.h"
 #include "monitor/look.h"
 #include "monitor/notify.h"
@@ -15,19 +16,31 @@ namespace {
 
 // The verdict on the target comes before everything else: a changed target does not wait for drift.
 std::string stale_reason(const Facts& facts) {
+  if (facts.remote) return facts.sight.stale;
   const std::string tiers = differing_tiers(facts.package.manifest.target, facts.target);
   if (tiers.empty()) return "";
   return facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.target.id.substr(0, 12) + ", bound to " +
          facts.package.manifest.target.id.substr(0, 12) + ")";
 }
 
-Facts gather(const CheckOptions& options) {
+// `memory`: of the watch on a remote target.
+Facts gather(const CheckOptions& options, const std::string& memory, const Clock& clock) {
   std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  Facts facts{std::move(*package), {}, {}, {}};
+  Facts facts{std::move(*package), {}, {}, {}, is_url(options.target), {}};
   facts.report = validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
-  facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
-  facts.target = fingerprint_model(facts.served.directory);
+  if (facts.remote) {
+    TargetWatchOptions watch = options.target_watch;
+    watch.url = options.target;
+    watch.false_alarm_every_days = options.false_alarm_every_days;
+    facts.sight = watch_target(watch, {facts.package.digest, facts.package.manifest.target.id}, memory, clock);
+    facts.target = facts.package.manifest.target;
+    if (!facts.sight.stale.empty()) facts.target.id = sha256_hex("another target than " + facts.target.id + " at " + options.target);
+    if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);   // where the probe finds it
+  } else {
+    facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
+    facts.target = fingerprint_model(facts.served.directory);
+  }
   return facts;
 }
 
@@ -37,7 +50,6 @@ void require_options(const CheckOptions& o) {
     if (!holds) throw Error(ErrorKind::kUsage, text);
   };
   need(o.fail_on == "warn" || o.fail_on == "drift" || o.fail_on == "stale", "--fail-on: expected warn, drift or stale, found '" + o.fail_on + "'");
-  need(!is_url(o.target), "--target: a remote target cannot be fingerprinted; expected its directory, found " + o.target);
   need(p.loop.empty() || p.redistil.empty(), "--loop and --redistil: give one of them");
   need(p.canary.empty() || p.probe.empty(), "--canary and --probe: give one of them");
   need(p.gpu_hours == 0 || (o.requests_per_day > 0 && p.tokens_per_second > 0 && p.tokens_per_request > 0),
@@ -57,6 +69,13 @@ Json result_json(const Facts& facts, const Judged& judged, const Json& evidence,
                {"evidence", evidence}};
   if (!facts.served.hub_commit.empty()) json["inputs"]["target_commit"] = facts.served.hub_commit;
   return json;
+}
+
+// What the watch on a remote target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be judged?
+void keep_sight(State& state, const Facts& facts) {
+  if (!facts.remote) return;
+  state.set_value("target_watch", facts.sight.memory);
+  if (!facts.sight.wait.empty()) throw Error(ErrorKind::kNetwork, facts.sight.wait);
 }
 
 struct Looked {
@@ -82,7 +101,9 @@ Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& f
     out.judged = judge(options, detector, facts.report, look);
   }
   if (out.judged.verdict == "drift") out.segment = detector.peak().stratum;
-  out.result = result_json(facts, out.judged, evidence_json(options, detector, look), clock);
+  Json evidence = evidence_json(options, detector, look);
+  if (facts.remote) evidence["target"] = facts.sight.evidence;
+  out.result = result_json(facts, out.judged, evidence, clock);
   state.set_value("detector", detector.state().dump());
   if (state.value("verdict") != out.judged.verdict) state.append(HistoryEntry{0, clock.unix_seconds(), out.judged.verdict, facts.package.digest, out.result});
   state.set_value("verdict", out.judged.verdict);
@@ -109,11 +130,16 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   if (options.state.has_parent_path() && !fs::is_directory(options.state.parent_path()))
     throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
   const FileLock lock(options.state.string() + ".lock");
-  // Before the database is locked: a hub may have to be asked, and a new target to be downloaded.
-  Facts facts = gather(options);
+  // Before the database is locked: a hub or an endpoint may have to be asked, and a new target to be downloaded.
+  const bool remembers = is_url(options.target) && !options.acknowledge && fs::exists(options.state);
+  Facts facts = gather(options, remembers ? State(options.state).value("target_watch") : "", clock);
   State state(options.state);
+  keep_sight(state, facts);
   Follow follow(options, clock, state, lock.descriptor(), facts);
-  if (follow.settle()) facts = gather(options);
+  if (follow.settle()) {
+    facts = gather(options, state.value("target_watch"), clock);
+    keep_sight(state, facts);
+  }
   const Looked looked = look_once(options, clock, facts, state, follow);
 
   CheckResult result{looked.result, looked.judged.verdict, looked.judged.reason, options.exit_zero ? 0 : monitor_exit_code(looked.judged.verdict, options.fail_on)};

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "monitor/policy.h"
 #include "monitor/state.h"
+#include "monitor/target_watch.h"
 
 namespace specdec::monitor {
 
@@ -17,7 +18,8 @@ struct CheckOptions {
   std::string package;                    // package directory or STORE:CHANNEL
   std::vector<std::string> sources;       // record files, directories, /metrics URLs
   std::string api_key;                    // sent to the URLs among the sources, "" = none
-  std::string target;                     // MODEL: the target as served now; "" = the package's own
+  std::string target;                     // MODEL or the URL of an OpenAI-compatible endpoint: the target as served now; "" = the package's own
+  TargetWatchOptions target_watch;        // of a URL; its `url` is taken from `target`
   std::filesystem::path state;
   std::string model;                      // model_name of the counters, where a page has several
   std::string baseline;                   // file of `monitor baseline`; "" = the roll-outs of the package's report

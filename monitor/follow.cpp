@@ -44,6 +44,11 @@ void start_anew(State& state, const std::string& package, const std::string& why
   state.set_value("epoch", std::to_string(epoch.empty() ? 1 : std::stoll(epoch) + 1));
 }
 
+std::string Facts::misfit(const Fingerprint& bound) const {
+  if (!remote || sight.stale.empty()) return differing_tiers(bound, target);
+  return bound.id == package.manifest.target.id ? "all" : "";
+}
+
 Follow::Follow(const CheckOptions& options, const Clock& clock, State& state, int lock, const Facts& facts)
     : options_(options), clock_(clock), state_(state), lock_(lock), facts_(facts) {
   const std::string where = options.state.string() + ": machine";
@@ -276,7 +281,7 @@ void Follow::looked(const std::string& verdict, const std::string& reason, const
   Seen seen{verdict, facts_.package.digest, facts_.target.id, false};
   if (!memory_.former.empty() && !options_.policy.candidate.empty()) {
     const auto former = locate_package(channel_of(options_.package, "--package").store + ":sha256-" + memory_.former);
-    seen.former_fits = former && differing_tiers(former->manifest.target, facts_.target).empty();
+    seen.former_fits = former && facts_.misfit(former->manifest.target).empty();
   }
   if (const std::optional<Event> event = event_of(memory_, seen, now())) {
     const std::string* alert = firing(memory_.alerts);
@@ -294,7 +299,7 @@ std::optional<ResolvedPackage> Follow::untried() {
   if (fs::is_directory(at.store) && !read_channel(at.store, at.name).empty()) found = locate_package(argument);
   if (!found || found->digest == facts_.package.digest || found->digest == memory_.promoted || memory_.rejected.contains(found->digest)) return std::nullopt;
   const std::string who = argument + " (" + found->digest.substr(0, 12) + ")";
-  if (const std::string tiers = differing_tiers(found->manifest.target, facts_.target); !tiers.empty()) {
+  if (const std::string tiers = facts_.misfit(found->manifest.target); !tiers.empty()) {
     wait(who + " is bound to another target than the one served (" + tiers + " differ)");
     return std::nullopt;
   }

@@ -17,6 +17,7 @@
 #include "base/schema/validation_report.h"
 #include "monitor/check.h"
 #include "monitor/machine.h"
+#include "monitor/target_watch.h"
 
 namespace specdec::monitor {
 
@@ -24,8 +25,14 @@ namespace specdec::monitor {
 struct Facts {
   ResolvedPackage package;
   ValidationReport report;
-  ResolvedModel served;
-  Fingerprint target;      // of `served`
+  ResolvedModel served;    // of an endpoint the package's, where a probe needs it
+  Fingerprint target;      // of what is served; an endpoint shows none: the package's, under another id where the sight says stale
+  bool remote = false;     // --target is an endpoint
+  TargetSight sight;       // … and how it looked
+
+  // Which tiers of the target that a draft is bound to differ from what is served, "" = none. What an endpoint serves now fits no draft for
+  // the target that is known to have gone, and any other may be for it.
+  std::string misfit(const Fingerprint& bound) const;
 };
 
 // The detectors, the charts and the verdict begin again; positions in files stay.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+
 #include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
@@ -11,6 +13,7 @@
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
 #include "tests/monitor/monitored.h"
+#include "tests/monitor/toy_model.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec::monitor {
@@ -153,6 +156,54 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   EXPECT_EQ(look().verdict, "drift") << "the records were left for this look";
 }
 
+// A server of ours as --target: its fingerprint decides, before its acceptance is looked at.
+TEST_F(Monitored, AnEndpointAsTarget) {
+  write_requests(600, 0.80, 0.60);
+  std::atomic<bool> updated = false;
+  net::ToyServer server([&](const net::ToyRequest&) {
+    const Json model = {{"id", "m"}, {"specdec", {{"target", updated ? std::string(64, 'b') : target_id}}}};
+    return net::ToyReply{200, Json{{"data", Json::array({model})}}.dump(), "", false, false};
+  });
+  options.target = server.url() + "/v1";
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.json["evidence"]["target"]["watched_by"], "fingerprint");
+  updated = true;
+  write_requests(600, 0.70, 0.50);
+  r = look();
+  EXPECT_EQ(r.verdict, "stale_target");
+  EXPECT_EQ(r.exit_code, 5);
+  EXPECT_EQ(r.json["evidence"]["new_records"], 0);
+  updated = false;
+  EXPECT_EQ(look().verdict, "drift") << "the records were left for this look";
+}
+
+// An engine whose backends are being updated: nothing is judged, and the state remembers that it is so.
+TEST_F(Monitored, AnEndpointThatIsBeingUpdated) {
+  write_requests(600, 0.80, 0.60);
+  ToyModel before(5), after(5, 0.05);
+  double share = 0;
+  uint64_t asked = 0;
+  net::ToyServer server([&](const net::ToyRequest& request) {
+    if (request.method == "GET") return net::ToyReply{200, R"({"data":[{"id":"m"}]})", "", false, false};
+    Json top = Json::array();
+    for (const auto& [token, logprob] : (philox_uniform(9, 0, ++asked) < share ? after : before).call(ToyModel::prompt_index(Json::parse(request.body)["messages"][0]["content"]))) top.push_back({{"token", token}, {"logprob", logprob}});
+    const Json choice = {{"logprobs", {{"content", Json::array({{{"top_logprobs", top}}})}}}};
+    return net::ToyReply{200, Json{{"choices", Json::array({choice})}}.dump(), "", false, false};
+  });
+  options.target = server.url() + "/v1";
+  testing::ManualClock clock;
+  EXPECT_EQ(check(options, clock).verdict, "healthy");
+  clock.now += 86400;
+  share = 0.5;
+  expect_error(ErrorKind::kNetwork, {"rolling update"}, [&] { check(options, clock); });
+  clock.now += 600;
+  share = 1;
+  const CheckResult r = check(options, clock);
+  EXPECT_EQ(r.verdict, "stale_target") << r.reason;
+  EXPECT_EQ(r.json["evidence"]["new_records"], 0);
+}
+
 TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
   write_requests(100, 0.80, 0.60);
   write_requests(600, 0.10, 0.10, "0123456789ab");
@@ -208,7 +259,7 @@ TEST_F(Monitored, WrongArgumentsAndFiles) {
   expect_error(ErrorKind::kData, {"no package"}, with([&](auto& o) { o.package = dir / "nothing"; }));
   expect_error(ErrorKind::kData, {"no such file"}, with([&](auto& o) { o.sources = {dir / "nothing.jsonl"}; }));
   expect_error(ErrorKind::kUsage, {"--fail-on"}, with([](auto& o) { o.fail_on = "x"; }));
-  expect_error(ErrorKind::kUsage, {"--target"}, with([](auto& o) { o.target = "http://x/v1"; }));
+  expect_error(ErrorKind::kUsage, {"--target", "--target-key-file"}, with([](auto& o) { o.target = "http://user:secret@x/v1"; }));
   expect_error(ErrorKind::kModel, {"nothing"}, with([&](auto& o) { o.target = dir / "nothing"; }));
   State held(dir / "held.db");
   EXPECT_TRUE(State(dir / "held.db").history(9).empty()) << "a failed look leaves no trace";
