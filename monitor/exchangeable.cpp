@@ -9,7 +9,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr size_t kMaxTokens = 32;
+constexpr size_t kMostTokens = 32;
 
 // The calls of one prompt as rows of log-probabilities, the pool's first.
 struct Rows {
@@ -34,7 +34,7 @@ Rows rows_of(const std::vector<TopLogprobs>& pool, const std::vector<TopLogprobs
   std::vector<std::pair<size_t, std::string>> tokens;
   for (const auto& [token, n] : seen) tokens.emplace_back(calls.size() - n, token);
   std::sort(tokens.begin(), tokens.end());
-  tokens.resize(std::min(tokens.size(), kMaxTokens));
+  tokens.resize(std::min(tokens.size(), kMostTokens));
   rows.width = tokens.size();
   rows.total.assign(rows.width, 0);
   std::unordered_map<std::string, size_t> column;
@@ -52,7 +52,7 @@ Rows rows_of(const std::vector<TopLogprobs>& pool, const std::vector<TopLogprobs
 
 // Σ over tokens of |mean of the chosen rows − mean of the others|.
 double difference(const Rows& rows, const std::vector<uint32_t>& order) {
-  double sum[kMaxTokens] = {};
+  double sum[kMostTokens] = {};
   for (size_t i = 0; i < rows.newest; ++i) {
     const float* x = rows.row(order[i]);
     for (size_t c = 0; c < rows.width; ++c) sum[c] += x[c];
