@@ -3,6 +3,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 from specdec_run import SHARED, expect, need_shared, run, run_json
 
@@ -41,6 +42,14 @@ with tempfile.TemporaryDirectory() as folder:
     package = next((work / "store/packages").iterdir())
     expect(digest.split("-")[-1] in package.name, "the channel names the package")
     run("package", "verify", package)
+    github = {"GITHUB_ACTIONS": "true", "GITHUB_OUTPUT": str(work / "output"), "GITHUB_STEP_SUMMARY": str(work / "summary")}
+    code, paired = run_json(*gate, "--target", target, "--draft", other, "--parts", "acceptance", "--against", f"{work}/store:test", "--out", work / "paired", code=4, env=github)
+    expect(paired["baseline"]["alpha_difference"] == 0 and paired["baseline"]["paired_requests"] == 200 and paired["baseline"]["draft"]["id"] == paired["inputs"]["draft"]["fingerprint"]["id"],
+           "the draft that a channel serves is scored on the same requests")
+    expect((work / "output").read_text().startswith("verdict=inconclusive\nacceptance=0.6") and (work / "summary").read_text().startswith("### Draft validation"),
+           "a job of GitHub Actions gets its outputs and its summary; stdout is one object")
+    junit = ElementTree.parse(work / "paired/report.junit.xml").getroot()
+    expect([case.get("name") for case in junit.iter("testcase")] == ["lossless", "acceptance", "against the serving draft", "speed-up"], "and JUnit a case a check")
     for file in (package / "target").iterdir():
         file.chmod(0o644)
     shutil.copytree(other, package / "target", dirs_exist_ok=True)
