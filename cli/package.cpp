@@ -1,4 +1,4 @@
-// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp.
+// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp, push and pull in package_transfer.cpp.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
@@ -196,6 +196,7 @@ void add_package(Cli& cli) {
   sign->callback([select] { select(run_sign); });
   lint->callback([select] { select(run_lint); });
   add_store_commands(*app, *flags, select);
+  add_transfer_commands(*app, *flags, select);
   app->callback([app, select] {
     if (app->get_subcommands().empty()) select(run_create);
   });

@@ -32,6 +32,8 @@ class PackageResult {
   Json json_;
 };
 
+// push and pull.
+void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
 // list, promote, rollback, gc, pin, unpin below `app`; `select` names the one that was chosen.
 void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
 

@@ -230,7 +230,8 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
     }
   if (request.head) curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
   if (request.post) {
-    add("Content-Type: application/json");
+    add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
+    if (!request.method.empty()) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
     add("Expect:");  // no round trip of its own before a large prompt
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));

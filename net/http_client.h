@@ -37,6 +37,7 @@ struct HttpRequest {
   bool head = false;
   const std::string* post = nullptr;  // JSON
   std::string unix_socket;            // a path: what is connected to instead of the URL's host; "" = none
+  std::string method;                 // with `post`: PUT, DELETE or POST, whose body is of no type but what `headers` say; "" = as above
   std::string bearer;                 // key or token: goes to the scheme, host and port of `url` and nowhere else
   std::vector<std::string> headers;   // "Name: value"
   // At most 5, of GET and HEAD only, never from https to http; what is not followed is the reply. From an address that is public to

@@ -12,6 +12,7 @@
 #include "base/model_directory.h"
 #include "base/schema/binding.h"
 #include "base/sha256.h"
+#include "deploy/package/card.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 
@@ -95,7 +96,7 @@ std::string mismatch(const PackageOptions& options, const Inputs& in, const std:
 std::map<std::string, fs::path> draft_sources(const PackageOptions& options) {
   std::map<std::string, fs::path> sources;
   for (const std::string& name : model_files(options.draft))
-    if (!is_tokenizer_file(name) && name != "specdec.json") sources["draft/" + name] = options.draft / name;
+    if (!is_tokenizer_file(name) && name != "specdec.json" && name != "README.md") sources["draft/" + name] = options.draft / name;
   for (const std::string& name : model_files(options.target))
     if (is_tokenizer_file(name)) sources["draft/" + name] = options.target / name;
   return sources;
@@ -213,6 +214,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     Builder builder(tmp, progress, bytes);
     for (const auto& [to, from] : sources) builder.copy(from, to);
     builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
+    builder.write("draft/README.md", model_card(plan, in.report, in.binding, options.target));
     for (const auto& [file, text] : launch) builder.write("engines/" + file, text);
     manifest.files = builder.files();
     manifest.validate(options.report.string());

@@ -33,7 +33,7 @@ TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
   EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "target/config.json", "target/generation_config.json", "target/model.safetensors",
                                           "target/tokenizer.json", "target/tokenizer_config.json", "target/README.md", "target/LICENSE",
                                           "draft/config.json", "draft/generation_config.json", "draft/model.safetensors", "draft/tokenizer.json",
-                                          "draft/tokenizer_config.json", "draft/specdec.json", "engines/specdec.toml", "engines/vllm.sh",
+                                          "draft/tokenizer_config.json", "draft/specdec.json", "draft/README.md", "engines/specdec.toml", "engines/vllm.sh",
                                           "engines/sglang.sh", "engines/tensorrt-llm.yaml", "engines/tensorrt-llm-1.2.yaml", "engines/llama.cpp.sh",
                                           "engines/kserve.yaml", "engines/helm-values.yaml"}));
   for (const auto& file : {"config.json", "model.safetensors"})

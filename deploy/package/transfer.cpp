@@ -1,0 +1,173 @@
+#include "deploy/package/transfer.h"
+
+#include <sys/stat.h>
+
+#include <set>
+
+#include "base/file.h"
+#include "base/minisign.h"
+#include "base/sha256.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr size_t kMaxManifestBytes = 64u << 20;
+
+class DirectorySource : public PackageSource {
+ public:
+  explicit DirectorySource(const ResolvedPackage& package) : package_(package) {}
+  std::string name() const override { return package_.root.string(); }
+  std::string text(const std::string& path, size_t max_bytes) override {
+    const fs::path file = package_.root / path;
+    return fs::exists(fs::symlink_status(file)) ? read_file(file, max_bytes) : "";
+  }
+  void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) override {
+    const InputFile in(package_.root / path, ErrorKind::kData);
+    std::string block(4u << 20, '\0');
+    for (uint64_t at = begin; at < in.size();) {
+      const size_t n = std::min<uint64_t>(block.size(), in.size() - at);
+      in.read(at, std::as_writable_bytes(std::span(block.data(), n)));
+      take(std::string_view(block).substr(0, n));
+      at += n;
+    }
+  }
+
+ private:
+  const ResolvedPackage& package_;
+};
+
+// One file into the directory, continued where an earlier try ended. True if its digest is the manifest's.
+bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to, const std::function<void(uint64_t)>& progress) {
+  make_directories(to.parent_path());
+  Sha256 hash;
+  uint64_t have = 0;
+  if (fs::exists(to)) {
+    const InputFile old(to, ErrorKind::kData);
+    if (old.size() > file.size) {
+      remove_tree(to);
+    } else {
+      std::string block(std::min<uint64_t>(old.size(), 4u << 20), '\0');
+      for (; have < old.size();) {
+        const size_t n = std::min<uint64_t>(block.size(), old.size() - have);
+        old.read(have, std::as_writable_bytes(std::span(block.data(), n)));
+        hash.update(std::string_view(block).substr(0, n));
+        have += n;
+      }
+    }
+  }
+  progress(have);
+  OutputFile out(to, OutputFile::Open::kResume);
+  const auto take = [&](std::string_view bytes) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+    have += bytes.size();
+    if (have > file.size) throw Error(ErrorKind::kData, source.name() + ": " + file.path + " has more than the " + std::to_string(file.size) + " bytes of the manifest");
+    hash.update(bytes);
+    out.write(bytes);
+    progress(bytes.size());
+  };
+  try {
+    if (have < file.size) source.read(file.path, have, take);
+  } catch (const Error&) {
+    out.finish();  // what came is what the next try goes on from
+    throw;
+  }
+  out.finish();
+  return have == file.size && hash.hex() == file.sha256;
+}
+
+void fsync_all(const fs::path& directory) {
+  for (const auto& entry : fs::recursive_directory_iterator(directory))
+    if (entry.is_directory()) fsync_directory(entry.path());
+  fsync_directory(directory);
+}
+
+// Of an earlier try with other content.
+void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
+  std::set<std::string> listed;
+  for (const PackagedFile& f : manifest.files) listed.insert(f.path);
+  std::vector<fs::path> extra;
+  for (const auto& entry : fs::recursive_directory_iterator(work))
+    if (!entry.is_directory() && listed.count(entry.path().lexically_relative(work).generic_string()) == 0) extra.push_back(entry.path());
+  for (const fs::path& path : extra) remove_tree(path);
+}
+
+}  // namespace
+
+PackageOutcome transfer_package(PackageSource& source, const fs::path& store, const std::string& digest, const ProgressFn& progress) {
+  const std::string text = source.text("manifest.json", kMaxManifestBytes), signature = source.text(kSignatureFile, 1u << 16);
+  if (text.empty()) throw Error(ErrorKind::kData, source.name() + ": not a package (no manifest.json)");
+  PackageOutcome outcome;
+  outcome.digest = sha256_hex(text);
+  if (!digest.empty() && digest != outcome.digest) throw Error(ErrorKind::kData, source.name() + ": its manifest has the digest " + outcome.digest + ", expected " + digest);
+  const PackageManifest manifest = package_manifest_from_json(parse_json(text, source.name() + ": manifest.json"), source.name() + ": manifest.json");
+  if (fs::exists(store / "trusted.pub")) {
+    if (signature.empty()) throw Error(ErrorKind::kData, source.name() + ": not signed, and " + (store / "trusted.pub").string() + " demands it");
+    outcome.signer = verify_minisign(text, signature, read_minisign_keys(store / "trusted.pub"), source.name() + ": " + kSignatureFile).signer;
+  }
+  for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
+  outcome.path = store / "packages" / ("sha256-" + outcome.digest);
+  const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
+  if (const auto there = locate_package(outcome.path.string())) {
+    verify_files(there->root, there->manifest, true);
+    outcome.hold = there->hold;
+    return outcome;
+  }
+  uint64_t total = 0, done = 0;
+  for (const PackagedFile& f : manifest.files) total += f.size;
+  if (const uint64_t free = free_disk_bytes(store); free < total)
+    throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " + std::to_string(free >> 20) + " MiB are free");
+  const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
+  make_directories(work);
+  outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
+  remove_unlisted(work, manifest);
+  for (const PackagedFile& file : manifest.files) {
+    const auto step = [&](uint64_t bytes) {
+      done += bytes;
+      if (progress) progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
+    };
+    const bool continued = fs::exists(work / file.path);
+    bool whole = fetch(source, file, work / file.path, step);
+    if (!whole) remove_tree(work / file.path);
+    if (!whole && continued) whole = fetch(source, file, work / file.path, step);  // the beginning may have been another source's
+    if (!whole) throw Error(ErrorKind::kData, source.name() + ": " + file.path + " is not what the manifest says (its digest differs)");
+    if (file.path.ends_with(".sh") && ::chmod((work / file.path).c_str(), 0755) != 0) throw Error(ErrorKind::kIo, (work / file.path).string() + ": cannot make it executable");
+  }
+  if (!signature.empty()) write_file_atomic(work / kSignatureFile, signature);
+  write_file_atomic(work / "manifest.json", text);
+  fsync_all(work);
+  rename_file(work, outcome.path);
+  outcome.is_new = true;
+  return outcome;
+}
+
+PackageOutcome upload_package(const std::string& argument, PackageSink& sink, const ProgressFn& progress) {
+  const auto package = resolve_package(argument, true);
+  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+  PackageOutcome outcome;
+  outcome.digest = package->digest;
+  outcome.path = package->root;
+  uint64_t total = 0, done = 0;
+  for (const PackagedFile& f : package->manifest.files) total += f.size;
+  for (const PackagedFile& file : package->manifest.files) {
+    const auto step = [&](uint64_t bytes) {
+      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+      done += bytes;
+      if (progress) progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
+    };
+    sink.has(file.path, file.size) ? step(file.size) : sink.put(file.path, package->root / file.path, step);
+  }
+  if (const fs::path signature = package->root / kSignatureFile; fs::exists(signature)) sink.put(kSignatureFile, signature, [](uint64_t) {});
+  outcome.is_new = sink.put_new("manifest.json", read_file(package->root / "manifest.json", kMaxManifestBytes));
+  return outcome;
+}
+
+PackageOutcome copy_package(const std::string& argument, const fs::path& store, const ProgressFn& progress) {
+  const auto package = locate_package(argument);
+  if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+  require_trusted(package->root);
+  DirectorySource source(*package);
+  return transfer_package(source, store, package->digest, progress);
+}
+
+}  // namespace specdec::deploy

@@ -1,0 +1,127 @@
+"""The store from outside: a server holds its package against gc, signatures by an encrypted key of minisign, stores that demand them, push
+and pull to directories and S3, lint as SARIF."""
+import json
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from fake_s3 import FakeS3
+from specdec_run import SOURCE, SPECDEC, expect, run, run_json
+from tiny_model import write_tiny_model, write_traffic
+
+work = Path(tempfile.mkdtemp(prefix="specdec-package-"))
+target, data, store = work / "target", work / "data", work / "store"
+KEYS = SOURCE / "tests/base/minisign"
+
+
+def make(seed, *more):
+    """Another draft, gated and packaged; its digest."""
+    draft, gate = work / f"draft-{seed}", work / f"gate-{seed}"
+    write_tiny_model(draft, layers=1, seed=seed)
+    run("validate", "--target", target, "--draft", draft, "--data", data, "--out", gate, "--parts", "acceptance", "--contexts", "data", "-q", code=(0, 3, 4, 6))
+    _, made = run_json("package", "--target", target, "--draft", draft, "--report", gate / "report.json", "--store", store, "--allow-failed", "--name", "tiny", "-q", *more)
+    return made["digest"]
+
+
+def start_server(package):
+    log = open(work / "serve.log", "w+")
+    process = subprocess.Popen([str(SPECDEC), "serve", package, "--port", "0", "--threads", "1"], stdout=log, stderr=log)
+    deadline = time.monotonic() + 60
+    while not re.search("listening on", (work / "serve.log").read_text()):
+        if process.poll() is not None or time.monotonic() > deadline:
+            expect(False, "the server starts: " + (work / "serve.log").read_text())
+        time.sleep(0.05)
+    return process
+
+
+try:
+    write_tiny_model(target, layers=2, seed=1)
+    write_traffic(work / "log.jsonl", 24)
+    run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data, "-q")
+    first, second = make(2), make(3)
+    run("package", "promote", first, "--store", store, "--channel", "production", "-q")
+    server = start_server(f"{store}:production")
+    run("package", "promote", second, "--store", store, "--channel", "production", "-q")
+    (target / "LICENSE").write_bytes(bytes(range(256)) * (66 << 12))  # 66 MiB: goes to S3 in parts
+    third = make(4, "--channel", "production")
+    _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
+    kept = {k["digest"]: k["why"] for k in gc["kept"]}
+    expect(kept[first] == "in use" and kept[third] == "channel production" and [r["digest"] for r in gc["removed"]] == [second],
+           "gc leaves the package that a server still serves, though no channel names it")
+    server.send_signal(signal.SIGTERM)
+    expect(server.wait(timeout=60) == 0, "the server drains")
+    run("package", "pin", first, "--store", store, "--why", "audit")
+    _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
+    expect(gc["verdict"] == "unchanged", "a pin keeps it")
+    run("package", "unpin", first, "--store", store)
+    _, gc = run_json("package", "gc", "--store", store, "--keep", 1, "--dry-run")
+    expect(gc["verdict"] == "would_change" and (store / f"packages/sha256-{first}").is_dir(), "a dry run says what would go")
+
+    passphrase = work / "passphrase"
+    passphrase.write_text("correct horse\n")
+    mirror = work / "mirror"
+    mirror.mkdir()
+    shutil.copy(KEYS / "locked.pub", mirror / "trusted.pub")
+    run("package", "push", f"{store}:production", "--store", mirror, "--channel", "production", code=7, last_line=["not signed", "demands it"])
+    run("package", "sign", f"{store}:production", "--key", KEYS / "locked.key", code=2, last_line=["is encrypted", "--passphrase-file"])
+    run("package", "sign", f"{store}:production", "--key", KEYS / "locked.key", "--passphrase-file", passphrase)
+    _, verified = run_json("package", "verify", f"{store}:production", "--public-key", KEYS / "locked.pub")
+    expect(len(verified["signer"]) == 16, "signed with minisign's own encrypted key")
+    run("package", "verify", f"{store}:production", "--public-key", KEYS / "plain.pub", code=7, last_line=["not among the trusted ones"])
+    if shutil.which("minisign"):
+        package = store / f"packages/sha256-{third}"
+        expect(subprocess.run(["minisign", "-q", "-V", "-p", KEYS / "locked.pub", "-m", package / "manifest.json"]).returncode == 0, "minisign takes the signature")
+    _, pushed = run_json("package", "push", f"{store}:production", "--store", mirror, "--channel", "production")
+    expect(pushed["digest"] == third and pushed["is_new"] and pushed["channel"]["changed"], "a store that demands signatures takes a signed package")
+    here = work / "here"
+    _, pulled = run_json("package", "pull", f"{mirror}:production", "--store", here)
+    expect(pulled["path"].startswith(str(here)) and pulled["is_new"], "and gives it on")
+    run("package", "verify", pulled["path"])
+    (mirror / f"packages/sha256-{third}/manifest.json.minisig").unlink()
+    run("generate", "--target", f"{mirror}:production", "--prompt", "x", "--max-tokens", 2, code=7, last_line=["not signed"])
+
+    s3 = FakeS3()
+    remote = "s3://bucket/some drafts/tiny"
+    push = ("package", "push", f"{store}:production", "--store", remote, "--channel", "production")
+    s3.statuses = [503, 500]
+    _, pushed = run_json(*push, env=s3.environment())
+    prefix = f"bucket/some drafts/tiny/packages/sha256-{third}/"
+    files = {k.removeprefix(prefix): v for k, v in s3.objects.items() if k.startswith(prefix)}
+    package = store / f"packages/sha256-{third}"
+    expect(pushed["is_new"] and files == {str(f.relative_to(package)): f.read_bytes() for f in package.rglob("*") if f.is_file()}, "every file is in S3, after two failures")
+    expect(s3.objects["bucket/some drafts/tiny/refs/production"].decode().strip() == third, "and the channel names it")
+    order = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
+    expect(order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2, "a large file in parts, the manifest last")
+    del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had died
+    s3.requests.clear()
+    run(*push, env=s3.environment())
+    sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
+    expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest: {sent}")
+    _, again = run_json(*push, env=s3.environment())
+    expect(not again["is_new"], "a second publisher finds it there")
+    far = work / "far"
+    pull = ("package", "pull", f"{remote}:production", "--store", far, "--channel", "production")
+    s3.cut = [1500]
+    run(*pull, code=75, env=s3.environment())
+    expect(not list((far / "packages").iterdir()), "a line that broke leaves no package")
+    s3.requests.clear()
+    _, pulled = run_json(*pull, env=s3.environment())
+    expect(pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third, "the next pull goes on")
+    run("package", "verify", f"{far}:production")
+    s3.objects[prefix + "draft/model.safetensors"] = s3.objects[prefix + "draft/model.safetensors"][:-1] + b"x"
+    run("package", "pull", f"{remote}:sha256-{third}", "--store", work / "farther", code=7, env=s3.environment(), last_line=["is not what the manifest says"])
+    run(*pull, code=2, env=s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}, last_line=["refused"])
+    run("package", "pull", f"{remote}:canary", "--store", far, code=7, env=s3.environment(), last_line=["no channel 'canary'"])
+
+    code, out, _ = run("package", "lint", f"{here}:sha256-{third}", "--format", "sarif")
+    log = json.loads(out)
+    expect(log["version"] == "2.1.0" and {r["level"] for r in log["runs"][0]["results"]} <= {"warning"}, "lint of a package as SARIF")
+    config = json.loads((work / "draft-2/config.json").read_text())
+    (work / "draft-2/config.json").write_text(json.dumps(config | {"medusa_num_heads": 4}))
+    run("package", "lint", "--target", target, "--draft", work / "draft-2", code=7)
+finally:
+    shutil.rmtree(work, ignore_errors=True)

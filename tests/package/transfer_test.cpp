@@ -1,0 +1,124 @@
+#include "deploy/package/transfer.h"
+
+#include "deploy/package/store.h"
+#include "tests/package/pair.h"
+
+namespace specdec::deploy {
+namespace {
+
+using specdec::testing::contents;
+using specdec::testing::expect_error;
+using specdec::testing::get;
+using specdec::testing::Pair;
+using specdec::testing::put;
+
+// A package in a directory behind a line that breaks after so many bytes.
+class BreakingSource : public PackageSource {
+ public:
+  BreakingSource(fs::path root, uint64_t breaks_after) : root_(std::move(root)), left_(breaks_after) {}
+  std::string name() const override { return "source"; }
+  std::string text(const std::string& path, size_t) override { return fs::exists(root_ / path) ? get(root_ / path) : ""; }
+  void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) override {
+    const std::string bytes = get(root_ / path);
+    for (size_t at = begin; at < bytes.size(); at += 100) {
+      const std::string part = bytes.substr(at, 100);
+      if (part.size() > left_) throw Error(ErrorKind::kNetwork, "the line broke");
+      left_ -= part.size();
+      read_ += part.size();
+      take(part);
+    }
+  }
+  uint64_t bytes_read() const { return read_; }
+
+ private:
+  fs::path root_;
+  uint64_t left_, read_ = 0;
+};
+
+TEST(Transfer, ACopyIsThePackage) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  const PackageOutcome copied = copy_package(made.path.string(), pair.dir / "other", {});
+  EXPECT_TRUE(copied.is_new);
+  EXPECT_EQ(copied.digest, made.digest);
+  EXPECT_EQ(contents(copied.path), contents(made.path));
+  EXPECT_EQ(verify_package(copied.path.string()).exit_code, 0);
+  EXPECT_NE(fs::status(copied.path / "engines/vllm.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
+  EXPECT_FALSE(copy_package(made.path.string(), pair.dir / "other", {}).is_new);
+  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "pulled", 0).changed);
+}
+
+TEST(Transfer, GoesOnWhereItBroke) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  uint64_t total = 0, read = 0;
+  for (const PackagedFile& f : read_manifest(made.path).files) total += f.size;
+  int tries = 0;
+  for (bool done = false; !done; ++tries) {
+    ASSERT_LT(tries, 100);
+    BreakingSource source(made.path, 1500);
+    try {
+      done = transfer_package(source, pair.dir / "other", made.digest, {}).is_new;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::kNetwork) << e.what();
+      EXPECT_TRUE(list_packages(pair.dir / "other").empty());
+    }
+    read += source.bytes_read();
+  }
+  EXPECT_GT(tries, 5);
+  EXPECT_EQ(read, total) << "no byte twice";
+  EXPECT_EQ(contents(pair.dir / "other/packages/" / ("sha256-" + made.digest)), contents(made.path));
+}
+
+TEST(Transfer, WhatIsChangedOnTheWayHasNoName) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  const fs::path other = pair.dir / "other";
+  BreakingSource line(made.path, 1u << 30);
+  expect_error(ErrorKind::kData, {"expected " + std::string(64, 'f')}, [&] { transfer_package(line, other, std::string(64, 'f'), {}); });
+  fs::copy(made.path, pair.dir / "evil", fs::copy_options::recursive);
+  std::string weights = get(pair.dir / "evil/draft/model.safetensors");
+  weights[700] ^= 1;
+  put(pair.dir / "evil/draft/model.safetensors", weights);
+  BreakingSource evil(pair.dir / "evil", 1u << 30);
+  expect_error(ErrorKind::kData, {"draft/model.safetensors is not what the manifest says"}, [&] { transfer_package(evil, other, made.digest, {}); });
+  put(pair.dir / "evil/draft/model.safetensors", weights + "more");
+  BreakingSource longer(pair.dir / "evil", 1u << 30);
+  expect_error(ErrorKind::kData, {"has more than"}, [&] { transfer_package(longer, other, made.digest, {}); });
+  EXPECT_TRUE(list_packages(other).empty());
+  EXPECT_TRUE(copy_package(made.path.string(), other, {}).is_new) << "the right bytes replace what was left";
+  EXPECT_EQ(verify_package((other / "packages" / ("sha256-" + made.digest)).string()).exit_code, 0);
+}
+
+TEST(Transfer, AStoreThatDemandsSignatures) {
+  const fs::path keys = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  fs::create_directories(pair.dir / "other");
+  put(pair.dir / "other/trusted.pub", get(keys / "plain.pub"));
+  expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
+  sign_package(made.path.string(), keys / "plain.key", "", 0);
+  const PackageOutcome copied = copy_package(made.path.string(), pair.dir / "other", {});
+  EXPECT_FALSE(copied.signer.empty());
+  EXPECT_EQ(get(copied.path / kSignatureFile), get(made.path / kSignatureFile));
+  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0).changed);
+}
+
+// Killed at every change of the file system: the other store has the whole package or none, and the same again ends well.
+TEST(Transfer, AtEveryKillPoint) {
+  const Pair pair(/*in_memory=*/true);
+  const PackageOutcome made = pair.create();
+  const fs::path other = pair.dir / "other";
+  const auto run = [&] { copy_package(made.path.string(), other, {}); };
+  const int points = testing::for_each_kill_point([&] { remove_tree(other); }, run, [&](int n) {
+    if (fs::exists(other / "packages")) {
+      for (const ListedPackage& p : list_packages(other)) EXPECT_NO_THROW(resolve_package(p.path.string(), true)) << n;
+    }
+    EXPECT_NO_THROW(run()) << n;
+    EXPECT_EQ(contents(other / "packages" / ("sha256-" + made.digest)), contents(made.path)) << n;
+  });
+  EXPECT_GE(points, 50);
+}
+
+}  // namespace
+}  // namespace specdec::deploy
