@@ -100,7 +100,7 @@ try:
     s3.requests.clear()
     run(*push, env=s3.environment())
     sent = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
-    expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest: {sent}")
+    expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(*push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
     far = work / "far"
@@ -110,7 +110,8 @@ try:
     expect(not list((far / "packages").iterdir()), "a line that broke leaves no package")
     s3.requests.clear()
     _, pulled = run_json(*pull, env=s3.environment())
-    expect(pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third, "the next pull goes on")
+    asked = [path for method, path in s3.requests if method == "GET" and path.endswith("/draft/config.json")]
+    expect(pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third and len(asked) == 0, "the next pull goes on: what came is not asked for again")
     run("package", "verify", f"{far}:production")
     s3.objects[prefix + "draft/model.safetensors"] = s3.objects[prefix + "draft/model.safetensors"][:-1] + b"x"
     run("package", "pull", f"{remote}:sha256-{third}", "--store", work / "farther", code=7, env=s3.environment(), last_line=["is not what the manifest says"])
