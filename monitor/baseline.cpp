@@ -144,7 +144,7 @@ std::string stratum_conditions(double temperature, bool constrained, bool effici
 }
 
 std::string stratum_key(const AcceptanceRecord& record) {
-  return record.segment + stratum_conditions(record.temperature, record.constrained, record.efficiency);
+  return (record.segment.empty() ? "-" : record.segment) + stratum_conditions(record.temperature, record.constrained, record.efficiency);
 }
 
 const std::pair<const std::string, StratumBaseline>* Baseline::find(const std::string& key) const {

@@ -42,7 +42,8 @@ struct Baseline {
 };
 
 // domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × what x is: "code", "code t0", "code t0.7 json",
-// "chat t2 eff". The usual bin (.7, 1.2] has no mark, nor has free text; "eff" marks records that know accepted / drafted alone.
+// "- t1.2+ eff". "-": no domain. The usual bin (.7, 1.2] has no mark, nor has free text; "eff" marks records that know accepted / drafted
+// alone.
 std::string stratum_key(const AcceptanceRecord& record);
 std::string stratum_conditions(double temperature, bool constrained, bool efficiency);
 

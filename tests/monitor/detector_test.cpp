@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "monitor/cusum.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec::monitor {
@@ -112,6 +113,68 @@ TEST(Detector, StateSurvivesARestartBitForBit) {
   for (size_t i = 350; i < stream.size(); ++i) second.add(stream[i].first, stream[i].second, static_cast<int64_t>(i));
   EXPECT_EQ(second.state().dump(), whole.state().dump());
   EXPECT_EQ(second.log_evidence(), whole.log_evidence());
+}
+
+TEST(Detector, AnotherBaselinesStateIsLeft) {
+  Detector detector(flat(0.7)), other(flat(0.6));
+  Traffic traffic(1);
+  for (int i = 0; i < 50; ++i) detector.add("", traffic.request(0.7), i);
+  EXPECT_FALSE(other.restore(detector.state(), "state"));
+  EXPECT_EQ(other.pooled().total.n, 0);
+  EXPECT_FALSE(other.restore(Json{{"schema", "specdec.detector/1"}}, "state"));
+  EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
+}
+
+// The change point is the start with the largest product of any bet, over the whole past: against all of them, one by one.
+TEST(Detector, TheChangePointIsExact) {
+  Traffic traffic(21);
+  std::vector<Observation> seen;
+  ShiryaevRoberts stream;
+  StratumBaseline baseline = flat_baseline(0.70);
+  for (int i = 0; i < 1500; ++i) {
+    seen.push_back(observe(traffic.request(i < 900 ? 0.70 : 0.66), baseline, 0.01));
+    stream.add(seen.back(), 0.70, i);
+  }
+  double best = -1e300;
+  size_t start = 0;
+  for (const double bet : {0.25, 0.5, 0.9}) {
+    double sum = 0;
+    for (size_t k = seen.size(); k-- > 0;) {
+      sum += std::log1p(bet / (1 - seen[k].b) * (seen[k].b - seen[k].x));
+      if (sum > best) best = sum, start = k;
+    }
+  }
+  EXPECT_EQ(stream.since_change().n, static_cast<int64_t>(seen.size() - start));
+  EXPECT_EQ(stream.change().time, static_cast<int64_t>(start) - 1);
+  EXPECT_NEAR(static_cast<double>(start), 900, 150);
+}
+
+TEST(Detector, TheMixIsTestedAndTriggersNothing) {
+  Baseline baseline = by_domain({{"easy", flat_baseline(0.80, 0.5)}, {"hard", flat_baseline(0.60, 0.5)}});
+  for (auto& [name, b] : baseline.strata) b.n = 5000;
+  Detector same(baseline), moved(baseline);
+  EXPECT_EQ(same.mix_test().p_value, 1);
+  Traffic traffic(6);
+  for (int i = 0; i < 5000; ++i) {
+    const bool easy = traffic.random.uniform() < 0.5;
+    same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
+    const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;   // the first thousand have left the window
+    moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
+  }
+  EXPECT_GT(same.mix_test().p_value, 0.001);
+  EXPECT_LT(same.mix_test().psi, 0.01);
+  EXPECT_EQ(same.mix_test().requests, 3000);
+  EXPECT_LT(moved.mix_test().p_value, 1e-20);
+  EXPECT_NEAR(moved.mix_test().psi, -0.2 * std::log(0.6) + 0.2 * std::log(1.4), 0.02);
+  EXPECT_LT(moved.peak().log_evidence, kLevel);
+}
+
+TEST(Cusum, LimitsAreSiegmunds) {
+  // h for 1e5 steps, and the steps to an alarm at twice the reference.
+  for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330}, {.125, 31.0, 226}, {.15, 26.9, 165}, {.20, 21.3, 100}, {.25, 17.7, 67}, {.50, 9.65, 20}}) {
+    EXPECT_NEAR(cusum_limit(k, 1e5), h, 0.1);
+    EXPECT_NEAR(cusum_run_length(2 * k, k, h), delay, 0.02 * delay + 1);
+  }
 }
 
 TEST(Detector, DamagedStateIsAnError) {

@@ -55,7 +55,7 @@ TEST(ForeignRecords, SglangsRequestLog) {
   EXPECT_EQ(records[0].counts.accepted, 76);
   EXPECT_EQ(records[1].temperature, 0.6);
   EXPECT_TRUE(records[1].constrained);
-  EXPECT_EQ(stratum_key(records[1]), " t0.7 json");
+  EXPECT_EQ(stratum_key(records[1]), "- t0.7 json");
   EXPECT_EQ(record_files(kFixtures).size(), 4u) << "the log is found in a directory, beside *.jsonl";
 }
 
@@ -65,7 +65,7 @@ TEST(ForeignRecords, LlamasTimingsKnowTheEfficiencyAlone) {
   EXPECT_TRUE(records[0].efficiency);
   EXPECT_EQ(records[0].counts.reached_at, std::vector<int64_t>{150});
   EXPECT_EQ(records[0].counts.overlap_sum_at, std::vector<double>{8});
-  EXPECT_EQ(stratum_key(records[0]), " eff") << "never judged by the gate's acceptance, which is another statistic";
+  EXPECT_EQ(stratum_key(records[0]), "- eff") << "never judged by the gate's acceptance, which is another statistic";
 }
 
 TEST(ForeignRecords, TensorRtAndWhatOthersWrap) {
