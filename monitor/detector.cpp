@@ -101,7 +101,7 @@ bool Detector::add(const std::string& stratum, const AcceptanceCounts& counts, i
   pooled_.add(o, b.mean, time);
   mix_.add(name);
   if (amber_.limit > 0 && b.n >= Amber::kPhaseOne && b.sd > 0) {
-    const double slow = 1.5 * std::max(b.wander, wander_sd_);
+    const double slow = std::max(0.0, 1.5 * std::max(b.wander, wander_sd_) - 0.01);
     amber_.cusum = cusum_step(amber_.cusum, (o.expected - slow - o.x) / b.sd, Amber::kDrop / (2 * b.sd), amber_.limit);
   }
   if (const double now = evidence(); now > peak_evidence_) {

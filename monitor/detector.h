@@ -64,7 +64,7 @@ struct Peak {
 };
 
 // The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd, one chart over all strata whose baseline has at least
-// kPhaseOne requests; their wander is taken off as in the tolerance. limit 0: no stratum has.
+// kPhaseOne requests. What 1.5·wander exceeds .01 by is taken off. limit 0: no stratum has.
 struct Amber {
   static constexpr double kDrop = 0.03;       // δ, the smallest drop worth money
   static constexpr int64_t kPhaseOne = 2000;
