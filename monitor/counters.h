@@ -42,14 +42,7 @@ Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
 Counters counters_from_json(const Json& object, const std::string& where);
 
-// A source is the URL of a page, or "prometheus+http://HOST:9090[/prefix]?match={job=\"vllm\"}": the server's newest samples of the
-// same counters under these labels, asked for raw. Two looks are subtracted here, series by series, as for a page: increase() would
-// have to be asked for exactly the time between two looks, and extrapolates.
-bool is_url(const std::string& text);
-Counters read_counters(const std::string& source, const std::string& api_key, const std::string& model);   // throws what fetch and the parsers throw
-
-// GET: http(s) only, no redirect, 10 s to connect, 30 s in all, at most 16 MiB. A key that is not empty is sent
-// as a bearer token. Throws Error(kNetwork).
-std::string fetch(const std::string& url, const std::string& api_key = "");
+// PromQL for all of these counters under the labels of `match` (job="vllm"), "" = any.
+std::string counters_query(const std::string& match);
 
 }  // namespace specdec::monitor

@@ -1,4 +1,4 @@
-// Where acceptance comes from: record files, read on from where the last check stopped. Servers: counters.h.
+// Where acceptance comes from: record files, read on from where the last check stopped. Servers: scrape.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/schema/acceptance_record.h"
-#include "monitor/counters.h"
+#include "monitor/scrape.h"
 
 namespace specdec::monitor {
 

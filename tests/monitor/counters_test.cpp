@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "monitor/scrape.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
 

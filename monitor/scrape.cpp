@@ -1,0 +1,65 @@
+#include "monitor/scrape.h"
+
+#include <cctype>
+#include <cstdio>
+
+#include "net/http_client.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+constexpr size_t kMaxResponse = 16 << 20;
+
+std::string percent_encoded(const std::string& text) {
+  std::string out;
+  for (const unsigned char c : text) {
+    char hex[4];
+    std::snprintf(hex, sizeof hex, "%%%02X", c);
+    out += std::isalnum(c) ? std::string(1, static_cast<char>(c)) : std::string(hex);
+  }
+  return out;
+}
+
+constexpr std::string_view kPrometheus = "prometheus+";
+
+std::string query_url(const std::string& source) {
+  const std::string url = source.substr(kPrometheus.size());
+  const size_t question = url.find('?');
+  std::string base = url.substr(0, question), match;
+  if (question != std::string::npos) {
+    const std::string rest = url.substr(question + 1);
+    if (!rest.starts_with("match={") || !rest.ends_with('}'))
+      throw Error(ErrorKind::kUsage, "--source: " + source + ": expected ?match={label=\"value\",…} behind the address, found ?" + rest);
+    match = rest.substr(7, rest.size() - 8);
+  }
+  while (base.ends_with('/')) base.pop_back();
+  return base + "/api/v1/query?query=" + percent_encoded(counters_query(match));
+}
+
+}  // namespace
+
+bool is_url(const std::string& text) {
+  const std::string_view rest = text.starts_with(kPrometheus) ? std::string_view(text).substr(kPrometheus.size()) : std::string_view(text);
+  return rest.starts_with("http://") || rest.starts_with("https://");
+}
+
+Counters read_counters(const std::string& source, const std::string& api_key, const std::string& model) {
+  if (source.starts_with(kPrometheus)) return parse_query_answer(fetch(query_url(source), api_key), source, model);
+  return parse_exposition(fetch(source, api_key), source, model);
+}
+
+std::string fetch(const std::string& url, const std::string& api_key) {
+  net::HttpRequest request;
+  request.url = url;
+  request.bearer = api_key;
+  request.timeout_s = 30;
+  request.max_body_bytes = kMaxResponse;
+  net::HttpReply reply = net::HttpClient().once(request);
+  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem);
+  if (reply.status != 200)
+    throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+  return std::move(reply.body);
+}
+
+}  // namespace specdec::monitor
