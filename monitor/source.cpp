@@ -79,7 +79,7 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
       if (line.empty()) continue;
       try {
         if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 1 MiB");
-        if (line.find("\"specdec.acceptance/") != std::string_view::npos) {
+        if (line.find("specdec.acceptance/") != std::string_view::npos) {
           take(acceptance_record_from_line(line, "record"));
           ++figures.records;
         } else {
