@@ -78,10 +78,12 @@ void keep_sight(State& state, const Facts& facts) {
   if (!facts.sight.wait.empty()) throw Error(ErrorKind::kNetwork, facts.sight.wait);
 }
 
+fs::path report_file(const CheckOptions& options) { return options.state.string() + ".report.json"; }
+
 struct Looked {
   Judged judged;
   Json result;
-  std::string segment, stale;
+  std::string alarm_key;   // "" = no alarm
 };
 
 // One look and the transition it leads to, committed together.
@@ -94,13 +96,12 @@ Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& f
   if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
 
   Look look;
-  Looked out{{"stale_target", stale_reason(facts)}, {}, {}, {}};
-  out.stale = out.judged.reason;
-  if (out.stale.empty()) {
+  const std::string stale = stale_reason(facts);
+  Looked out{{"stale_target", stale}, {}, {}};
+  if (stale.empty()) {
     look = take_look(options, facts.package, facts.report, state, detector);
     out.judged = judge(options, detector, facts.report, look);
   }
-  if (out.judged.verdict == "drift") out.segment = detector.peak().stratum;
   Json evidence = evidence_json(options, detector, look);
   if (facts.remote) evidence["target"] = facts.sight.evidence;
   out.result = result_json(facts, out.judged, evidence, clock);
@@ -108,7 +109,17 @@ Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& f
   if (state.value("verdict") != out.judged.verdict) state.append(HistoryEntry{0, clock.unix_seconds(), out.judged.verdict, facts.package.digest, out.result});
   state.set_value("verdict", out.judged.verdict);
   follow.looked(out.judged.verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records,
-                out.stale.empty() ? speedup_now(facts.report, detector) : 1);
+                stale.empty() ? speedup_now(facts.report, detector) : 1);
+  const std::string& verdict = out.judged.verdict;
+  if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
+    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (stale.empty() ? "" : " " + stale);
+  if (!out.alarm_key.empty() && !options.on_drift.empty())
+    follow.alarmed(out.alarm_key, {{"SPECDEC_ALARM_VERDICT", verdict},
+                                   {"SPECDEC_ALARM_REASON", out.judged.reason},
+                                   {"SPECDEC_ALARM_PACKAGE", options.package},
+                                   {"SPECDEC_ALARM_TARGET", options.target},
+                                   {"SPECDEC_ALARM_SEGMENT", verdict == "drift" ? detector.peak().stratum : ""},
+                                   {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options)).string()}});
   state.commit();
   return out;
 }
@@ -143,27 +154,16 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   const Looked looked = look_once(options, clock, facts, state, follow);
 
   CheckResult result{looked.result, looked.judged.verdict, looked.judged.reason, options.exit_zero ? 0 : monitor_exit_code(looked.judged.verdict, options.fail_on)};
-  const fs::path report_file = options.state.string() + ".report.json";
   const auto publish = [&] {
     result.json["state"] = name(follow.memory().stage);
     result.json["transitions"] = follow.transitions();
     result.json["actions"] = follow.actions();
     result.json["waiting"] = follow.waiting();
     result.json["seconds"] = clock.seconds() - started;
-    write_file_atomic(report_file, result.json.dump() + "\n");
+    write_file_atomic(report_file(options), result.json.dump() + "\n");
   };
   publish();
-  const bool alarm = result.verdict == "drift" || result.verdict == "stale_target" || result.verdict == "not_worth_it";
-  if (!options.on_drift.empty()) {
-    const std::string alarm_key = facts.package.digest + " " + state.value("epoch") + " " + result.verdict + (looked.stale.empty() ? "" : " " + looked.stale);
-    const Json trigger = follow.on_drift(alarm ? alarm_key : "", {{"SPECDEC_ALARM_VERDICT", result.verdict},
-                                                                  {"SPECDEC_ALARM_REASON", result.reason},
-                                                                  {"SPECDEC_ALARM_PACKAGE", options.package},
-                                                                  {"SPECDEC_ALARM_TARGET", options.target},
-                                                                  {"SPECDEC_ALARM_SEGMENT", looked.segment},
-                                                                  {"SPECDEC_ALARM_REPORT", fs::absolute(report_file).string()}});
-    if (!trigger.is_null()) result.json["trigger"] = trigger;
-  }
+  if (const Json trigger = follow.on_drift(looked.alarm_key); !trigger.is_null()) result.json["trigger"] = trigger;
   follow.work();
   follow.tell_alertmanager();
   publish();

@@ -45,12 +45,14 @@ class Follow {
 
   // Ends what an earlier check had begun, and asks the canary. True if a channel was moved by it.
   bool settle();
-  // Within the look's transaction.
+  // Within the look's transaction: these three.
   void package_seen(bool is_new);
   void looked(const std::string& verdict, const std::string& reason, const Json& evidence, int64_t records, double speedup_now);
-  // Actions and what follows from them, until nothing does. `on_drift` runs once an alarm of this key ("" = no alarm).
+  void alarmed(const std::string& alarm_key, const Json& environment);
+  // --on-drift: runs until it has ended with exit code 0, while the alarm lasts, and at least once. Returns "trigger" of the result, null without an alarm.
+  Json on_drift(const std::string& alarm_key);
+  // Actions and what follows from them, until nothing does.
   void work();
-  Json on_drift(const std::string& alarm_key, const std::vector<std::pair<std::string, std::string>>& environment);
   void tell_alertmanager();
 
   const Memory& memory() const { return memory_; }

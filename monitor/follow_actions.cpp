@@ -244,36 +244,40 @@ Follow::Done Follow::run_post(const ActionEntry& action) {
   return done;
 }
 
-// Runs until it has ended with exit code 0 once; what was wanted for an alarm that is over is not wanted any more.
-Json Follow::on_drift(const std::string& alarm_key, const std::vector<std::pair<std::string, std::string>>& environment) {
-  const std::string name = "trigger " + alarm_key;
-  for (const ActionEntry& a : state_.pending_actions())
-    if (a.kind == "command" && a.key != name) state_.end_action(a.id, now());
-  if (alarm_key.empty()) return nullptr;
+void Follow::alarmed(const std::string& alarm_key, const Json& environment) {
   ActionEntry entry;
-  entry.key = name;
+  entry.key = "trigger " + alarm_key;
   entry.kind = "command";
-  entry.payload = Json{{"argv", shell(options_.on_drift)}};
+  entry.payload = {{"argv", shell(options_.on_drift)}, {"environment", environment}};
   entry.created = now();
   state_.add_action(entry);
-  entry = *state_.action(name);
-  if (entry.ended) return {{"ran", false}, {"before", true}};
-  if (!entry.started) {
-    state_.start_action(entry.id, now());
-    ++entry.attempts;
+}
+
+Json Follow::on_drift(const std::string& alarm_key) {
+  const std::string current = alarm_key.empty() ? "" : "trigger " + alarm_key;
+  Json trigger;
+  if (const auto known = state_.action(current); known && known->ended) trigger = {{"ran", false}, {"before", true}};
+  for (ActionEntry& action : state_.pending_actions()) {
+    if (action.kind != "command") continue;
+    if (action.key != current && action.code) {   // it was told, and the alarm is over
+      state_.end_action(action.id, now());
+      continue;
+    }
+    if (!action.started) {
+      state_.start_action(action.id, now());
+      ++action.attempts;
+    }
+    const int code = child(action);
+    const std::string command = argv_of(action.payload).back(), text = "--on-drift: exit " + std::to_string(code);
+    in_transaction([&] {
+      state_.record_attempt(action.id, code, text);
+      if (code == 0) state_.end_action(action.id, now());
+      state_.append(HistoryEntry{0, now(), "trigger", facts_.package.digest, {{"command", command}, {"exit_code", code}, {"verdict", state_.value("verdict")}, {"reason", text}}});
+    });
+    forget_outcome(outcome_of(action));
+    if (action.key == current) trigger = {{"ran", true}, {"exit_code", code}};
   }
-  ActionEntry run = entry;
-  run.payload = {{"argv", shell(options_.on_drift)}, {"environment", Json::object()}};
-  for (const auto& [key, value] : environment) run.payload["environment"][key] = value;
-  const int code = child(run);
-  in_transaction([&] {
-    state_.record_attempt(entry.id, code, "exit " + std::to_string(code));
-    if (code == 0) state_.end_action(entry.id, now());
-    state_.append(HistoryEntry{0, now(), "trigger", facts_.package.digest,
-                               {{"command", options_.on_drift}, {"exit_code", code}, {"verdict", state_.value("verdict")}, {"reason", "--on-drift: exit " + std::to_string(code)}}});
-  });
-  forget_outcome(outcome_of(run));
-  return {{"ran", true}, {"exit_code", code}};
+  return trigger;
 }
 
 }  // namespace specdec::monitor
