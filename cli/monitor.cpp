@@ -179,6 +179,7 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
                                        "File with the key of the servers whose /metrics pages are read");
   sub.add_option("--target", o.target, "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the package's own, or the one it refers to");
+  sub.add_flag("--full", o.full_target, "Compare every byte of a local target's weights, not samples alone; read again only after a write");
   sub.add_option_function<std::string>("--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); }, "With a URL: file with its key");
   sub.add_option("--target-model", o.target_watch.model, "With a URL: name of the model there; default: the first of /v1/models");
   sub.add_option("--target-calls", o.target_watch.calls, "With a URL: requests of a look for each of 8 prompts")->capture_default_str()->check(CLI::Range(8, 256));

@@ -1,5 +1,7 @@
 #include "monitor/check.h"
 
+#include <functional>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/fingerprint.h"
@@ -7,6 +9,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
 #include "monitor/follow.h"
+#include "monitor/full_check.h"
 #include "monitor/look.h"
 #include "monitor/notify.h"
 
@@ -16,31 +19,37 @@ namespace {
 
 // The verdict on the target comes before everything else: a changed target does not wait for drift.
 std::string stale_reason(const Facts& facts) {
-  if (facts.remote) return facts.sight.stale;
-  const std::string tiers = differing_tiers(facts.package.manifest.target, facts.target);
-  if (tiers.empty()) return "";
+  const std::string tiers = facts.remote ? "" : differing_tiers(facts.package.manifest.target, facts.target);
+  if (tiers.empty()) return facts.sight.stale;
   return facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.target.id.substr(0, 12) + ", bound to " +
          facts.package.manifest.target.id.substr(0, 12) + ")";
 }
 
-// `memory`: of the watch on a remote target.
-Facts gather(const CheckOptions& options, const std::string& memory, const Clock& clock) {
+// What the state remembers under a key.
+using Remembered = std::function<std::string(const char* key)>;
+const char* memory_key(const Facts& facts) { return facts.remote ? "target_watch" : "target_full"; }
+
+Facts gather(const CheckOptions& options, const Remembered& remembered, const Clock& clock) {
   std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
   Facts facts{std::move(*package), {}, {}, {}, is_url(options.target), {}};
   facts.report = validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
+  const Fingerprint& bound = facts.package.manifest.target;
+  const WatchedPair pair{facts.package.digest, bound.id};
   if (facts.remote) {
     TargetWatchOptions watch = options.target_watch;
     watch.url = options.target;
     watch.false_alarm_every_days = options.false_alarm_every_days;
-    facts.sight = watch_target(watch, {facts.package.digest, facts.package.manifest.target.id}, memory, clock);
-    facts.target = facts.package.manifest.target;
-    if (!facts.sight.stale.empty()) facts.target.id = sha256_hex("another target than " + facts.target.id + " at " + options.target);
+    facts.sight = watch_target(watch, pair, remembered(memory_key(facts)), clock);
+    facts.target = bound;
+    if (!facts.sight.stale.empty()) facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
     if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);   // where the probe finds it
-  } else {
-    facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
-    facts.target = fingerprint_model(facts.served.directory);
+    return facts;
   }
+  facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
+  facts.target = fingerprint_model(facts.served.directory);
+  const fs::path& packaged = facts.package.target;
+  if (options.full_target) facts.sight = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(), facts.served.directory, remembered(memory_key(facts)));
   return facts;
 }
 
@@ -71,10 +80,9 @@ Json result_json(const Facts& facts, const Judged& judged, const Json& evidence,
   return json;
 }
 
-// What the watch on a remote target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be judged?
+// What looking at the target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be judged?
 void keep_sight(State& state, const Facts& facts) {
-  if (!facts.remote) return;
-  state.set_value("target_watch", facts.sight.memory);
+  if (!facts.sight.memory.empty()) state.set_value(memory_key(facts), facts.sight.memory);
   if (!facts.sight.wait.empty()) throw Error(ErrorKind::kNetwork, facts.sight.wait);
 }
 
@@ -103,7 +111,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& f
     out.judged = judge(options, detector, facts.report, look);
   }
   Json evidence = evidence_json(options, detector, look);
-  if (facts.remote) evidence["target"] = facts.sight.evidence;
+  if (!facts.sight.evidence.is_null()) evidence["target"] = facts.sight.evidence;
   out.result = result_json(facts, out.judged, evidence, clock);
   state.set_value("detector", detector.state().dump());
   if (state.value("verdict") != out.judged.verdict) state.append(HistoryEntry{0, clock.unix_seconds(), out.judged.verdict, facts.package.digest, out.result});
@@ -142,13 +150,13 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
     throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
   const FileLock lock(options.state.string() + ".lock");
   // Before the database is locked: a hub or an endpoint may have to be asked, and a new target to be downloaded.
-  const bool remembers = is_url(options.target) && !options.acknowledge && fs::exists(options.state);
-  Facts facts = gather(options, remembers ? State(options.state).value("target_watch") : "", clock);
+  const bool remembers = !options.acknowledge && fs::exists(options.state);
+  Facts facts = gather(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);
   State state(options.state);
   keep_sight(state, facts);
   Follow follow(options, clock, state, lock.descriptor(), facts);
   if (follow.settle()) {
-    facts = gather(options, state.value("target_watch"), clock);
+    facts = gather(options, [&](const char* key) { return state.value(key); }, clock);
     keep_sight(state, facts);
   }
   const Looked looked = look_once(options, clock, facts, state, follow);

@@ -19,6 +19,7 @@ struct CheckOptions {
   std::vector<std::string> sources;       // record files, directories, /metrics URLs
   std::string api_key;                    // sent to the URLs among the sources, "" = none
   std::string target;                     // MODEL or the URL of an OpenAI-compatible endpoint: the target as served now; "" = the package's own
+  bool full_target = false;               // of a local target every byte, not the fingerprint's samples alone
   TargetWatchOptions target_watch;        // of a URL; its `url` is taken from `target`
   std::filesystem::path state;
   std::string model;                      // model_name of the counters, where a page has several

@@ -28,7 +28,7 @@ struct Facts {
   ResolvedModel served;    // of an endpoint the package's, where a probe needs it
   Fingerprint target;      // of what is served; an endpoint shows none: the package's, under another id where the sight says stale
   bool remote = false;     // --target is an endpoint
-  TargetSight sight;       // … and how it looked
+  TargetSight sight;       // … and how it looked; of a local target with --full
 
   // Which tiers of the target that a draft is bound to differ from what is served, "" = none. What an endpoint serves now fits no draft for
   // the target that is known to have gone, and any other may be for it.

@@ -137,11 +137,15 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
 }
 
 void remove_old_runs(const fs::path& work, const std::string& current, int64_t keep) {
+  std::vector<std::string> old;
   int64_t kept = 1;
-  for (const EarlierRun& run : earlier_runs(work)) {
-    if (run.key == current || ++kept <= keep) continue;
-    const fs::path gone = runs_of(work) / (run.key + ".partial");
-    rename_file(runs_of(work) / run.key, gone);  // a half-removed run is no run
+  for (const EarlierRun& run : earlier_runs(work))
+    if (run.key != current && ++kept > keep) old.push_back(run.key);
+  for (const auto& entry : fs::directory_iterator(runs_of(work)))   // killed before they had a state
+    if (entry.path().filename() != current && entry.is_directory() && !fs::exists(entry.path() / "state.json")) old.push_back(entry.path().filename().string());
+  for (const std::string& key : old) {
+    const fs::path gone = runs_of(work) / (key + ".partial");
+    rename_file(runs_of(work) / key, gone);  // a half-removed run is no run
     remove_tree(gone);
   }
 }

@@ -65,7 +65,7 @@ struct Refusal {
 };
 std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s, int64_t now);
 
-// Removes all but the newest `keep` runs, `current` among them whatever its age.
+// Removes all but the newest `keep` runs, `current` among them whatever its age, and what was killed before it had a state.
 void remove_old_runs(const std::filesystem::path& work, const std::string& current, int64_t keep);
 
 }  // namespace specdec::cli

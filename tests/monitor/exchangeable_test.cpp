@@ -172,8 +172,11 @@ TEST(Exchangeable, ThePoolIsAUniformSubset) {
   for (int i = 0; i < 6; ++i) (i < 4 ? pool : newest)[0].push_back({{"t", static_cast<float>(i)}});
   std::vector<int> kept(6);
   PhiloxStream stream(9, 0);
-  for (int trial = 0; trial < 6000; ++trial)
-    for (const TopLogprobs& call : thin(pool, newest, 3, stream)[0]) ++kept[static_cast<size_t>(call[0].second)];
+  for (int trial = 0; trial < 6000; ++trial) {
+    const LogprobCalls three = thin(pool, newest, 3, stream);
+    EXPECT_EQ(three[0].size(), 3U);
+    for (const TopLogprobs& call : three[0]) ++kept[static_cast<size_t>(call[0].second)];
+  }
   for (const int n : kept) EXPECT_NEAR(n, 3000, 3 * std::sqrt(6000 * 0.25));
   EXPECT_EQ(thin(pool, newest, 6, stream)[0].size(), 6U);
 }
