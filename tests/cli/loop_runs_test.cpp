@@ -1,0 +1,122 @@
+// What earlier runs of a loop mean for the next one.
+#include "cli/loop/runs.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/loop/loop.h"
+#include "tests/base/scratch.h"
+
+namespace specdec::cli {
+namespace {
+
+constexpr int64_t kHour = 3600, kNow = 1000 * kHour;
+
+struct LoopRuns : ::testing::Test {
+  testing::Scratch dir;
+  fs::path work = dir / "work";
+  RunInputs inputs{"target", std::string(64, 'a'), "", std::string(64, 's'), {{"day-1", "1"}}};
+
+  RunInputs with_log(const std::string& digest) const {
+    RunInputs other = inputs;
+    other.logs[0].second = digest;
+    return other;
+  }
+  fs::path run_of(const RunInputs& i) const { return work / "runs" / i.key(); }
+  RunState begin(const RunInputs& i, int64_t now) {
+    make_directories(run_of(i));
+    RunState state(run_of(i), i, now);
+    return state;
+  }
+  // A run whose data stage is done and which then ended with `code` (0: it was killed), an hour after it began.
+  void ended(const RunInputs& i, int code, int64_t now) {
+    RunState state = begin(i, now - kHour);
+    state.record("data", run_of(i), 1, nullptr);
+    if (code != 0) state.stopped("validate", code, 1, nullptr, now);
+  }
+  std::optional<std::string> next(const RunInputs& i) const { return run_to_continue(earlier_runs(work), i); }
+  int refused(const RunInputs& i, int64_t now = kNow) const {
+    const auto r = refusal(earlier_runs(work), i, 24 * kHour, now);
+    return r ? r->exit_code : 0;
+  }
+};
+
+TEST_F(LoopRuns, TheKeyIsWhatGoesIn) {
+  EXPECT_EQ(inputs.key(), with_log("1").key());
+  EXPECT_NE(inputs.key(), with_log("2").key());
+  RunInputs other = inputs;
+  other.target = "the same model elsewhere";
+  EXPECT_EQ(inputs.key(), other.key());
+  other.settings_sha256 = std::string(64, 't');
+  EXPECT_NE(inputs.key(), other.key());
+}
+
+TEST_F(LoopRuns, AnInterruptedRunGoesOnAlthoughLogsHaveGrown) {
+  EXPECT_EQ(next(inputs), std::nullopt);
+  begin(inputs, kNow).stopped("data", 75, 1, nullptr, kNow);
+  EXPECT_EQ(next(inputs), inputs.key());
+  EXPECT_EQ(next(with_log("2")), std::nullopt) << "nothing of it is worth keeping before its data is there";
+  ended(inputs, 0, kNow);
+  EXPECT_EQ(next(with_log("2")), inputs.key());
+  RunInputs other = with_log("2");
+  other.target_id = std::string(64, 'b');
+  EXPECT_EQ(next(other), std::nullopt) << "another target is another matter";
+}
+
+TEST_F(LoopRuns, WhatStoppedARunDecidesWhetherItGoesOn) {
+  for (const auto& [code, goes_on] : std::vector<std::pair<int, bool>>{{75, true}, {74, true}, {8, true}, {137, true}, {3, false}, {4, false}, {6, false}, {7, false}, {2, false}, {1, false}}) {
+    ended(inputs, code, kNow);
+    EXPECT_EQ(next(with_log("2")).has_value(), goes_on) << code;
+  }
+  RunState(run_of(inputs), inputs, kNow).promoted(kNow);
+  EXPECT_EQ(next(with_log("2")), std::nullopt);
+}
+
+TEST_F(LoopRuns, AVerdictCoolsDown) {
+  ended(inputs, 3, kNow);
+  EXPECT_EQ(refused(inputs), 3) << "the same data";
+  EXPECT_EQ(refused(inputs, kNow + 100 * kHour), 3) << "for ever";
+  EXPECT_EQ(refused(with_log("2"), kNow + 23 * kHour), 75);
+  EXPECT_EQ(refused(with_log("2"), kNow + 25 * kHour), 0);
+  RunInputs other = with_log("2");
+  other.settings_sha256 = std::string(64, 't');
+  EXPECT_EQ(refused(other), 0) << "other settings have no verdict";
+  other = with_log("2");
+  other.target_id = std::string(64, 'b');
+  EXPECT_EQ(refused(other), 0) << "a changed target does not wait";
+  ended(with_log("3"), 4, kNow);
+  EXPECT_EQ(refused(with_log("3"), kNow + 23 * kHour), 4);
+  EXPECT_EQ(refused(with_log("3"), kNow + 25 * kHour), 0) << "inconclusive may be the machine's fault";
+  ended(with_log("4"), 7, kNow);
+  EXPECT_EQ(refused(with_log("4"), kNow + 25 * kHour), 0) << "an error is no verdict";
+}
+
+TEST_F(LoopRuns, APromotionEndsACooldown) {
+  ended(inputs, 3, kNow);
+  begin(with_log("2"), kNow + kHour).promoted(kNow + 2 * kHour);
+  EXPECT_EQ(refused(with_log("3"), kNow + 3 * kHour), 0);
+}
+
+TEST_F(LoopRuns, OldRunsGo) {
+  for (int i = 0; i < 5; ++i) ended(with_log(std::to_string(i)), 0, kNow + i * kHour);
+  make_directories(work / "runs" / "never-began");
+  testing::put(work / "runs" / "foreign" / "state.json", "{}");
+  remove_old_runs(work, with_log("0").key(), 3);
+  std::vector<std::string> left;
+  for (const EarlierRun& run : earlier_runs(work)) left.push_back(run.key);
+  EXPECT_EQ(left, (std::vector<std::string>{with_log("4").key(), with_log("3").key(), with_log("0").key()})) << "the newest, and the current one";
+  EXPECT_FALSE(fs::exists(work / "runs" / "never-began"));
+  EXPECT_TRUE(fs::exists(work / "runs" / "foreign")) << "what is not ours stays";
+}
+
+TEST_F(LoopRuns, AnothersStateIsAnError) {
+  begin(inputs, kNow).promoted(kNow);
+  Json state = read_json(run_of(inputs) / "state.json");
+  state["key"] = "another";
+  testing::put(run_of(inputs) / "state.json", state.dump());
+  testing::expect_error(ErrorKind::kData, {"state.json", "remove its directory"}, [&] { RunState(run_of(inputs), inputs, kNow); });
+}
+
+}  // namespace
+}  // namespace specdec::cli
