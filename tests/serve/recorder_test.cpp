@@ -40,10 +40,14 @@ FinishedAnswer finished(bool chat) {
   request->time = 1700000123;
   request->sampling.temperature = 0.5;
   request->sampling.top_k = 40;
-  if (chat)
+  decode::LogitRules rules;
+  if (chat) {
     request->messages = {{"system", "s"}, {"user", "u \"quoted\" \n"}};
-  else
+    rules.constraint = [] { return std::unique_ptr<decode::Constraint>(); };
+  } else {
     request->texts = {"the prompt"};
+  }
+  request->rules = std::make_shared<const decode::LogitRules>(rules);
   FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}};
   a.result.counts.add_step(2, 1, {0.5, 0.25});
   a.result.counts.emitted = 4;
@@ -138,6 +142,8 @@ TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   ASSERT_EQ(acceptance.size(), 2u);
   const AcceptanceRecord record = acceptance_record_from_line(acceptance[0], "acceptance");
   EXPECT_EQ(record.segment, "code");
+  EXPECT_TRUE(record.constrained) << "it had a grammar, the next one has none";
+  EXPECT_FALSE(acceptance_record_from_line(acceptance[1], "acceptance").constrained);
   EXPECT_EQ(record.target, std::string(12, 'a'));
   EXPECT_EQ(record.draft, std::string(12, 'b'));
   EXPECT_EQ(record.counts.accepted, 1);

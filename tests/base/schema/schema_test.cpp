@@ -203,7 +203,7 @@ TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   const std::string good = to_line(r), alphabet = "0123456789.-eE\",:[]{}tTaosg \\u\x80";
   PhiloxStream random(1, 2);
   int accepted = 0;
-  for (int i = 0; i < 30000; ++i) {
+  for (int i = 0; i < 8000; ++i) {
     std::string line = good;
     for (uint64_t n = 1 + random.below(2); n > 0; --n) {
       const size_t at = random.below(line.size() - 1);
@@ -222,7 +222,7 @@ TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
     ASSERT_EQ(fast, slow) << line;
     accepted += fast != "refused";
   }
-  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(accepted, 300);
 }
 
 TEST(ShardIndex, RoundTripAndRefusals) {
