@@ -59,13 +59,13 @@ void require_options(const CheckOptions& o) {
     if (!holds) throw Error(ErrorKind::kUsage, text);
   };
   need(o.fail_on == "warn" || o.fail_on == "drift" || o.fail_on == "stale", "--fail-on: expected warn, drift or stale, found '" + o.fail_on + "'");
-  need(p.loop.empty() || p.redistil.empty(), "--loop and --redistil: give one of them");
+  need(p.loop.empty() || p.redistil.empty() || !p.job.empty(), "--loop and --redistil: give one of them (both beside --job)");
   need(p.canary.empty() || p.probe.empty(), "--canary and --probe: give one of them");
   need(p.gpu_hours == 0 || (o.requests_per_day > 0 && p.tokens_per_second > 0 && p.tokens_per_request > 0),
        "--redistil-gpu-hours: needs --requests-per-day, --tokens-per-request and --tokens-per-second too");
   need(p.admin.empty() || !p.candidate.empty(), "--admin: needs --candidate STORE:CHANNEL, where new packages appear");
   need(p.job.empty() == p.job_image.empty(), "--job and --job-image: give both or none");
-  need(p.job.empty() || !p.loop.empty() || !p.redistil.empty(), "--job: needs --loop (what the Job runs)");
+  need(p.job.empty() || !p.loop.empty(), "--job: needs --loop, which the Job runs");
 }
 
 Json result_json(const Facts& facts, const Judged& judged, const Json& evidence, const Clock& clock) {

@@ -197,13 +197,13 @@ Json Follow::redistil_payload() const {
   const Policy& p = options_.policy;
   Json payload = {{"target", facts_.target.id}, {"records", memory_.records}, {"argv", Json::array()}};
   std::vector<std::string> argv;
-  if (!p.loop.empty()) argv = {options_.program, "loop", "run", absolute_path(p.loop)};
-  if (!p.redistil.empty()) argv = {"/bin/sh", "-c", p.redistil};
-  if (!p.job.empty()) {
+  if (!p.job.empty()) {   // the cluster runs the loop; a command beside it applies the manifest
     payload["job"] = absolute_path(p.job);
-    payload["manifest"] = job_manifest(memory_.key, p.job_image, p.loop.empty() ? argv : std::vector<std::string>{"specdec", "loop", "run", p.loop});
-    if (!p.loop.empty()) argv.clear();   // the cluster runs it; --redistil beside --job applies the manifest
+    payload["manifest"] = job_manifest(memory_.key, p.job_image, {"specdec", "loop", "run", p.loop});
+  } else if (!p.loop.empty()) {
+    argv = {options_.program, "loop", "run", absolute_path(p.loop)};
   }
+  if (!p.redistil.empty()) argv = {"/bin/sh", "-c", p.redistil};
   payload["argv"] = argv;
   return payload;
 }

@@ -48,8 +48,9 @@ void Follow::forget_recorded() const {
 int Follow::child(const ActionEntry& action, std::string* output) {
   ChildOrder order;
   order.argv = argv_of(action.payload);
-  order.environment = {{"SPECDEC_ALARM_KEY", action.key}, {"SPECDEC_ALARM_REASON", memory_.reason}};
-  if (action.payload.contains("environment"))
+  order.environment = {{"SPECDEC_ALARM_KEY", action.key}};
+  if (!action.payload.contains("environment")) order.environment.emplace_back("SPECDEC_ALARM_REASON", memory_.reason);
+  else
     for (const auto& [key, value] : action.payload["environment"].items()) order.environment.emplace_back(key, value.get<std::string>());
   order.outcome = outcome_of(action);
   order.capture = output != nullptr;

@@ -73,6 +73,7 @@ class Listener(socketserver.ThreadingMixIn, http.server.HTTPServer):
 def must(condition, text):
     if not condition:
         print("FAILED:", text)
+        shutil.rmtree(work, ignore_errors=True)
         os._exit(1)   # from any thread
 
 

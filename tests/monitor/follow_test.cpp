@@ -281,6 +281,7 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
   options.policy.loop = "/etc/LOOP.toml";
   options.policy.job = dir / "job.yaml";
   options.policy.job_image = "specdec:1";
+  options.policy.redistil = "printf %s $(grep -o 'specdec-redistil-[0-9a-f]*' " + options.policy.job + ") >> " + (dir / "applied").string();
   drift();
   EXPECT_EQ(see().json["state"], "REDISTILLING");
   const Json job = read_json(dir / "job.yaml");
@@ -288,6 +289,7 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
   EXPECT_EQ(job["metadata"]["name"], "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(job["spec"]["template"]["spec"]["containers"][0]["command"], (Json{"specdec", "loop", "run", "/etc/LOOP.toml"}));
   EXPECT_EQ(trainings(), 0) << "the cluster's work";
+  EXPECT_EQ(get(dir / "applied"), "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(see().json["state"], "REDISTILLING");
   clock.now += 86401;
   EXPECT_EQ(see().json["state"], "CONFIRMED") << "nothing came of it";
@@ -307,6 +309,7 @@ TEST_F(Looped, WrongFlags) {
   expect_error(ErrorKind::kUsage, {"--canary", "--probe"}, with([](Policy& p) { p.canary = p.probe = "x"; }));
   expect_error(ErrorKind::kUsage, {"--redistil-gpu-hours", "--tokens-per-second"}, with([](Policy& p) { p.gpu_hours = 1; }));
   expect_error(ErrorKind::kUsage, {"--job-image"}, with([](Policy& p) { p.job = "x"; }));
+  expect_error(ErrorKind::kUsage, {"--job", "--loop"}, with([](Policy& p) { p.job = p.job_image = p.redistil = "x"; }));
   const FileLock lock(options.state.string() + ".lock");
   expect_error(ErrorKind::kNetwork, {"s.db.lock", "lock held"}, with([](Policy&) {}));
 }
