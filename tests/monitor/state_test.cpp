@@ -23,8 +23,7 @@ TEST(State, RemembersAcrossProcesses) {
     state.set_value("detector", "x\0y");
     state.set_value("detector", "two");
     state.set_position("1:2", {77, "abc"});
-    state.set_counters("u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2
-", "page"));
+    state.set_counters("u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2\n", "page"));
     state.append(HistoryEntry{0, 5, "healthy", "p", {{"reason", "a"}}});
     state.append(HistoryEntry{0, 6, "drift", "p", {{"reason", "b"}}});
     state.commit();
