@@ -201,7 +201,7 @@ class Demo {
       check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)), same == 4);
       const int code = server.stop();
       check(format("SIGTERM drains the server: exit %d", code), code == 0);
-      say(format("%lld answers, %.0f tokens a second over 4 connections; greedy text as without the draft %lld of 4",
+      say(format("%lld answers, %.0f tokens a second, one after the other; greedy text as without the draft %lld of 4",
                  static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds, static_cast<long long>(same)));
     }
     begin("monitor");

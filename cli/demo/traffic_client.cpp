@@ -1,9 +1,5 @@
 #include "cli/demo/traffic_client.h"
 
-#include <atomic>
-#include <exception>
-#include <mutex>
-#include <thread>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,34 +29,18 @@ data::OpenAiClient connect(const std::string& url) {
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition, double temperature) {
   const SystemClock clock;
   const double start = clock.seconds();
-  std::atomic<int64_t> next{first};
-  std::mutex mutex;
-  std::exception_ptr failure;
   TrafficFigures figures;
-  const auto work = [&] {
-    try {
-      data::OpenAiClient client = connect(url);
-      for (int64_t i = next++; i < first + count; i = next++) {
-        const DemoConversation c = demo_conversation(seed, i, edition);
-        const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", c.question}}}},
-                                          {"temperature", temperature},
-                                          {"seed", i},
-                                          {"max_tokens", 160},
-                                          {"metadata", {{"domain", c.domain}}}});
-        const std::lock_guard lock(mutex);
-        ++figures.answers;
-        figures.tokens += answer.at("usage").at("completion_tokens").get<double>();
-      }
-    } catch (...) {
-      const std::lock_guard lock(mutex);
-      if (!failure) failure = std::current_exception();
-    }
-  };
-  {
-    std::vector<std::jthread> users;
-    for (int i = 0; i < 4; ++i) users.emplace_back(work);
+  data::OpenAiClient client = connect(url);
+  for (int64_t i = first; i < first + count; ++i) {
+    const DemoConversation c = demo_conversation(seed, i, edition);
+    const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", c.question}}}},
+                                      {"temperature", temperature},
+                                      {"seed", i},
+                                      {"max_tokens", 160},
+                                      {"metadata", {{"domain", c.domain}}}});
+    ++figures.answers;
+    figures.tokens += answer.at("usage").at("completion_tokens").get<double>();
   }
-  if (failure) std::rethrow_exception(failure);
   figures.seconds = clock.seconds() - start;
   return figures;
 }

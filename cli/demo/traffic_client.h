@@ -13,7 +13,7 @@ struct TrafficFigures {
   double tokens = 0, seconds = 0;
 };
 
-// Sends `count` questions of the given edition, starting at conversation `first`, over 4 connections; each carries its domain.
+// Sends `count` questions of the given edition, starting at conversation `first`, one after the other (a batch of four would leave the draft little to gain on two cores); each carries its domain.
 // Throws Error(kNetwork) if an answer fails.
 TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition, double temperature);
 
