@@ -11,16 +11,14 @@ namespace {
 
 // S(K, 1) for K = 1, 2, … with tau from the baseline's overlaps moved by `change`.
 std::vector<double> predictions(const ValidationReport& report, double change) {
-  std::vector<double> speedups;
-  double reach = 1, tau = 1;
+  std::vector<double> speedups, overlaps;
   for (size_t i = 0; i < report.rollout.counts.reached_at.size(); ++i) {
-    reach *= std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0);
-    tau += reach;
+    overlaps.push_back(std::clamp(report.rollout.counts.overlap(i) + change, 0.0, 1.0));
     const int k = static_cast<int>(i) + 1;
     double v = report.verify_cost.contains(1) ? report.verify_cost.at(1) : 1;
     const auto batch = report.verify_cost_table.find(1);
     if (batch != report.verify_cost_table.end() && batch->second.contains(k)) v = batch->second.at(k);
-    speedups.push_back(predicted_speedup(tau, k, report.draft_cost, v));
+    speedups.push_back(predicted_speedup(expected_length(overlaps), k, report.draft_cost, v));
   }
   return speedups;
 }
