@@ -49,9 +49,12 @@ const char* to_string(PlainReason reason) {
   return kNames[static_cast<int>(reason)];
 }
 
+// The mean at first, then a moving average.
 void CostModel::Cell::add(double sample, double of_rows) {
-  const double weight = count == 0 || (count < 3 && sample < seconds) ? 1 : count < 3 ? 0 : 0.1;
-  seconds += weight * (std::min(sample, count < 3 ? sample : 2 * seconds) - seconds);
+  constexpr double kWeight = 0.05, kSlowFirst = 1.5;
+  const bool first = count == 0 || (count < 3 && sample * kSlowFirst < seconds);
+  const double weight = first ? 1 : std::max(kWeight, 1 / static_cast<double>(count + 1));
+  seconds += weight * (std::min(sample, first ? sample : 2 * seconds) - seconds);
   rows += weight * (of_rows - rows);
   ++count;
 }
@@ -65,25 +68,27 @@ CostModel CostModel::another_draft() const {
 void CostModel::record_draft(int batch, double seconds) {
   if (batch < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
   if (draft_.size() <= static_cast<size_t>(batch)) draft_.resize(batch + 1);
-  draft_[batch].add(seconds);
+  draft_[batch].add(seconds / target_->pace);
 }
 
 void CostModel::record_target(int batch, double rows, double seconds) {
   if (batch < 1 || !(rows >= 1) || !(seconds > 0) || !std::isfinite(seconds)) return;
-  if (target_->size() <= static_cast<size_t>(batch)) target_->resize(batch + 1);
-  Batch& of = (*target_)[batch];
-  const auto at = static_cast<size_t>(std::lround(rows));
+  constexpr double kPaceGain = 0.3, kMostAtOnce = 1.25;
+  if (target_->batches.size() <= static_cast<size_t>(batch)) target_->batches.resize(batch + 1);
+  Batch& of = target_->batches[batch];
+  const auto at = static_cast<size_t>(std::lround(rows * kCellsPerRow));
   if (of.cells.size() <= at) of.cells.resize(at + 1);
   Cell& cell = of.cells[at];
   if (cell.count == 0) ++of.measured;
+  if (cell.count >= 3) target_->pace *= std::pow(std::clamp(seconds / (target_->pace * of.interpolated(rows)), 1 / kMostAtOnce, kMostAtOnce), kPaceGain);
   if (++of.passes - cell.measured_at > kRefresh) cell.count = 0;
-  cell.add(seconds, rows);
+  cell.add(seconds / target_->pace, rows);
   cell.measured_at = of.passes;
 }
 
 // Linear between measured row counts and, along the line through the two outermost, beyond them. One point alone is taken as
 // flat, which makes the controller try, and so measure, the others.
-double CostModel::Batch::interpolated(int wanted) const {
+double CostModel::Batch::interpolated(double wanted) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
     if (cell.count == 0) continue;
@@ -111,21 +116,21 @@ double CostModel::Batch::seconds(int wanted) const {
 
 const CostModel::Batch* CostModel::basis(int batch) const {
   for (const int least : {2, 1})
-    if (const int b = nearest(batch, target_->size(), [&](int b) { return (*target_)[b].measured >= least; }); b > 0) return &(*target_)[b];
+    if (const int b = nearest(batch, target_->batches.size(), [&](int b) { return target_->batches[b].measured >= least; }); b > 0) return &target_->batches[b];
   return nullptr;
 }
 
 int CostModel::draft_basis(int batch) const {
-  return nearest(batch, std::min(draft_.size(), target_->size()), [this](int b) { return draft_[b].count > 0 && (*target_)[b].measured > 0; });
+  return nearest(batch, std::min(draft_.size(), target_->batches.size()), [this](int b) { return draft_[b].count > 0 && target_->batches[b].measured > 0; });
 }
 
 double CostModel::draft_seconds(int batch) const {
   const int b = draft_basis(batch);
-  return b < 0 ? kNaN : draft_[b].seconds;
+  return b < 0 ? kNaN : draft_[b].seconds * target_->pace;
 }
 
 void CostModel::record_read(int64_t tokens, double seconds) {
-  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / static_cast<double>(tokens));
+  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / target_->pace / static_cast<double>(tokens));
 }
 
 double CostModel::read_cost(int batch) const {
@@ -135,12 +140,12 @@ double CostModel::read_cost(int batch) const {
 
 double CostModel::draft_cost(int batch) const {
   const int b = draft_basis(batch);
-  return b < 0 ? kNaN : draft_[b].seconds / (*target_)[b].seconds(1);
+  return b < 0 ? kNaN : draft_[b].seconds / target_->batches[b].seconds(1);
 }
 
 double CostModel::verify_seconds(int batch, int k) const {
   const Batch* const of = basis(batch);
-  return of ? of->seconds(k + 1) : kNaN;
+  return of ? of->seconds(k + 1) * target_->pace : kNaN;
 }
 
 double CostModel::verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }
@@ -148,22 +153,23 @@ double CostModel::verify_cost(int batch, int k) const { return verify_seconds(ba
 bool CostModel::ready(bool drafting) const {
   const bool drafted = !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
   bool plain = false, verifying = false;
-  for (const Batch& of : *target_)
+  for (const Batch& of : target_->batches)
     for (size_t r = 1; r < of.cells.size(); ++r)
-      if (of.cells[r].count > 0) (r == 1 ? plain : verifying) = true;
+      if (of.cells[r].count > 0) (r <= kCellsPerRow ? plain : verifying) = true;
   return drafted && plain && verifying;
 }
 
 bool CostModel::wants(int batch, int rows, int64_t refresh) const {
-  if (target_->size() <= static_cast<size_t>(batch)) return true;
-  const Batch& of = (*target_)[batch];
-  if (of.cells.size() <= static_cast<size_t>(rows)) return true;
-  return of.cells[rows].count < 2 || of.passes - of.cells[rows].measured_at >= refresh;
+  if (target_->batches.size() <= static_cast<size_t>(batch)) return true;
+  const Batch& of = target_->batches[batch];
+  const size_t at = static_cast<size_t>(rows) * kCellsPerRow;
+  if (of.cells.size() <= at) return true;
+  return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
 // Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
 bool CostModel::asks(int batch, int rows, int64_t refresh) const {
-  const int64_t passes = target_->size() <= static_cast<size_t>(batch) ? 0 : (*target_)[batch].passes;
+  const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : 64) < 2 && wants(batch, rows, refresh);
 }
 

@@ -34,8 +34,10 @@ ControllerOptions controller_options(const SpeculationOptions& options);
 ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // of chains that cost nothing to draft
 
 // Seconds of one call by batch size, moving averages; shared by every request of a draft. Samples that are not positive are
-// ignored, outliers clipped at twice the average; the first three count by their least, since first calls are slow. A figure
+// ignored, outliers clipped at twice the average, slow first calls dropped. A figure
 // that was not renewed for 256 passes of its batch size is forgotten when the next sample comes: it may be of a busier hour.
+// Costs are compared, and measured at different times: what makes every pass slower or faster for a while (a clock, neighbours) is followed
+// apart, as the pace, by the target's passes, and divided out.
 class CostModel {
  public:
   CostModel() = default;
@@ -54,6 +56,7 @@ class CostModel {
   double verify_cost(int batch, int k) const;              // v(K, B)
   bool ready(bool drafting = true) const;                  // a plain pass, a verifying pass and, if `drafting`, a draft step were measured
   static constexpr int64_t kRefresh = 256;
+  static constexpr size_t kCellsPerRow = 2;
   // Such a pass was measured less than twice, or not in the last `refresh` ones of this batch size; asks: … and this is a step to make
   // it, the same for every sequence of the step.
   bool wants(int batch, int rows, int64_t refresh = kRefresh) const;
@@ -66,18 +69,21 @@ class CostModel {
     void add(double sample, double of_rows = 0);
   };
   struct Batch {
-    std::vector<Cell> cells;       // by rows, rounded
+    std::vector<Cell> cells;       // by rows · kCellsPerRow, rounded
     int64_t passes = 0;
     int measured = 0;              // of `cells`
-    double interpolated(int rows) const;
+    double interpolated(double rows) const;
     double seconds(int rows) const;
   };
-  using Batches = std::vector<Batch>;
+  struct Target {
+    std::vector<Batch> batches;    // [batch]
+    double pace = 1;               // seconds of any pass now / those its cell says
+  };
   const Batch* basis(int batch) const;
   int draft_basis(int batch) const;
-  std::shared_ptr<Batches> target_ = std::make_shared<Batches>();  // [batch]
-  std::vector<Cell> draft_;                                        // [batch]
-  Cell read_;                                                      // of a token
+  std::shared_ptr<Target> target_ = std::make_shared<Target>();
+  std::vector<Cell> draft_;        // [batch]
+  Cell read_;                      // of a token
 };
 
 // What a new request expects of the draft: the mean overlap of an engine's requests so far, older ones fading. One thread.
