@@ -31,7 +31,7 @@ void GroupFigures::add(const GroupFigures& other) {
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
                        Learnt* learnt, const Clock& clock) {
   decode::ControllerOptions controller = decode::controller_options(options.speculation);
-  if (learnt) controller.prior_overlap = learnt->overlap.value();
+  if (learnt) controller.prior_overlap = learnt->overlap.value(), controller.plain_owed = learnt->plain_owed;
   std::vector<std::unique_ptr<Lane>> lanes;
   struct Finish {
     decode::Stepper& stepper;
@@ -75,6 +75,7 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
     }
     std::erase_if(active, [](const Lane* lane) { return lane->sequence.remaining < 1; });
   }
+  if (learnt) learnt->plain_owed = lanes.back()->controller.plain_owed();
   figures.prompt_seconds = started - begun;
   figures.seconds = now - started;
   for (auto& lane : lanes) {

@@ -32,6 +32,7 @@ struct GroupFigures {
 struct Learnt {
   decode::CostModel costs;
   decode::OverlapMean overlap;
+  int plain_owed = -1;  // ControllerOptions
 };
 // Prompts must leave room for `tokens`. Sequences that are done leave the batch. `learnt`: null without a draft.
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt,

@@ -49,13 +49,26 @@ const char* to_string(PlainReason reason) {
   return kNames[static_cast<int>(reason)];
 }
 
-// The mean at first, then a moving average.
-void CostModel::Cell::add(double sample, double of_rows) {
-  constexpr double kWeight = 0.05, kSlowFirst = 1.5;
-  const bool first = count == 0 || (count < 3 && sample * kSlowFirst < seconds);
-  const double weight = first ? 1 : std::max(kWeight, 1 / static_cast<double>(count + 1));
-  seconds += weight * (std::min(sample, first ? sample : 2 * seconds) - seconds);
-  rows += weight * (of_rows - rows);
+void CostModel::Cell::add(double sample, double of_rows, double expected, Pace& pace, bool tells) {
+  constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.001, kSlowFirst = 1.5, kMost = 2;
+  if (tells) pace.variance += kPaceStep, ++pace.passes;
+  if (count == 0 || (count < 3 && sample / pace.factor * kSlowFirst < seconds)) {
+    seconds = sample / pace.factor;
+    rows = of_rows;
+    variance = kNoise + pace.variance;
+  } else {
+    variance += kCellStep * static_cast<double>(pace.passes - at);
+    const double surprise = std::log(std::clamp(sample / (expected * pace.factor), 1 / kMost, kMost)), all = variance + pace.variance + kNoise;
+    const double weight = variance / all;
+    seconds *= std::exp(weight * surprise);
+    rows += weight * (of_rows - rows);
+    variance *= 1 - weight;
+    if (tells) {
+      pace.factor *= std::exp(pace.variance / all * surprise);
+      pace.variance *= 1 - pace.variance / all;
+    }
+  }
+  at = pace.passes;
   ++count;
 }
 
@@ -68,21 +81,20 @@ CostModel CostModel::another_draft() const {
 void CostModel::record_draft(int batch, double seconds) {
   if (batch < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
   if (draft_.size() <= static_cast<size_t>(batch)) draft_.resize(batch + 1);
-  draft_[batch].add(seconds / target_->pace);
+  Cell& cell = draft_[batch];
+  cell.add(seconds, 0, cell.seconds, target_->pace, false);
 }
 
 void CostModel::record_target(int batch, double rows, double seconds) {
   if (batch < 1 || !(rows >= 1) || !(seconds > 0) || !std::isfinite(seconds)) return;
-  constexpr double kPaceGain = 0.3, kMostAtOnce = 1.25;
   if (target_->batches.size() <= static_cast<size_t>(batch)) target_->batches.resize(batch + 1);
   Batch& of = target_->batches[batch];
   const auto at = static_cast<size_t>(std::lround(rows * kCellsPerRow));
   if (of.cells.size() <= at) of.cells.resize(at + 1);
   Cell& cell = of.cells[at];
   if (cell.count == 0) ++of.measured;
-  if (cell.count >= 3) target_->pace *= std::pow(std::clamp(seconds / (target_->pace * of.interpolated(rows)), 1 / kMostAtOnce, kMostAtOnce), kPaceGain);
   if (++of.passes - cell.measured_at > kRefresh) cell.count = 0;
-  cell.add(seconds / target_->pace, rows);
+  cell.add(seconds, rows, cell.count == 0 ? 0 : of.interpolated(rows), target_->pace, true);
   cell.measured_at = of.passes;
 }
 
@@ -126,11 +138,11 @@ int CostModel::draft_basis(int batch) const {
 
 double CostModel::draft_seconds(int batch) const {
   const int b = draft_basis(batch);
-  return b < 0 ? kNaN : draft_[b].seconds * target_->pace;
+  return b < 0 ? kNaN : draft_[b].seconds * target_->pace.factor;
 }
 
 void CostModel::record_read(int64_t tokens, double seconds) {
-  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / target_->pace / static_cast<double>(tokens));
+  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, false);
 }
 
 double CostModel::read_cost(int batch) const {
@@ -145,7 +157,7 @@ double CostModel::draft_cost(int batch) const {
 
 double CostModel::verify_seconds(int batch, int k) const {
   const Batch* const of = basis(batch);
-  return of ? of->seconds(k + 1) * target_->pace : kNaN;
+  return of ? of->seconds(k + 1) * target_->pace.factor : kNaN;
 }
 
 double CostModel::verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }
@@ -170,7 +182,7 @@ bool CostModel::wants(int batch, int rows, int64_t refresh) const {
 // Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
 bool CostModel::asks(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
-  return passes % (passes < 64 ? 8 : 64) < 2 && wants(batch, rows, refresh);
+  return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && wants(batch, rows, refresh);
 }
 
 void OverlapMean::add(std::span<const double> overlaps) {
@@ -281,8 +293,8 @@ void KController::settle(int k, PlainReason plain) {
 
 // Whether K is decided by something else than what pays.
 bool KController::settled(int batch) {
-  // Where drafting gains little, a plain step in sixty costs nothing and shows when it gains nothing any more.
-  const int64_t refresh = rate_ < 1.2 ? CostModel::kRefresh / 4 : CostModel::kRefresh;
+  // Where drafting gains little, a plain step now and then costs nothing and shows when it gains nothing any more.
+  const int64_t refresh = CostModel::kRefresh / (rate_ < 1.1 ? 16 : rate_ < 1.2 ? 4 : 1);
   decision_ = {};
   rate_ = 1;
   batch_ = batch;

@@ -33,11 +33,12 @@ struct ControllerOptions {
 ControllerOptions controller_options(const SpeculationOptions& options);
 ControllerOptions suffix_controller_options(const SpeculationOptions& options);  // of chains that cost nothing to draft
 
-// Seconds of one call by batch size, moving averages; shared by every request of a draft. Samples that are not positive are
-// ignored, outliers clipped at twice the average, slow first calls dropped. A figure
-// that was not renewed for 256 passes of its batch size is forgotten when the next sample comes: it may be of a busier hour.
-// Costs are compared, and measured at different times: what makes every pass slower or faster for a while (a clock, neighbours) is followed
-// apart, as the pace, by the target's passes, and divided out.
+// Seconds of one call by batch size; shared by every request of a draft. Costs are compared, and measured at different times: what makes
+// every pass slower or faster for a while (a clock, neighbours) must not look like a difference between them. So the logarithm of a sample is
+// that of its cell plus a pace that wanders, plus noise, and both are followed by Kalman's filter (1960) with a diagonal covariance: a pass
+// that is well known tells of the pace, one that is new tells of itself. Only ratios of the variances enter; of this file's noise the
+// pace's step is 0.2 and a cell's 0.001 a pass. Samples that are not positive are ignored, outliers clipped at twice what was expected, slow
+// first calls dropped; a figure that was not renewed for 256 passes of its batch size is forgotten when the next sample comes.
 class CostModel {
  public:
   CostModel() = default;
@@ -62,11 +63,17 @@ class CostModel {
   bool wants(int batch, int rows, int64_t refresh = kRefresh) const;
   bool asks(int batch, int rows, int64_t refresh = kRefresh) const;
  private:
+  struct Pace {
+    double factor = 1, variance = 0;  // seconds of any pass now / those its cell says
+    int64_t passes = 0;
+  };
   struct Cell {
-    double seconds = 0, rows = 0;  // of the target's: of about so many
-    int64_t count = 0;
+    double seconds = 0, rows = 0;  // at a pace of 1; of the target's: of about so many rows
+    double variance = 0;           // of log seconds, in variances of a sample
+    int64_t count = 0, at = 0;     // pass of any kind that was the last
     int64_t measured_at = 0;       // pass of its batch size
-    void add(double sample, double of_rows = 0);
+    // `expected`: seconds at a pace of 1 for exactly this many rows. Moves the pace too, if `tells`.
+    void add(double sample, double of_rows, double expected, Pace& pace, bool tells);
   };
   struct Batch {
     std::vector<Cell> cells;       // by rows · kCellsPerRow, rounded
@@ -77,7 +84,7 @@ class CostModel {
   };
   struct Target {
     std::vector<Batch> batches;    // [batch]
-    double pace = 1;               // seconds of any pass now / those its cell says
+    Pace pace;
   };
   const Batch* basis(int batch) const;
   int draft_basis(int batch) const;
