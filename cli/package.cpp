@@ -13,6 +13,7 @@
 #include "cli/package.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/lint.h"
+#include "deploy/package/quantise.h"
 #include "deploy/package/store.h"
 
 namespace specdec::cli {
@@ -22,16 +23,6 @@ namespace {
 void require_flags(const std::vector<std::pair<const char*, const std::string*>>& flags) {
   for (const auto& [name, value] : flags)
     if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
-}
-
-std::vector<std::string> split_engines(const std::string& text) {
-  std::vector<std::string> engines;
-  for (size_t begin = 0; begin < text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) engines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  return engines;
 }
 
 // The reason of an exit code that is no error goes last on stderr, as errors do.
@@ -58,17 +49,20 @@ std::string read_passphrase(const PackageFlags& flags) {
 }
 
 int run_create(const Global& global, const PackageFlags& flags) {
-  require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &flags.report}, {"--store", &flags.store}});
+  const std::string report = flags.reports.empty() ? "" : flags.reports.front();
+  require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
   PackageResult result("create");
   deploy::PackageOptions options;
   const ResolvedModel target = resolve_model(flags.target), draft = resolve_model(flags.draft);
   options.target = target.directory;
   options.draft = draft.draft.empty() ? draft.directory : draft.draft;
-  options.report = flags.report;
+  options.report = report;
+  options.variant_reports.assign(flags.reports.begin() + 1, flags.reports.end());
+  options.quantise = flags.quantise;
   options.store = flags.store;
   options.name = flags.name;
-  options.engines = split_engines(flags.engines);
+  options.engines = flags.engines;
   // A directory is referred to by its absolute path, a hub name by itself.
   if (flags.reference_target) options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
@@ -88,11 +82,30 @@ int run_create(const Global& global, const PackageFlags& flags) {
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
     }
   } else {
-    verdict = json_string(read_json(flags.report), "verdict", flags.report, ErrorKind::kData);
+    verdict = outcome.verdict;
   }
   result["warnings"] = outcome.warnings;
-  result["inputs"] = {{"target", flags.target}, {"draft", flags.draft}, {"report", flags.report}};
+  result["inputs"] = {{"target", flags.target}, {"draft", flags.draft}, {"report", report}};
   return finish(global, result, outcome, verdict, text);
+}
+
+int run_quantise(const Global& global, const PackageFlags& flags) {
+  PackageResult result("quantise");
+  const ResolvedModel model = resolve_model(flags.draft);
+  const fs::path draft = model.draft.empty() ? model.directory : model.draft;
+  const deploy::QuantisedDraft done = deploy::quantise_draft(draft, flags.format, flags.out, make_progress(global));
+  result["verdict"] = "quantised";
+  result["path"] = flags.out;
+  result["format"] = flags.format;
+  result["bytes"] = {{"before", done.bytes_before}, {"after", done.bytes_after}};
+  result["relative_error"] = done.relative_error;
+  result["inputs"] = {{"draft", flags.draft}};
+  if (global.json)
+    result.print();
+  else
+    std::printf("%s: %s, %.1f of %.1f MB, weights differ by %.2g %% (rms)\n", flags.out.c_str(), flags.format.c_str(), static_cast<double>(done.bytes_after) / 1e6,
+                static_cast<double>(done.bytes_before) / 1e6, 100 * done.relative_error);
+  return 0;
 }
 
 int run_verify(const Global& global, const PackageFlags& flags) {
@@ -158,10 +171,11 @@ void add_package(Cli& cli) {
   app->require_subcommand(0, 1);
   app->add_option("--target", flags->target, "MODEL that answers")->group("Create");
   app->add_option("--draft", flags->draft, "MODEL that drafts")->group("Create");
-  app->add_option("--report", flags->report, "report.json of specdec validate for this pair")->group("Create");
+  app->add_option("--report", flags->reports, "report.json of specdec validate for this pair; again for quantised drafts")->group("Create");
+  app->add_option("--quantise,--quantize", flags->quantise, "The draft in these formats too, comma separated: fp8,int8")->delimiter(',')->group("Create");
   app->add_option("--store", flags->store, "Directory of packages/ and refs/, made where missing")->group("Create");
   app->add_option("--name", flags->name, "Served model name; default: the target directory's name")->group("Create");
-  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")->group("Create");
+  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")->delimiter(',')->group("Create");
   app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
   app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
   app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
@@ -170,6 +184,7 @@ void add_package(Cli& cli) {
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
+      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     (then validate it; --report takes several)\n"
       "  specdec package verify store:production\n"
       "  specdec package lint --target T --draft run/draft\n"
       "  specdec package promote sha256-1a2b3c4d --store store --channel production --why 'canary was fine'\n"
@@ -183,6 +198,11 @@ void add_package(Cli& cli) {
   sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   sign->add_option("--key", flags->key, "Secret key file (minisign -G)")->required();
   sign->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+  CLI::App* quantise = app->add_subcommand("quantise", "A draft in 8 bits, as vLLM, SGLang and transformers load it");
+  quantise->alias("quantize");
+  quantise->add_option("--draft", flags->draft, "MODEL; of a package its draft")->required();
+  quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")->required()->check(CLI::IsMember(deploy::known_quantisations()));
+  quantise->add_option("--out", flags->out, "Directory that is made")->required();
   CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
@@ -192,6 +212,7 @@ void add_package(Cli& cli) {
   const auto select = [&cli, flags](PackageCommand run) {
     cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
   };
+  quantise->callback([select] { select(run_quantise); });
   verify->callback([select] { select(run_verify); });
   sign->callback([select] { select(run_sign); });
   lint->callback([select] { select(run_lint); });

@@ -12,7 +12,8 @@
 namespace specdec::cli {
 
 struct PackageFlags {
-  std::string target, draft, report, store, name, channel, why, package, engines, from, format = "text", key, passphrase_file, public_key;
+  std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file, public_key, out;
+  std::vector<std::string> engines, quantise, reports;  // of create: the draft's report first, then those of its variants
   bool allow_failed = false, reference_target = false, dry_run = false;
   int keep = 3;
 };

@@ -107,17 +107,32 @@ void PackageManifest::validate(const std::string& where) const {
   const ValidationReport parsed = validation_report_from_json(report, where + ": report");
   check(parsed.target == target && parsed.draft == draft, "report: was made for another pair of models");
   check(parsed.verdict == "pass" || allowed_failed, "report: verdict " + parsed.verdict + " without allowed_failed");
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const DraftVariant& v = variants[i];
+    const std::string at = "variants[" + std::to_string(i) + "]: ";
+    check(!v.format.empty() && v.format.size() <= 32 && v.format.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") == std::string::npos, at + "format: expected at most 32 of [a-z0-9]");
+    check(i == 0 || variants[i - 1].format < v.format, at + "expected each format once, sorted");
+    check(std::any_of(files.begin(), files.end(), [&](const PackagedFile& f) { return f.path == v.directory() + "/config.json"; }), "files: " + v.directory() + "/config.json: missing");
+    if (v.report.is_null()) continue;
+    const ValidationReport own = validation_report_from_json(v.report, where + ": " + at + "report");
+    check(own.target == target && own.draft == v.fingerprint, at + "report: was made for another pair of models");
+    check(own.verdict == "pass" || allowed_failed, at + "report: verdict " + own.verdict + " without allowed_failed");
+  }
 }
 
 Json to_json(const PackageManifest& m) {
   Json files = Json::array();
   for (const PackagedFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}});
+  Json variants = Json::array();
+  for (const DraftVariant& v : m.variants)
+    variants.push_back({{"format", v.format}, {"fingerprint", to_json(v.fingerprint)}, {"relative_error", v.relative_error}, {"report", v.report}});
   return {{"schema", "specdec.package/" + std::to_string(PackageManifest::kVersion)},
           {"files", files},
           {"target", {{"fingerprint", to_json(m.target)}, {"reference", m.target_reference}}},
           {"draft", {{"fingerprint", to_json(m.draft)}, {"kind", m.draft_kind}}},
           {"tokenizer_digest", m.tokenizer_digest},
           {"report", m.report},
+          {"variants", variants},
           {"allowed_failed", m.allowed_failed},
           {"provenance", m.provenance.is_null() ? Json::object() : m.provenance},
           {"parent", m.parent},
@@ -140,6 +155,13 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
   m.draft_kind = json_string(draft, "kind", where + ": draft", kManifest);
   m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kManifest);
   m.report = json_object(object, "report", 64, where, kManifest);
+  if (object.contains("variants")) {
+    for (const Json& v : json_array(object, "variants", 16, where, kManifest)) {
+      const std::string at = where + ": variants[" + std::to_string(m.variants.size()) + "]";
+      m.variants.push_back({json_string(v, "format", at, kManifest), fingerprint_from_json(json_object(v, "fingerprint", 16, at, kManifest), at + ": fingerprint"),
+                            json_double(v, "relative_error", 0, 1e9, at, kManifest), v.value("report", Json())});
+    }
+  }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
   m.provenance = json_object(object, "provenance", 4096, where, kManifest);
   m.parent = json_digest(object, "parent", true, where, kManifest);

@@ -19,6 +19,15 @@ struct PackagedFile {
   std::string sha256;
 };
 
+// The draft in fewer bits, beside it.
+struct DraftVariant {
+  std::string format;        // "fp8", "int8": the directory is "draft-" and this
+  Fingerprint fingerprint;
+  double relative_error = 0; // of its matrices, root mean square
+  Json report;               // its own validation report, null where the gate has not measured it
+  std::string directory() const { return "draft-" + format; }
+};
+
 struct PackageManifest {
   static constexpr int kVersion = 1;
   std::vector<PackagedFile> files;       // every file but the manifest, sorted by path
@@ -26,6 +35,7 @@ struct PackageManifest {
   std::string draft_kind, tokenizer_digest;
   std::string target_reference;          // path or hub name when target/ is not inside, else ""
   Json report;                           // the validation report, whole
+  std::vector<DraftVariant> variants;    // sorted by format
   bool allowed_failed = false;
   Json provenance;                       // the draft's specdec.json
   std::string parent;                    // digest of the package it replaces, "" first

@@ -49,7 +49,8 @@ std::string card_licence(const std::string& readme) {
   return found;
 }
 
-std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding, const fs::path& target) {
+std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding, const fs::path& target,
+                       const std::vector<DraftVariant>& variants) {
   const std::string readme = fs::exists(target / "README.md") ? read_file(target / "README.md", kMaxCardBytes, ErrorKind::kModel) : "";
   const std::string repository = hub_repository_of(plan, target), licence = card_licence(readme);
   std::string card = "---\n" + licence;
@@ -66,6 +67,9 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   row("rolled out, K " + std::to_string(report.rollout.k), "acceptance length " + figure(report.rollout.counts.length(), "%.2f"));
   if (report.has_speed) row("speed-up at batch 1, K " + std::to_string(report.best_k), with_interval(report.speedup) + " on " + report.device + ", " + report.dtype);
   for (const SegmentFigure& segment : report.segments) row("acceptance: " + segment.name, with_interval(segment.alpha));
+  for (const DraftVariant& variant : variants)
+    row("`../" + variant.directory() + "`", "weights differ by " + figure(100 * variant.relative_error, "%.2g") + " % (rms); " +
+                                                (variant.report.is_null() ? "acceptance not measured" : "acceptance " + with_interval(validation_report_from_json(variant.report, "").alpha)));
   if (licence.empty()) row("licence", "that of the target, whose files name none here");
   card += "\nMeasured by specdec " + report.tool_version + " on the data with digest `" + report.data_digest.substr(0, 12) + "`, K by batch:";
   for (const auto& [low, high, k] : plan.schedule) card += " " + std::to_string(low) + "–" + std::to_string(high) + ": " + std::to_string(k) + (high == plan.schedule.back()[1] ? ".\n" : ",");

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/schema/binding.h"
+#include "base/schema/package_manifest.h"
 #include "deploy/package/launch.h"
 
 namespace specdec::deploy {
@@ -14,6 +15,7 @@ std::string card_licence(const std::string& readme);
 
 // `target`: the target's directory, whose licence is carried over; a snapshot of the hub's cache, or a hub name in the plan, gives
 // base_model. Nothing in it depends on the clock.
-std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding, const std::filesystem::path& target);
+std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding, const std::filesystem::path& target,
+                       const std::vector<DraftVariant>& variants);
 
 }  // namespace specdec::deploy

@@ -30,6 +30,7 @@ bool is_finite(const std::string& dtype, std::span<const std::byte> bytes) {
   if (dtype == "F32") return all_finite<uint32_t>(bytes, 0x7f800000u);
   if (dtype == "BF16") return all_finite<uint16_t>(bytes, 0x7f80u);
   if (dtype == "F16") return all_finite<uint16_t>(bytes, 0x7c00u);
+  if (dtype == "F8_E4M3") return all_finite<uint8_t>(bytes, 0x7fu);  // has no infinities: the one pattern that is NaN
   return true;
 }
 

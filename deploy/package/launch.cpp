@@ -35,6 +35,15 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
          (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
 }
 
+// Sets `draft`: what was validated, or the variant that the environment asks for.
+std::string choose_draft(const LaunchPlan& plan) {
+  if (plan.variants.empty()) return "draft=$package/draft\n";
+  std::string formats, cases;
+  for (const std::string& format : plan.variants) formats += (formats.empty() ? "" : " or ") + format, cases += "|" + format;
+  return "case ${DRAFT:-} in  # DRAFT=" + plan.variants[0] + ": a smaller, less exact draft\n  '') draft=$package/draft ;;\n  " + cases.substr(1) +
+         ") draft=$package/draft-$DRAFT ;;\n  *) echo \"DRAFT=$DRAFT: expected " + formats + "\" >&2; exit 2 ;;\nesac\n";
+}
+
 // vLLM wants the first range to start at 1, K <= num_speculative_tokens, and takes the last K for larger batches.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", plan.eagle3 ? "eagle3" : "draft_model"},
@@ -51,7 +60,7 @@ std::string vllm(const LaunchPlan& plan) {
   std::string speculation;
   if (plan.max_k() > 0) {
     // The package's path goes into JSON: quotes and backslashes in it are escaped when the script runs.
-    text += "draft=$(printf '%s' \"$package/draft\" | sed 's/[\\\\\"]/\\\\&/g')\n";
+    text += choose_draft(plan) + "draft=$(printf '%s' \"$draft\" | sed 's/[\\\\\"]/\\\\&/g')\n";
     std::string config = canonical_json(vllm_config(plan, "DRAFT")), escaped;
     for (char c : config) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
     escaped.replace(escaped.find("DRAFT"), 5, "$draft");
@@ -66,10 +75,11 @@ bool has_sglang_schedule(const LaunchPlan& plan) { return plan.eagle3 && plan.ma
 // for EAGLE alone: with STANDALONE SGLang 0.5.23 refuses the one to start with and drops the other.
 std::string sglang(const LaunchPlan& plan) {
   std::string text = script_head(plan, "SGLang", "engines/sglang.sh --port 30000");
+  if (plan.max_k() > 0) text += choose_draft(plan);
   text += "exec python -m sglang.launch_server --model-path \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " +
           engine_dtype(plan) + " --enable-metrics";
   if (plan.max_k() > 0) {
-    text += std::string(" \\\n  --speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") + " --speculative-draft-model-path \"$package/draft\"";
+    text += std::string(" \\\n  --speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") + " --speculative-draft-model-path \"$draft\"";
     text += " --speculative-num-steps " + std::to_string(plan.max_k()) + " --speculative-eagle-topk 1 --speculative-num-draft-tokens " +
             std::to_string(plan.max_k() + 1);
     if (plan.eagle3 && !plan.greedy) text += " --speculative-use-rejection-sampling";
@@ -110,11 +120,11 @@ std::string llama_cpp(const LaunchPlan& plan) {
   text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" + plan.draft_id.substr(0, 12) + "\n";
   text += "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
           "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
-          "--outtype " + type + " --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\nconvert \"$target\" target\n";
-  if (plan.max_k() > 0) text += "convert \"$package/draft\" draft\n";
+          "--outtype \"$3\" --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\nconvert \"$target\" target " + type + "\n";
+  if (plan.max_k() > 0) text += "draft_type=${DRAFT_TYPE:-" + type + "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"\n";
   text += "exec llama-server -m \"$gguf/target.gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
   if (plan.max_k() > 0)
-    text += " \\\n  -md \"$gguf/draft.gguf\" --spec-type draft-simple --spec-draft-n-max " + std::to_string(plan.max_k()) + " --spec-draft-n-min 1 -ngld all";
+    text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" --spec-type draft-simple --spec-draft-n-max " + std::to_string(plan.max_k()) + " --spec-draft-n-min 1 -ngld all";
   return text + " \"$@\"\n";
 }
 

@@ -20,6 +20,7 @@ struct LaunchPlan {
   std::string verify;            // "token" | "block"
   bool greedy = false;           // validated at temperature 0
   bool eagle3 = false;           // the draft is an EAGLE-3 head, else a model of its own
+  std::vector<std::string> variants;  // formats of quantised drafts beside it, in draft-<format>/
   std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k], from batch 1, ascending
   int max_k() const;
 };

@@ -102,15 +102,30 @@ class Linter {
     names[at + "post_attention_layernorm.weight"] = {hidden};
   }
 
+  bool quantised() const { return config_.contains("quantization_config") && !config_["quantization_config"].is_null(); }
+
+  // What quantisers put in a matrix's place or beside it; the engines check its shapes.
+  bool is_quantised(const std::string& matrix) const {
+    const std::string stem = matrix.substr(0, matrix.rfind('.') + 1);
+    return quantised() && (tensors_->contains(stem + "qweight") || tensors_->contains(stem + "weight_packed"));
+  }
+  bool belongs_to_quantised(const std::string& name, const std::map<std::string, Shape>& required) const {
+    static const std::set<std::string> kParts = {"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight_scale", "weight_scale_inv",
+                                                 "weight_global_scale", "input_scale", "input_global_scale", "k_scale", "v_scale"};
+    const size_t dot = name.rfind('.') + 1;
+    return quantised() && kParts.count(name.substr(dot)) != 0 && (required.count(name.substr(0, dot) + "weight") != 0 || name.ends_with("_scale"));
+  }
+
   void compare_tensors(const std::map<std::string, Shape>& required, const std::map<std::string, Shape>& optional) {
     for (const auto& [name, shape] : required) {
+      if (is_quantised(name)) continue;
       if (!tensors_->contains(name))
         add(true, "tensors", name + ": missing");
       else if (tensors_->entry(name).shape != shape)
         add(true, "tensors", name + ": shape " + text_of(tensors_->entry(name).shape) + ", config.json says " + text_of(shape));
     }
     for (const std::string& name : tensors_->names()) {
-      if (required.count(name)) continue;
+      if (required.count(name) || belongs_to_quantised(name, required)) continue;
       const auto known = optional.find(name);
       if (known == optional.end())
         add(head_, "tensors", name + ": unknown: SGLang passes it over without a word, and what it was to do is not done");

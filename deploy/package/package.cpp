@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -15,6 +16,7 @@
 #include "deploy/package/card.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
+#include "deploy/package/quantise.h"
 
 namespace specdec::deploy {
 
@@ -56,6 +58,12 @@ class Builder {
     if (to.ends_with(".sh") && ::chmod((root_ / to).c_str(), 0755) != 0) throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
   }
 
+  // What lies there already, written and fsynced.
+  void include(const std::string& directory) {
+    for (const auto& entry : fs::recursive_directory_iterator(root_ / directory))
+      if (entry.is_regular_file()) files_.push_back({entry.path().lexically_relative(root_).generic_string(), entry.file_size(), sha256_file(entry.path())});
+  }
+
   std::vector<PackagedFile> files() const {
     std::vector<PackagedFile> sorted = files_;
     std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
@@ -69,9 +77,16 @@ class Builder {
   std::vector<PackagedFile> files_;
 };
 
+struct VariantReport {
+  fs::path file;
+  Json json;
+  ValidationReport report;
+};
+
 struct Inputs {
   Json report_json;
   ValidationReport report;
+  std::vector<VariantReport> variant_reports;
   Fingerprint target, draft;
   DraftBinding binding;   // the draft's own, or what the validated report binds
 };
@@ -113,6 +128,8 @@ std::map<std::string, fs::path> all_sources(const PackageOptions& options) {
 double require_space(const PackageOptions& options, const std::map<std::string, fs::path>& sources) {
   uint64_t bytes = 1 << 20;
   for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
+  for (const auto& [to, from] : sources)  // a variant is never larger than what it is made from
+    if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
     throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) + " MiB, " + std::to_string(free >> 20) + " MiB are free");
   return static_cast<double>(bytes);
@@ -158,9 +175,49 @@ Inputs read_inputs(const PackageOptions& options) {
   Inputs in;
   in.report_json = read_json(options.report, ErrorKind::kData);
   in.report = validation_report_from_json(in.report_json, options.report.string());
+  for (const fs::path& file : options.variant_reports) {
+    const Json json = read_json(file, ErrorKind::kData);
+    in.variant_reports.push_back({file, json, validation_report_from_json(json, file.string())});
+  }
   in.target = fingerprint_model(options.target);
   in.draft = fingerprint_model(options.draft);
   return in;
+}
+
+// What keeps the pair from being packaged, in `outcome`; an exit code of 0 if nothing does.
+void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own, PackageOutcome& outcome) {
+  outcome.reason = mismatch(options, in, own);
+  for (const VariantReport& v : in.variant_reports)
+    if (outcome.reason.empty() && v.report.target != in.target) outcome.reason = v.file.string() + ": was made for another target (" + differing_tiers(v.report.target, in.target) + " differ)";
+  outcome.exit_code = outcome.reason.empty() ? 0 : kStale;
+  if (outcome.exit_code != 0 || options.allow_failed) return;
+  const auto judge = [&outcome](const fs::path& file, const ValidationReport& report) {
+    outcome.exit_code = verdict_exit_code(report.verdict);
+    if (outcome.exit_code == 0) return true;
+    outcome.verdict = report.verdict;
+    outcome.reason = file.string() + ": verdict " + report.verdict + (report.reason.empty() ? "" : ": " + report.reason) + " (--allow-failed packages it nevertheless)";
+    return false;
+  };
+  bool good = judge(options.report, in.report);
+  for (const VariantReport& v : in.variant_reports) good = good && judge(v.file, v.report);
+}
+
+// Quantises the packaged draft and finds each report its variant.
+std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inputs& in, const fs::path& package, const ProgressFn& progress) {
+  std::vector<DraftVariant> variants;
+  for (const std::string& format : std::set<std::string>(options.quantise.begin(), options.quantise.end())) {
+    DraftVariant variant{format, {}, 0, nullptr};
+    variant.relative_error = quantise_draft(package / "draft", format, package / variant.directory(), progress).relative_error;
+    variant.fingerprint = fingerprint_model(package / variant.directory());
+    variants.push_back(std::move(variant));
+  }
+  for (const VariantReport& v : in.variant_reports) {
+    const auto found = std::find_if(variants.begin(), variants.end(), [&](const DraftVariant& variant) { return variant.fingerprint == v.report.draft; });
+    if (found == variants.end())
+      throw Error(ErrorKind::kData, v.file.string() + ": measured draft " + v.report.draft.id.substr(0, 12) + ", which is no variant of --quantise here: run specdec package quantise on this draft, then validate");
+    found->report = v.json;
+  }
+  return variants;
 }
 
 }  // namespace
@@ -170,17 +227,8 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   PackageOutcome outcome;
   Inputs in = read_inputs(options);
   const auto own = read_binding(options.draft);
-  outcome.reason = mismatch(options, in, own);
-  if (!outcome.reason.empty()) {
-    outcome.exit_code = kStale;
-    return outcome;
-  }
-  if (const int code = verdict_exit_code(in.report.verdict); code != 0 && !options.allow_failed) {
-    outcome.exit_code = code;
-    outcome.reason = options.report.string() + ": verdict " + in.report.verdict + (in.report.reason.empty() ? "" : ": " + in.report.reason) +
-                     " (--allow-failed packages it nevertheless)";
-    return outcome;
-  }
+  object(options, in, own, outcome);
+  if (outcome.exit_code != 0) return outcome;
   in.binding = own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
   for (const Finding& finding : check_pair(options.target, options.draft)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
@@ -188,6 +236,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   }
   LaunchPlan plan = launch_plan(in.report, name, options.reference);
   plan.eagle3 = is_eagle3(read_json(options.draft / "config.json", ErrorKind::kModel));
+  plan.variants = options.quantise;
   const auto launch = launch_files(plan, options.engines.empty() ? known_engines() : options.engines);
 
   PackageManifest manifest;
@@ -197,7 +246,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   manifest.tokenizer_digest = in.target.tokenizer;
   manifest.target_reference = options.reference;
   manifest.report = in.report_json;
-  manifest.allowed_failed = in.report.verdict != "pass";
+  manifest.allowed_failed = in.report.verdict != "pass" || std::any_of(in.variant_reports.begin(), in.variant_reports.end(), [](const auto& v) { return v.report.verdict != "pass"; });
   manifest.provenance = to_json(in.binding);
   manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
   manifest.created = format_utc(now);
@@ -214,7 +263,9 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
     Builder builder(tmp, progress, bytes);
     for (const auto& [to, from] : sources) builder.copy(from, to);
     builder.write("draft/specdec.json", to_json(in.binding).dump(2) + "\n");
-    builder.write("draft/README.md", model_card(plan, in.report, in.binding, options.target));
+    manifest.variants = make_variants(options, in, tmp, progress);
+    for (const DraftVariant& variant : manifest.variants) builder.include(variant.directory());
+    builder.write("draft/README.md", model_card(plan, in.report, in.binding, options.target, manifest.variants));
     for (const auto& [file, text] : launch) builder.write("engines/" + file, text);
     manifest.files = builder.files();
     manifest.validate(options.report.string());

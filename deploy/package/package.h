@@ -15,6 +15,8 @@ namespace specdec::deploy {
 struct PackageOptions {
   std::filesystem::path target, draft;   // Hugging Face directories
   std::filesystem::path report;          // report.json of validate
+  std::vector<std::string> quantise;     // variants of the draft that go beside it (deploy/package/quantise.h)
+  std::vector<std::filesystem::path> variant_reports;  // report.json of validate for some of them, in any order
   std::filesystem::path store;           // packages/, refs/ and tmp/ below it; made where missing
   std::string name;                      // served model name; "" = the target directory's name
   std::vector<std::string> engines;      // empty = all
@@ -28,6 +30,7 @@ struct PackageOptions {
 struct PackageOutcome {
   int exit_code = 0;
   std::string reason;                    // one line where exit_code is not 0
+  std::string verdict;                   // of the report that refuses it, else ""
   std::string digest;                    // of the package, "" where none was made
   std::filesystem::path path;
   std::string signer;                    // name of the key, where a signature was made or checked

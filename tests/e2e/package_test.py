@@ -118,6 +118,24 @@ try:
     run(*pull, code=2, env=s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}, last_line=["refused"])
     run("package", "pull", f"{remote}:canary", "--store", far, code=7, env=s3.environment(), last_line=["no channel 'canary'"])
 
+    # A quantised draft is a draft: it is gated like one, and its report goes into the package beside it.
+    reports, alphas = ["--report", work / "gate-4/report.json"], {"": json.loads((work / "gate-4/report.json").read_text())["acceptance"]["alpha"]}
+    for form in ("fp8", "int8"):
+        _, made = run_json("package", "quantise", "--draft", work / "draft-4", "--format", form, "--out", work / f"draft-4-{form}")
+        expect(0 < made["relative_error"] < 0.05 and made["bytes"]["after"] < made["bytes"]["before"], f"{form}: {made}")
+        run("validate", "--target", target, "--draft", work / f"draft-4-{form}", "--data", data, "--out", work / f"gate-{form}", "--parts", "acceptance", "--contexts", "data", "-q", code=(0, 3, 4, 6))
+        alphas[form] = json.loads((work / f"gate-{form}/report.json").read_text())["acceptance"]["alpha"]
+        reports += ["--report", work / f"gate-{form}/report.json"]
+    expect(0 < abs(alphas["fp8"] - alphas[""]) < 0.05 and 0 < abs(alphas["int8"] - alphas[""]) < 0.01, f"the engine reads both, and they are near the draft: {alphas}")
+    run("package", "quantise", "--draft", work / "draft-4", "--format", "fp8", "--out", work / "draft-4-fp8", code=2, last_line=["exists already"])
+    (target / "LICENSE").unlink()
+    create = ("package", "--target", target, "--draft", work / "draft-4", "--store", work / "variants", "--allow-failed", "--name", "tiny")
+    _, made = run_json(*create, *reports, "--quantise", "fp8,int8")
+    manifest = json.loads(Path(made["path"], "manifest.json").read_text())
+    expect([(v["format"], v["report"]["acceptance"]["alpha"]) for v in manifest["variants"]] == [(f, alphas[f]) for f in ("fp8", "int8")], "each variant has its own figures")
+    run("package", "verify", made["path"])
+    run(*create, *reports, "--quantise", "int8", code=7, last_line=["gate-fp8", "no variant"])
+
     code, out, _ = run("package", "lint", f"{here}:sha256-{third}", "--format", "sarif")
     log = json.loads(out)
     expect(log["version"] == "2.1.0" and {r["level"] for r in log["runs"][0]["results"]} <= {"warning"}, "lint of a package as SARIF")

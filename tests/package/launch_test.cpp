@@ -71,6 +71,23 @@ TEST(Launch, VllmFollowsWhatWasValidated) {
   EXPECT_FALSE(config.contains("num_speculative_tokens_per_batch_size"));
 }
 
+TEST(Launch, TheEnvironmentChoosesAVariant) {
+  const testing::Scratch dir;
+  LaunchPlan p = plan();
+  p.variants = {"fp8", "int8"};
+  const std::string package = (dir / "a \"package\" \\ here").string();
+  const auto drafts = [&] {
+    return std::pair(Json::parse(after(arguments_of("vllm.sh", files(p)["vllm.sh"], "vllm", dir), "--speculative-config"))["model"].get<std::string>(),
+                     after(arguments_of("sglang.sh", files(p)["sglang.sh"], "python", dir), "--speculative-draft-model-path"));
+  };
+  EXPECT_EQ(drafts(), std::pair(package + "/draft", package + "/draft"));
+  ::setenv("DRAFT", "int8", 1);
+  EXPECT_EQ(drafts(), std::pair(package + "/draft-int8", package + "/draft-int8"));
+  ::setenv("DRAFT", "int4", 1);
+  EXPECT_NE(std::system("bash \"$SCRIPT\" 2>/dev/null"), 0);
+  ::unsetenv("DRAFT");
+}
+
 TEST(Launch, SglangStandaloneHasOneK) {
   const testing::Scratch dir;
   LaunchPlan p = plan();
@@ -125,10 +142,10 @@ TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
   const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
   const std::string gguf = (dir / "gguf/aaaaaaaaaaaa-bbbbbbbbbbbb").string();
   EXPECT_EQ(after(arguments, "-m"), gguf + "/target.gguf");
-  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft.gguf");
+  EXPECT_EQ(after(arguments, "-md"), gguf + "/draft-bf16.gguf");
   EXPECT_EQ(after(arguments, "--spec-type"), "draft-simple");
   EXPECT_EQ(after(arguments, "--spec-draft-n-max"), "5");
-  EXPECT_EQ(get(gguf + "/draft.gguf"), (dir / "a \"package\" \\ here/draft").string());
+  EXPECT_EQ(get(gguf + "/draft-bf16.gguf"), (dir / "a \"package\" \\ here/draft").string());
 }
 
 TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
@@ -186,6 +203,10 @@ TEST(Launch, FilesForTheEnginesParsers) {
   cases["plain"].schedule = {{1, 256, 0}};
   cases["fp32"] = plan();
   cases["fp32"].dtype = "fp32";
+  for (const char* format : {"fp8", "int8"}) {
+    cases[std::string("variant-") + format] = plan();
+    cases[std::string("variant-") + format].variants = {"fp8", "int8"};
+  }
   for (const auto& [name, p] : cases)
     for (const auto& [file, text] : files(p)) put(fs::path(out) / name / "engines" / file, text);
 }

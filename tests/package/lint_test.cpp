@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "deploy/package/quantise.h"
 #include "tests/package/pair.h"
 
 namespace specdec::deploy {
@@ -159,6 +160,21 @@ TEST_F(LintTest, MapOfTheReducedVocabulary) {
   drop("head", "draft_vocab_size");
   const auto findings = lint("head");
   EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.rule == "vocab-map" && f.text.find("missing") != std::string::npos; }));
+}
+
+TEST_F(LintTest, QuantisedMatricesAreKnown) {
+  const auto about_tensors = [&](const std::string& draft) {
+    std::string texts;
+    for (const Finding& f : lint_draft(dir / "target", dir / draft, std::nullopt))
+      if (f.rule == "tensors") texts += f.text + "\n";
+    return texts;
+  };
+  for (const std::string format : {"fp8", "int8"}) {
+    quantise_draft(dir / "draft", format, dir / format, {});
+    EXPECT_EQ(about_tensors(format), "");
+    edit(format, "/quantization_config", nullptr);
+    EXPECT_NE(about_tensors(format).find(format == "fp8" ? "q_proj.weight_scale: unknown" : "q_proj.weight: missing"), std::string::npos) << about_tensors(format);
+  }
 }
 
 TEST_F(LintTest, MissingUnknownAndMisshapenTensors) {

@@ -4,10 +4,12 @@ python3 engine_parsers_test.py BUILD_DIR      needs SPECDEC_ENGINE_PACKAGES, a f
 Python packages they import, and SPECDEC_ENGINE_PYTHON with torch, transformers and pydantic; skips without them. Made for it with
   pip download --no-deps vllm==0.33.0 sglang==0.5.23, unzip, and pip install --no-deps --target of what the imports ask for.
 """
+import atexit
 import importlib.abc
 import importlib.machinery
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -58,13 +60,22 @@ def expect(condition, text):
         sys.exit(1)
 
 
+def variant(case):
+    """The quantised draft that the case's launch files are started with."""
+    return case.name.removeprefix("variant-") if case.name.startswith("variant-") else ""
+
+
+def draft_of(case):
+    return str(case / ("draft-" + variant(case) if variant(case) else "draft"))
+
+
 def arguments_of(script, program):
     """What the script would start, by a stand-in for the program."""
     with tempfile.TemporaryDirectory() as bin_dir:
         stand_in = Path(bin_dir, program)
         stand_in.write_text("#!/bin/sh\nfor a in \"$@\"; do printf '%s\\0' \"$a\"; done\n")
         stand_in.chmod(0o755)
-        done = subprocess.run(["bash", str(script)], env={**os.environ, "PATH": bin_dir + ":" + os.environ["PATH"]}, capture_output=True, check=True)
+        done = subprocess.run(["bash", str(script)], env={**os.environ, "PATH": bin_dir + ":" + os.environ["PATH"], "DRAFT": variant(script.parents[1])}, capture_output=True, check=True)
     return [a.decode() for a in done.stdout.split(b"\0")[:-1]]
 
 
@@ -101,6 +112,7 @@ def parse_vllm(arguments):
         result["speculative"] = {
             "method": speculative.method, "model": speculative.model, "k": speculative.num_speculative_tokens,
             "draft": speculative.draft_sample_method, "rejection": speculative.rejection_sample_method,
+            "quantisation": speculative.draft_model_config.quantization,
             "dense": build_dynamic_sd_schedule_lookup([list(s) for s in schedule], 128, speculative.num_speculative_tokens)[1:] if schedule else None}
     return result
 
@@ -167,6 +179,8 @@ def write_models(case, eagle3):
         config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": config["vocab_size"], "eagle_config": {"use_aux_hidden_state": True},
                    "tie_word_embeddings": False, "norm_before_residual": False}
         (case / "draft/config.json").write_text(json.dumps(config))
+    if variant(case):
+        subprocess.run([str(Path(sys.argv[1]) / "bin/specdec"), "-q", "package", "quantise", "--draft", str(case / "draft"), "--format", variant(case), "--out", draft_of(case)], check=True)
 
 
 def ask(engine, arguments):
@@ -187,7 +201,8 @@ def check_vllm(case, got):
     if k == 0:
         return expect(got["speculative"] is None, f"{case.name}: {got}")
     s = got["speculative"]
-    expect((s["method"], s["model"], s["k"]) == ("eagle3" if eagle3 else "draft_model", str(case / "draft"), k), f"{case.name}: {s}")
+    expect((s["method"], s["model"], s["k"]) == ("eagle3" if eagle3 else "draft_model", draft_of(case), k), f"{case.name}: {s}")
+    expect(s["quantisation"] in {"fp8": ("compressed-tensors",), "int8": ("gptq", "gptq_marlin", "auto_gptq"), "": (None,)}[variant(case)], f"{case.name}: {s}")
     expect((s["draft"], s["rejection"]) == ("greedy" if greedy else "probabilistic", "block" if block else "standard"), f"{case.name}: {s}")
     expect(s["dense"] == ([5] * 4 + [3] * 12 + [0] * 112 if many else None), f"{case.name}: {s}")
 
@@ -200,7 +215,7 @@ def check_sglang(case, got):
     if k == 0:
         return expect(got["algorithm"] is None, f"{case.name}: {got}")
     resolved = got["resolved"]
-    expect(got["draft"] == str(case / "draft"), f"{case.name}: {got}")
+    expect(got["draft"] == draft_of(case), f"{case.name}: {got}")
     expect((resolved["algorithm"], resolved["steps"], resolved["tokens"]) == ("EAGLE3" if eagle3 else "STANDALONE", k, k + 1), f"{case.name}: {got}")
     expect(resolved["rejection"] == (eagle3 and (block or not greedy)) and got["block"] == (eagle3 and block), f"{case.name}: {got}")
     expect(resolved["adaptive"] == (eagle3 and many) and got["adaptive"] == ([5, 5, 3, 3, 0, 0, 0] if eagle3 and many else None), f"{case.name}: {got}")
@@ -245,10 +260,11 @@ def check_yaml(case):
 
 def main():
     work = Path(tempfile.mkdtemp(prefix="specdec-engines-"))
+    atexit.register(shutil.rmtree, work, ignore_errors=True)
     test = Path(sys.argv[1]) / "tests" / "package_test"
     subprocess.run([str(test), "--gtest_filter=Launch.FilesForTheEnginesParsers"], env={**os.environ, "SPECDEC_LAUNCH_OUT": str(work)}, check=True, capture_output=True)
     cases = sorted(work.iterdir())
-    expect(len(cases) == 10, f"cases: {cases}")
+    expect(len(cases) == 12, f"cases: {cases}")
     try:
         import yaml  # noqa: F401
         pods = {case.name: check_yaml(case) for case in cases}
@@ -274,7 +290,7 @@ def main():
         print(f"ok: {found[0].name.removesuffix('.dist-info')} takes {script} of {len(results)} plans as it is meant")
         if engine == "vllm" and pods:  # the same arguments through KServe and Helm, with the package where the pod mounts it
             mounted = {f"{name} {i}": [a.replace("/mnt/package", str(by_name[name])) for a in arguments]
-                       for name, both in pods.items() for i, arguments in enumerate(both)}
+                       for name, both in pods.items() if not variant(by_name[name]) for i, arguments in enumerate(both)}
             for name, got in ask(engine, mounted).items():
                 check(by_name[name.split()[0]], got)
             print(f"ok: and what KServe and Helm hand to it")

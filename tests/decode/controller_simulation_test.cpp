@@ -1,0 +1,153 @@
+// The controller on recorded costs: an engine that answers without end, against plain decoding and every fixed K.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/acceptance.h"
+#include "base/philox.h"
+#include "engine/decode/controller.h"
+
+namespace specdec::decode {
+namespace {
+
+// An engine that answers without end, on recorded costs: passes are bound by memory up to `knee` rows and by arithmetic beyond. Overlap is what
+// drafts show: nearly all or little, so that a few steps say little about the mean. Time in plain passes of one sequence.
+struct Traffic {
+  int batch;
+  double overlap;            // mean
+  double draft = 0.1;        // pass of the draft, of the target's
+  double knee = 96;
+  int answer = 200;          // tokens
+  int fixed_k = -1;
+  double wander = 0;         // sd of the logarithm of what all passes are slower by, for about 25 steps; half as much again is each pass's own
+
+  struct Answer {
+    KController controller;
+    int left;
+  };
+  CostModel costs = {};
+  OverlapMean mean = OverlapMean();
+  int plain_owed = -1;
+  std::vector<Answer> answers = {};
+  uint64_t steps = 0;
+  double pace = 0;           // logarithm; times below do not contain it
+  double seconds = 0, tokens = 0, probe_seconds = 0;
+  int drafting = 0;          // sequences of the last step
+
+  double pass(double rows) const { return std::max(1.0, rows / knee) + 0.003 * rows; }
+  double plain() const { return batch / pass(batch); }
+  double fixed(int k) const { return batch * expected_length(overlap, k) / (k * draft * pass(batch) + pass(batch * (k + 1))); }
+  double best_fixed() const {
+    double best = plain();
+    for (int k = 1; k <= 8; ++k) best = std::max(best, fixed(k));
+    return best;
+  }
+  double speed() const { return tokens / seconds; }
+
+  void step() {
+    while (answers.size() < static_cast<size_t>(batch))
+      answers.push_back({KController({.fixed_k = fixed_k, .prior_overlap = mean.value(), .plain_owed = plain_owed}, &costs), answer});
+    std::vector<KController*> controllers;
+    for (Answer& a : answers) controllers.push_back(&a.controller);
+    KController::choose(controllers, batch);
+    std::vector<int> k;
+    for (const Answer& a : answers) k.push_back(a.controller.decision().k);
+    const int deepest = *std::max_element(k.begin(), k.end());
+    const double draft_seconds = draft * pass(batch);
+    int rows = batch;
+    for (const int each : k) rows += each;
+    PhiloxStream noise(7, steps);
+    const auto timed = [&](double of) { return of * std::exp(pace + 0.5 * wander * std::sqrt(12.0) * (noise.uniform() - 0.5)); };
+    pace = 0.96 * pace + wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
+    for (int i = 0; i < deepest; ++i) costs.record_draft(batch, timed(draft_seconds));
+    costs.record_target(batch, static_cast<double>(rows) / batch, timed(pass(rows)));
+    seconds += deepest * draft_seconds + pass(rows);
+    drafting = 0;
+    for (size_t i = 0; i < k.size(); ++i) {
+      drafting += k[i] > 0;
+      verify(answers[i], k[i], PhiloxStream(11 + i, steps));
+    }
+    std::erase_if(answers, [](const Answer& a) { return a.left <= 0; });
+    ++steps;
+  }
+  void verify(Answer& a, int k, PhiloxStream random) {
+    constexpr double kLow = 0.05, kHigh = 0.97;
+    std::vector<double> overlaps;
+    int accepted = 0;
+    while (static_cast<int>(overlaps.size()) < k && accepted == static_cast<int>(overlaps.size())) {
+      overlaps.push_back(overlap <= kLow ? overlap : random.uniform() < (overlap - kLow) / (kHigh - kLow) ? kHigh : kLow);
+      accepted += random.uniform() < overlaps.back();
+    }
+    a.controller.observe(k, accepted, overlaps);
+    mean.add(overlaps);
+    plain_owed = a.controller.plain_owed();
+    a.left -= accepted + 1;
+    tokens += accepted + 1;
+  }
+  Traffic& run(int n) {
+    for (int i = 0; i < n; ++i) step();
+    return *this;
+  }
+};
+
+TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
+  for (const double overlap : {0.85, 0.7, 0.45, 0.25, 0.01})
+    for (const int batch : {1, 4, 16, 64})
+      for (const double draft : {0.02, 0.1, 0.5})
+        for (const int answer : {30, 400}) {
+          Traffic t{.batch = batch, .overlap = overlap, .draft = draft, .answer = answer};
+          t.run(batch < 64 ? 2000 : 1000);
+          const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) + ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
+          EXPECT_GE(t.speed(), 0.97 * t.plain()) << where;
+          // What gains less than a fifth is given up now and then after some bad luck, until the next probe.
+          EXPECT_GE(t.speed(), (t.best_fixed() > 1.2 * t.plain() ? 0.95 : 0.93) * t.best_fixed()) << where;
+        }
+}
+
+// Costs are measured at different times. A machine whose speed wanders must not make one of them look cheap against another.
+TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
+  for (const double overlap : {0.85, 0.75, 0.6})
+    for (const int batch : {4, 8, 16, 32})
+      for (const double knee : {8.0, 16.0, 48.0}) {
+        Traffic t{.batch = batch, .overlap = overlap, .draft = 0.05, .knee = knee, .answer = 100, .wander = 0.15};
+        t.run(3000);
+        const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) + ", knee " + std::to_string(knee);
+        EXPECT_GE(t.speed(), 0.98 * t.plain()) << where;
+        EXPECT_GE(t.speed(), 0.93 * t.best_fixed()) << where;
+      }
+}
+
+TEST(ControllerSimulation, ProbesTakeAHundredthOfTheTime) {
+  for (const int batch : {1, 8, 64})
+    for (const double draft : {0.02, 0.1, 0.5, 2.0}) {
+      Traffic t{.batch = batch, .overlap = 0.01, .draft = draft};
+      t.run(500);
+      t.seconds = t.tokens = 0;
+      t.run(3000);
+      EXPECT_GE(t.speed(), 0.99 * t.plain()) << "batch " << batch << ", draft cost " << draft;
+    }
+}
+
+TEST(ControllerSimulation, FollowsADraftThatChanges) {
+  for (const int batch : {1, 8, 64})
+    for (const int answer : {30, 2000}) {
+      Traffic t{.batch = batch, .overlap = 0.01, .answer = answer};
+      const auto drafting = [&t](int steps) {  // in how many of them most sequences draft
+        int of = 0;
+        for (int i = 0; i < steps; ++i) of += t.run(1).drafting > t.batch / 2;
+        return of;
+      };
+      const std::string where = "batch " + std::to_string(batch) + ", answers of " + std::to_string(answer);
+      EXPECT_LE(drafting(2000), 150) << where;
+      t.overlap = 0.85;
+      drafting(200);
+      EXPECT_GE(drafting(100), 95) << where << ": a good draft was not found in 200 steps";
+      drafting(1000);
+      t.overlap = 0.01;
+      drafting(40);
+      EXPECT_LE(drafting(100), 15) << where << ": a random draft was not left in 40 steps";
+    }
+}
+
+}  // namespace
+}  // namespace specdec::decode
