@@ -47,15 +47,18 @@ struct Contender {
   std::string name;
   std::shared_ptr<const model::Decoder> decoder;
   std::unique_ptr<decode::CausalModel> model;
-  Learnt learnt;
-  std::unique_ptr<decode::Stepper> stepper;
   double sampled_p_value = 1;
   std::map<int, GreedyComparison> quality;  // by K
 };
 
+// What it learns is its own, as that of a server that runs it.
 struct Configuration {
   Contender* contender = nullptr;  // null: normal
   int k = 0;
+  std::unique_ptr<Learnt> learnt = {};
+  std::unique_ptr<decode::Stepper> stepper = {};
+  GroupFigures figures = {};
+  std::vector<double> seconds = {}, beside = {};  // [groups] summed over rounds; of the normal run beside it
 };
 
 class Run {
@@ -99,7 +102,7 @@ class Run {
     wanted.draft = options_.drafts.front();
     wanted.device = options_.device;
     wanted.allow_stale = options_.allow_stale;
-    wanted.sequences = *std::max_element(options_.batches.begin(), options_.batches.end());
+    wanted.sequences = 2 * *std::max_element(options_.batches.begin(), options_.batches.end());  // two runs at a time
     wanted.on_plan = [](const model::MemoryPlan& plan) { log(LogLevel::kInfo, "memory: " + plan.text()); };
     const ResolvedModel target = resolve_model(options_.target);
     for (const std::string& draft : options_.drafts) {
@@ -143,7 +146,6 @@ class Run {
     c->name = name;
     c->decoder = std::move(decoder);
     c->model = decode::make_model_runner(c->decoder);
-    c->stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &c->learnt.costs, &clock_);
     contenders_.push_back(std::move(c));
     result_.inputs["drafts"].push_back({{"path", directory.string()}, {"id", fingerprint_model(directory).id}});
   }
@@ -185,57 +187,68 @@ class Run {
     result_.answer_tokens = options_.tokens;
   }
 
-  GroupFigures run_one(const Configuration& configuration, std::span<const std::vector<int32_t>> prompts, int64_t tokens,
-                       uint64_t seed) {
-    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
+  GroupOptions group_of(int k, int64_t tokens, uint64_t seed) const {
     GroupOptions group;
     group.speculation = options_.speculation;
-    group.speculation.k = configuration.k;
+    group.speculation.k = k;
     group.sampling = options_.sampling;
     group.tokens = tokens;
     group.seed = seed;
-    Contender* c = configuration.contender;
-    return run_group(c ? *c->stepper : *plain_, prompts, group, c ? &c->learnt : nullptr, clock_);
+    return group;
+  }
+
+  // The same prompts with and without the draft, a step of the one and a step of the other. Figures of both.
+  std::pair<GroupFigures, GroupFigures> run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
+    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
+    GroupRun normal(*plain_, prompts, group_of(0, tokens, seed), nullptr, clock_);
+    GroupRun speculative(*c.stepper, prompts, group_of(c.k, tokens, seed), c.learnt.get(), clock_);
+    run_side_by_side(normal, speculative);
+    return {normal.figures(), speculative.figures()};
   }
 
   void measure_batch(int batch) {
-    std::vector<Configuration> configurations = {{}};
-    for (const auto& c : contenders_)
-      for (const int k : options_.ks) configurations.push_back({c.get(), k});
     // Every group is full: prompts are taken in turn.
     const size_t n = prompts_.size(), size = static_cast<size_t>(batch), groups = (n + size - 1) / size;
     std::vector<std::vector<std::vector<int32_t>>> group_prompts(groups);
     for (size_t g = 0; g < groups; ++g)
       for (size_t i = 0; i < size; ++i) group_prompts[g].push_back(prompts_[(g * size + i) % n]);
+    std::vector<Configuration> configurations;
+    for (const auto& c : contenders_)
+      for (const int k : options_.ks) {
+        Configuration& added = configurations.emplace_back(Configuration{c.get(), k});
+        added.learnt = std::make_unique<Learnt>();
+        added.stepper = std::make_unique<decode::Stepper>(*target_, c->model.get(), &added.learnt->costs, &clock_);
+        added.seconds.resize(groups), added.beside.resize(groups);
+      }
 
     const int64_t warm = std::min(kWarmTokens, options_.tokens);
-    for (const auto& configuration : configurations) run_one(configuration, group_prompts[0], warm, options_.device.seed);
-    const double plain = run_one({}, group_prompts[0], warm, options_.device.seed).seconds;
+    for (Configuration& c : configurations) run_pair(c, group_prompts[0], warm, options_.device.seed);
+    const double plain = run_group(*plain_, group_prompts[0], group_of(0, warm, options_.device.seed), nullptr, clock_).seconds;
     const int repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
-    std::vector<GroupFigures> figures(configurations.size());
-    std::vector<std::vector<double>> seconds(configurations.size(), std::vector<double>(groups));
+    GroupFigures normal;
     double done = 0;
     for (int round = 0; round < kRounds; ++round)
       for (size_t g = 0; g < groups; ++g) {
-        std::vector<std::optional<GroupFigures>> shortest(configurations.size());
         const uint64_t seed = options_.device.seed + (static_cast<uint64_t>(round) * groups + g) * size;
-        for (int repeat = 0; repeat < repeats; ++repeat)
-          for (size_t i = 0; i < configurations.size(); ++i) {
-            const size_t c = (i + g + static_cast<size_t>(round + repeat)) % configurations.size();
-            GroupFigures one = run_one(configurations[c], group_prompts[g], options_.tokens, seed);
-            if (!shortest[c] || one.seconds < shortest[c]->seconds) shortest[c] = std::move(one);
+        for (size_t i = 0; i < configurations.size(); ++i) {
+          Configuration& c = configurations[(i + g + static_cast<size_t>(round)) % configurations.size()];
+          std::optional<std::pair<GroupFigures, GroupFigures>> shortest;
+          for (int repeat = 0; repeat < repeats; ++repeat) {
+            auto pair = run_pair(c, group_prompts[g], options_.tokens, seed);
+            if (!shortest || pair.first.seconds + pair.second.seconds < shortest->first.seconds + shortest->second.seconds) shortest = std::move(pair);
           }
-        for (size_t c = 0; c < configurations.size(); ++c) {
-          seconds[c][g] += shortest[c]->seconds;
-          figures[c].add(*shortest[c]);
+          c.beside[g] += shortest->first.seconds;
+          c.seconds[g] += shortest->second.seconds;
+          normal.add(shortest->first);
+          c.figures.add(shortest->second);
         }
         if (progress_)
           progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups), "groups", ""});
       }
     std::map<const Contender*, CostTable> costs;
     for (const auto& c : contenders_) costs[c.get()] = costs_of(*c, batch);
-    for (size_t c = 0; c < configurations.size(); ++c)
-      add_row(configurations[c], batch, figures[c], speedup(seconds[0], seconds[c]), costs[configurations[c].contender]);
+    add_row({}, batch, normal, {1, {1, 1}, static_cast<int64_t>(groups)}, {});
+    for (const Configuration& c : configurations) add_row(c, batch, c.figures, speedup(c.beside, c.seconds), costs[c.contender]);
   }
 
   // Of chains alone: what a tree or the text promises is no matter of K, c and v.

@@ -5,19 +5,15 @@
 
 namespace specdec::deploy {
 
-namespace {
-
-struct Lane {
+struct GroupRun::Lane {
   decode::SeededRandomness randomness;
   decode::KController controller;
   decode::SuffixDraft suffix;
   decode::Sequence sequence;
-  double delivered = 0;  // time of the last delivery, 0 before the first
+  double delivered = 0;  // seconds of the run at the last delivery, 0 before the first
   Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::ControllerOptions& from_text, const decode::CostModel* costs)
       : randomness(seed), controller(options, costs), suffix{{}, {from_text, costs}} {}
 };
-
-}  // namespace
 
 void GroupFigures::add(const GroupFigures& other) {
   tokens += other.tokens;
@@ -28,62 +24,74 @@ void GroupFigures::add(const GroupFigures& other) {
   counts.add(other.counts);
 }
 
-GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
-                       Learnt* learnt, const Clock& clock) {
+GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock)
+    : stepper_(stepper), options_(options), learnt_(learnt), clock_(clock) {
   decode::ControllerOptions controller = decode::controller_options(options.speculation);
   if (learnt) controller.prior_overlap = learnt->overlap.value(), controller.plain_owed = learnt->plain_owed;
-  std::vector<std::unique_ptr<Lane>> lanes;
-  struct Finish {
-    decode::Stepper& stepper;
-    std::vector<std::unique_ptr<Lane>>& lanes;
-    ~Finish() {
-      for (auto& lane : lanes) stepper.finish(lane->sequence);
-    }
-  } finish{stepper, lanes};
-
-  GroupFigures figures;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    lanes.push_back(std::make_unique<Lane>(options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
-    decode::Sequence& s = lanes.back()->sequence;
+    lanes_.push_back(std::make_unique<Lane>(options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
+    decode::Sequence& s = lanes_.back()->sequence;
     s.tokens = prompts[i];
     s.sampling = options.sampling;
     s.verify = options.speculation.verify;
-    s.randomness = &lanes.back()->randomness;
-    s.controller = options.speculation.k == 0 ? nullptr : &lanes.back()->controller;
-    s.suffix = options.speculation.suffix && options.speculation.k != 0 ? &lanes.back()->suffix : nullptr;
+    s.randomness = &lanes_.back()->randomness;
+    s.controller = options.speculation.k == 0 ? nullptr : &lanes_.back()->controller;
+    s.suffix = options.speculation.suffix && options.speculation.k != 0 ? &lanes_.back()->suffix : nullptr;
     s.remaining = options.tokens;
     stepper.start(s);
+    active_.push_back(lanes_.back().get());
   }
-  const double started = clock.seconds();
-  std::vector<Lane*> active;
-  for (auto& lane : lanes) active.push_back(lane.get());
-  std::vector<decode::Sequence*> batch;
-  double now = started;
-  while (!active.empty()) {
-    batch.clear();
-    for (Lane* lane : active) batch.push_back(&lane->sequence);
-    stepper.step(batch);
-    now = clock.seconds();
-    for (Lane* lane : active) {
-      if (lane->delivered == 0)
-        figures.ttft_ms.push_back(1e3 * (now - begun));
-      else
-        figures.itl_ms.push_back(1e3 * (now - lane->delivered));
-      lane->delivered = now;
-      if (learnt) learnt->overlap.add(lane->sequence.observed);
-    }
-    std::erase_if(active, [](const Lane* lane) { return lane->sequence.remaining < 1; });
+  figures_.prompt_seconds = clock.seconds() - begun;
+}
+
+GroupRun::~GroupRun() {
+  for (auto& lane : lanes_) stepper_.finish(lane->sequence);
+}
+
+bool GroupRun::done() const { return active_.empty(); }
+
+double GroupRun::share() const {
+  int64_t left = 0;
+  for (const Lane* lane : active_) left += lane->sequence.remaining;
+  return 1 - static_cast<double>(left) / static_cast<double>(options_.tokens * static_cast<int64_t>(lanes_.size()));
+}
+
+void GroupRun::step() {
+  batch_.clear();
+  for (Lane* lane : active_) batch_.push_back(&lane->sequence);
+  const double started = clock_.seconds();
+  stepper_.step(batch_);
+  figures_.seconds += clock_.seconds() - started;
+  for (Lane* lane : active_) {
+    if (lane->delivered == 0)
+      figures_.ttft_ms.push_back(1e3 * (figures_.prompt_seconds + figures_.seconds));
+    else
+      figures_.itl_ms.push_back(1e3 * (figures_.seconds - lane->delivered));
+    lane->delivered = figures_.seconds;
+    if (learnt_) learnt_->overlap.add(lane->sequence.observed);
   }
-  if (learnt) learnt->plain_owed = lanes.back()->controller.plain_owed();
-  figures.prompt_seconds = started - begun;
-  figures.seconds = now - started;
-  for (auto& lane : lanes) {
-    figures.tokens +=
-        static_cast<int64_t>(lane->sequence.tokens.size() - prompts[static_cast<size_t>(&lane - lanes.data())].size());
-    figures.counts.add(lane->sequence.counts);
+  std::erase_if(active_, [](const Lane* lane) { return lane->sequence.remaining < 1; });
+  if (active_.empty() && learnt_) learnt_->plain_owed = lanes_.back()->controller.plain_owed();
+}
+
+GroupFigures GroupRun::figures() const {
+  GroupFigures out = figures_;
+  for (const auto& lane : lanes_) {
+    out.tokens += options_.tokens - lane->sequence.remaining;
+    out.counts.add(lane->sequence.counts);
   }
-  return figures;
+  return out;
+}
+
+GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock) {
+  GroupRun run(stepper, prompts, options, learnt, clock);
+  while (!run.done()) run.step();
+  return run.figures();
+}
+
+void run_side_by_side(GroupRun& a, GroupRun& b) {
+  while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();
 }
 
 }  // namespace specdec::deploy

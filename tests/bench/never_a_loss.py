@@ -4,8 +4,9 @@
   python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA [--batches 1,2,4,8,16,32,64] [--out FILE]
 
 DATA is an output of `data ingest` for the target. A random draft, the smallest one's shapes with random weights, is added. One JSON object:
-for every draft and batch size tokens a second of plain decoding, of every fixed K and of `--k auto`; `to_plain` (wanted: at least 0.97 for every
-draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` = predicted / measured speed-up (within 10 %)."""
+for every draft and batch size tokens a second of plain decoding, and the speed-up of every fixed K and of `--k auto`, each over a plain run of the same
+prompts step by step beside it: `to_plain` (wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K
+`formula` = predicted / measured speed-up (within 10 %)."""
 import argparse
 import array
 import json
@@ -69,12 +70,12 @@ def main():
         plain = next(r for r in here if r["mode"] == "normal")["tokens_per_second"]
         for directory, name in names.items():
             mine = [r for r in here if r["draft"] == directory]
-            fixed = {str(r["k"]): r["tokens_per_second"] for r in mine if r["k"] != "auto"}
+            fixed = {str(r["k"]): r["speedup"] for r in mine if r["k"] != "auto"}
             auto = next(r for r in mine if r["k"] == "auto")
             formula += [r["predicted_speedup"] / r["speedup"] for r in mine if r["predicted_speedup"]]
-            rows.append({"draft": name, "batch": batch, "plain": round(plain, 1), "fixed": {k: round(v, 1) for k, v in fixed.items()}, "auto": round(auto["tokens_per_second"], 1),
+            rows.append({"draft": name, "batch": batch, "plain": round(plain, 1), "fixed": {k: round(v, 3) for k, v in fixed.items()},
                          "drafted_per_step": round(auto["drafted"] / max(1, auto["tokens"]) * auto["length"], 2), "length": round(auto["length"], 2),
-                         "to_plain": round(auto["tokens_per_second"] / plain, 3), "to_best_k": round(auto["tokens_per_second"] / max(plain, *fixed.values()), 3),
+                         "to_plain": round(auto["speedup"], 3), "interval": auto["ci"], "to_best_k": round(auto["speedup"] / max(1, *fixed.values()), 3),
                          "formula": {str(r["k"]): round(r["predicted_speedup"] / r["speedup"], 3) for r in mine if r["predicted_speedup"]}})
     result = {"schema": "specdec.bench-never-a-loss/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "least_to_best_k_of_" + good: min(r["to_best_k"] for r in rows if r["draft"] == good),
               "formula_to_measured": {"least": round(min(formula), 3), "most": round(max(formula), 3), "within_10_percent": f"{sum(abs(f - 1) <= 0.1 for f in formula)} of {len(formula)}"} if formula else None,

@@ -39,6 +39,24 @@ TEST(BenchRun, TimesAndLatencies) {
   EXPECT_EQ(draft.open_sequences(), 0u);
 }
 
+// A machine that is ten times slower from the middle on: one run after the other would compare the fast half with the slow one.
+TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
+  ManualClock clock;
+  Model target(5, random_logits(1)), draft(5, random_logits(1));
+  int passes = 0;
+  target.before_pass = [&](std::span<const decode::Extension>) { clock.now += ++passes > 32 ? 10 : 1; };
+  decode::Stepper speculative(target, &draft), plain(target, nullptr);
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}};
+  GroupRun slow(plain, prompts, {.speculation = {.k = 0}, .tokens = 48}, nullptr, clock), fast(speculative, prompts, {.speculation = {.k = 3}, .tokens = 48}, nullptr, clock);
+  EXPECT_EQ(slow.share(), 0);
+  run_side_by_side(slow, fast);
+  EXPECT_TRUE(slow.done() && fast.done());
+  EXPECT_EQ(slow.share(), 1);
+  EXPECT_EQ(passes, 2 + 48 + 12);  // prompts, tokens, tokens / (K + 1)
+  EXPECT_NEAR(slow.figures().seconds / fast.figures().seconds, 4, 0.4);
+  EXPECT_EQ(slow.figures().tokens, fast.figures().tokens);
+}
+
 TEST(BenchRun, SequencesThatAreDoneLeaveTheBatch) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(2));
