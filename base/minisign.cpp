@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 
+#include "base/base64.h"
 #include "base/file.h"
 
 namespace specdec {
@@ -22,19 +23,13 @@ using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-std::string encode(std::string_view bytes) {
-  std::string out((bytes.size() + 2) / 3 * 4 + 1, '\0');
-  out.resize(static_cast<size_t>(EVP_EncodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes_of(bytes), static_cast<int>(bytes.size()))));
-  return out;
-}
-
-// Of exactly this many bytes, in the one way that encode() writes them; "" otherwise.
+// Of exactly this many bytes, in the one way that base64() writes them; "" otherwise.
 std::string decode(std::string_view text, size_t size) {
   if (text.size() != (size + 2) / 3 * 4) return "";
   std::string out(text.size() / 4 * 3, '\0');
   if (EVP_DecodeBlock(reinterpret_cast<unsigned char*>(out.data()), bytes_of(text), static_cast<int>(text.size())) != static_cast<int>(out.size())) return "";
   out.resize(size);
-  return encode(out) == text ? out : "";
+  return base64(out) == text ? out : "";
 }
 
 std::vector<std::string> lines_of(std::string_view text) {
@@ -177,8 +172,8 @@ std::string sign_minisign(std::string_view message, const fs::path& secret_key, 
       derived != std::string_view(secret.bytes).substr(kIdBytes + kKeyBytes, kKeyBytes))
     throw Error(ErrorKind::kConfig, secret_key.string() + ": the passphrase is another, or the key is damaged");
   const std::string made = sign(key.get(), blake2b(message));
-  return "untrusted comment: signature from specdec package\n" + encode("ED" + id + made) + "\ntrusted comment: " + trusted_comment + "\n" +
-         encode(sign(key.get(), made + trusted_comment)) + "\n";
+  return "untrusted comment: signature from specdec package\n" + base64("ED" + id + made) + "\ntrusted comment: " + trusted_comment + "\n" +
+         base64(sign(key.get(), made + trusted_comment)) + "\n";
 }
 
 }  // namespace specdec

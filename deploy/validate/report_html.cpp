@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/base64.h"
 #include "base/sha256.h"
 #include "deploy/validate/report_assets.h"
 
@@ -18,18 +19,10 @@ int hex_digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
 // 'sha256-…' of a Content-Security-Policy: base64 of the digest.
 std::string csp_hash(const std::string& content) {
-  static const char kAlphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
   const std::string hex = sha256_hex(content);
-  std::vector<unsigned> bytes;
-  for (size_t i = 0; i < hex.size(); i += 2)
-    bytes.push_back(static_cast<unsigned>(hex_digit(hex[i]) * 16 + hex_digit(hex[i + 1])));
-  std::string out = "'sha256-";
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t left = std::min<size_t>(3, bytes.size() - i);
-    const unsigned word = bytes[i] << 16 | (left > 1 ? bytes[i + 1] << 8 : 0) | (left > 2 ? bytes[i + 2] : 0);
-    for (size_t j = 0; j < 4; ++j) out += j <= left ? kAlphabet[word >> (18 - 6 * j) & 63] : '=';
-  }
-  return out + "'";
+  std::string bytes;
+  for (size_t i = 0; i < hex.size(); i += 2) bytes += static_cast<char>(hex_digit(hex[i]) * 16 + hex_digit(hex[i + 1]));
+  return "'sha256-" + base64(bytes) + "'";
 }
 
 std::string valid_utf8(const std::string& text) {
