@@ -38,7 +38,10 @@ struct Exchange {
   bool foreign = false;          // the host was named by a redirect
   bool* own_is_private;          // an address of the first host was private: then so may be those it sends us to
   bool refused_private = false;
+  uint64_t sent = 0;             // of HttpRequest::upload
 };
+
+std::string without_query(const std::string& url) { return url.substr(0, url.find('?')); }
 
 // Where the body of a reply begins in what was asked for.
 uint64_t range_begin(const HttpReply& reply) {
@@ -75,13 +78,34 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
     } else if (exchange.reply.body.size() + bytes.size() <= exchange.request.max_body_bytes) {
       exchange.reply.body += bytes;
     } else {
-      throw Error(ErrorKind::kNetwork, exchange.request.url + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
+      throw Error(ErrorKind::kNetwork, without_query(exchange.request.url) + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
     }
     return bytes.size();
   } catch (...) {
     exchange.failure = std::current_exception();
     return 0;
   }
+}
+
+size_t on_read(char* data, size_t size, size_t count, void* to) {
+  auto& exchange = *static_cast<Exchange*>(to);
+  try {
+    const size_t n = std::min<uint64_t>(size * count, exchange.request.upload_bytes - exchange.sent);
+    exchange.request.upload(exchange.sent, std::span(data, n));
+    exchange.sent += n;
+    return n;
+  } catch (...) {
+    exchange.failure = std::current_exception();
+    return CURL_READFUNC_ABORT;
+  }
+}
+
+// A connection that was kept open may turn out to be closed when the body is already on its way.
+int on_seek(void* to, curl_off_t offset, int origin) {
+  auto& exchange = *static_cast<Exchange*>(to);
+  if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes) return CURL_SEEKFUNC_FAIL;
+  exchange.sent = static_cast<uint64_t>(offset);
+  return CURL_SEEKFUNC_OK;
 }
 
 int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return stop_requested() ? 1 : 0; }
@@ -148,10 +172,20 @@ std::string origin_of(const std::string& url) {
 }
 
 bool keeps_secrets(const std::string& url) {
-  if (part_of(url, CURLUPART_SCHEME) == "https") return true;
+  const std::string scheme = part_of(url, CURLUPART_SCHEME);
+  if (scheme != "http") return scheme == "https";
   const std::string host = part_of(url, CURLUPART_HOST);
   in_addr v4{};
   return host == "localhost" || host == "[::1]" || (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+}
+
+std::string percent_encoded(std::string_view text, bool keep_slash) {
+  std::string out;
+  for (const unsigned char c : text) {
+    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~' || (c == '/' && keep_slash);
+    out += plain ? std::string(1, static_cast<char>(c)) : std::string{'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
+  }
+  return out;
 }
 
 std::string base_url(const std::string& url, const std::string& what, const std::string& instead) {
@@ -229,19 +263,28 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
       break;
     }
   if (request.head) curl_easy_setopt(curl, CURLOPT_NOBODY, 1L);
-  if (request.post) {
+  if (request.post || request.upload) {
     add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
     if (!request.method.empty()) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
     add("Expect:");  // no round trip of its own before a large prompt
+  }
+  if (request.post) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
     curl_easy_setopt(curl, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.post->size()));
+  } else if (request.upload) {
+    curl_easy_setopt(curl, CURLOPT_UPLOAD, 1L);
+    curl_easy_setopt(curl, CURLOPT_INFILESIZE_LARGE, static_cast<curl_off_t>(request.upload_bytes));
+    curl_easy_setopt(curl, CURLOPT_READFUNCTION, on_read);
+    curl_easy_setopt(curl, CURLOPT_READDATA, &exchange);
+    curl_easy_setopt(curl, CURLOPT_SEEKFUNCTION, on_seek);
+    curl_easy_setopt(curl, CURLOPT_SEEKDATA, &exchange);
   }
   curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
   const CURLcode code = curl_easy_perform(curl);
   stop_check();
   if (exchange.failure) std::rethrow_exception(exchange.failure);
   if (exchange.refused_private)
-    throw Error(ErrorKind::kNetwork, request.url + ": redirected to " + origin_of(url) + ", an address of a private network: refused");
+    throw Error(ErrorKind::kNetwork, without_query(request.url) + (url == request.url ? ": leads to " : ": redirected to ") + origin_of(url) + ", an address of a private network: refused");
   HttpReply& reply = exchange.reply;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
   curl_off_t wait = -1;
@@ -249,7 +292,7 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   char* next = nullptr;
   redirect = curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next ? next : "";
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
-    throw Error(ErrorKind::kNetwork, request.url + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
+    throw Error(ErrorKind::kNetwork, without_query(request.url) + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
   if (code != CURLE_OK) reply.problem = *reason ? reason : curl_easy_strerror(code);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   return reply;
@@ -262,11 +305,11 @@ HttpReply HttpClient::once(const HttpRequest& request) {
   for (int hops = 0;; ++hops) {
     std::string next;
     const std::string origin = origin_of(url);
-    HttpReply reply = hop(request, url, origin != home, next);
-    if (next.empty() || !reply.problem.empty() || request.post || request.redirects == Redirects::kNone) return reply;
+    HttpReply reply = hop(request, url, request.foreign || origin != home, next);
+    if (next.empty() || !reply.problem.empty() || request.post || request.upload || request.redirects == Redirects::kNone) return reply;
     if (request.redirects == Redirects::kSameOrigin && origin_of(next) != home) return reply;
-    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, request.url + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
-    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, request.url + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
+    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, without_query(request.url) + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
+    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, without_query(request.url) + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
     url = next;
   }
 }

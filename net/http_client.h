@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,12 @@ struct HttpRequest {
   bool head = false;
   const std::string* post = nullptr;  // JSON
   std::string unix_socket;            // a path: what is connected to instead of the URL's host; "" = none
-  std::string method;                 // with `post`: PUT, DELETE or POST, whose body is of no type but what `headers` say; "" = as above
+  std::string method;                 // with `post` or `upload`: PUT, DELETE or POST, whose body is of no type but what `headers` say; "" = as above
+  // Instead of `post`: a body of so many bytes, filled from `at` on, in order; from 0 again where it has to be sent again. What it throws
+  // ends the exchange and is thrown on.
+  std::function<void(uint64_t at, std::span<char> out)> upload;
+  uint64_t upload_bytes = 0;
+  bool foreign = false;               // another host named `url`: as behind a redirect no bearer, and from a public address to no private one
   std::string bearer;                 // key or token: goes to the scheme, host and port of `url` and nowhere else
   std::vector<std::string> headers;   // "Name: value"
   // At most 5, of GET and HEAD only, never from https to http; what is not followed is the reply. From an address that is public to
@@ -51,7 +57,8 @@ struct HttpRequest {
   std::function<void(const HttpReply& head, std::string_view bytes)> on_body;
 };
 
-// One connection that is kept open; one thread at a time. Different objects may be used by different threads.
+// One connection that is kept open; one thread at a time. Different objects may be used by different threads. Messages hold URLs without
+// their query, which may be a signature.
 class HttpClient {
  public:
   HttpClient();
@@ -77,6 +84,8 @@ std::string base_url(const std::string& url, const std::string& what, const std:
 std::string origin_of(const std::string& url);
 // https, or http to this machine.
 bool keeps_secrets(const std::string& url);
+// Of RFC 3986: all but the unreserved characters, and '/' where it is kept.
+std::string percent_encoded(std::string_view text, bool keep_slash);
 
 // Private, link-local, loopback, shared (100.64/10) or no internet address at all.
 bool is_private(const sockaddr& address);

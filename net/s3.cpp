@@ -33,15 +33,6 @@ std::string hex(std::string_view bytes) {
   return out;
 }
 
-std::string percent_encoded(std::string_view text, bool keep_slash) {
-  std::string out;
-  for (const unsigned char c : text) {
-    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~' || (c == '/' && keep_slash);
-    out += plain ? std::string(1, static_cast<char>(c)) : std::string{'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
-  }
-  return out;
-}
-
 std::string amz_date() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};

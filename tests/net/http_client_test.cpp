@@ -112,6 +112,56 @@ TEST(HttpClient, WhatTakesTheBodyMayRefuseIt) {
   expect_error(ErrorKind::kUsage, {"line break"}, [&] { HttpClient().once(r); });
 }
 
+TEST(HttpClient, SendsABodyPieceByPieceAndAgain) {
+  std::string whole(3 << 20, '\0');
+  for (size_t i = 0; i < whole.size(); ++i) whole[i] = static_cast<char>(i * 7 >> 5);
+  std::vector<std::string> bodies, types;
+  ToyServer server([&](const ToyRequest& r) -> ToyReply {
+    EXPECT_EQ(r.method, "PUT");
+    EXPECT_EQ(r.head.find("Content-Type"), std::string::npos) << r.head;
+    bodies.push_back(r.body);
+    return {bodies.size() == 1 ? 503 : 200, "", "ETag: \"tag\"\r\n", bodies.size() == 2};
+  });
+  Backoff backoff;
+  backoff.sleep = [](double) {};
+  const auto make = [&] {
+    HttpRequest r = get(server.url());
+    r.method = "PUT";
+    r.upload_bytes = whole.size();
+    r.upload = [&](uint64_t at, std::span<char> out) { whole.copy(out.data(), out.size(), at); };
+    return r;
+  };
+  const HttpReply reply = HttpClient().send(make, backoff);
+  EXPECT_EQ(reply.status, 200);
+  EXPECT_EQ(reply.header("etag"), "\"tag\"");
+  ASSERT_EQ(bodies.size(), 3u);
+  for (const std::string& body : bodies) EXPECT_TRUE(body == whole);
+  HttpRequest bad = make();
+  bad.upload = [](uint64_t, std::span<char>) { throw Error(ErrorKind::kData, "the file shrank"); };
+  expect_error(ErrorKind::kData, {"the file shrank"}, [&] { HttpClient().once(bad); });
+}
+
+// What a public hub names is not an address inside.
+TEST(HttpClient, AForeignUrl) {
+  int calls = 0;
+  ToyServer server([&](const ToyRequest& r) -> ToyReply {
+    ++calls;
+    EXPECT_EQ(has_key(r), r.path == "/own") << r.head;
+    return {200, std::string(100, 'x'), ""};
+  });
+  HttpRequest foreign = get(server.url() + "/x?signature=s3cret");
+  foreign.foreign = true;
+  expect_error(ErrorKind::kNetwork, {"leads to " + server.url(), "private network"}, [&] { HttpClient().once(foreign); });
+  EXPECT_EQ(calls, 0);
+  HttpClient client;
+  client.once(get(server.url() + "/own"));
+  EXPECT_EQ(client.once(foreign).status, 200) << "a hub inside may name an address inside";
+  foreign.max_body_bytes = 10;
+  const std::string message = testing::error_of([&] { client.once(foreign); }, ErrorKind::kNetwork);
+  EXPECT_NE(message.find("larger than 10"), std::string::npos);
+  EXPECT_EQ(message.find("s3cret"), std::string::npos) << message;
+}
+
 TEST(HttpClient, Addresses) {
   const auto is_inside = [](const char* text) {
     sockaddr_in v4{};
@@ -133,13 +183,15 @@ TEST(HttpClient, Urls) {
   for (const char* bad : {"", "host", "ftp://host", "http://", "http://host?x", "http://ho st", "http://host/#a"}) expect_error(ErrorKind::kUsage, {"X: expected"}, [&] { base_url(bad, "X", "Y"); });
   const std::string refused = testing::error_of([] { base_url("https://me:sekret@host", "X", "Y"); }, ErrorKind::kUsage);
   EXPECT_EQ(refused.find("sekret"), std::string::npos);
+  EXPECT_EQ(percent_encoded("a b/c#%?\xc3\xa9-._~", true), "a%20b/c%23%25%3F%C3%A9-._~");
+  EXPECT_EQ(percent_encoded("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(origin_of("https://HOST/x"), "https://host:443");
   EXPECT_EQ(origin_of("https://host:443/y"), origin_of("https://host/x"));
   EXPECT_NE(origin_of("http://host/x"), origin_of("https://host/x"));
   EXPECT_NE(origin_of("https://host:444"), origin_of("https://host"));
   EXPECT_EQ(origin_of("nonsense"), "");
   for (const char* safe : {"https://host", "http://localhost:1", "http://127.0.0.1", "http://127.9.9.9:80", "http://[::1]:5"}) EXPECT_TRUE(keeps_secrets(safe)) << safe;
-  for (const char* unsafe : {"http://host", "http://10.0.0.1", "http://127.0.0.1.host", "http://localhost.host", "http://[::2]", ""}) EXPECT_FALSE(keeps_secrets(unsafe)) << unsafe;
+  for (const char* unsafe : {"http://host", "http://10.0.0.1", "http://127.0.0.1.host", "http://localhost.host", "http://[::2]", "ftp://127.0.0.1", ""}) EXPECT_FALSE(keeps_secrets(unsafe)) << unsafe;
 }
 
 }  // namespace
