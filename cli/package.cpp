@@ -67,6 +67,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   if (flags.reference_target) options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
   options.allow_failed = flags.allow_failed;
+  options.is_public = flags.visibility == "public";
   const deploy::PackageOutcome outcome = deploy::create_package(options, result.now(), make_progress(global));
   for (const std::string& warning : outcome.warnings) log(LogLevel::kWarn, warning);
   std::string verdict = "packaged", text;
@@ -178,6 +179,8 @@ void add_package(Cli& cli) {
   app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")->delimiter(',')->group("Create");
   app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
   app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
+  app->add_option("--visibility", flags->visibility, "public: anyone may read it, the manifest says so; private goes to no public hub repository")
+      ->check(CLI::IsMember({"private", "public"}))->capture_default_str()->group("Create");
   app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
   app->add_option("--key", flags->key, "Sign it with this secret key of minisign before that")->group("Create");
   app->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE")->group("Create");

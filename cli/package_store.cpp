@@ -34,6 +34,7 @@ int run_list(const Global& global, const PackageFlags& flags) {
       row["alpha"] = report.alpha.value;
       row["speedup"] = report.has_speed ? Json(report.speedup.value) : Json();
       row["target"] = p.manifest.target.id;
+      row["visibility"] = p.manifest.is_public ? "public" : "private";
       row["parent"] = p.manifest.parent;
       char figures[96];
       std::snprintf(figures, sizeof figures, "%-8s alpha %.3f  speed-up %s", report.verdict.c_str(), report.alpha.value,

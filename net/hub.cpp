@@ -15,7 +15,7 @@ namespace specdec::net {
 
 namespace {
 
-constexpr size_t kMaxListing = 16u << 20, kMaxName = 1024, kMaxFiles = 100000;
+constexpr size_t kMaxListing = 16u << 20, kMaxFiles = 100000;
 constexpr uint64_t kMaxSmallFile = 256u << 20, kDiskReserve = 64u << 20;
 const char kIndex[] = "model.safetensors.index.json", kWeights[] = "model.safetensors";
 
@@ -65,19 +65,6 @@ void read_token(HubOptions& options) {
   if (!options.token.empty()) ::prctl(PR_SET_DUMPABLE, 0);
 }
 
-// A name from the hub's list. Anything that could mean a file outside of the snapshot is an attack, not a name.
-void require_harmless(const std::string& name, const std::string& where) {
-  bool bad = name.empty() || name.size() > kMaxName || name.front() == '/' || name.find('\\') != std::string::npos;
-  for (const char c : name) bad |= static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
-  for (size_t begin = 0; !bad && begin <= name.size();) {
-    const size_t end = std::min(name.find('/', begin), name.size());
-    const std::string part = name.substr(begin, end - begin);
-    bad = part.empty() || part == "." || part == "..";
-    begin = end + 1;
-  }
-  if (bad) throw Error(ErrorKind::kModel, where + ": the hub lists a file with a name that leads elsewhere or is malformed: nothing of it is downloaded");
-}
-
 bool is_shard_name(const std::string& name) {
   return name.ends_with(".safetensors") && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
@@ -109,12 +96,6 @@ bool is_complete(const HubSnapshot& snapshot) {
   return std::all_of(shards.begin(), shards.end(), [&](const std::string& name) { return has_file(d, name); });
 }
 
-std::string in_path(const std::string& text) {  // one path segment of a URL
-  std::string out;
-  for (const char c : text) out += c == '/' ? "%2F" : std::string(1, c);
-  return out;
-}
-
 class Fetch {
  public:
   Fetch(const HubName& hub, const HubOptions& options, const ProgressFn& progress)
@@ -139,7 +120,7 @@ class Fetch {
  private:
   // The commit and its list of files.
   void ask(int max_attempts) {
-    const std::string path = "/api/models/" + hub_.repository() + "/revision/" + in_path(hub_.revision);
+    const std::string path = "/api/models/" + hub_.repository() + "/revision/" + percent_encoded(hub_.revision, false);
     const HttpReply reply = source_.ask(path, false, max_attempts);
     const std::string where = options_.endpoint + path;
     const Json info = parse_json(reply.body, where, ErrorKind::kModel, {kMaxListing, 32});

@@ -107,6 +107,18 @@ void complete(const fs::path& path, const RemoteFile& file, HubSource& source, c
 
 }  // namespace
 
+void require_harmless(const std::string& name, const std::string& where) {
+  bool bad = name.empty() || name.size() > 1024 || name.front() == '/' || name.find('\\') != std::string::npos;
+  for (const char c : name) bad |= static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  for (size_t begin = 0; !bad && begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    bad = part.empty() || part == "." || part == "..";
+    begin = end + 1;
+  }
+  if (bad) throw Error(ErrorKind::kModel, where + ": the hub lists a file with a name that leads elsewhere or is malformed: nothing of it is taken");
+}
+
 HubSource::HubSource(const HubName& hub, const HubOptions& options) : hub_(hub), options_(options) {
   if (keeps_secrets(options.endpoint)) {
     bearer_ = options.token;
@@ -142,18 +154,21 @@ void HubSource::refuse(const std::string& url, const HttpReply& reply) const {
   throw Error(ErrorKind::kNetwork, url + ": " + status + " (" + std::to_string(reply.attempts) + " attempts)");
 }
 
-HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
+HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
   Backoff backoff = options_.backoff;
   backoff.max_attempts = max_attempts;
-  const std::string url = options_.endpoint + path;
-  const HttpReply reply = http_.send([&] {
-    HttpRequest r = request(url);
+  return http_.send([&] {
+    HttpRequest r = request(options_.endpoint + path);
     r.head = head;
     r.redirects = Redirects::kSameOrigin;
     return r;
   }, backoff);
+}
+
+HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
+  const HttpReply reply = get(path, head, max_attempts);
   const bool elsewhere = head && reply.status >= 300 && reply.status < 400;  // to where the bytes are: its headers say what they are
-  if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(url, reply);
+  if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(options_.endpoint + path, reply);
   return reply;
 }
 

@@ -16,6 +16,9 @@ struct RemoteFile {
   uint64_t size = 0;
 };
 
+// A name from a hub's list. Anything that could mean a file outside of the tree is an attack, not a name: Error(kModel).
+void require_harmless(const std::string& name, const std::string& where);
+
 // The repository at its endpoint. Every status that is no answer is an Error here (net/hub.h).
 class HubSource {
  public:
@@ -29,8 +32,10 @@ class HubSource {
   // server is done, with whatever part.
   void read(const RemoteFile& file, const std::function<uint64_t()>& begin, const std::function<void(uint64_t first, std::string_view bytes)>& take);
 
- private:
+ protected:
   HttpRequest request(const std::string& url) const;
+  // As ask(), the reply whatever it is.
+  HttpReply get(const std::string& path, bool head, int max_attempts);
   [[noreturn]] void refuse(const std::string& url, const HttpReply& reply) const;
   const HubName& hub_;
   const HubOptions& options_;

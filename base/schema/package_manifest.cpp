@@ -134,6 +134,7 @@ Json to_json(const PackageManifest& m) {
           {"report", m.report},
           {"variants", variants},
           {"allowed_failed", m.allowed_failed},
+          {"visibility", m.is_public ? "public" : "private"},
           {"provenance", m.provenance.is_null() ? Json::object() : m.provenance},
           {"parent", m.parent},
           {"created", m.created},
@@ -163,6 +164,9 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
     }
   }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
+  const std::string visibility = json_string(object, "visibility", "private", where, kManifest);  // packages of earlier programs do not say
+  if (visibility != "public" && visibility != "private") throw Error(kManifest, where + ": visibility: expected public or private, found '" + visibility.substr(0, 40) + "'");
+  m.is_public = visibility == "public";
   m.provenance = json_object(object, "provenance", 4096, where, kManifest);
   m.parent = json_digest(object, "parent", true, where, kManifest);
   m.created = json_string(object, "created", where, kManifest);

@@ -37,6 +37,7 @@ struct PackageManifest {
   Json report;                           // the validation report, whole
   std::vector<DraftVariant> variants;    // sorted by format
   bool allowed_failed = false;
+  bool is_public = false;                // "visibility": whoever made it says that anyone may read it
   Json provenance;                       // the draft's specdec.json
   std::string parent;                    // digest of the package it replaces, "" first
   std::string created, tool_version;

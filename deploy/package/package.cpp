@@ -247,6 +247,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   manifest.target_reference = options.reference;
   manifest.report = in.report_json;
   manifest.allowed_failed = in.report.verdict != "pass" || std::any_of(in.variant_reports.begin(), in.variant_reports.end(), [](const auto& v) { return v.report.verdict != "pass"; });
+  manifest.is_public = options.is_public;
   manifest.provenance = to_json(in.binding);
   manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
   manifest.created = format_utc(now);

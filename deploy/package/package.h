@@ -23,6 +23,7 @@ struct PackageOptions {
   std::string reference;                 // where the target is found instead of inside the package; "" = copy it
   std::string parent_channel;            // the package that this channel names becomes the parent; "" = none
   bool allow_failed = false;
+  bool is_public = false;                // the manifest says that anyone may read the package
 };
 
 // An answer, not an error: exit_code 0 done; 5 report, draft or package belong to another target; a verdict's own code where the

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <set>
+#include <span>
 
 #include "base/file.h"
 #include "base/minisign.h"
@@ -141,24 +142,32 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
   return outcome;
 }
 
-PackageOutcome upload_package(const std::string& argument, PackageSink& sink, const ProgressFn& progress) {
-  const auto package = resolve_package(argument, true);
+PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read, const ProgressFn& progress) {
+  const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
+  if (sink.is_public() && !package->manifest.is_public && !may_be_read)
+    throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package->digest.substr(0, 12) + " is marked private, as packages are unless made with --visibility public: "
+                                       "make the repository private, or say --i-understand: drafts repeat what they were trained on, and the report names its requests");
+  require_trusted(package->root);
+  verify_files(package->root, package->manifest, true);
   PackageOutcome outcome;
   outcome.digest = package->digest;
   outcome.path = package->root;
+  std::vector<PackagedFile> files = package->manifest.files;
+  for (const char* name : {kSignatureFile, "manifest.json"})
+    if (const fs::path file = package->root / name; fs::exists(file)) files.push_back({name, fs::file_size(file), sha256_file(file)});
+  if (sink.begin(*package, files)) return outcome;
   uint64_t total = 0, done = 0;
-  for (const PackagedFile& f : package->manifest.files) total += f.size;
-  for (const PackagedFile& file : package->manifest.files) {
+  for (const PackagedFile& f : files) total += f.size;
+  for (const PackagedFile& file : std::span(files).first(files.size() - 1)) {
     const auto step = [&](uint64_t bytes) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
       done += bytes;
       if (progress) progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
     };
-    sink.has(file.path, file.size) ? step(file.size) : sink.put(file.path, package->root / file.path, step);
+    sink.has(file) ? step(file.size) : sink.put(file, package->root / file.path, step);
   }
-  if (const fs::path signature = package->root / kSignatureFile; fs::exists(signature)) sink.put(kSignatureFile, signature, [](uint64_t) {});
-  outcome.is_new = sink.put_new("manifest.json", read_file(package->root / "manifest.json", kMaxManifestBytes));
+  outcome.is_new = sink.put_new(files.back(), package->root / files.back().path);
   return outcome;
 }
 

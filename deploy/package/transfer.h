@@ -33,14 +33,19 @@ class PackageSink {
  public:
   virtual ~PackageSink() = default;
   virtual std::string name() const = 0;
-  virtual bool has(const std::string& path, uint64_t size) = 0;  // whole and of that size: files appear at once or not at all
-  virtual void put(const std::string& path, const std::filesystem::path& file, const std::function<void(uint64_t bytes)>& progress) = 0;
-  // False where it is there already, and left as it is.
-  virtual bool put_new(const std::string& path, const std::string& text) = 0;
+  // Asked first: anyone may read what lies there, as far as that can be known. Writes nothing.
+  virtual bool is_public() { return false; }
+  // Makes ready for these files of the package, signature and manifest among them. True: all of it is published there.
+  virtual bool begin(const ResolvedPackage& package, const std::vector<PackagedFile>& files) = 0;
+  virtual bool has(const PackagedFile& file) = 0;  // whole: files appear at once or not at all
+  virtual void put(const PackagedFile& file, const std::filesystem::path& from, const std::function<void(uint64_t bytes)>& progress) = 0;
+  // The last file, with which the package is published. False where it is there already, and left as it is.
+  virtual bool put_new(const PackagedFile& manifest, const std::filesystem::path& from) = 0;
 };
-// Every file that is not there yet, then the signature, the manifest last: with it the package is published, by whoever is first.
-// The package's digests are verified before anything is sent.
-PackageOutcome upload_package(const std::string& argument, PackageSink& sink, const ProgressFn& progress);
+// Every file that is not there yet, the signature among them, the manifest last: with it the package is published, by whoever is first.
+// The package's digests are verified before anything is sent. A package that is not marked public goes to no public place unless `may_be_read`:
+// Error(kUsage), before anything is written there.
+PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read, const ProgressFn& progress);
 
 // transfer_package from a package in a directory or a store, held meanwhile. `argument` as in resolve_package.
 PackageOutcome copy_package(const std::string& argument, const std::filesystem::path& store, const ProgressFn& progress);

@@ -53,6 +53,17 @@ TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
   EXPECT_NE(fs::status(done.path / "engines/vllm.sh").permissions() & fs::perms::owner_exec, fs::perms::none);
 }
 
+TEST(Package, IsPrivateUnlessMadePublic) {
+  const Pair pair;
+  const PackageOutcome closed = pair.create();
+  PackageOptions options = pair.options();
+  options.is_public = true;
+  const PackageOutcome open = create_package(options, 1795262400, {});
+  EXPECT_FALSE(read_manifest(closed.path).is_public);
+  EXPECT_TRUE(read_manifest(open.path).is_public);
+  EXPECT_NE(open.digest, closed.digest) << "what is said about it is part of what is signed";
+}
+
 TEST(Package, TheDraftGetsTheTargetsTokenizer) {
   Pair pair;
   put(pair.dir / "draft/tokenizer_config.json", R"({"bos_token": "<x>"})");

@@ -1,5 +1,6 @@
 #include "deploy/package/transfer.h"
 
+#include "base/sha256.h"
 #include "deploy/package/store.h"
 #include "tests/package/pair.h"
 
@@ -34,6 +35,69 @@ class BreakingSource : public PackageSource {
   fs::path root_;
   uint64_t left_, read_ = 0;
 };
+
+// A place that keeps what it is given, in the order it came.
+struct KeepingSink : PackageSink {
+  std::string name() const override { return "place"; }
+  bool is_public() override { return open; }
+  bool begin(const ResolvedPackage&, const std::vector<PackagedFile>& files) override {
+    announced = files;
+    return there;
+  }
+  bool has(const PackagedFile& file) override { return file.path == had; }
+  void put(const PackagedFile& file, const fs::path& from, const std::function<void(uint64_t)>& progress) override {
+    EXPECT_EQ(sha256_file(from), file.sha256);
+    EXPECT_EQ(fs::file_size(from), file.size);
+    order.push_back(file.path);
+    progress(file.size);
+  }
+  bool put_new(const PackagedFile& manifest, const fs::path& from) override {
+    put(manifest, from, [](uint64_t) {});
+    return true;
+  }
+  bool open = false, there = false;
+  std::string had;
+  std::vector<PackagedFile> announced;
+  std::vector<std::string> order;
+};
+
+TEST(Transfer, AnUploadEndsWithTheManifest) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  sign_package(made.path.string(), fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign/plain.key", "", 0);
+  const std::vector<PackagedFile> files = read_manifest(made.path).files;
+  KeepingSink sink;
+  sink.had = "draft/model.safetensors";
+  EXPECT_TRUE(upload_package(made.path.string(), sink, false, {}).is_new);
+  ASSERT_EQ(sink.announced.size(), files.size() + 2);
+  EXPECT_EQ(sink.order.size(), sink.announced.size() - 1);
+  EXPECT_EQ(std::vector<std::string>(sink.order.end() - 2, sink.order.end()), (std::vector<std::string>{kSignatureFile, "manifest.json"}));
+  EXPECT_EQ(std::count(sink.order.begin(), sink.order.end(), sink.had), 0);
+  KeepingSink whole;
+  whole.there = true;
+  EXPECT_FALSE(upload_package(made.path.string(), whole, false, {}).is_new);
+  EXPECT_TRUE(whole.order.empty());
+  put(made.path / "draft/config.json", "{}");
+  KeepingSink none;
+  expect_error(ErrorKind::kData, {"draft/config.json"}, [&] { upload_package(made.path.string(), none, false, {}); });
+  EXPECT_TRUE(none.announced.empty());
+}
+
+TEST(Transfer, APrivatePackageStaysPrivate) {
+  const Pair pair;
+  PackageOptions options = pair.options();
+  const std::string closed = create_package(options, 0, {}).path.string();
+  options.is_public = true;
+  const std::string open = create_package(options, 0, {}).path.string();
+  KeepingSink sink;
+  sink.open = true;
+  expect_error(ErrorKind::kUsage, {"place: anyone can read it", "--visibility public", "--i-understand"}, [&] { upload_package(closed, sink, false, {}); });
+  EXPECT_TRUE(sink.announced.empty());
+  EXPECT_TRUE(upload_package(closed, sink, /*may_be_read=*/true, {}).is_new);
+  EXPECT_TRUE(upload_package(open, sink, false, {}).is_new);
+  sink.open = false;
+  EXPECT_TRUE(upload_package(closed, sink, false, {}).is_new);
+}
 
 TEST(Transfer, ACopyIsThePackage) {
   const Pair pair;

@@ -373,6 +373,13 @@ TEST(PackageManifest, RoundTripAndRefusals) {
   refuse(json, ErrorKind::kData, "another pair", [](Json& j) { j["draft"]["fingerprint"] = to_json(made_up('c')); }, read);
   refuse(json, ErrorKind::kData, "verdict fail", [](Json& j) { j["report"]["verdict"] = "fail"; }, read);
   refuse(json, ErrorKind::kData, "parent", [](Json& j) { j["parent"] = "x"; }, read);
+  for (const char* bad : {"", "open", "Public"}) refuse(json, ErrorKind::kData, "visibility: expected public or private", [&](Json& j) { j["visibility"] = bad; }, read);
+  Json open = json, earlier = json;
+  open["visibility"] = "public";
+  earlier.erase("visibility");
+  EXPECT_EQ(read(open), open);
+  EXPECT_EQ(read(earlier), json) << "who did not say, did not say public";
+  EXPECT_EQ(json["visibility"], "private");
   Json allowed = json;
   allowed["report"]["verdict"] = "fail";
   allowed["allowed_failed"] = true;
