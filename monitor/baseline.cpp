@@ -147,7 +147,7 @@ std::string stratum_key(const AcceptanceRecord& record) {
   return (record.segment.empty() ? "-" : record.segment) + stratum_conditions(record.temperature, record.constrained, record.efficiency);
 }
 
-const std::pair<const std::string, StratumBaseline>* Baseline::find(const std::string& key) const {
+const Baseline::Stratum* Baseline::find(const std::string& key) const {
   auto found = strata.find(key);
   if (found == strata.end()) {
     const size_t space = key.find(' ');

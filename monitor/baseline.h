@@ -31,14 +31,15 @@ struct StratumBaseline {
 struct Baseline {
   static constexpr int kVersion = 1;      // file schema "specdec.baseline/1"
   static constexpr size_t kMaxStrata = 30;
-  std::map<std::string, StratumBaseline> strata;   // "" = other: see covers()
+  using Stratum = std::pair<const std::string, StratumBaseline>;   // with its name
+  std::map<std::string, StratumBaseline> strata;   // "" = other: see find()
   std::set<std::string> folded;           // strata too small for one of their own, in ""
   bool open = true;                       // a report's: "" also takes domains never seen, under the conditions of the gate
   std::string conditions;                 // of an open one: the rest of the key behind the domain
   std::string draft, target;              // first 12 digits, "" = not said
 
   // The stratum that judges `key`, nothing where it has no baseline. Pointer into strata.
-  const std::pair<const std::string, StratumBaseline>* find(const std::string& key) const;
+  const Stratum* find(const std::string& key) const;
 };
 
 // domain × temperature bin {0, (0, .7], (.7, 1.2], > 1.2} × constrained or not × what x is: "code", "code t0", "code t0.7 json",

@@ -84,7 +84,6 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
   double widest = 0;
   for (const auto& [name, b] : baseline_.strata) {
     strata_[name];
-    tolerances_[name] = tolerance(b, wander_sd_);
     if (b.n >= Amber::kPhaseOne) widest = std::max(widest, b.sd);
   }
   // The limit of the stratum whose drop of δ is the fewest standard deviations is the highest: it holds for the others too.
@@ -92,10 +91,13 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
 }
 
 bool Detector::add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time) {
-  const auto* found = baseline_.find(stratum);
-  if (!found) return false;
-  const auto& [name, b] = *found;
-  const Observation o = observe(counts, b, tolerances_.find(name)->second);
+  const Baseline::Stratum* found = baseline_.find(stratum);
+  return found && add(*found, counts, time);
+}
+
+bool Detector::add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time) {
+  const auto& [name, b] = stratum;
+  const Observation o = observe(counts, b, tolerance(b, wander_sd_));
   if (o.reached < kMinReached) return false;
   strata_.find(name)->second.add(o, b.mean, time);
   pooled_.add(o, b.mean, time);
@@ -114,7 +116,7 @@ bool Detector::add(const std::string& stratum, const AcceptanceCounts& counts, i
   return true;
 }
 
-double Detector::tolerance_of(const std::string& stratum) const { return tolerances_.at(stratum); }
+double Detector::tolerance_of(const std::string& stratum) const { return tolerance(baseline_.strata.at(stratum), wander_sd_); }
 
 double Detector::evidence() const {
   double of_strata = 0;

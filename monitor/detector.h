@@ -96,6 +96,7 @@ class Detector {
 
   // Returns false for a request that is not watched: too short, or of a stratum without baseline (Baseline::find).
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
+  bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);   // of baseline().find()
 
   double log_evidence() const;                // log Σ w M now
   const Peak& peak() const { return peak_; }  // alarm when its log_evidence ≥ log A
@@ -123,7 +124,6 @@ class Detector {
   Baseline baseline_;
   std::string digest_;                        // of the baseline
   std::map<std::string, ShiryaevRoberts> strata_;
-  std::map<std::string, double> tolerances_;
   ShiryaevRoberts pooled_;
   Peak peak_;
   double peak_evidence_ = 0, wander_sd_;

@@ -28,10 +28,10 @@ void read_source_files(const CheckOptions& options, const ResolvedPackage& packa
           ++look.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
         } else if (!r.target.empty() && r.target != target) {
           ++look.other_target;
-        } else if (const std::string stratum = stratum_key(r); !detector.baseline().find(stratum)) {
-          if (++look.no_baseline == 1) look.first_without_baseline = stratum;
-        } else {
-          ++(detector.add(stratum, r.counts, r.time) ? look.watched : look.too_short);
+        } else if (const Baseline::Stratum* stratum = detector.baseline().find(stratum_key(r))) {
+          ++(detector.add(*stratum, r.counts, r.time) ? look.watched : look.too_short);
+        } else if (++look.no_baseline == 1) {
+          look.first_without_baseline = stratum_key(r);
         }
       });
       state.set_position(identity, position);

@@ -3,9 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,7 +15,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kMaxLine = 1 << 20;
-constexpr size_t kBlock = 1 << 20;
+constexpr size_t kBlock = 1 << 18;   // stays in the cache while it is read
 
 }  // namespace
 
@@ -55,49 +53,54 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   ReadFigures figures;
   int64_t line_number = 0;
   bool skipping = false;   // inside a line that is too long
-  std::string buffer;
-  uint64_t read_to = position.offset;
+  std::vector<char> buffer(kMaxLine + kBlock);
+  size_t held = 0;         // its first bytes: a line whose end is still to come
+  AcceptanceRecord record;
+  const std::string where = "record";
   const auto broken = [&](const std::string& reason) {
     if (++figures.broken_lines == 1) figures.first_problem = file.string() + ": line " + std::to_string(line_number) + " since the last check: " + reason;
   };
-  while (read_to < input.size()) {
-    const size_t take_bytes = static_cast<size_t>(std::min<uint64_t>(kBlock, input.size() - read_to));
-    const size_t old = buffer.size();
-    buffer.resize(old + take_bytes);
-    input.read(read_to, std::as_writable_bytes(std::span(buffer.data() + old, take_bytes)));
-    read_to += take_bytes;
+  const auto read_line = [&](std::string_view line) {
+    if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 1 MiB");
+    if (line.find("specdec.acceptance/") == std::string_view::npos) {
+      for (const AcceptanceRecord& r : foreign_records(line, where)) {
+        take(r);
+        ++figures.records;
+      }
+      return;
+    }
+    read_acceptance_record(line, where, record);
+    take(record);
+    ++figures.records;
+  };
+  for (uint64_t read_to = position.offset; read_to < input.size();) {
+    const size_t fresh = static_cast<size_t>(std::min<uint64_t>(kBlock, input.size() - read_to));
+    input.read(read_to, std::as_writable_bytes(std::span(buffer).subspan(held, fresh)));
+    read_to += fresh;
+    const std::string_view block(buffer.data(), held + fresh);
     size_t begin = 0;
-    for (size_t end = buffer.find('\n', old); end != std::string::npos; end = buffer.find('\n', begin)) {
-      const std::string_view line(buffer.data() + begin, end - begin);
+    for (size_t end = block.find('\n', held); end != std::string_view::npos; end = block.find('\n', begin)) {
+      const std::string_view line = block.substr(begin, end - begin);
       position.offset += line.size() + 1;
       begin = end + 1;
+      if (std::exchange(skipping, false)) continue;
       ++line_number;
-      if (skipping) {
-        skipping = false;
-        continue;
-      }
       if (line.empty()) continue;
       try {
-        if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 1 MiB");
-        if (line.find("specdec.acceptance/") != std::string_view::npos) {
-          take(acceptance_record_from_line(line, "record"));
-          ++figures.records;
-        } else {
-          for (const AcceptanceRecord& record : foreign_records(line, "record")) {
-            take(record);
-            ++figures.records;
-          }
-        }
+        read_line(line);
       } catch (const Error& e) {
         broken(e.what());
       }
     }
-    buffer.erase(0, begin);
-    if (buffer.size() > kMaxLine) {
-      if (!skipping) broken("longer than 1 MiB");
-      skipping = true;
-      position.offset += buffer.size();
-      buffer.clear();
+    held = block.size() - begin;
+    std::copy(block.begin() + static_cast<std::ptrdiff_t>(begin), block.end(), buffer.begin());
+    if (held > kMaxLine) {
+      if (!std::exchange(skipping, true)) {
+        ++line_number;
+        broken("longer than 1 MiB");
+      }
+      position.offset += held;
+      held = 0;
     }
   }
   if (position.offset > 0) position.head = head(position.offset);

@@ -1,7 +1,5 @@
 #include "base/schema/acceptance_record.h"
 
-#include <simdjson.h>
-
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -12,6 +10,7 @@ namespace {
 
 constexpr size_t kMaxPositions = 8, kMaxLineBytes = 300, kMaxReadBytes = 4096;
 constexpr int64_t kMaxOfRecord = int64_t{1} << 40;
+const std::string kSchema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
 
 // Sums of the positions from `last` on go into `last`.
 template <class T>
@@ -25,7 +24,7 @@ Json to_json(const AcceptanceRecord& r, size_t positions) {
   const AcceptanceCounts& c = r.counts;
   Json overlaps = Json::array();
   for (double sum : folded(c.overlap_sum_at, positions)) overlaps.push_back(std::llround(sum * 1000));
-  Json json = {{"schema", "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion)},
+  Json json = {{"schema", kSchema},
           {"t", r.time},
           {"s", r.segment},
           {"T", std::round(r.temperature * 1000) / 1000},
@@ -48,71 +47,129 @@ std::vector<int64_t> counts_of(const Json& object, const char* key, int64_t high
   return out;
 }
 
-using Element = simdjson::dom::element;
+// A key as one character, and a set of them.
+constexpr char kPlainSteps = 1, kSchemaKey = 2;   // no text has these
+constexpr uint64_t bit(char key) { return uint64_t{1} << (key & 63); }
+constexpr uint64_t kEveryKey = [] {
+  uint64_t all = bit(kPlainSteps) | bit(kSchemaKey);
+  for (const char key : std::string_view("tsTqpDeraog")) all |= bit(key);
+  return all;
+}();
 
-bool copy(const Element& from, std::string& to) {
-  std::string_view text;
-  if (from.get(text) != simdjson::SUCCESS) return false;
-  to = text;
-  return true;
-}
+// One pass over what to_line() writes, its keys in any order. False for whatever is not plainly that (escapes, exponents, unknown keys):
+// the slow reader judges it and words the error.
+class FastReader {
+ public:
+  explicit FastReader(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {}
 
-bool copy(const Element& from, int64_t& to) { return from.get(to) == simdjson::SUCCESS && to >= 0; }
-
-template <class T>
-bool copy(const Element& from, std::vector<T>& to, int64_t unit) {
-  simdjson::dom::array items;
-  if (from.get(items) != simdjson::SUCCESS || items.size() > kMaxPositions) return false;
-  to.reserve(items.size());
-  for (const Element item : items) {
-    int64_t n = 0;
-    if (!copy(item, n) || n > kMaxOfRecord * unit) return false;
-    to.push_back(static_cast<T>(n) / static_cast<T>(unit));
+  bool read(AcceptanceRecord& r) {
+    r.constrained = r.efficiency = false;
+    r.counts.drafted_at.clear();
+    uint64_t seen = 0;
+    if (!skip('{')) return false;
+    do {
+      std::string_view key;
+      if (!text(key) || !skip(':')) return false;
+      const char short_key = key.size() == 1 ? key[0] : key == "n0" ? kPlainSteps : key == "schema" ? kSchemaKey : '\0';
+      if ((seen & bit(short_key)) || !value(short_key, r)) return false;
+      seen |= bit(short_key);
+    } while (skip(','));
+    if (!skip('}')) return false;
+    skip_space();
+    return at_ == end_ && (seen | bit('g')) == kEveryKey;
   }
-  return true;
-}
 
-// False for whatever is not plainly right: the slow reader words the error.
-bool read_fast(std::string_view line, AcceptanceRecord& r) {
-  static const std::string schema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
-  thread_local simdjson::dom::parser parser;
-  simdjson::dom::object root;
-  if (line.size() > kMaxReadBytes || parser.parse(line.data(), line.size()).get(root) != simdjson::SUCCESS) return false;
-  AcceptanceCounts& c = r.counts;
-  std::string name;
-  unsigned seen = 0;
-  for (const auto& [key, value] : root) {
-    if (key == "schema") {
-      if (!copy(value, name) || name != schema || (seen & 1)) return false;
-      seen |= 1;
-      continue;
+ private:
+  bool value(char key, AcceptanceRecord& r) {
+    AcceptanceCounts& c = r.counts;
+    std::string_view schema;
+    switch (key) {
+      case kSchemaKey: return text(schema) && schema == kSchema;
+      case 't': return whole(r.time, INT64_MAX);
+      case 's': return text(r.segment);
+      case 'T': return decimal(r.temperature);
+      case 'q': return text(r.draft);
+      case 'p': return text(r.target);
+      case kPlainSteps: return whole(c.plain_steps, kMaxOfRecord);
+      case 'D': return whole(c.drafted, kMaxOfRecord);
+      case 'e': return whole(c.emitted, kMaxOfRecord);
+      case 'r': return list(c.reached_at, 1);
+      case 'a': return list(c.accepted_at, 1);
+      case 'o': return list(c.overlap_sum_at, 1000);
+      case 'g': return (r.constrained = word("true")) || word("false");
+      default: return false;
     }
-    if (key.size() != 2 && key.size() != 1) return false;
-    const size_t at = std::string_view("tsTqpDerao").find(key[0]);
-    const bool plain = key == "n0", constrained = key == "g";
-    if (!plain && !constrained && (key.size() != 1 || at == std::string_view::npos)) return false;
-    const unsigned bit = plain ? 2u : constrained ? 4u : 8u << at;
-    if (seen & bit) return false;
-    seen |= bit;
-    bool ok = false;
-    switch (key[0]) {
-      case 't': ok = copy(value, r.time); break;
-      case 's': ok = copy(value, r.segment); break;
-      case 'T': ok = value.get(r.temperature) == simdjson::SUCCESS; break;
-      case 'q': ok = copy(value, r.draft); break;
-      case 'p': ok = copy(value, r.target); break;
-      case 'n': ok = copy(value, c.plain_steps) && c.plain_steps <= kMaxOfRecord; break;
-      case 'D': ok = copy(value, c.drafted) && c.drafted <= kMaxOfRecord; break;
-      case 'e': ok = copy(value, c.emitted) && c.emitted <= kMaxOfRecord; break;
-      case 'r': ok = copy(value, c.reached_at, 1); break;
-      case 'a': ok = copy(value, c.accepted_at, 1); break;
-      case 'o': ok = copy(value, c.overlap_sum_at, 1000); break;
-      case 'g': ok = value.get(r.constrained) == simdjson::SUCCESS; break;
-    }
-    if (!ok) return false;
   }
-  return (seen | 4u) == (8u << 10) - 1;   // every key but "g"
-}
+
+  void skip_space() {
+    while (at_ != end_ && (*at_ == ' ' || *at_ == '\t' || *at_ == '\r' || *at_ == '\n')) ++at_;
+  }
+  bool skip(char c) {
+    skip_space();
+    const bool found = at_ != end_ && *at_ == c;
+    at_ += found;
+    return found;
+  }
+  bool word(std::string_view expected) {
+    skip_space();
+    const bool found = std::string_view(at_, static_cast<size_t>(end_ - at_)).starts_with(expected);
+    at_ += found ? expected.size() : 0;
+    return found;
+  }
+
+  template <class Text>
+  bool text(Text& to) {
+    if (!skip('"')) return false;
+    const char* begin = at_;
+    while (at_ != end_ && *at_ >= ' ' && *at_ <= '~' && *at_ != '"' && *at_ != '\\') ++at_;
+    to = std::string_view(begin, static_cast<size_t>(at_ - begin));
+    return at_ != end_ && *at_++ == '"';
+  }
+
+  // Appends the digits that follow to those of `n`; how many. More than 18 may have overflowed.
+  size_t digits(int64_t& n) {
+    const char* begin = at_;
+    auto value = static_cast<uint64_t>(n);
+    for (; at_ != end_ && *at_ >= '0' && *at_ <= '9'; ++at_) value = value * 10 + static_cast<uint64_t>(*at_ - '0');
+    n = static_cast<int64_t>(value);
+    return static_cast<size_t>(at_ - begin);
+  }
+  bool whole(int64_t& n, int64_t most) {
+    skip_space();
+    const char* begin = at_;
+    n = 0;
+    const size_t count = digits(n);
+    return count > 0 && count <= 18 && (count == 1 || *begin != '0') && n <= most;
+  }
+  // One digit or two before the point, at most 12 behind: a quotient of two whole numbers that a double holds is rounded as strtod does.
+  bool decimal(double& x) {
+    int64_t n = 0, unit = 1;
+    if (!whole(n, 10)) return false;
+    if (at_ != end_ && *at_ == '.') {
+      ++at_;
+      const size_t places = digits(n);
+      if (places == 0 || places > 12) return false;
+      for (size_t i = 0; i < places; ++i) unit *= 10;
+    }
+    x = static_cast<double>(n) / static_cast<double>(unit);
+    return true;
+  }
+  template <class T>
+  bool list(std::vector<T>& to, int64_t unit) {
+    to.clear();
+    if (!skip('[')) return false;
+    if (skip(']')) return true;
+    do {
+      int64_t n = 0;
+      if (to.size() == kMaxPositions || !whole(n, kMaxOfRecord * unit)) return false;
+      to.push_back(static_cast<T>(n) / static_cast<T>(unit));
+    } while (skip(','));
+    return skip(']');
+  }
+
+  const char* at_;
+  const char* end_;
+};
 
 AcceptanceRecord read_slowly(std::string_view line, const std::string& where) {
   const Json root = parse_json(line, where, ErrorKind::kData, {.max_bytes = kMaxReadBytes, .max_depth = 4});
@@ -179,14 +236,18 @@ std::string to_line(const AcceptanceRecord& record) {
   throw Error(ErrorKind::kInternal, "acceptance record longer than 300 bytes: " + line);
 }
 
-AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where) {
-  AcceptanceRecord r;
-  if (!read_fast(line, r)) r = read_slowly(line, where);
-  AcceptanceCounts& c = r.counts;
+void read_acceptance_record(std::string_view line, const std::string& where, AcceptanceRecord& record) {
+  if (line.size() > kMaxReadBytes || !FastReader(line).read(record)) record = read_slowly(line, where);
+  AcceptanceCounts& c = record.counts;
   c.steps = c.reached_at.empty() ? 0 : c.reached_at[0];
   c.accepted = std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0});
-  r.validate(where);
-  return r;
+  record.validate(where);
+}
+
+AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where) {
+  AcceptanceRecord record;
+  read_acceptance_record(line, where, record);
+  return record;
 }
 
 }  // namespace specdec

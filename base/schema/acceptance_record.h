@@ -28,7 +28,8 @@ struct AcceptanceRecord {
   void validate(const std::string& where) const;
 };
 std::string to_line(const AcceptanceRecord& record);   // short keys, no newline
-// A microsecond for a well-formed line. Throws Error(kData).
+// Throws Error(kData). For millions of lines into one `record` whose memory is used again; after an error it holds anything.
 AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where);
+void read_acceptance_record(std::string_view line, const std::string& where, AcceptanceRecord& record);
 
 }  // namespace specdec

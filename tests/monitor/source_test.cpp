@@ -72,10 +72,29 @@ TEST(ReadRecords, AGiantLineNeitherFillsTheMemoryNorHidesTheNext) {
   Scratch dir;
   const fs::path file = dir / "a.jsonl";
   Reader reader;
-  put(file, std::string(5 << 20, 'x') + "\n" + line(1));
+  put(file, line(1) + std::string(5 << 20, 'x') + "\n" + line(2) + "?\n");
   const ReadFigures figures = reader.read(file);
-  EXPECT_EQ(figures.broken_lines, 1);
-  EXPECT_EQ(figures.records, 1);
+  EXPECT_EQ(figures.broken_lines, 2);
+  EXPECT_EQ(figures.records, 2);
+  EXPECT_NE(figures.first_problem.find("line 2 since the last check: longer than 1 MiB"), std::string::npos) << figures.first_problem;
+}
+
+TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
+  Scratch dir;
+  const fs::path file = dir / "a.jsonl";
+  Reader reader;
+  std::string text, long_line(300000, ' ');
+  std::vector<int64_t> times;
+  for (int64_t i = 0; i < 6000; ++i) {
+    text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") + line(i);   // no two lines begin alike
+    if (i % 2000 != 7) times.push_back(i);
+  }
+  put(file, text + line(6000).substr(0, 30));
+  const ReadFigures figures = reader.read(file);
+  EXPECT_EQ(figures.broken_lines, 3);
+  EXPECT_NE(figures.first_problem.find("line 8 since the last check: record: JSON of 300"), std::string::npos) << figures.first_problem;
+  EXPECT_EQ(reader.times, times);
+  EXPECT_EQ(reader.positions.begin()->second.offset, text.size());
 }
 
 TEST(ReadRecords, RotationIsFollowed) {

@@ -193,7 +193,40 @@ TEST(AcceptanceRecord, AGrammarIsWrittenOnlyWhereThereIsOne) {
   EXPECT_TRUE(acceptance_record_from_line(to_line(r), "l").constrained);
 }
 
-// Lines are read by simdjson, and what it does not plainly accept by the reader that words errors: an unknown key makes it that one.
+TEST(AcceptanceRecord, EveryTemperatureIsReadAsStrtodReadsIt) {
+  AcceptanceRecord r;
+  r.counts.add_step(2, 1, {0.5, 0.25});
+  Json json = Json::parse(to_line(r));
+  json["T"] = "@";
+  const std::string line = json.dump();
+  for (const char* places : {"%.0f", "%.1f", "%.3f", "%.12f", "%.17f", "%.3e"})
+    for (int i = 0; i <= 1000; ++i) {
+      char text[40];
+      std::snprintf(text, sizeof text, places, i * 0.01 + i * 1e-7);
+      const double expected = std::strtod(text, nullptr);
+      if (expected > 10) continue;
+      ASSERT_EQ(acceptance_record_from_line(std::string(line).replace(line.find("\"@\""), 3, text), "l").temperature, expected) << text;
+    }
+}
+
+// One record is read into again and again: nothing of the line before is left.
+TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
+  AcceptanceRecord long_one, short_one, read;
+  long_one.segment = std::string(32, 's');
+  long_one.constrained = true;
+  long_one.draft = "0123456789ab";
+  long_one.counts.add_step(8, 8, std::vector<double>(8, 0.5));
+  short_one.counts.add_step(1, 0, {0.25});
+  for (const AcceptanceRecord* r : {&long_one, &short_one, &long_one}) {
+    const std::string line = to_line(*r), spaced = Json::parse(line).dump(2), unknown = line.substr(0, line.size() - 1) + ",\"zz\":1}";
+    for (const std::string& text : {line, spaced, unknown}) {
+      read_acceptance_record(text, "l", read);
+      EXPECT_EQ(to_line(read), line) << text;
+    }
+  }
+}
+
+// Lines are read in one pass, and what that does not plainly accept by the reader that words errors: an unknown key makes it that one.
 TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   AcceptanceRecord r;
   r.segment = "code";
