@@ -11,16 +11,16 @@
 namespace specdec {
 
 namespace {
-std::string hex_of(std::span<const unsigned char> digest) {
+using Digest = std::array<char, EVP_MAX_MD_SIZE>;
+unsigned char* start_of(Digest& digest) { return reinterpret_cast<unsigned char*>(digest.data()); }
+}  // namespace
+
+std::string to_hex(std::string_view bytes) {
   static const char kDigits[] = "0123456789abcdef";
   std::string text;
-  for (const unsigned char byte : digest) {
-    text += kDigits[byte >> 4];
-    text += kDigits[byte & 15];
-  }
+  for (const unsigned char byte : bytes) text += {kDigits[byte >> 4], kDigits[byte & 15]};
   return text;
 }
-}  // namespace
 
 struct Sha256::State {
   EVP_MD_CTX* context = EVP_MD_CTX_new();
@@ -41,10 +41,10 @@ void Sha256::update(std::span<const std::byte> bytes) {
 void Sha256::update(std::string_view bytes) { update(std::as_bytes(std::span(bytes.data(), bytes.size()))); }
 
 std::string Sha256::hex() {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  Digest digest;
   unsigned length = 0;
-  if (EVP_DigestFinal_ex(state_->context, digest.data(), &length) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
-  return hex_of(std::span(digest).first(length));
+  if (EVP_DigestFinal_ex(state_->context, start_of(digest), &length) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
+  return to_hex({digest.data(), length});
 }
 
 std::string sha256_hex(std::string_view bytes) {
@@ -53,12 +53,12 @@ std::string sha256_hex(std::string_view bytes) {
   return hash.hex();
 }
 
-std::string hmac_sha256_hex(std::string_view key, std::string_view bytes) {
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+std::string hmac_sha256(std::string_view key, std::string_view bytes) {
+  Digest digest;
   unsigned length = 0;
-  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data(), &length))
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), start_of(digest), &length))
     throw Error(ErrorKind::kInternal, "HMAC-SHA-256 failed (OpenSSL)");
-  return hex_of(std::span(digest).first(length));
+  return {digest.data(), length};
 }
 
 std::string sha256_file(const std::filesystem::path& path) {
@@ -78,10 +78,10 @@ std::string git_blob_id(std::string_view bytes) {
   std::string object = "blob " + std::to_string(bytes.size());
   object += '\0';
   object += bytes;
-  std::array<unsigned char, EVP_MAX_MD_SIZE> digest{};
+  Digest digest;
   unsigned length = 0;
-  if (EVP_Digest(object.data(), object.size(), digest.data(), &length, EVP_sha1(), nullptr) != 1) throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
-  return hex_of(std::span(digest).first(length));
+  if (EVP_Digest(object.data(), object.size(), start_of(digest), &length, EVP_sha1(), nullptr) != 1) throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
+  return to_hex({digest.data(), length});
 }
 
 }  // namespace specdec

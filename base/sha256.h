@@ -24,8 +24,9 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-// HMAC-SHA-256 (RFC 2104): who holds the key wrote these bytes.
-std::string hmac_sha256_hex(std::string_view key, std::string_view bytes);
+// HMAC-SHA-256 (RFC 2104), 32 bytes: who holds the key wrote these bytes.
+std::string hmac_sha256(std::string_view key, std::string_view bytes);
+std::string to_hex(std::string_view bytes);
 // Digest of a regular file, read in blocks. Throws Error(kData) if missing or not regular, Error(kIo) on read errors.
 std::string sha256_file(const std::filesystem::path& file);
 // What git calls a file of these bytes: SHA-1 of "blob <size>", NUL, bytes. A name, no protection against forgery.

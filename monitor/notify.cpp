@@ -50,7 +50,7 @@ Posted post_json(const std::string& url, const std::string& body, const std::str
         request.url = url;
         request.post = &body;
         request.headers = {"X-Specdec-Delivery: " + key};
-        if (!secret.empty()) request.headers.push_back("X-Specdec-Signature-256: sha256=" + hmac_sha256_hex(secret, body));
+        if (!secret.empty()) request.headers.push_back("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256(secret, body)));
         request.timeout_s = 10;
         request.connect_timeout_s = 5;
         request.max_body_bytes = 1u << 20;

@@ -1,8 +1,5 @@
 #include "net/s3.h"
 
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <ctime>
@@ -18,19 +15,6 @@ std::string environment(std::initializer_list<const char*> names, const std::str
   for (const char* name : names)
     if (const char* value = std::getenv(name); value && *value) return value;
   return otherwise;
-}
-
-std::string hmac(std::string_view key, std::string_view text) {
-  std::string out(32, '\0');
-  unsigned int size = 0;
-  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(), reinterpret_cast<unsigned char*>(out.data()), &size);
-  return out;
-}
-
-std::string hex(std::string_view bytes) {
-  std::string out;
-  for (const unsigned char c : bytes) out += {"0123456789abcdef"[c >> 4], "0123456789abcdef"[c & 15]};
-  return out;
 }
 
 std::string amz_date() {
@@ -69,8 +53,8 @@ std::string sign_s3(const S3Options& options, const std::string& method, const s
   }
   canonical += "\n" + names + "\n" + headers.at("x-amz-content-sha256");
   const std::string date = headers.at("x-amz-date"), day = date.substr(0, 8), scope = day + "/" + options.region + "/s3/aws4_request";
-  const std::string key = hmac(hmac(hmac(hmac("AWS4" + options.secret_key, day), options.region), "s3"), "aws4_request");
-  const std::string signature = hex(hmac(key, "AWS4-HMAC-SHA256\n" + date + "\n" + scope + "\n" + sha256_hex(canonical)));
+  const std::string key = hmac_sha256(hmac_sha256(hmac_sha256(hmac_sha256("AWS4" + options.secret_key, day), options.region), "s3"), "aws4_request");
+  const std::string signature = to_hex(hmac_sha256(key, "AWS4-HMAC-SHA256\n" + date + "\n" + scope + "\n" + sha256_hex(canonical)));
   return "AWS4-HMAC-SHA256 Credential=" + options.access_key + "/" + scope + ",SignedHeaders=" + names + ",Signature=" + signature;
 }
 

@@ -61,7 +61,7 @@ TEST_F(Looped, WebhooksAreSignedAndDeliveredUntilTheyArrive) {
   EXPECT_EQ(got[1].path, "/in?team=1");
   EXPECT_EQ(got[0].body, got[1].body);
   EXPECT_EQ(Json::parse(got[1].body)["to"], "SUSPECT");
-  EXPECT_NE(got[1].head.find("X-Specdec-Signature-256: sha256=" + hmac_sha256_hex("secret", got[1].body)), std::string::npos) << got[1].head;
+  EXPECT_NE(got[1].head.find("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256("secret", got[1].body))), std::string::npos) << got[1].head;
   const auto delivery = [](const net::ToyRequest& r) { return r.head.substr(r.head.find("X-Specdec-Delivery: "), 84); };
   EXPECT_EQ(delivery(got[0]), delivery(got[1]));
   EXPECT_EQ(State(options.state).actions_of("webhook", 0)[0].attempts, 2);
