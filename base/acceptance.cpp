@@ -1,6 +1,7 @@
 #include "base/acceptance.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -12,12 +13,6 @@ template <class T>
 double ratio(const std::vector<int64_t>& below, const std::vector<T>& above, size_t i) {
   if (i >= below.size() || i >= above.size() || below[i] == 0) return 0;
   return static_cast<double>(above[i]) / static_cast<double>(below[i]);
-}
-
-template <class T>
-void add_to(std::vector<T>& sum, const std::vector<T>& other) {
-  if (sum.size() < other.size()) sum.resize(other.size());
-  for (size_t i = 0; i < other.size(); ++i) sum[i] += other[i];
 }
 
 }  // namespace
@@ -61,6 +56,8 @@ void AcceptanceCounts::add(const AcceptanceCounts& other) {
   add_to(overlap_sum_at, other.overlap_sum_at);
 }
 
+int64_t AcceptanceCounts::reached() const { return std::accumulate(reached_at.begin(), reached_at.end(), int64_t{0}); }
+double AcceptanceCounts::overlap_sum() const { return std::accumulate(overlap_sum_at.begin(), overlap_sum_at.end(), 0.0); }
 double AcceptanceCounts::conditional(size_t i) const { return ratio(reached_at, accepted_at, i); }
 double AcceptanceCounts::marginal(size_t i) const { return ratio(drafted_at, accepted_at, i); }
 double AcceptanceCounts::overlap(size_t i) const { return ratio(reached_at, overlap_sum_at, i); }

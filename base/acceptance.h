@@ -27,12 +27,21 @@ struct AcceptanceCounts {
   void add_step(int64_t drafted_tokens, int64_t accepted_tokens, const std::vector<double>& overlaps);
   void add(const AcceptanceCounts& other);
 
+  int64_t reached() const;                 // Σ reached_i
+  double overlap_sum() const;              // Σ overlap_sum_i
   double conditional(size_t i) const;      // accepted_i / reached_i; 0 when never reached
   double marginal(size_t i) const;         // accepted_i / drafted_i
   double overlap(size_t i) const;          // overlap_sum_i / reached_i
   double draft_efficiency() const;         // accepted / drafted
   double length() const;                   // tau = 1 + accepted / steps; 1 without steps
 };
+
+// Adds by position; the sum becomes as wide as the wider.
+template <class T>
+void add_to(std::vector<T>& sum, const std::vector<T>& other) {
+  if (sum.size() < other.size()) sum.resize(other.size());
+  for (size_t i = 0; i < other.size(); ++i) sum[i] += other[i];
+}
 
 // tau for constant acceptance: (1 − α^{K+1}) / (1 − α) (Leviathan et al. 2023, eq. 1).
 double expected_length(double alpha, int k);

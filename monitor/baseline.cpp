@@ -69,14 +69,8 @@ struct Positions {
   }
   void add(const Positions& other) {
     requests += other.requests;
-    if (reached.size() < other.reached.size()) {
-      reached.resize(other.reached.size());
-      overlap.resize(other.reached.size());
-    }
-    for (size_t i = 0; i < other.reached.size(); ++i) {
-      reached[i] += other.reached[i];
-      overlap[i] += other.overlap[i];
-    }
+    add_to(reached, other.reached);
+    add_to(overlap, other.overlap);
   }
   std::vector<double> means() const {
     std::vector<double> b;
@@ -105,12 +99,6 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
 }
 
 std::string marked(const char* mark) { return std::string(" ") + mark; }
-
-int64_t tested(const AcceptanceCounts& counts) {
-  int64_t sum = 0;
-  for (const int64_t n : counts.reached_at) sum += n;
-  return sum;
-}
 
 // The largest strata of enough requests stay, the others are folded into "".
 void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
@@ -180,7 +168,7 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
   std::map<std::string, Positions> strata;
   int64_t first = std::numeric_limits<int64_t>::max(), last = 0;
   for_each([&](const AcceptanceRecord& r) {
-    if (tested(r.counts) < Detector::kMinReached) {
+    if (r.counts.reached() < Detector::kMinReached) {
       ++result.skipped;
       return;
     }
@@ -210,7 +198,7 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
   std::vector<Residual> residuals;
   std::vector<double> sums(names.size()), shifts(names.size()), weights(names.size());
   for_each([&](const AcceptanceRecord& r) {
-    const auto* found = tested(r.counts) < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
+    const auto* found = r.counts.reached() < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
     if (!found) return;
     const Observation o = observe(r.counts, found->second, tolerance(found->second, 0));
     const size_t s = index.at(found->first);

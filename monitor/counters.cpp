@@ -5,6 +5,8 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/acceptance.h"
+
 namespace specdec::monitor {
 
 namespace {
@@ -184,11 +186,6 @@ class Collector {
   Counters counters_;
   std::set<std::string> models_, engines_;
 };
-
-void add_to(std::vector<double>& sum, const std::vector<double>& other) {
-  if (sum.size() < other.size()) sum.resize(other.size());
-  for (size_t i = 0; i < other.size(); ++i) sum[i] += other[i];
-}
 
 }  // namespace
 

@@ -218,7 +218,7 @@ void AcceptanceRecord::validate(const std::string& where) const {
   check(c.steps >= 0 && c.plain_steps >= 0 && c.emitted >= 0 && c.accepted >= 0 && c.accepted <= c.drafted, "counts: expected 0 <= accepted <= drafted");
   check(c.steps == (c.reached_at.empty() ? 0 : c.reached_at[0]), "r: the first number must be the number of steps");
   check(c.accepted == std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0}), "a: must sum to the accepted tokens");
-  check(c.drafted >= std::accumulate(c.reached_at.begin(), c.reached_at.end(), int64_t{0}), "r: more reached than drafted");
+  check(c.drafted >= c.reached(), "r: more reached than drafted");
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     check(c.accepted_at[i] >= 0 && c.accepted_at[i] <= c.reached_at[i], "a: more accepted than reached");
     check(c.overlap_sum_at[i] >= 0 && c.overlap_sum_at[i] <= static_cast<double>(c.reached_at[i]) + 1e-3, "o: overlap above 1 a step");

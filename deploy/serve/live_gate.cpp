@@ -3,16 +3,15 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <numeric>
 #include <sstream>
 
 namespace specdec::deploy {
 
 void LiveGate::observe(const FinishedAnswer& answer) {
   const AcceptanceCounts& counts = answer.result.counts;
-  const int64_t reached = std::accumulate(counts.reached_at.begin(), counts.reached_at.end(), int64_t{0});
+  const int64_t reached = counts.reached();
   if (answer.result.draft.empty() || reached < kLeastReached) return;
-  const double overlap = std::accumulate(counts.overlap_sum_at.begin(), counts.overlap_sum_at.end(), 0.0) / static_cast<double>(reached);
+  const double overlap = counts.overlap_sum() / static_cast<double>(reached);
   const std::lock_guard lock(mutex_);
   auto track = std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
   if (track == tracks_.end()) {

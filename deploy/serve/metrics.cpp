@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <mutex>
-#include <numeric>
 #include <vector>
 
 namespace specdec::deploy {
@@ -264,8 +263,8 @@ void Metrics::finished(const ChoiceResult& result, const std::string& domain, do
   const AcceptanceCounts& counts = result.counts;
   if (counts.steps == 0) return;
   const prometheus::Labels labels = {{"domain", domain}};
-  s.domain_reached.Add(labels).Increment(static_cast<double>(std::accumulate(counts.reached_at.begin(), counts.reached_at.end(), int64_t{0})));
-  s.domain_overlap.Add(labels).Increment(std::max(0.0, std::accumulate(counts.overlap_sum_at.begin(), counts.overlap_sum_at.end(), 0.0)));
+  s.domain_reached.Add(labels).Increment(static_cast<double>(counts.reached()));
+  s.domain_overlap.Add(labels).Increment(std::max(0.0, counts.overlap_sum()));
 }
 
 void Metrics::replied(const std::string& route, int status) {

@@ -17,6 +17,8 @@ TEST(Acceptance, CountsPositionsAsTheContractSays) {
   EXPECT_EQ(c.accepted, 4);
   EXPECT_EQ(c.drafted_at, (std::vector<int64_t>{3, 2, 2}));
   EXPECT_EQ(c.reached_at, (std::vector<int64_t>{3, 2, 1}));
+  EXPECT_EQ(c.reached(), 6);
+  EXPECT_DOUBLE_EQ(c.overlap_sum(), 3.5);
   EXPECT_EQ(c.accepted_at, (std::vector<int64_t>{2, 1, 1}));
   EXPECT_DOUBLE_EQ(c.conditional(1), 0.5);
   EXPECT_DOUBLE_EQ(c.marginal(1), 0.5);
