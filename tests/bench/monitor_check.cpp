@@ -13,13 +13,7 @@
 #include <fstream>
 #include <thread>
 
-#include "base/file.h"
-#include "base/fingerprint.h"
-#include "base/model_directory.h"
-#include "base/schema/package_manifest.h"
-#include "base/sha256.h"
-#include "tests/base/sample_report.h"
-#include "tests/base/scratch.h"
+#include "tests/base/sample_package.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec {
@@ -46,29 +40,6 @@ RolloutFigures rollout(uint64_t stream) {
   }
   r.alpha = {sum, {sum - 0.003, sum + 0.003}, 3000};
   return r;
-}
-
-PackageManifest make_package(const fs::path& root) {
-  testing::write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});
-  testing::write_tiny_model(root / "draft", {.vocab = 64, .hidden = 8});
-  PackageManifest m;
-  m.target = fingerprint_model(root / "target");
-  m.draft = fingerprint_model(root / "draft");
-  ValidationReport report = testing::sample_report(m.target, m.draft);
-  report.segments.clear();
-  report.rollout = rollout(1);
-  for (size_t i = 0; i < kDomains.size(); ++i) report.segments.push_back({kDomains[i], {0.7, {0.69, 0.71}, 500}, rollout(2 + i)});
-  m.report = to_json(report);
-  m.draft_kind = "prune:1";
-  m.tokenizer_digest = m.target.tokenizer;
-  m.provenance = Json::object();
-  m.created = "2026-11-21T12:00:00Z";
-  m.tool_version = "0.1.0";
-  for (const auto& e : fs::recursive_directory_iterator(root))
-    if (e.is_regular_file()) m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
-  std::sort(m.files.begin(), m.files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
-  testing::put(root / "manifest.json", canonical_json(to_json(m)));
-  return m;
 }
 
 // 10,000 different requests, again and again.
@@ -141,7 +112,10 @@ int bench(int argc, char** argv) {
   const std::string program = argv[1];
   const int64_t records = argc > 2 ? std::atoll(argv[2]) : 1000000;
   const testing::Scratch dir;
-  const PackageManifest m = make_package(dir / "p");
+  const PackageManifest m = testing::write_package(dir / "p", 0, [](ValidationReport& report) {
+    report.rollout = rollout(1);
+    for (size_t i = 0; i < kDomains.size(); ++i) report.segments.push_back({kDomains[i], {0.7, {0.69, 0.71}, 500}, rollout(2 + i)});
+  });
   const uint64_t bytes = write_records(dir / "log.jsonl", m, records);
   std::ofstream(dir / "none.jsonl").close();
   Json runs = Json::array(), starts = Json::array();

@@ -5,13 +5,9 @@
 
 #include <fstream>
 
-#include "base/fingerprint.h"
-#include "base/schema/package_manifest.h"
-#include "base/sha256.h"
 #include "monitor/check.h"
 #include "tests/base/manual_clock.h"
-#include "tests/base/sample_report.h"
-#include "tests/base/scratch.h"
+#include "tests/base/sample_package.h"
 #include "tests/monitor/traffic.h"
 
 namespace specdec::monitor {
@@ -27,29 +23,12 @@ class Monitored : public ::testing::Test {
   }
 
   void make_package(const std::string& name, int bump, const std::function<void(ValidationReport&)>& change = {}) {
-    const fs::path root = dir / name;
-    specdec::testing::write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});
-    specdec::testing::write_tiny_model(root / "draft", {.bump = bump, .vocab = 64, .hidden = 8});
-    PackageManifest m;
-    m.target = fingerprint_model(root / "target");
-    m.draft = fingerprint_model(root / "draft");
-    ValidationReport report = specdec::testing::sample_report(m.target, m.draft);
-    report.segments.clear();
-    report.rollout = rollout(0.70);
-    report.segments.push_back({"chat", {0.8, {0.79, 0.81}, 50}, rollout(0.80), 1.0});
-    report.segments.push_back({"code", {0.6, {0.59, 0.61}, 50}, rollout(0.60), 1.0});
-    if (change) change(report);
-    m.report = to_json(report);
-    m.allowed_failed = report.verdict != "pass";
-    m.draft_kind = "prune:1";
-    m.tokenizer_digest = m.target.tokenizer;
-    m.provenance = Json::object();
-    m.created = "2026-11-21T12:00:00Z";
-    m.tool_version = "0.1.0";
-    for (const auto& e : fs::recursive_directory_iterator(root))
-      if (e.is_regular_file()) m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
-    std::sort(m.files.begin(), m.files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
-    specdec::testing::put(root / "manifest.json", canonical_json(to_json(m)));
+    const PackageManifest m = specdec::testing::write_package(dir / name, bump, [&](ValidationReport& report) {
+      report.rollout = rollout(0.70);
+      report.segments.push_back({"chat", {0.8, {0.79, 0.81}, 50}, rollout(0.80), 1.0});
+      report.segments.push_back({"code", {0.6, {0.59, 0.61}, 50}, rollout(0.60), 1.0});
+      if (change) change(report);
+    });
     draft_id = m.draft.id;
     target_id = m.target.id;
   }
