@@ -1,7 +1,10 @@
 #include "deploy/serve/live_gate.h"
 
+#include <prometheus/gauge.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
@@ -57,17 +60,15 @@ Json gate_json(const LiveGate::Reading& reading, double floor) {
 std::string gate_metrics(const LiveGate::Reading& reading) {
   const Estimate& e = reading.acceptance;
   if (e.n == 0) return "";
-  std::string out;
+  prometheus::Registry registry;
   const auto gauge = [&](const char* name, const char* help, double value) {
-    char text[64];
-    std::snprintf(text, sizeof text, "\"} %.6g\n", value);
-    out += std::string("# HELP specdec:") + name + " " + help + "\n# TYPE specdec:" + name + " gauge\nspecdec:" + name + "{role=\"" + reading.role + text;
+    prometheus::BuildGauge().Name(std::string("specdec:") + name).Help(help).Register(registry).Add({{"role", reading.role}}, value);
   };
   gauge("gate_acceptance", "Acceptance of the draft that GET /gate judges", e.value);
   gauge("gate_acceptance_low", "Lower end of its confidence sequence, one-sided 95 %", e.ci.low);
   gauge("gate_acceptance_high", "Upper end of its confidence sequence, one-sided 95 %", e.ci.high);
   gauge("gate_conversations", "Conversations it was measured on", static_cast<double>(e.n));
-  return out;
+  return prometheus::TextSerializer().Serialize(registry.Collect());
 }
 
 std::optional<double> gate_floor(const std::string& query, double fallback) {
