@@ -2,11 +2,11 @@
 // files, stdout and exit codes only.
 #pragma once
 
-#include <sys/types.h>
-
 #include <filesystem>
 #include <string>
 #include <vector>
+
+#include "base/child.h"
 
 namespace specdec::cli {
 
@@ -33,15 +33,13 @@ class BackgroundChild {
   // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the log's last line if
   // the child ends first or `seconds` pass.
   std::string wait_for_line(const std::string& pattern, double seconds);
-  bool running();
+  bool running() { return !child_.code(); }
   int stop();   // SIGTERM and wait; returns the exit code
 
  private:
-  int reap(bool block);
-  pid_t pid_ = -1;
-  int exit_code_ = 0;
   std::filesystem::path log_file_;
   double grace_seconds_;
+  Child child_;
 };
 
 }  // namespace specdec::cli
