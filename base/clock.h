@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/error.h"
+
 namespace specdec {
 
 class Clock {
@@ -26,5 +28,12 @@ class SystemClock final : public Clock {
 
 // "2026-11-21T12:00:00Z".
 std::string format_utc(int64_t unix_seconds);
+
+struct DurationRules {
+  bool months = false;     // m is a month of 30.4 days, and there are neither seconds nor numbers without a unit
+  bool zero = false;       // is taken, too
+};
+// Seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days); a number without a unit is of seconds. Throws Error(kind) naming `where`.
+double parse_duration(const std::string& text, const std::string& where, ErrorKind kind, const DurationRules& rules = {});
 
 }  // namespace specdec

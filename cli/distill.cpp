@@ -1,35 +1,13 @@
 #include <CLI/CLI.hpp>
-#include <cmath>
-#include <cstdlib>
 #include <memory>
 
-#include "base/error.h"
+#include "base/clock.h"
 #include "cli/command.h"
 #include "distill/options.h"
 
 namespace specdec::cli {
 
 namespace {
-
-// "90", "90s", "15m", "1h30m", "2d": seconds.
-double parse_duration(const std::string& text) {
-  double total = 0;
-  const char* at = text.c_str();
-  bool good = !text.empty();
-  while (good && *at) {
-    char* end = nullptr;
-    const double value = std::strtod(at, &end);
-    good = end != at && value >= 0 && std::isfinite(value);
-    const char unit = *end;
-    const double scale = unit == 'd' ? 86400 : unit == 'h' ? 3600 : unit == 'm' ? 60 : 1;
-    if (unit != 0 && unit != 's' && scale == 1) good = false;
-    total += value * scale;
-    at = unit ? end + 1 : end;
-  }
-  if (!good || total <= 0)
-    throw Error(ErrorKind::kUsage, "--time-limit: expected a duration such as 90s, 15m or 1h30m, found '" + text + "'");
-  return total;
-}
 
 void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
@@ -59,7 +37,7 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--max-steps", o.max_steps, "Updates, 0 = by epochs or time");
   flag("--epochs", o.epochs, "Passes over the data, 0 = 3 unless another limit is given");
   sub.add_option_function<std::string>(
-         "--time-limit", [&o](const std::string& text) { o.time_limit_seconds = parse_duration(text); },
+         "--time-limit", [&o](const std::string& text) { o.time_limit_seconds = parse_duration(text, "--time-limit", ErrorKind::kUsage); },
          "Training time, such as 90s, 15m, 1h30m; evaluations and checkpoints count")
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");

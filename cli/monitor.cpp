@@ -2,7 +2,6 @@
 #include <CLI/CLI.hpp>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <thread>
@@ -115,19 +114,9 @@ int print_history(const Global& global, const std::string& file, int64_t newest)
   return 0;
 }
 
-// "14d" in days. Throws Error(kUsage) naming the flag.
-double days_of(const std::string& text, const char* flag) {
-  const char unit = text.empty() ? ' ' : text.back();
-  const double scale = unit == 'h' ? 1 / 24.0 : unit == 'd' ? 1 : unit == 'w' ? 7 : unit == 'm' ? 30.4 : unit == 'y' ? 365 : 0;
-  char* end = nullptr;
-  const double n = std::strtod(text.c_str(), &end);
-  if (scale == 0 || !(n > 0) || end + 1 != text.c_str() + text.size())
-    throw Error(ErrorKind::kUsage, std::string(flag) + ": expected a time such as 12h, 30d, 6m or 1y, found '" + text + "'");
-  return n * scale;
-}
-
-CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double per_day, const char* help, const char* shown) {
-  return sub.add_option_function<std::string>(flag, [flag, &value, per_day](const std::string& text) { value = days_of(text, flag) * per_day; }, help)->default_str(shown);
+CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double unit_s, const char* help, const char* shown) {
+  const auto set = [flag, &value, unit_s](const std::string& text) { value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / unit_s; };
+  return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
 void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
@@ -136,11 +125,11 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   sub.add_option("--redistil", p.redistil, "A command instead; exit 0 done, 75 try again at the next check")->group(group);
   sub.add_option("--job", p.job, "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")->group(group);
   sub.add_option("--job-image", p.job_image, "Its image")->group(group);
-  add_time(sub, "--cooldown", p.cooldown_hours, 24, "Between two redistillations for the same target", "24h")->group(group);
+  add_time(sub, "--cooldown", p.cooldown_hours, 3600, "Between two redistillations for the same target", "24h")->group(group);
   sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")->capture_default_str()->check(CLI::NonNegativeNumber)->group(group);
   sub.add_option("--budget", p.budget, "Redistillations in 7 days")->capture_default_str()->check(CLI::Range(1, 1000))->group(group);
   sub.add_option("--redistil-gpu-hours", p.gpu_hours, "What one costs; it has to come back within --horizon")->check(CLI::NonNegativeNumber)->group(group);
-  add_time(sub, "--horizon", p.horizon_days, 1, "Time in which it has to come back", "14d")->group(group);
+  add_time(sub, "--horizon", p.horizon_days, 86400, "Time in which it has to come back", "14d")->group(group);
   sub.add_option("--gpus", p.gpus, "GPUs that make --tokens-per-second")->capture_default_str()->check(CLI::Range(1, 1000000))->group(group);
   sub.add_option("--tokens-per-second", p.tokens_per_second, "Of the deployment under load, today")->check(CLI::PositiveNumber)->group(group);
   sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")->check(CLI::PositiveNumber)->group(group);
@@ -161,8 +150,8 @@ void add_policy_flags(CLI::App& sub, monitor::Policy& p) {
   sub.add_option("--score", p.score, "Part of the conversations that the candidate scores")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
   sub.add_option("--serve", p.serve, "Part of the conversations that are served with it")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
   sub.add_option("--margin", p.margin, "By how much its acceptance may be lower")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
-  add_time(sub, "--bake", p.bake_hours, 24, "A drift alarm so long after a promotion rolls it back", "24h")->group(canary);
-  add_time(sub, "--canary-time", p.canary_days, 1, "An undecided candidate is dropped after it", "7d")->group(canary);
+  add_time(sub, "--bake", p.bake_hours, 3600, "A drift alarm so long after a promotion rolls it back", "24h")->group(canary);
+  add_time(sub, "--canary-time", p.canary_days, 86400, "An undecided candidate is dropped after it", "7d")->group(canary);
   const char* const telling = "Telling";
   sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")->group(telling);
   sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
@@ -186,7 +175,7 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option_function<double>("--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; }, "With a URL: hours between such looks")->default_str("24")->check(CLI::Range(0.01, 8760.0));
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
   sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
-  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 1, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
+  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 86400, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
   sub.add_option("--model", o.model, "model_name whose counters are meant, where a page or a Prometheus server has several");
   sub.add_option("--baseline", o.baseline, "What acceptance is without drift: a file of monitor baseline; default: the roll-outs of the package's report");
   sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));

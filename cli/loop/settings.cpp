@@ -1,8 +1,7 @@
 #include <glob.h>
 #include <toml++/toml.h>
 
-#include <cstdlib>
-
+#include "base/clock.h"
 #include "base/file.h"
 #include "cli/loop/loop.h"
 
@@ -42,16 +41,6 @@ std::string required(const toml::table& table, const char* key, const std::strin
   const auto value = table[key].value<std::string>();
   if (!value || value->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
   return *value;
-}
-
-// "0", "90m", "24h", "7d".
-double seconds_of(const std::string& text, const std::string& where) {
-  char* end = nullptr;
-  const double n = std::strtod(text.c_str(), &end);
-  const std::string unit = text.empty() ? "" : end;
-  const double scale = unit == "m" ? 60 : unit == "h" ? 3600 : unit == "d" ? 86400 : 0;
-  if (end == text.c_str() || !(n >= 0 && n < 1e6) || (scale == 0 && n != 0)) throw Error(ErrorKind::kConfig, where + ": expected a time such as \"90m\", \"24h\" or \"7d\", found \"" + text + "\"");
-  return n * scale;
 }
 
 std::vector<std::string> expand(const fs::path& base, const std::string& pattern) {
@@ -96,7 +85,7 @@ LoopSettings read_loop_settings(const fs::path& file) {
     if (s.regenerate != "auto" && s.regenerate != "always" && s.regenerate != "never")
       throw Error(ErrorKind::kConfig, where + ": [loop] regenerate: expected \"auto\", \"always\" or \"never\"");
   }
-  if (const toml::node* v = loop->get("cooldown")) s.cooldown_s = seconds_of(v->value_or(std::string()), where + ": [loop] cooldown");
+  if (const toml::node* v = loop->get("cooldown")) s.cooldown_s = parse_duration(v->value_or(std::string()), where + ": [loop] cooldown", ErrorKind::kConfig, {.zero = true});
   if (const toml::node* v = loop->get("keep")) {
     s.keep = v->is_integer() ? *v->value<int64_t>() : 0;
     if (s.keep < 1 || s.keep > 1000) throw Error(ErrorKind::kConfig, where + ": [loop] keep: expected a number of runs from 1 to 1000");

@@ -2,7 +2,6 @@
 
 #include <cmath>
 
-#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
@@ -59,12 +58,6 @@ TEST(ErrorType, ContextGoesInFront) {
     with_context("outer", [] { with_context("inner", [] { throw Error(ErrorKind::kModel, "x"); }); });
   });
   EXPECT_EQ(with_context("w", [] { return 5; }), 5);
-}
-
-TEST(Clock, FormatsUtc) {
-  EXPECT_EQ(format_utc(0), "1970-01-01T00:00:00Z");
-  EXPECT_EQ(format_utc(1795262400), "2026-11-21T12:00:00Z");
-  EXPECT_EQ(format_utc(951782399), "2000-02-28T23:59:59Z");
 }
 
 TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
