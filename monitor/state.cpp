@@ -1,6 +1,7 @@
 #include "monitor/state.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
+#include <SQLiteCpp/VariadicBind.h>
 #include <sqlite3.h>
 
 #include <cerrno>
@@ -58,18 +59,6 @@ constexpr const char* kActionColumns = "SELECT id, key, kind, payload, created, 
   }
 }
 
-}  // namespace
-
-struct State::Connection {
-  std::string file;
-  SQLite::Database db;
-
-  std::vector<ActionEntry> actions(SQLite::Statement& query) const;
-  Connection(const fs::path& path, int patience_ms) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
-};
-
-namespace {
-
 template <class F>
 auto guarded(const std::string& file, F&& f) {
   try {
@@ -78,6 +67,60 @@ auto guarded(const std::string& file, F&& f) {
     rethrow(e, file);
   }
 }
+
+std::string text(SQLite::Statement& row, int column) { return row.getColumn(column).getString(); }
+int64_t number(SQLite::Statement& row, int column) { return row.getColumn(column).getInt64(); }
+
+}  // namespace
+
+struct State::Connection {
+  std::string file;
+  SQLite::Database db;
+
+  Connection(const fs::path& path, int patience_ms) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
+
+  // The number of rows changed.
+  template <class... Values>
+  int change(const char* sql, const Values&... values) {
+    return guarded(file, [&] {
+      SQLite::Statement query(db, sql);
+      SQLite::bind(query, values...);
+      return query.exec();
+    });
+  }
+  // What `read` makes of every row.
+  template <class Read, class... Values>
+  auto rows(const std::string& sql, Read&& read, const Values&... values) {
+    return guarded(file, [&] {
+      SQLite::Statement query(db, sql);
+      SQLite::bind(query, values...);
+      std::vector<decltype(read(query))> all;
+      while (query.executeStep()) all.push_back(read(query));
+      return all;
+    });
+  }
+  // The first one, if any.
+  template <class Read, class... Values>
+  auto row(const std::string& sql, Read&& read, const Values&... values) {
+    auto found = rows(sql, read, values...);
+    return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
+  }
+  // Of a table that only grows, oldest first.
+  template <class Read>
+  auto newest(const std::string& table, Read&& read, int64_t most) {
+    return rows("SELECT * FROM (SELECT * FROM " + table + " ORDER BY id DESC LIMIT ?) ORDER BY id", read, most);
+  }
+  Json json(SQLite::Statement& row, int column) const { return parse_json(text(row, column), file); }
+  auto to_action() const {
+    return [this](SQLite::Statement& row) {
+      const SQLite::Column code = row.getColumn(8);
+      return ActionEntry{number(row, 0), text(row, 1), text(row, 2), json(row, 3), number(row, 4), number(row, 5), number(row, 6), number(row, 7),
+                         code.isNull() ? std::nullopt : std::optional(code.getInt()), text(row, 9)};
+    };
+  }
+};
+
+namespace {
 
 // Forward only, in one transaction, the old file copied before. A copy that was cut short is made anew.
 void migrate(SQLite::Database& db, const fs::path& file) {
@@ -141,192 +184,77 @@ void State::rollback() {
 }
 
 std::string State::value(const std::string& key) const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "SELECT value FROM value WHERE key = ?");
-    query.bind(1, key);
-    return query.executeStep() ? query.getColumn(0).getString() : std::string();
-  });
+  return connection_->row("SELECT value FROM value WHERE key = ?", [](SQLite::Statement& row) { return text(row, 0); }, key).value_or("");
 }
 
 void State::set_value(const std::string& key, const std::string& value) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "INSERT INTO value VALUES (?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value");
-    query.bind(1, key);
-    query.bind(2, value);
-    query.exec();
-  });
+  connection_->change("INSERT INTO value VALUES (?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", key, value);
 }
 
 FilePosition State::position(const std::string& identity) const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "SELECT head, position FROM source WHERE file = ?");
-    query.bind(1, identity);
-    if (!query.executeStep()) return FilePosition{};
-    return FilePosition{static_cast<uint64_t>(query.getColumn(1).getInt64()), query.getColumn(0).getString()};
-  });
+  const auto read = [](SQLite::Statement& row) { return FilePosition{static_cast<uint64_t>(number(row, 1)), text(row, 0)}; };
+  return connection_->row("SELECT head, position FROM source WHERE file = ?", read, identity).value_or(FilePosition{});
 }
 
 void State::set_position(const std::string& identity, const FilePosition& position) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db,
-                            "INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(file) DO UPDATE SET head = excluded.head, position = excluded.position");
-    query.bind(1, identity);
-    query.bind(2, position.head);
-    query.bind(3, static_cast<int64_t>(position.offset));
-    query.exec();
-  });
+  connection_->change("INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(file) DO UPDATE SET head = excluded.head, position = excluded.position", identity, position.head,
+                      static_cast<int64_t>(position.offset));
 }
 
 std::optional<Counters> State::counters(const std::string& url) const {
-  return guarded(connection_->file, [&]() -> std::optional<Counters> {
-    SQLite::Statement query(connection_->db, "SELECT counters FROM scrape WHERE url = ?");
-    query.bind(1, url);
-    if (!query.executeStep()) return std::nullopt;
-    return counters_from_json(parse_json(query.getColumn(0).getString(), connection_->file), connection_->file);
-  });
+  const auto read = [this](SQLite::Statement& row) { return counters_from_json(connection_->json(row, 0), connection_->file); };
+  return connection_->row("SELECT counters FROM scrape WHERE url = ?", read, url);
 }
 
 void State::set_counters(const std::string& url, const Counters& counters) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "INSERT INTO scrape VALUES (?, ?) ON CONFLICT(url) DO UPDATE SET counters = excluded.counters");
-    query.bind(1, url);
-    query.bind(2, to_json(counters).dump());
-    query.exec();
-  });
+  connection_->change("INSERT INTO scrape VALUES (?, ?) ON CONFLICT(url) DO UPDATE SET counters = excluded.counters", url, to_json(counters).dump());
 }
 
-void State::append(const HistoryEntry& entry) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "INSERT INTO history (time, verdict, package, evidence) VALUES (?, ?, ?, ?)");
-    query.bind(1, entry.time);
-    query.bind(2, entry.verdict);
-    query.bind(3, entry.package);
-    query.bind(4, entry.evidence.dump());
-    query.exec();
-  });
+void State::append(const HistoryEntry& e) {
+  connection_->change("INSERT INTO history (time, verdict, package, evidence) VALUES (?, ?, ?, ?)", e.time, e.verdict, e.package, e.evidence.dump());
 }
 
 std::vector<HistoryEntry> State::history(int64_t newest) const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db,
-                            "SELECT id, time, verdict, package, evidence FROM (SELECT * FROM history ORDER BY id DESC LIMIT ?) ORDER BY id");
-    query.bind(1, newest);
-    std::vector<HistoryEntry> entries;
-    while (query.executeStep()) {
-      HistoryEntry e;
-      e.id = query.getColumn(0).getInt64();
-      e.time = query.getColumn(1).getInt64();
-      e.verdict = query.getColumn(2).getString();
-      e.package = query.getColumn(3).getString();
-      e.evidence = parse_json(query.getColumn(4).getString(), connection_->file);
-      entries.push_back(std::move(e));
-    }
-    return entries;
-  });
+  const auto read = [this](SQLite::Statement& row) { return HistoryEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), connection_->json(row, 4)}; };
+  return connection_->newest("history", read, newest);
 }
 
-int64_t State::append(const TransitionEntry& entry) {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "INSERT INTO transition (time, from_state, to_state, event, reason, evidence) VALUES (?, ?, ?, ?, ?, ?)");
-    query.bind(1, entry.time);
-    query.bind(2, entry.from);
-    query.bind(3, entry.to);
-    query.bind(4, entry.event);
-    query.bind(5, entry.reason);
-    query.bind(6, entry.evidence.dump());
-    query.exec();
-    return connection_->db.getLastInsertRowid();
-  });
+int64_t State::append(const TransitionEntry& e) {
+  connection_->change("INSERT INTO transition (time, from_state, to_state, event, reason, evidence) VALUES (?, ?, ?, ?, ?, ?)", e.time, e.from, e.to, e.event, e.reason,
+                      e.evidence.dump());
+  return connection_->db.getLastInsertRowid();
 }
 
 std::vector<TransitionEntry> State::transitions(int64_t newest) const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db,
-                            "SELECT id, time, from_state, to_state, event, reason, evidence FROM (SELECT * FROM transition ORDER BY id DESC LIMIT ?) ORDER BY id");
-    query.bind(1, newest);
-    std::vector<TransitionEntry> entries;
-    while (query.executeStep())
-      entries.push_back({query.getColumn(0).getInt64(), query.getColumn(1).getInt64(), query.getColumn(2).getString(), query.getColumn(3).getString(),
-                         query.getColumn(4).getString(), query.getColumn(5).getString(), parse_json(query.getColumn(6).getString(), connection_->file)});
-    return entries;
-  });
+  const auto read = [this](SQLite::Statement& row) {
+    return TransitionEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), text(row, 4), text(row, 5), connection_->json(row, 6)};
+  };
+  return connection_->newest("transition", read, newest);
 }
 
-bool State::add_action(const ActionEntry& entry) {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db,
-                            "INSERT INTO action (key, kind, payload, created, started, ended, attempts, outcome) VALUES (?, ?, ?, ?, 0, 0, 0, '') ON CONFLICT(key) DO NOTHING");
-    query.bind(1, entry.key);
-    query.bind(2, entry.kind);
-    query.bind(3, entry.payload.dump());
-    query.bind(4, entry.created);
-    return query.exec() == 1;
-  });
-}
-
-std::vector<ActionEntry> State::Connection::actions(SQLite::Statement& query) const {
-  std::vector<ActionEntry> entries;
-  while (query.executeStep()) {
-    ActionEntry e{query.getColumn(0).getInt64(), query.getColumn(1).getString(), query.getColumn(2).getString(), parse_json(query.getColumn(3).getString(), file),
-                  query.getColumn(4).getInt64(), query.getColumn(5).getInt64(), query.getColumn(6).getInt64(), query.getColumn(7).getInt64(), {},
-                  query.getColumn(9).getString()};
-    if (!query.getColumn(8).isNull()) e.code = query.getColumn(8).getInt();
-    entries.push_back(std::move(e));
-  }
-  return entries;
+bool State::add_action(const ActionEntry& e) {
+  return connection_->change("INSERT INTO action (key, kind, payload, created, started, ended, attempts, outcome) VALUES (?, ?, ?, ?, 0, 0, 0, '') ON CONFLICT(key) DO NOTHING",
+                             e.key, e.kind, e.payload.dump(), e.created) == 1;
 }
 
 std::optional<ActionEntry> State::action(const std::string& key) const {
-  return guarded(connection_->file, [&]() -> std::optional<ActionEntry> {
-    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE key = ?");
-    query.bind(1, key);
-    std::vector<ActionEntry> found = connection_->actions(query);
-    return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
-  });
+  return connection_->row(std::string(kActionColumns) + "WHERE key = ?", connection_->to_action(), key);
 }
 
 std::vector<ActionEntry> State::pending_actions() const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE ended = 0 ORDER BY id");
-    return connection_->actions(query);
-  });
+  return connection_->rows(std::string(kActionColumns) + "WHERE ended = 0 ORDER BY id", connection_->to_action());
 }
 
 std::vector<ActionEntry> State::actions_of(const std::string& kind, int64_t created_since) const {
-  return guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, std::string(kActionColumns) + "WHERE kind = ? AND created >= ? ORDER BY id");
-    query.bind(1, kind);
-    query.bind(2, created_since);
-    return connection_->actions(query);
-  });
+  return connection_->rows(std::string(kActionColumns) + "WHERE kind = ? AND created >= ? ORDER BY id", connection_->to_action(), kind, created_since);
 }
 
-void State::start_action(int64_t id, int64_t time) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "UPDATE action SET started = ?, attempts = attempts + 1 WHERE id = ?");
-    query.bind(1, time);
-    query.bind(2, id);
-    query.exec();
-  });
-}
+void State::start_action(int64_t id, int64_t time) { connection_->change("UPDATE action SET started = ?, attempts = attempts + 1 WHERE id = ?", time, id); }
 
 void State::record_attempt(int64_t id, int code, const std::string& outcome) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "UPDATE action SET code = ?, outcome = ?, started = 0 WHERE id = ?");
-    query.bind(1, code);
-    query.bind(2, outcome);
-    query.bind(3, id);
-    query.exec();
-  });
+  connection_->change("UPDATE action SET code = ?, outcome = ?, started = 0 WHERE id = ?", code, outcome, id);
 }
 
-void State::end_action(int64_t id, int64_t time) {
-  guarded(connection_->file, [&] {
-    SQLite::Statement query(connection_->db, "UPDATE action SET ended = ? WHERE id = ?");
-    query.bind(1, time);
-    query.bind(2, id);
-    query.exec();
-  });
-}
+void State::end_action(int64_t id, int64_t time) { connection_->change("UPDATE action SET ended = ? WHERE id = ?", time, id); }
 
 }  // namespace specdec::monitor
