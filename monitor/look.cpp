@@ -28,6 +28,8 @@ void read_source_files(const CheckOptions& options, const ResolvedPackage& packa
           ++look.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
         } else if (!r.target.empty() && r.target != target) {
           ++look.other_target;
+        } else if (r.counts.drafted == 0) {
+          ++look.not_drafted;
         } else if (const Baseline::Stratum* stratum = detector.baseline().find(stratum_key(r))) {
           ++(detector.add(*stratum, r.counts, r.time) ? look.watched : look.too_short);
         } else if (++look.no_baseline == 1) {
@@ -40,6 +42,9 @@ void read_source_files(const CheckOptions& options, const ResolvedPackage& packa
       if (look.read.first_problem.empty()) look.read.first_problem = figures.first_problem;
     }
   }
+  if (look.not_drafted > 0)
+    look.notes.push_back(std::to_string(look.not_drafted) + " new requests were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay "
+                         "(its dashboard and /metrics say why), or speculation is off");
   if (look.no_baseline > 0)
     look.notes.push_back(std::to_string(look.no_baseline) + " new requests are of conditions that were never measured (such as '" +
                                look.first_without_baseline + "') and are not judged: see monitor baseline");
@@ -219,6 +224,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
             {"new_records", look.read.records},
             {"watched", look.watched},
             {"too_short", look.too_short},
+            {"not_drafted", look.not_drafted},
             {"without_baseline", look.no_baseline},
             {"of_another_draft", look.other_draft},
             {"of_another_target", look.other_target},

@@ -17,7 +17,7 @@ namespace specdec::monitor {
 
 struct Look {
   ReadFigures read;
-  int64_t watched = 0, too_short = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
+  int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
   std::string first_without_baseline;
   std::vector<std::string> notes;                                          // told, but no reason for a warning
   std::vector<std::string> chart_alarms, chart_notes;                      // of counters

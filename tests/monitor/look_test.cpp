@@ -75,6 +75,19 @@ TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   EXPECT_EQ(e["requests"], 0);
 }
 
+// A controller that steps aside says nothing of the draft: that is told, not counted as bad or as missing traffic.
+TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
+  write(200, 0.60, [](AcceptanceRecord& r) {
+    r.counts = {};
+    r.counts.plain_steps = r.counts.emitted = 40;
+  });
+  const Json e = look();
+  EXPECT_EQ(judged.verdict, "inconclusive");
+  EXPECT_NE(judged.reason.find("200 new requests were decoded without the draft"), std::string::npos) << judged.reason;
+  EXPECT_EQ(e["not_drafted"], 200);
+  EXPECT_EQ(e["without_baseline"], 0);
+}
+
 TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
   write(3000, 0.60, [](AcceptanceRecord& r) { r.temperature = 0; });
   write(500, 0.10, [](AcceptanceRecord& r) { r.draft = std::string(12, 'e'); });
