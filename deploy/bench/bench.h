@@ -46,7 +46,7 @@ struct BenchResult {
   std::vector<std::string> notes;
 };
 
-// Runs are interleaved: each group of prompts goes through every configuration before the next group. Throws Error(kUsage) for
+// Runs are interleaved: each group of prompts goes through every configuration before the next group, each beside a normal run, step by step. Throws Error(kUsage) for
 // options, Error(kData) for data of another tokenizer or prompts without room, and what loading and running models throw.
 BenchResult run_bench(const BenchOptions& options, const Clock& clock, const ProgressFn& progress = {});
 

@@ -216,7 +216,7 @@ Page bench_page(const BenchResult& r) {
   }
   Section speed{
       "Speed",
-      format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, runs of all configurations interleaved, the shortest "
+      format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, every run step by step beside a normal one of the same prompts, the shortest "
              "of three where they are short. Times run "
              "from the first step to the last token; ttft includes the prompt. itl is the time between two deliveries to a "
              "sequence, each of one or more tokens.",
