@@ -11,8 +11,10 @@ struct GroupRun::Lane {
   decode::SuffixDraft suffix;
   decode::Sequence sequence;
   double delivered = 0;  // seconds of the run at the last delivery, 0 before the first
-  Lane(uint64_t seed, const decode::ControllerOptions& options, const decode::ControllerOptions& from_text, const decode::CostModel* costs)
-      : randomness(seed), controller(options, costs), suffix{{}, {from_text, costs}} {}
+  decode::Stepper& stepper;
+  Lane(decode::Stepper& of, uint64_t seed, const decode::ControllerOptions& options, const decode::ControllerOptions& from_text, const decode::CostModel* costs)
+      : randomness(seed), controller(options, costs), suffix{{}, {from_text, costs}}, stepper(of) {}
+  ~Lane() { stepper.finish(sequence); }  // also where a later one could not start
 };
 
 void GroupFigures::add(const GroupFigures& other) {
@@ -30,7 +32,7 @@ GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t
   if (learnt) controller.prior_overlap = learnt->overlap.value(), controller.plain_owed = learnt->plain_owed;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    lanes_.push_back(std::make_unique<Lane>(options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
+    lanes_.push_back(std::make_unique<Lane>(stepper, options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
     decode::Sequence& s = lanes_.back()->sequence;
     s.tokens = prompts[i];
     s.sampling = options.sampling;
@@ -45,9 +47,7 @@ GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t
   figures_.prompt_seconds = clock.seconds() - begun;
 }
 
-GroupRun::~GroupRun() {
-  for (auto& lane : lanes_) stepper_.finish(lane->sequence);
-}
+GroupRun::~GroupRun() = default;
 
 bool GroupRun::done() const { return active_.empty(); }
 

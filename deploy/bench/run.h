@@ -39,7 +39,7 @@ class GroupRun {
  public:
   // Reads the prompts, which must leave room for `tokens`. `learnt`: null without a draft. All of them outlive the run.
   GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock);
-  ~GroupRun();
+  ~GroupRun();                  // finishes its sequences
   bool done() const;
   double share() const;         // of its tokens that are there, in [0, 1]
   void step();                  // sequences that are done leave the batch
