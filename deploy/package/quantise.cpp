@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/schema/binding.h"
+#include "base/small_float.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
 
@@ -29,21 +30,10 @@ uint8_t encode_e4m3(float x) {
   const uint32_t rounded = std::bit_cast<uint32_t>(size) + 0x7ffff + (bits >> 20 & 1);
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
-float decode_e4m3(uint8_t code) {
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float size = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  return code & 0x80 ? -size : size;
-}
 
-float fp16_to_float(uint16_t h) {
-  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
-  if (exponent == 0) return (sign ? -1.0f : 1.0f) * std::ldexp(static_cast<float>(mantissa), -24);
-  return std::bit_cast<float>(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13);
-}
 // The smallest fp16 that is not below `x`, at least 2^-24; 0 <= x <= 65504: with a scale rounded down the largest weight would not fit.
 uint16_t fp16_not_below(float x) {
-  const float up = x < 0x1p-14f ? std::ceil(x * 0x1p24f) : 0;
-  if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, up));
+  if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, std::ceil(x * 0x1p24f)));
   return static_cast<uint16_t>(((std::bit_cast<uint32_t>(x) + 0x1fff) >> 13) - (112u << 10));
 }
 
@@ -59,7 +49,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
     for (size_t i = 0; i < count; ++i) {
       uint16_t half;
       std::memcpy(&half, bytes.data() + 2 * i, 2);
-      out[i] = entry.dtype == "F16" ? fp16_to_float(half) : std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+      out[i] = entry.dtype == "F16" ? fp16_to_float(half) : bf16_to_float(half);
     }
   }
   for (const float value : out)
@@ -102,7 +92,7 @@ void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w,
   std::vector<uint8_t> codes(w.size());
   std::vector<float> scales(static_cast<size_t>(rows));
   float values[256];
-  for (int code = 0; code < 256; ++code) values[code] = decode_e4m3(static_cast<uint8_t>(code));
+  for (int code = 0; code < 256; ++code) values[code] = e4m3_to_float(static_cast<uint8_t>(code));
   for (int64_t n = 0; n < rows; ++n) {
     const float* row = w.data() + n * columns;
     float largest = 0;

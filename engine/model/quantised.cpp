@@ -3,9 +3,8 @@
 #include <ATen/Parallel.h>
 
 #include <array>
-#include <cmath>
-#include <limits>
 
+#include "base/small_float.h"
 #include "engine/kernels/team.h"
 
 namespace specdec::model {
@@ -59,13 +58,6 @@ void over_outputs(int64_t rows, int64_t columns, const F& f) {
   });
 }
 
-float decode_e4m3(int code) {  // no infinities; all ones is NaN
-  const int exponent = code >> 3 & 15, mantissa = code & 7;
-  const float sign = code & 128 ? -1.0f : 1.0f;
-  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
-}
-
 at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t rows = shape[0], columns = shape[1];
   const char* scale_name = parts.has("weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
@@ -84,7 +76,7 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
                                        std::to_string(down) + ", " + std::to_string(across) + "]");
   const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape), scales = parts.numbers(scale_name, found).contiguous();
   std::array<float, 256> values;
-  for (int code = 0; code < 256; ++code) values[static_cast<size_t>(code)] = decode_e4m3(code);
+  for (int code = 0; code < 256; ++code) values[static_cast<size_t>(code)] = e4m3_to_float(static_cast<uint8_t>(code));
   at::Tensor out = at::empty(shape, at::kFloat);
   const uint8_t* from = codes.const_data_ptr<uint8_t>();
   const float* scale = scales.const_data_ptr<float>();

@@ -1,0 +1,27 @@
+// Floating-point numbers of 8 and 16 bits as fp32.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace specdec {
+
+// OCP's E4M3: 4 exponent bits with bias 7, 3 of mantissa, no infinities; all ones is NaN.
+inline float e4m3_to_float(uint8_t code) {
+  const int exponent = code >> 3 & 15, mantissa = code & 7;
+  const float sign = code & 128 ? -1.0f : 1.0f;
+  if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
+}
+
+inline float fp16_to_float(uint16_t h) {
+  const uint32_t sign = static_cast<uint32_t>(h & 0x8000) << 16, exponent = h >> 10 & 31, mantissa = h & 1023;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * std::ldexp(static_cast<float>(mantissa), -24);
+  return std::bit_cast<float>(sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13);
+}
+
+inline float bf16_to_float(uint16_t h) { return std::bit_cast<float>(static_cast<uint32_t>(h) << 16); }
+
+}  // namespace specdec
