@@ -57,6 +57,19 @@ TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   EXPECT_EQ(slow.figures().tokens, fast.figures().tokens);
 }
 
+TEST(BenchRun, APromptThatFailsLeavesNoSequenceOpen) {
+  ManualClock clock;
+  Model target(5, random_logits(1));
+  int passes = 0;
+  target.before_pass = [&](std::span<const decode::Extension>) {
+    if (++passes == 2) throw Error(ErrorKind::kDevice, "no room");
+  };
+  decode::Stepper plain(target, nullptr);
+  const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};
+  EXPECT_THROW(GroupRun(plain, prompts, {.tokens = 4}, nullptr, clock), Error);
+  EXPECT_EQ(target.open_sequences(), 0u);
+}
+
 TEST(BenchRun, SequencesThatAreDoneLeaveTheBatch) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(2));
