@@ -35,8 +35,10 @@ dist: build
 asan tsan:
 	@$(MAKE) --no-print-directory fast PRESET=$@
 
+# FUZZ_INPUTS inputs a target (200,000), a fresh FUZZ_SEED, a corpus that is kept in FUZZ_CORPUS: tests/fuzz/run.py.
 fuzz:
 	@$(MAKE) --no-print-directory build PRESET=fuzz
+	@$(ENV) && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/fuzz/run.py build-fuzz
 
 clean:
 	rm -rf build build-* dist
