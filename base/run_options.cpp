@@ -8,13 +8,14 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/sampling_ranges.h"
 
 namespace specdec {
 
 namespace {
 
 template <class T>
-[[noreturn]] void refuse(const char* flag, const char* expected, const T& found) {
+[[noreturn]] void refuse(const char* flag, const std::string& expected, const T& found) {
   std::ostringstream text;
   text << flag << ": expected " << expected << ", found " << found;
   throw Error(ErrorKind::kUsage, text.str());
@@ -28,12 +29,11 @@ bool is_device(const std::string& name) {
 
 }  // namespace
 
-// Written so that NaN, which compares false, is refused too.
 void validate(const SamplingOptions& o) {
-  if (!(o.temperature >= 0 && o.temperature <= 10)) refuse("--temperature", "a number in [0, 10]", o.temperature);
+  if (!kTemperatures.contains(o.temperature)) refuse("--temperature", kTemperatures.text(), o.temperature);
   if (o.top_k < 0) refuse("--top-k", "an integer >= 0 (0 = off)", o.top_k);
-  if (!(o.top_p > 0 && o.top_p <= 1)) refuse("--top-p", "a number in (0, 1]", o.top_p);
-  if (!(o.min_p >= 0 && o.min_p < 1)) refuse("--min-p", "a number in [0, 1)", o.min_p);
+  if (!kTopPs.contains(o.top_p)) refuse("--top-p", kTopPs.text(), o.top_p);
+  if (!kMinPs.contains(o.min_p)) refuse("--min-p", kMinPs.text(), o.min_p);
 }
 
 void validate(const SpeculationOptions& o) {

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "deploy/serve/request_numbers.h"
+
 namespace specdec::deploy {
 
 struct ServeLimits {
@@ -13,18 +15,17 @@ struct ServeLimits {
   size_t body_bytes = 8 << 20;      // Content-Length and chunked counted alike: 413
   size_t connections = 1024;        // over it: 503 and close
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
-  // body (400 naming the parameter)
+  // body (400 naming the parameter); the ranges of its numbers are in request_numbers.cpp
   int json_depth = 64;
   size_t array_items = 65536;       // of any array or object
   size_t messages = 2048;
   size_t prompts = 64;
   size_t choices = 128;             // prompts × n
-  int64_t n = 8;
+  int64_t n = kMostAnswers;         // to one prompt
   size_t stop_strings = 16, stop_bytes = 256;
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
   size_t grammar_bytes = 64 << 10;  // a JSON schema or regular expression; choices all together
-  int64_t logprobs = 20;            // likeliest tokens a position
   size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
   size_t conversation_bytes = 128;  // metadata.conversation_id
   size_t domains = 64;              // distinct ones, then "other"

@@ -28,22 +28,40 @@ const Json* find(const Json& object, const char* key) {
   return it == object.end() || it->is_null() ? nullptr : &*it;
 }
 
-int64_t integer(const Json& value, const std::string& param, int64_t low, int64_t high) {
-  const bool fits = value.is_number_integer() &&
-                    !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
-  if (!fits || value.get<int64_t>() < low || value.get<int64_t>() > high)
-    reject(param, "an integer from " + std::to_string(low) + " to " + std::to_string(high));
+bool is_int64(const Json& value) {
+  return value.is_number_integer() &&
+         !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+}
+
+int64_t checked(const Json& value, const IntegerRange& range, const char* param) {
+  if (!is_int64(value) || !range.contains(value.get<int64_t>())) reject(param, range.text());
   return value.get<int64_t>();
 }
 
-// `expected` words the range; low itself is outside when open_low, high when open_high.
-double number(const Json& object, const char* key, double fallback, double low, double high, bool open_low, bool open_high, const char* expected) {
-  const Json* value = find(object, key);
-  if (!value) return fallback;
-  const double x = value->is_number() ? value->get<double>() : std::numeric_limits<double>::quiet_NaN();
-  if (!(open_low ? x > low : x >= low) || !(open_high ? x < high : x <= high)) reject(key, expected);
-  return x;
-}
+// The numbers of one body, each by its row of the table.
+class Numbers {
+ public:
+  Numbers(const Json& body, Endpoint endpoint) : body_(body), endpoint_(endpoint) {}
+
+  std::optional<int64_t> integer(const char* name) const {
+    const RequestNumber& row = request_number(endpoint_, name);
+    const Json* value = find(body_, name);
+    if (value) return checked(*value, std::get<IntegerRange>(row.range), name);
+    return row.fallback ? std::optional(static_cast<int64_t>(*row.fallback)) : std::nullopt;
+  }
+  double number(const char* name) const {
+    const RequestNumber& row = request_number(endpoint_, name);
+    const Json* value = find(body_, name);
+    if (!value) return row.fallback.value();
+    const auto& range = std::get<NumberRange>(row.range);
+    if (!value->is_number() || !range.contains(value->get<double>())) reject(name, range.text());
+    return value->get<double>();
+  }
+
+ private:
+  const Json& body_;
+  Endpoint endpoint_;
+};
 
 bool boolean(const Json& object, const char* key, const std::string& param, bool fallback = false) {
   const Json* value = find(object, key);
@@ -109,34 +127,33 @@ void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
   for (const char* key : {"guided_grammar", "chat_template", "chat_template_kwargs"}) require_default(body, key, {Json::object()});
 }
 
-void parse_sampling(const Json& body, ApiRequest& out) {
-  out.sampling.temperature = number(body, "temperature", 1, 0, 2, false, false, "a number from 0 to 2");
-  out.sampling.top_p = number(body, "top_p", 1, 0, 1, true, false, "a number above 0, at most 1");
-  out.sampling.min_p = number(body, "min_p", 0, 0, 1, false, true, "a number from 0, below 1");
-  // -1 is vLLM's word for off.
-  if (const Json* k = find(body, "top_k")) out.sampling.top_k = std::max<int64_t>(0, integer(*k, "top_k", -1, std::numeric_limits<int32_t>::max()));
-  if (const Json* s = find(body, "seed"))
-    out.seed = integer(*s, "seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max());
+void parse_sampling(const Numbers& numbers, ApiRequest& out) {
+  out.sampling.temperature = numbers.number("temperature");
+  out.sampling.top_p = numbers.number("top_p");
+  out.sampling.min_p = numbers.number("min_p");
+  out.sampling.top_k = std::max<int64_t>(0, *numbers.integer("top_k"));
+  out.seed = numbers.integer("seed");
 }
 
 void parse_bias(const Json& body, const ServeLimits& limits, ApiRequest& out) {
   const Json* bias = find(body, "logit_bias");
   if (!bias) return;
-  const std::string expected = "an object of at most " + std::to_string(limits.logit_biases) + " token ids, each with a number from -100 to 100";
+  const auto& range = std::get<NumberRange>(request_number(out.endpoint, "logit_bias{}").range);
+  const std::string expected = "an object of at most " + std::to_string(limits.logit_biases) + " token ids, each with " + range.text();
   if (!bias->is_object() || bias->size() > limits.logit_biases) reject("logit_bias", expected);
   for (const auto& [key, value] : bias->items()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     const double added = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
-    if (error != std::errc() || id < 0 || key != std::to_string(id) || !(added >= -100 && added <= 100)) reject("logit_bias", expected);
+    if (error != std::errc() || id < 0 || key != std::to_string(id) || !range.contains(added)) reject("logit_bias", expected);
     out.rules.bias.emplace_back(id, static_cast<float>(added));
   }
 }
 
-void parse_rules(const Json& body, const ServeLimits& limits, ApiRequest& out) {
-  out.rules.presence_penalty = number(body, "presence_penalty", 0, -2, 2, false, false, "a number from -2 to 2");
-  out.rules.frequency_penalty = number(body, "frequency_penalty", 0, -2, 2, false, false, "a number from -2 to 2");
-  out.rules.repetition_penalty = number(body, "repetition_penalty", 1, 0, 2, true, false, "a number above 0, at most 2");
+void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& limits, ApiRequest& out) {
+  out.rules.presence_penalty = numbers.number("presence_penalty");
+  out.rules.frequency_penalty = numbers.number("frequency_penalty");
+  out.rules.repetition_penalty = numbers.number("repetition_penalty");
   parse_bias(body, limits, out);
   if (const Json* words = find(body, "bad_words")) {
     const std::string expected = "at most " + std::to_string(limits.bad_words) + " strings of 1 to " + std::to_string(limits.bad_word_bytes) + " bytes";
@@ -151,16 +168,13 @@ void parse_rules(const Json& body, const ServeLimits& limits, ApiRequest& out) {
 }
 
 // OpenAI's two ways: chat says logprobs: true and top_logprobs: n, completions says logprobs: n.
-void parse_logprobs(const Json& body, Endpoint endpoint, const ServeLimits& limits, ApiRequest& out) {
-  const char* key = endpoint == Endpoint::kChat ? "top_logprobs" : "logprobs";
-  const Json* count = find(body, key);
-  if (endpoint == Endpoint::kChat) {
-    if (boolean(body, "logprobs", "logprobs")) out.logprobs = 0;
-    if (count && out.logprobs < 0 && *count != 0) reject("top_logprobs", "logprobs: true with it");
-  }
+void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
+  const bool chat = out.endpoint == Endpoint::kChat;
+  if (chat && boolean(body, "logprobs", "logprobs")) out.logprobs = 0;
+  const std::optional<int64_t> count = numbers.integer(chat ? "top_logprobs" : "logprobs");
   if (!count) return;
-  const int64_t n = integer(*count, key, 0, limits.logprobs);
-  if (endpoint == Endpoint::kCompletions || out.logprobs >= 0) out.logprobs = static_cast<int>(n);
+  if (chat && out.logprobs < 0 && *count != 0) reject("top_logprobs", "logprobs: true with it");
+  if (!chat || out.logprobs >= 0) out.logprobs = static_cast<int>(*count);
 }
 
 // A regular expression for one of these texts, none of them empty.
@@ -260,12 +274,12 @@ bool asks_for_grammar(const Json& body) {
   return false;
 }
 
-void parse_length(const Json& body, ApiRequest& out) {
-  constexpr int64_t kLongest = std::numeric_limits<int32_t>::max();
+// What the table has for an absent length is for the server to apply: it depends on the room in the context.
+void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
-    const Json* value = find(body, key);
-    if (!value) continue;
-    const int64_t tokens = integer(*value, key, out.echo ? 0 : 1, kLongest);
+    if (!find(body, key)) continue;
+    const int64_t tokens = *numbers.integer(key);
+    if (tokens == 0 && !out.echo) reject(key, "at least 1 without echo");
     if (out.max_tokens && *out.max_tokens != tokens) reject(key, "the same value as max_tokens");
     out.max_tokens = tokens;
     out.max_tokens_param = key;
@@ -340,9 +354,10 @@ void parse_messages(const Json& body, const ServeLimits& limits, ApiRequest& out
 }
 
 std::vector<int32_t> token_ids(const Json& list) {
+  const auto& range = std::get<IntegerRange>(request_number(Endpoint::kCompletions, "prompt[]").range);
   std::vector<int32_t> ids;
   ids.reserve(list.size());
-  for (const Json& id : list) ids.push_back(static_cast<int32_t>(integer(id, "prompt", 0, std::numeric_limits<int32_t>::max())));
+  for (const Json& id : list) ids.push_back(static_cast<int32_t>(checked(id, range, "prompt")));
   if (ids.empty()) reject("prompt", "at least one token id");
   return ids;
 }
@@ -373,6 +388,7 @@ void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) 
 }
 
 ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits) {
+  const Numbers numbers(body, endpoint);
   ApiRequest out;
   out.endpoint = endpoint;
   if (const Json* model = find(body, "model")) out.model = text(*model, "model");
@@ -380,13 +396,13 @@ ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits)
     parse_messages(body, limits, out);
   else
     parse_prompt(body, limits, out);
-  parse_sampling(body, out);
-  parse_rules(body, limits, out);
-  parse_logprobs(body, endpoint, limits, out);
+  parse_sampling(numbers, out);
+  parse_rules(body, numbers, limits, out);
+  parse_logprobs(body, numbers, out);
   if (endpoint == Endpoint::kCompletions) out.echo = boolean(body, "echo", "echo");
   out.speculate = boolean(body, "speculative", "speculative", true);
-  parse_length(body, out);
-  if (const Json* n = find(body, "n")) out.n = integer(*n, "n", 1, limits.n);
+  parse_length(body, numbers, out);
+  if (const Json* n = find(body, "n")) out.n = checked(*n, {1, limits.n}, "n");
   const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());
   if (prompts * static_cast<size_t>(out.n) > limits.choices) reject("n", "at most " + std::to_string(limits.choices) + " answers a request, all prompts together");
   parse_stop(body, limits, out);

@@ -13,12 +13,11 @@
 #include "base/schema/traffic_record.h"
 #include "deploy/serve/api_error.h"
 #include "deploy/serve/limits.h"
+#include "deploy/serve/request_numbers.h"
 #include "engine/decode/logit_rules.h"
 #include "text/grammar.h"
 
 namespace specdec::deploy {
-
-enum class Endpoint { kChat, kCompletions };
 
 // What the answer as a whole must be.
 struct RequestedGrammar {

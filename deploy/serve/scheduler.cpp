@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 #include <limits>
+#include <new>
 #include <utility>
 
 #include "base/error.h"
@@ -13,6 +14,13 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected position
+
+// What one sequence meets while it is opened or its prompt is read. Only the device itself and the library that computes are
+// blamed: a request must not be able to end the server.
+bool blames_device(const std::exception& failure) {
+  const auto* error = dynamic_cast<const Error*>(&failure);
+  return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
+}
 
 }  // namespace
 
@@ -167,7 +175,7 @@ bool Scheduler::start(Active& sequence) {
     return true;
   } catch (const std::exception& e) {
     log(LogLevel::kError, request.id + ": starting a sequence: " + e.what());
-    failures_.fetch_add(1, std::memory_order_relaxed);
+    if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
     end(sequence, FinishReason::kFailed);
     return false;
   }
@@ -184,7 +192,7 @@ int64_t Scheduler::read(Active& sequence, int64_t most) {
     return 0;
   } catch (const std::exception& e) {
     log(LogLevel::kError, request.id + ": reading a prompt: " + e.what());
-    failures_.fetch_add(1, std::memory_order_relaxed);
+    if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
     end(sequence, FinishReason::kFailed);
     return 0;
   }
@@ -261,7 +269,7 @@ bool Scheduler::step_running() {
     runner_.step(keys_, results_);
   } catch (const std::exception& e) {
     log(LogLevel::kError, std::string("a step failed: ") + e.what());
-    for (StepResult& result : results_) result.failed = true;
+    for (StepResult& result : results_) result.failed = result.device_failed = true;
   }
   int64_t drafted = 0, failed = 0;
   size_t stepped = 0;
@@ -273,7 +281,7 @@ bool Scheduler::step_running() {
       continue;
     }
     if (results_[i].failed || results_[i].emitted.empty()) {
-      ++failed;
+      failed += results_[i].device_failed;
       end(*batch_[i], FinishReason::kFailed);
       continue;
     }

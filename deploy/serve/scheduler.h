@@ -50,7 +50,7 @@ class Scheduler {
   void stop_now();
 
   size_t running() const { return running_.load(std::memory_order_relaxed); }
-  // Sequences in a row that the runner failed, none succeeding between: a broken device, not a broken request.
+  // Failures in a row that are the device's, no step succeeding between. What a single request causes does not count.
   int64_t failures_in_a_row() const { return failures_.load(std::memory_order_relaxed); }
 
  private:

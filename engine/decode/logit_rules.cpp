@@ -5,12 +5,20 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/sampling_ranges.h"
 
 namespace specdec::decode {
 
 namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
+
+// A logit that is finite stays finite, whatever a rule makes of it; a forbidden one stays forbidden, and NaN is left for the sampler.
+template <class Rule>
+void change(float& logit, const Rule& rule) {
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  if (std::isfinite(logit)) logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
+}
 
 // A word of 32 tokens at a time: inside a string nearly all are allowed, elsewhere nearly none.
 void forbid(std::span<const uint32_t> allowed, std::span<float> logits) {
@@ -37,15 +45,14 @@ bool LogitRules::any() const {
   return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() || !bad_words.empty() || constraint;
 }
 
-// Written so that NaN, which compares false, is refused too.
 void validate(const LogitRules& rules, int64_t vocab) {
-  require(rules.repetition_penalty > 0 && rules.repetition_penalty <= 2, "repetition_penalty", "a number above 0, at most 2");
-  require(rules.presence_penalty >= -2 && rules.presence_penalty <= 2, "presence_penalty", "a number from -2 to 2");
-  require(rules.frequency_penalty >= -2 && rules.frequency_penalty <= 2, "frequency_penalty", "a number from -2 to 2");
+  require(kRepetitionPenalties.contains(rules.repetition_penalty), "repetition_penalty", kRepetitionPenalties.text());
+  require(kPenalties.contains(rules.presence_penalty), "presence_penalty", kPenalties.text());
+  require(kPenalties.contains(rules.frequency_penalty), "frequency_penalty", kPenalties.text());
   const std::string ids = "token ids from 0 to " + std::to_string(vocab - 1);
   for (const auto& [id, value] : rules.bias) {
     require(id >= 0 && id < vocab, "logit_bias", ids);
-    require(value >= -100 && value <= 100, "logit_bias", "values from -100 to 100");
+    require(kLogitBiases.contains(value), "logit_bias", kLogitBiases.text());
   }
   for (const auto& word : rules.bad_words) {
     require(!word.empty(), "bad_words", "at least one token a word");
@@ -142,16 +149,17 @@ bool LogitState::apply(std::span<float> logits) {
       logits[static_cast<size_t>(word.back())] = kForbidden;
       masked = true;
     }
-  for (const auto& [id, value] : rules_.bias) logits[static_cast<size_t>(id)] += value;
+  for (const auto& [id, value] : rules_.bias) change(logits[static_cast<size_t>(id)], [value = value](double l) { return l + value; });
   if (penalties_) {
-    const float repetition = static_cast<float>(rules_.repetition_penalty);
+    const double repetition = static_cast<float>(rules_.repetition_penalty);
     for (const Seen& seen : seen_) {
       float& logit = logits[static_cast<size_t>(seen.id)];
-      logit = logit > 0 ? logit / repetition : logit * repetition;
-      if (seen.count > 0) logit -= static_cast<float>(rules_.frequency_penalty * static_cast<double>(seen.count) + rules_.presence_penalty);
+      change(logit, [repetition](double l) { return l > 0 ? l / repetition : l * repetition; });
+      if (seen.count == 0) continue;
+      const double less = static_cast<float>(rules_.frequency_penalty * static_cast<double>(seen.count) + rules_.presence_penalty);
+      change(logit, [less](double l) { return l - less; });
     }
   }
-  // NaN is left for the sampler to complain about.
   return !masked || std::any_of(logits.begin(), logits.end(), [](float l) { return l != kForbidden; });
 }
 

@@ -25,8 +25,8 @@ class Constraint {
 };
 
 struct LogitRules {
-  double repetition_penalty = 1;   // (0, 2]
-  double presence_penalty = 0, frequency_penalty = 0;  // [-2, 2]
+  double repetition_penalty = 1;                       // ranges: base/sampling_ranges.h
+  double presence_penalty = 0, frequency_penalty = 0;
   std::vector<std::pair<int32_t, float>> bias;         // id, added to its logit
   std::vector<std::vector<int32_t>> bad_words;         // token sequences that are never completed, none empty
   std::function<std::unique_ptr<Constraint>()> constraint;  // makes one a sequence; may be empty
@@ -47,7 +47,7 @@ class LogitState {
   // rules must live longer. The cost of a row is linear in the distinct tokens so far, and in V under a grammar.
   LogitState(const LogitRules& rules, std::span<const int32_t> prompt);
 
-  // logits[V] at the present position. False: no token is left, all are −inf.
+  // logits[V] at the present position. False: no token is left, all are −inf. Finite logits stay finite or become −inf.
   bool apply(std::span<float> logits);
   bool allows(int32_t token, int64_t vocab);        // false: the grammar forbids it here
   void push(int32_t token);

@@ -151,7 +151,9 @@ void distribution(std::span<const float> logits, const SamplingOptions& options,
     probs[best] = 1.f;
     return;
   }
-  const float largest = logits[best], inverse = static_cast<float>(1.0 / options.temperature);
+  // Finite at any temperature above 0: infinity times the 0 of the best token would be NaN.
+  const double most = std::numeric_limits<float>::max();
+  const float largest = logits[best], inverse = static_cast<float>(std::min(1.0 / options.temperature, most));
   if (options.top_k > 0 && options.top_k < static_cast<int64_t>(n)) {
     const Border top_k = top_k_border(logits, options.top_k, scratch);
     for (size_t i = 0; i < n; ++i) probs[i] = top_k.keeps(logits[i], static_cast<int32_t>(i)) ? logits[i] : kNone;

@@ -15,10 +15,10 @@ using testing::expect_error;
 TEST(RunOptions, EachFlagIsNamedWhenOutOfRange) {
   EXPECT_NO_THROW(validate(SamplingOptions{}));
   EXPECT_NO_THROW(validate(SamplingOptions{.temperature = 0, .top_k = 5, .top_p = 0.1, .min_p = 0.99}));
-  for (double t : {-0.1, 10.1, static_cast<double>(NAN), static_cast<double>(INFINITY)})
-    expect_error(ErrorKind::kUsage, {"--temperature", "[0, 10]"}, [&] { validate(SamplingOptions{.temperature = t}); });
+  for (double t : {-0.1, 1e-40, 10.1, static_cast<double>(NAN), static_cast<double>(INFINITY)})
+    expect_error(ErrorKind::kUsage, {"--temperature", "0, or a number from 1.17549e-38 to 10"}, [&] { validate(SamplingOptions{.temperature = t}); });
   expect_error(ErrorKind::kUsage, {"--top-k", "-1"}, [] { validate(SamplingOptions{.top_k = -1}); });
-  for (double p : {0.0, 1.1, static_cast<double>(NAN)}) expect_error(ErrorKind::kUsage, {"--top-p"}, [&] { validate(SamplingOptions{.top_p = p}); });
+  for (double p : {0.0, 1e-40, 1.1, static_cast<double>(NAN)}) expect_error(ErrorKind::kUsage, {"--top-p"}, [&] { validate(SamplingOptions{.top_p = p}); });
   for (double p : {-0.1, 1.0}) expect_error(ErrorKind::kUsage, {"--min-p"}, [&] { validate(SamplingOptions{.min_p = p}); });
   for (int k : {-2, 33}) expect_error(ErrorKind::kUsage, {"--k"}, [&] { validate(SpeculationOptions{.k = k}); });
   expect_error(ErrorKind::kUsage, {"--max-k"}, [] { validate(SpeculationOptions{.max_k = -1}); });

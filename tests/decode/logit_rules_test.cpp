@@ -178,13 +178,37 @@ TEST(LogitRules, RangesAreChecked) {
   validate(LogitRules{}, 10);
   validate(busy_rules(), 10);
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double bad : {0.0, -1.0, 2.1, nan}) refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
+  for (const double bad : {0.0, -1.0, 1e-60, 1e-38, 0.0099, 2.1, nan}) refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
   for (const double bad : {-2.1, 2.1, nan}) {
     refused("presence_penalty", [bad](LogitRules& r) { r.presence_penalty = bad; });
     refused("frequency_penalty", [bad](LogitRules& r) { r.frequency_penalty = bad; });
   }
   for (const auto& bad : {std::pair{10, 1.f}, {-1, 1.f}, {1, 100.5f}, {1, kInfinite}}) refused("logit_bias", [&](LogitRules& r) { r.bias = {bad}; });
   for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}}) refused("bad_words", [&](LogitRules& r) { r.bad_words = {bad}; });
+}
+
+// Finite logits stay finite, forbidden ones forbidden, at the ends of every range and beyond the repetition penalties that validate() takes.
+TEST(LogitRules, LeaveFiniteLogitsFiniteAtEveryExtreme) {
+  constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
+  for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})
+    for (const double presence : {-2.0, 0.0, 2.0})
+      for (const double frequency : {-2.0, 2.0})
+        for (const float bias : {-100.f, 100.f}) {
+          LogitRules rules;
+          rules.repetition_penalty = repetition;
+          rules.presence_penalty = presence;
+          rules.frequency_penalty = frequency;
+          for (int32_t id = 0; id < 8; ++id) rules.bias.emplace_back(id, bias);
+          rules.bad_words = {{7}};
+          const std::vector<int32_t> prompt = {0, 1, 2, 3, 4, 5, 6, 7};
+          LogitState state(rules, prompt);
+          for (const int32_t id : prompt) state.commit({&id, 1});
+          std::vector<float> logits = {most, -most, tiny, -tiny, 0, -kInfinite, 30, 1};
+          ASSERT_TRUE(state.apply(logits));
+          for (const size_t i : {0u, 1u, 2u, 3u, 4u, 6u}) ASSERT_TRUE(std::isfinite(logits[i])) << i << " repetition " << repetition;
+          ASSERT_EQ(logits[5], -kInfinite);
+          ASSERT_EQ(logits[7], -kInfinite);
+        }
 }
 
 }  // namespace

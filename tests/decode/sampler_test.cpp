@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -117,6 +118,28 @@ TEST(Sampler, OptionsAtTheirEnds) {
   EXPECT_EQ(kept(run(logits, {.min_p = 0.999})), (std::vector<int32_t>{2}));
   EXPECT_EQ(run(logits, {.temperature = 1e-9}), (std::vector<float>{0, 0, 1}));
   EXPECT_EQ(run({3.f}, {}), (std::vector<float>{1}));
+}
+
+// Whatever finite logits and options come together, the result is a distribution; also at temperatures far below those that the
+// checks of flags and requests let through.
+TEST(Sampler, IsADistributionAtEveryExtreme) {
+  constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
+  const std::vector<std::vector<float>> rows = {{0, 0, 0}, {0, -1, 1}, {-most, 0, most}, {most, most, -most}, {-most, -most, -most}, {tiny, -tiny, 0}, {-kInf, -most, most},
+                                                {1e30f, 1e30f, -kInf}, {-kInf, -kInf, 0}, {80, -80, 81}};
+  for (const std::vector<float>& row : rows)
+    for (const double temperature : {5e-324, 1e-310, 1e-60, 1e-40, 1.1754943508222875e-38, 1e-20, 1e-3, 1.0, 2.0, 10.0})
+      for (const int64_t top_k : {0, 1, 2, 300})
+        for (const double top_p : {5e-324, 1e-40, 0.5, 1.0})
+          for (const double min_p : {0.0, 5e-324, 0.5, 0.99999999999999989}) {
+            const auto probs = run(row, {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
+            const double total = std::accumulate(probs.begin(), probs.end(), 0.0);
+            ASSERT_NEAR(total, 1, 1e-6) << "T=" << temperature << " k=" << top_k << " p=" << top_p << " min=" << min_p << " first logit " << row[0];
+            for (size_t i = 0; i < row.size(); ++i) {
+              ASSERT_TRUE(probs[i] >= 0 && probs[i] <= 1);
+              ASSERT_TRUE(row[i] != -kInf || probs[i] == 0);
+            }
+            ASSERT_EQ(probs[static_cast<size_t>(argmax(row))], *std::max_element(probs.begin(), probs.end()));
+          }
 }
 
 TEST(Sampler, MaskedTokensGetNothing) {

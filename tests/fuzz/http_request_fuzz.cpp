@@ -19,6 +19,8 @@ namespace {
 using specdec::Json;
 using namespace specdec::deploy;
 
+bool within(Endpoint endpoint, const char* name, double x) { return std::get<NumberRange>(request_number(endpoint, name).range).contains(x); }
+
 // Whatever is accepted is within the limits; whatever is refused has a body that is JSON.
 void try_body(std::string_view body) {
   static const ServeLimits limits;
@@ -31,17 +33,18 @@ void try_body(std::string_view body) {
     const auto& request = std::get<ApiRequest>(result);
     const size_t prompts = request.prompts.size() + request.prompt_ids.size();
     if (request.n < 1 || request.n > limits.n || prompts > limits.prompts || request.messages.size() > limits.messages ||
-        request.stop.size() > limits.stop_strings || !(request.sampling.temperature >= 0 && request.sampling.temperature <= 2) ||
+        request.stop.size() > limits.stop_strings || !within(endpoint, "temperature", request.sampling.temperature) ||
+        !within(endpoint, "top_p", request.sampling.top_p) || !within(endpoint, "min_p", request.sampling.min_p) ||
         (endpoint == Endpoint::kChat) != !request.messages.empty())
       std::abort();
     const specdec::decode::LogitRules& rules = request.rules;
-    if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words || request.logprobs < -1 || request.logprobs > limits.logprobs ||
-        !(rules.repetition_penalty > 0 && rules.repetition_penalty <= 2) || !(rules.presence_penalty >= -2 && rules.presence_penalty <= 2) ||
-        !(rules.frequency_penalty >= -2 && rules.frequency_penalty <= 2) ||
+    if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words || request.logprobs < -1 || request.logprobs > 20 ||
+        !within(endpoint, "repetition_penalty", rules.repetition_penalty) || !within(endpoint, "presence_penalty", rules.presence_penalty) ||
+        !within(endpoint, "frequency_penalty", rules.frequency_penalty) ||
         (request.grammar && (request.grammar->source.empty() || request.grammar->source.size() > limits.grammar_bytes)))
       std::abort();
     for (const auto& [id, value] : rules.bias)
-      if (id < 0 || !(value >= -100 && value <= 100)) std::abort();
+      if (id < 0 || !within(endpoint, "logit_bias{}", value)) std::abort();
     StopMatcher matcher(request.stop);
     matcher.push(body);
     matcher.finish();

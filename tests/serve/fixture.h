@@ -28,16 +28,19 @@ using testing::kVocab;
 using testing::Scratch;
 
 // Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS, "loop" by
-// endless letters, "die:start" and "die:step" fail there; any other by a text drawn from the seed.
+// endless letters, "die:start" and "die:step" fail there, "die:device" and "die:pass" do so because of the device; any other by a text
+// drawn from the seed.
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     wait_for_gate();
     const std::string prompt = bytes(spec.prompt);
-    if (prompt.find("die:start") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
+    if (prompt.find("die:start") != std::string::npos) throw Error(ErrorKind::kInternal, "out of luck at 0xdeadbeef in /home/secret/model");
+    if (prompt.find("die:device") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
     Running r;
     r.prompt = r.unread = static_cast<int64_t>(spec.prompt.size()) - 1;
-    r.dies = prompt.find("die:step") != std::string::npos;
+    r.pass_dies = prompt.find("die:pass") != std::string::npos;
+    r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
     r.endless = prompt.find("loop") != std::string::npos;
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
       for (const char c : prompt.substr(at + 4)) r.answer.push_back(static_cast<unsigned char>(c));
@@ -140,7 +143,7 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, endless = false, suspended = false, again = false;
+    bool dies = false, pass_dies = false, endless = false, suspended = false, again = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -156,6 +159,7 @@ class FakeRunner final : public StepRunner {
     if (r.unread > 0) throw Error(ErrorKind::kInternal, "a step before the prompt was read");
     if (r.dies) {
       result.failed = true;
+      result.device_failed = r.pass_dies;
       return;
     }
     result.drafted = static_cast<int>((r.stride + r.at) % 4);

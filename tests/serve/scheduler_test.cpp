@@ -185,6 +185,28 @@ TEST(Scheduler, AFailingSequenceFailsAlone) {
   EXPECT_EQ(b.scheduler->failures_in_a_row(), 0);
 }
 
+// A stranger repeats a request that fails: every one is answered, and the device is not blamed for any.
+TEST(Scheduler, FailuresOfSingleSequencesAreNotTheDevices) {
+  Bench b(4);
+  std::vector<std::shared_ptr<GenerationRequest>> all;
+  for (int i = 0; i < 40; ++i) b.queue.push(all.emplace_back(request(i % 2 ? "die:step" : "die:start")));
+  b.run_all();
+  for (const auto& r : all) EXPECT_EQ(collect(*r)[0].result->reason, FinishReason::kFailed);
+  EXPECT_EQ(b.scheduler->failures_in_a_row(), 0);
+}
+
+TEST(Scheduler, FailuresOfTheDeviceAreCountedUntilAStepSucceeds) {
+  Bench b(1);
+  for (int i = 0; i < 3; ++i) b.queue.push(request("die:device"));
+  b.run_all();
+  EXPECT_EQ(b.scheduler->failures_in_a_row(), 3);
+  for (int i = 0; i < 2; ++i) b.queue.push(request("die:pass"));
+  b.run_all();
+  EXPECT_EQ(b.scheduler->failures_in_a_row(), 5);
+  EXPECT_EQ(b.answer(request("say:fine")).text, "fine");
+  EXPECT_EQ(b.scheduler->failures_in_a_row(), 0);
+}
+
 TEST(Scheduler, AStepThatThrowsFailsItsBatchAndTheEngineGoesOn) {
   Bench b(2);
   auto bad = request("say:lost");

@@ -15,13 +15,14 @@ namespace {
 
 constexpr int64_t kDraftReads = 512;  // a step: what drafts have to read of texts bounds the gap between tokens as prompts do
 
-bool of_the_request(const std::exception_ptr& failure) {
+// None where it is no Error: a failure of the library that computes.
+std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
   } catch (const Error& e) {
-    return e.kind() == ErrorKind::kUsage;
+    return e.kind();
   } catch (...) {
-    return false;
+    return std::nullopt;
   }
 }
 
@@ -158,7 +159,9 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
   if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = s.failure || s.emitted.empty();
-  result.no_token_left = s.failure && of_the_request(s.failure);
+  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too.
+  result.device_failed = result.failed && (!s.failure || kind_of(s.failure) == ErrorKind::kDevice);
+  result.no_token_left = s.failure && kind_of(s.failure) == ErrorKind::kUsage;
   if (result.failed) return;
   result.emitted = s.emitted;
   result.decision = s.decision;

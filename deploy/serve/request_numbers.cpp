@@ -1,0 +1,50 @@
+#include "deploy/serve/request_numbers.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace specdec::deploy {
+
+namespace {
+
+constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
+constexpr IntegerRange kAnyInteger{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
+constexpr NumberRange kServedTemperatures{.low = kTemperatures.low, .high = 2, .or_zero = true};  // OpenAI's; flags go further
+constexpr auto kChat = Endpoint::kChat, kCompletions = Endpoint::kCompletions;
+
+const RequestNumber kNumbers[] = {
+    {"temperature", {}, kServedTemperatures, 1},
+    {"top_p", {}, kTopPs, 1},
+    {"min_p", {}, kMinPs, 0},
+    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 is vLLM's word for off, 0 that of the flags
+    {"seed", {}, kAnyInteger},
+    {"presence_penalty", {}, kPenalties, 0},
+    {"frequency_penalty", {}, kPenalties, 0},
+    {"repetition_penalty", {}, kRepetitionPenalties, 1},
+    {"logit_bias{}", {}, kLogitBiases},
+    {"n", {}, IntegerRange{1, kMostAnswers}, 1},
+    {"max_tokens", kChat, IntegerRange{1, kMost32}},
+    {"max_tokens", kCompletions, IntegerRange{0, kMost32}, 16},  // 0 only with echo
+    {"max_completion_tokens", kChat, IntegerRange{1, kMost32}},
+    {"max_completion_tokens", kCompletions, IntegerRange{0, kMost32}},
+    {"top_logprobs", kChat, IntegerRange{0, 20}},
+    {"logprobs", kCompletions, IntegerRange{0, 20}},
+    {"prompt[]", kCompletions, IntegerRange{0, kMost32}},        // the vocabulary is checked later
+};
+
+}  // namespace
+
+std::string IntegerRange::text() const { return "an integer from " + std::to_string(low) + " to " + std::to_string(high); }
+
+std::span<const RequestNumber> request_numbers() { return kNumbers; }
+
+const RequestNumber& request_number(Endpoint endpoint, const std::string& name) {
+  const auto row = std::find_if(std::begin(kNumbers), std::end(kNumbers),
+                                [&](const RequestNumber& r) { return r.name == name && r.only.value_or(endpoint) == endpoint; });
+  if (row == std::end(kNumbers)) throw Error(ErrorKind::kInternal, name + " is not in the table of a request's numbers");
+  return *row;
+}
+
+}  // namespace specdec::deploy
