@@ -1,7 +1,6 @@
 #include "cli/settings.h"
 
 #include <CLI/CLI.hpp>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/toml_file.h"
 
 namespace specdec::cli {
 
@@ -147,12 +147,7 @@ void apply_settings(CLI::App& app, int argc, char** argv) {
   }
   toml::table root;
   if (!file.empty()) {
-    const std::string text = read_file(file, 1u << 20, ErrorKind::kConfig);
-    try {
-      root = toml::parse(text, file);
-    } catch (const toml::parse_error& e) {
-      throw Error(ErrorKind::kConfig, file + ":" + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
-    }
+    root = read_toml(file);
     check_keys(app, root, file);
   }
   apply_to(app, "", root, file);

@@ -1,9 +1,9 @@
 #include <glob.h>
-#include <toml++/toml.h>
 
 #include "base/clock.h"
 #include "base/file.h"
 #include "cli/loop/loop.h"
+#include "cli/toml_file.h"
 
 namespace specdec::cli {
 
@@ -57,12 +57,7 @@ std::vector<std::string> expand(const fs::path& base, const std::string& pattern
 
 LoopSettings read_loop_settings(const fs::path& file) {
   const std::string where = file.string();
-  toml::table root;
-  try {
-    root = toml::parse(read_file(file, 1u << 20, ErrorKind::kConfig), where);
-  } catch (const toml::parse_error& e) {
-    throw Error(ErrorKind::kConfig, where + ":" + std::to_string(e.source().begin.line) + ": " + std::string(e.description()));
-  }
+  const toml::table root = read_toml(file);
   const toml::table* loop = root["loop"].as_table();
   if (!loop) throw Error(ErrorKind::kConfig, where + ": no [loop] table");
   for (const auto& [key, node] : *loop) {

@@ -89,5 +89,25 @@ TEST_F(Settings, UnknownKeysAreNamed) {
   }
 }
 
+// Each of these ended the program by a stack overflow, or would.
+TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
+  const auto many = [](const std::string& one, int count) {
+    std::string all;
+    for (int i = 0; i < count; ++i) all += one;
+    return all;
+  };
+  const std::string dots = many("a.", 100000) + "a";
+  for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
+                                  many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
+    write_file_atomic(file, "# one. two\n" + text + "\n");
+    testing::expect_error(ErrorKind::kConfig, {"specdec.toml:2: "}, [&] { Program().run({"--config", file, "look"}); });
+  }
+  write_file_atomic(file, "# " + dots + "\n[look]\nlimit = 3 # " + dots + "\nsource = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots + "\"\"\"]\n");
+  Program p;
+  p.run({"--config", file, "look"});
+  EXPECT_EQ(p.limit, 3);
+  EXPECT_EQ(p.sources.size(), 3u);
+}
+
 }  // namespace
 }  // namespace specdec::cli

@@ -1,0 +1,53 @@
+#include "cli/toml_file.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+
+namespace specdec::cli {
+
+namespace {
+
+constexpr int kMaxParts = 32;
+
+// The line of the first key with more parts, 0 where there is none. Strings and comments are passed over.
+int line_of_a_long_key(std::string_view text) {
+  int line = 1, parts = 1;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '#') {
+      i = std::min(text.find('\n', i), text.size()) - 1;
+    } else if (c == '"' || c == '\'') {
+      const bool lines = text.substr(i, 3) == std::string(3, c);
+      const std::string_view quote = lines ? text.substr(i, 3) : text.substr(i, 1);
+      for (i += quote.size(); i < text.size() && text.substr(i, quote.size()) != quote && (lines || text[i] != '\n'); ++i) {
+        line += text[i] == '\n';
+        if (c == '"' && text[i] == '\\') ++i;
+      }
+      i += quote.size() - 1;
+    } else if (c == '.') {
+      if (++parts > kMaxParts) return line;
+    } else if (c == '\n' || c == '=' || c == '[' || c == ',' || c == '{') {
+      line += c == '\n';
+      parts = 1;
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+
+toml::table read_toml(const std::filesystem::path& file) {
+  const std::string where = file.string(), text = read_file(file, 1u << 20, ErrorKind::kConfig);
+  const auto refuse = [&](int64_t line, const std::string& why) { return Error(ErrorKind::kConfig, where + ":" + std::to_string(line) + ": " + why); };
+  if (const int line = line_of_a_long_key(text)) throw refuse(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
+  try {
+    return toml::parse(text, where);
+  } catch (const toml::parse_error& e) {
+    throw refuse(e.source().begin.line, std::string(e.description()));
+  }
+}
+
+}  // namespace specdec::cli
