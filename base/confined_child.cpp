@@ -8,8 +8,8 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
-#include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -19,16 +19,20 @@ namespace specdec {
 
 namespace {
 
-uint64_t address_space_bytes() {
-  std::ifstream statm("/proc/self/statm");
-  uint64_t pages = 0;
-  statm >> pages;
-  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 void bound(__rlimit_resource resource, uint64_t most) {
   const rlimit limit{most, most};
   setrlimit(resource, &limit);
+}
+
+}  // namespace
+
+uint64_t address_space_bytes() {
+  char text[32] = {};
+  const int statm = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  const ssize_t size = statm < 0 ? -1 : ::read(statm, text, sizeof text - 1);
+  if (statm >= 0) close(statm);
+  const uint64_t pages = size > 0 ? std::strtoull(text, nullptr, 10) : 0;
+  return pages * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
 void confine(const ChildLimits& limits, uint64_t space) {
@@ -45,8 +49,6 @@ void confine(const ChildLimits& limits, uint64_t space) {
   const int null = open("/dev/null", O_WRONLY);
   if (null >= 0) dup2(null, STDERR_FILENO);
 }
-
-}  // namespace
 
 ConfinedChild::ConfinedChild(const ChildLimits& limits, const std::function<void(int)>& work) {
   int ends[2];

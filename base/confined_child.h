@@ -32,6 +32,10 @@ class ConfinedChild {
   int pid_ = -1, pipe_ = -1;
 };
 
+// Bounds this process, a child, as `limits` say, its memory on top of `space`: to its default goes what may kill it.
+void confine(const ChildLimits& limits, uint64_t space);
+uint64_t address_space_bytes();  // of this process
+
 // In the child: all of `bytes`; the process ends where nobody reads them.
 void write_pipe(int pipe, std::span<const char> bytes);
 

@@ -61,8 +61,12 @@ enum { SD_JSON_SCHEMA = 0, SD_REGEX = 1 };
 int32_t sd_vocabulary_new(const sd_tokenizer* tokenizer, size_t size, const uint32_t* eos, size_t num_eos, sd_vocabulary** out, sd_bytes* message);
 void sd_vocabulary_free(sd_vocabulary* vocabulary);
 /* text: at most 64 KiB of a JSON schema or a regular expression in Rust's syntax, for the whole text. SD_INVALID where it is
- * malformed, asks for what is not supported, is over the bounds on work and memory, or where no text satisfies it. */
+ * malformed, asks for what is not supported, is over the bounds on work, or where no text satisfies it; SD_LIMIT where it is nested
+ * deeper than 512 objects and arrays, $refs followed. The time and memory that the intersections of a schema take have no bound in
+ * here: a foreign grammar must have survived sd_grammar_check in a child process. */
 int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t size, sd_grammar** out, sd_bytes* message);
+/* Compiles text for a vocabulary of bytes, on half the stack, and lets go of it. */
+int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, sd_bytes* message);
 int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
 void sd_grammar_free(sd_grammar* grammar);
 /* These three change the handle: one thread at a time. Bit id % 32 of word id / 32: id may follow. Nothing may after a bound on the work

@@ -1,7 +1,9 @@
 #include "text/chat_template.h"
 
+#include <charconv>
 #include <ctime>
 
+#include "base/confined_service.h"
 #include "base/file.h"
 #include "text/rust_error.h"
 
@@ -11,6 +13,8 @@ namespace {
 
 constexpr size_t kMaxSourceBytes = 1u << 20;
 constexpr size_t kMaxOutputBytes = 1u << 20;
+constexpr char kWhat[] = "chat template";
+constexpr size_t kWorkers = 4;  // renderings at a time; a server has two threads that render
 
 size_t local_strftime(const char* format, char* out, size_t capacity) {
   const std::time_t now = std::time(nullptr);
@@ -82,13 +86,44 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
 struct ChatTemplate::Impl {
   sd_template* handle = nullptr;
   SpecialTokens tokens;
+  std::unique_ptr<ConfinedService> service;  // null: what is rendered is trusted, and rendered here
   ~Impl() { sd_template_free(handle); }
+
+  // context: one JSON object. Throws Error(kData).
+  std::string render_here(std::string_view context, uint64_t most) const {
+    sd_bytes out{}, message{};
+    check(sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(), most, &out, &message), message, kWhat, ErrorKind::kData);
+    return take(out);
+  }
+  std::string work(std::string_view job) const;
+  std::string render_confined(const std::string& context, uint64_t most) const;
 };
+
+// A job is the most bytes of output in decimal digits, a space and the context; an answer 'k' and the text, or 'e' and the error.
+std::string ChatTemplate::Impl::work(std::string_view job) const {
+  uint64_t most = 0;
+  const size_t space = job.find(' ');
+  std::from_chars(job.data(), job.data() + space, most);
+  try {
+    return "k" + render_here(job.substr(space + 1), most);
+  } catch (const Error& e) {
+    return "e" + std::string(e.what());
+  }
+}
+
+std::string ChatTemplate::Impl::render_confined(const std::string& context, uint64_t most) const {
+  const std::optional<std::string> answer = service->ask(std::to_string(most) + " " + context);
+  if (!answer || answer->empty())
+    throw Error(ErrorKind::kData, std::string(kWhat) + ": rendering this conversation was ended: it takes more than " + std::to_string(service->limits().memory_bytes >> 20) +
+                                      " MiB or " + std::to_string(service->limits().cpu_seconds) + " s, or crashed");
+  if (answer->front() == 'e') throw Error(ErrorKind::kData, answer->substr(1));
+  return answer->substr(1);
+}
 
 ChatTemplate::ChatTemplate(const std::string& source, const SpecialTokens& tokens) : impl_(std::make_unique<Impl>()) {
   sd_bytes message{};
   check(sd_template_new(reinterpret_cast<const uint8_t*>(source.data()), source.size(), &local_strftime, &impl_->handle, &message), message,
-        "chat template", ErrorKind::kModel);
+        kWhat, ErrorKind::kModel);
   impl_->tokens = tokens;
 }
 
@@ -109,7 +144,14 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) 
   const auto& [source, where] = *found;
   const SpecialTokens tokens = read_special_tokens(model_directory);
   vet_template(source, tokens, where);
-  return with_context(where, [&] { return ChatTemplate(source, tokens); });
+  ChatTemplate loaded = with_context(where, [&] { return ChatTemplate(source, tokens); });
+  loaded.confine();
+  return loaded;
+}
+
+// The workers have the compiled template from the fork on.
+void ChatTemplate::confine(const ChildLimits& limits) {
+  impl_->service = std::make_unique<ConfinedService>(limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
 }
 
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra, const std::string& tools) const {
@@ -138,10 +180,8 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
   } catch (const nlohmann::json::exception&) {
     throw Error(ErrorKind::kData, "messages: invalid UTF-8");
   }
-  sd_bytes out{}, message{};
-  check(sd_template_render(impl_->handle, reinterpret_cast<const uint8_t*>(json.data()), json.size(), kMaxOutputBytes + 8 * (bytes + tools.size()), &out, &message),
-        message, "chat template", ErrorKind::kData);
-  return take(out);
+  const uint64_t most = kMaxOutputBytes + 8 * (bytes + tools.size());
+  return impl_->service ? impl_->render_confined(json, most) : impl_->render_here(json, most);
 }
 
 }  // namespace specdec::text

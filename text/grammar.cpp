@@ -1,10 +1,22 @@
 #include "text/grammar.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "base/confined_service.h"
 #include "text/rust_error.h"
 
 namespace specdec::text {
+
+namespace {
+
+constexpr size_t kCheckers = 2;  // at a time, as many as a server has threads that compile
+
+int32_t kind_number(GrammarKind kind) { return kind == GrammarKind::kRegex ? SD_REGEX : SD_JSON_SCHEMA; }
+const char* kind_name(GrammarKind kind) { return kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"; }
+const uint8_t* data_of(std::string_view text) { return reinterpret_cast<const uint8_t*>(text.data()); }
+
+}  // namespace
 
 GrammarMatcher::~GrammarMatcher() { sd_grammar_free(handle_); }
 
@@ -37,10 +49,32 @@ Vocabulary::~Vocabulary() { sd_vocabulary_free(handle_); }
 std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::string& source) const {
   sd_grammar* handle = nullptr;
   sd_bytes message{};
-  check(sd_grammar_new(handle_, kind == GrammarKind::kRegex ? SD_REGEX : SD_JSON_SCHEMA, reinterpret_cast<const uint8_t*>(source.data()), source.size(),
-                       &handle, &message),
-        message, kind == GrammarKind::kRegex ? "regular expression" : "JSON schema", ErrorKind::kData);
+  check(sd_grammar_new(handle_, kind_number(kind), data_of(source), source.size(), &handle, &message), message, kind_name(kind), ErrorKind::kData);
   return std::make_shared<const Grammar>(handle);
+}
+
+// A job is the digit of the kind and the source; an answer is empty or the error.
+GrammarChecker::GrammarChecker(const ChildLimits& limits)
+    : service_(std::make_unique<ConfinedService>(limits, kCheckers, [](std::string_view job) -> std::string {
+        const GrammarKind kind = job.substr(0, 1) == "r" ? GrammarKind::kRegex : GrammarKind::kJsonSchema;
+        const std::string_view source = job.substr(1);
+        sd_bytes message{};
+        try {
+          text::check(sd_grammar_check(kind_number(kind), data_of(source), source.size(), &message), message, kind_name(kind), ErrorKind::kData);
+          return {};
+        } catch (const Error& e) {
+          return e.what();
+        }
+      })) {}
+
+GrammarChecker::~GrammarChecker() = default;
+
+void GrammarChecker::check(GrammarKind kind, const std::string& source) const {
+  const std::optional<std::string> answer = service_->ask((kind == GrammarKind::kRegex ? "r" : "s") + source);
+  if (!answer)
+    throw Error(ErrorKind::kData, std::string(kind_name(kind)) + ": compiling it was ended: it takes more than " + std::to_string(service_->limits().memory_bytes >> 20) + " MiB or " +
+                                      std::to_string(service_->limits().cpu_seconds) + " s, or crashed");
+  if (!answer->empty()) throw Error(ErrorKind::kData, *answer);
 }
 
 }  // namespace specdec::text

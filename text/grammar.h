@@ -7,10 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "base/confined_child.h"
 #include "text/tokenizer.h"
 
 struct sd_grammar;
 struct sd_vocabulary;
+
+namespace specdec {
+class ConfinedService;
+}
 
 namespace specdec::text {
 
@@ -57,12 +62,28 @@ class Vocabulary {
   Vocabulary& operator=(const Vocabulary&) = delete;
 
   // `source` describes whole texts: JSON (draft 2020-12, local $ref, white space of a space or a line and its indentation) or Rust's
-  // regular expressions, at most 64 KiB. Bounded in time and memory. Throws Error(kData) for what is malformed, not supported, too
-  // costly, or satisfied by no text.
+  // regular expressions, at most 64 KiB, and 512 objects and arrays deep with every $ref followed. Throws Error(kData) for what is
+  // malformed, not supported, too costly, or satisfied by no text. Time and memory are bounded but for the intersections of schemas
+  // (allOf, siblings of $ref): what a stranger sends goes through a GrammarChecker first.
   std::shared_ptr<const Grammar> compile(GrammarKind kind, const std::string& source) const;
 
  private:
   sd_vocabulary* handle_ = nullptr;
+};
+
+// Compiles grammars of strangers in child processes with a limit of memory and time, to find out which can be compiled here: a schema
+// of a few hundred bytes can ask for intersections that take any amount of both.
+class GrammarChecker {
+ public:
+  // Forks: make it where no other thread holds a lock. Throws Error(kIo).
+  explicit GrammarChecker(const ChildLimits& limits = {384u << 20, 1, 5});
+  ~GrammarChecker();
+
+  // Throws Error(kData) for what Vocabulary::compile() refuses, and for what went over the limits. Thread-safe.
+  void check(GrammarKind kind, const std::string& source) const;
+
+ private:
+  std::unique_ptr<ConfinedService> service_;
 };
 
 }  // namespace specdec::text

@@ -389,12 +389,14 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// On the thread of the connection: the engine never waits for a grammar. Null: it cannot be used.
+// On the thread of the connection: the engine never waits for a grammar. What survived in a child process is compiled here. Null: it
+// cannot be used.
 std::shared_ptr<const text::Grammar> Api::compile(const RequestedGrammar& grammar) {
-  std::call_once(vocabulary_made_, [this] {
-    vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
-  });
   try {
+    if (model_.grammars) model_.grammars->check(grammar.kind, grammar.source);
+    std::call_once(vocabulary_made_, [this] {
+      vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
+    });
     return vocabulary_->compile(grammar.kind, grammar.source);
   } catch (const Error& e) {
     log(LogLevel::kWarn, grammar.param + ": " + e.what());
@@ -407,7 +409,8 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   int64_t longest = 0;
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   const int64_t room = model_.max_context - longest;
-  out.max_tokens = parsed.max_tokens.value_or(parsed.endpoint == Endpoint::kChat ? room : std::min<int64_t>(16, room));
+  const std::optional<double>& fallback = request_number(parsed.endpoint, "max_tokens").fallback;
+  out.max_tokens = parsed.max_tokens.value_or(fallback ? std::min(static_cast<int64_t>(*fallback), room) : room);
   if (out.max_tokens > room)
     return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(room) + ": the prompt has " + std::to_string(longest) +
                                                           " tokens, the context " + std::to_string(model_.max_context));

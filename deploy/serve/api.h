@@ -31,6 +31,7 @@ struct ServedModel {
   ModelCard card;
   const text::Tokenizer* tokenizer = nullptr;
   const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused
+  const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled unchecked
   std::vector<int32_t> eos_ids;
   int64_t vocab_size = 0, max_context = 0;            // tokens, prompt and answer together
 };

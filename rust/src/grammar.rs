@@ -1,18 +1,25 @@
 //! What a grammar (JSON schema, regular expression) lets follow a text, token by token (llguidance). Grammars and texts are foreign:
 //! everything that costs time or memory has a bound, and what goes over it ends as an error of that grammar.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, TokEnv, TokRxInfo, TokTrie};
 use llguidance::{Matcher, ParserFactory};
 use serde_json::{json, Value};
 
+use crate::depth::longest_chain;
 use crate::token_bytes::token_bytes;
 use crate::tokenizer::HfTokenizer;
 use crate::{guard, handle, put, slice, utf8, Bytes, Failure};
 
 const MAX_GRAMMAR_BYTES: usize = 64 << 10;
+/// Objects and arrays along one chain of a schema, `$ref`s followed. OpenAI takes 10 levels of nesting, some 30 of these.
+const MAX_CHAIN: usize = 512;
+/// llguidance recurses along such chains: at MAX_CHAIN it touches some 2 MB of stack, whatever the links are. A check has half of
+/// what compiling has, so what passes one in another process compiles here.
+const COMPILE_STACK_BYTES: usize = 64 << 20;
+const CHECK_STACK_BYTES: usize = COMPILE_STACK_BYTES / 2;
 
 /// One a model: the trie of its tokens.
 pub struct Vocabulary {
@@ -32,7 +39,10 @@ impl Vocabulary {
             }
         }
         let trie = TokTrie::from(&TokRxInfo::new(size as u32, eos[0]), &table.tokens).with_eos_tokens(eos);
-        let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+        Vocabulary::of(Arc::new(ApproximateTokEnv::new(trie)))
+    }
+
+    fn of(env: TokEnv) -> Result<Vocabulary, Failure> {
         let mut factory = ParserFactory::new_simple(&env).map_err(|e| Failure::invalid(e.to_string()))?;
         factory.quiet();
         let limits = factory.limits_mut();
@@ -52,10 +62,23 @@ const WHITESPACE: &str = r" |\r?\n[ \t]{0,20}";
 
 fn json_schema(text: &str) -> Result<Value, Failure> {
     let mut schema: Value = serde_json::from_str(text).map_err(|e| Failure::invalid(e.to_string()))?;
+    let chain = longest_chain(&schema);
+    if chain > MAX_CHAIN {
+        return Err(Failure::limit(format!("nested {chain} levels deep with its $refs followed, at most {MAX_CHAIN} are taken")));
+    }
     if let Some(object) = schema.as_object_mut() {
         object.insert("x-guidance".into(), json!({ "whitespace_pattern": WHITESPACE }));
     }
     Ok(schema)
+}
+
+/// Runs `work` on a thread of its own with a stack of this size: the caller's may be too small for the recursion in it.
+fn with_stack<T: Send>(bytes: usize, work: impl FnOnce() -> Result<T, Failure> + Send) -> Result<T, Failure> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, work);
+        let thread = thread.map_err(|e| Failure::limit(format!("no thread with a stack of {bytes} bytes: {e}")))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 /// The parser after some tokens. Once it has ended, by an end-of-text token or because nothing can follow, further tokens are
@@ -67,6 +90,10 @@ pub struct GrammarMatcher {
 
 impl GrammarMatcher {
     fn compile(vocabulary: &Vocabulary, kind: i32, text: &str) -> Result<GrammarMatcher, Failure> {
+        with_stack(COMPILE_STACK_BYTES, || GrammarMatcher::compile_here(vocabulary, kind, text))
+    }
+
+    fn compile_here(vocabulary: &Vocabulary, kind: i32, text: &str) -> Result<GrammarMatcher, Failure> {
         if text.len() > MAX_GRAMMAR_BYTES {
             return Err(Failure::limit(format!("{} bytes, at most {MAX_GRAMMAR_BYTES} are taken", text.len())));
         }
@@ -109,6 +136,14 @@ impl GrammarMatcher {
             let _ = self.matcher.rollback(count - behind);
         }
     }
+}
+
+/// What compiling needs of a vocabulary is its bytes: the tokens of a model make only its masks larger.
+fn check(kind: i32, text: &str) -> Result<(), Failure> {
+    static BYTES: OnceLock<Option<Vocabulary>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| Vocabulary::of(ApproximateTokEnv::single_byte_env()).ok());
+    let bytes = bytes.as_ref().ok_or_else(|| Failure::invalid("the vocabulary of bytes cannot be made"))?;
+    with_stack(CHECK_STACK_BYTES, || GrammarMatcher::compile_here(bytes, kind, text).map(drop))
 }
 
 // Matchers are compiled on one thread and used on another.
@@ -157,6 +192,11 @@ pub unsafe extern "C" fn sd_grammar_new(
         let matcher = GrammarMatcher::compile(handle(vocabulary)?, kind, utf8(slice(text, size)?, "grammar")?)?;
         put(out, Box::into_raw(Box::new(matcher)))
     })
+}
+
+#[no_mangle]
+pub unsafe extern "C" fn sd_grammar_check(kind: i32, text: *const u8, size: usize, message: *mut Bytes) -> i32 {
+    guard(message, || check(kind, utf8(slice(text, size)?, "grammar")?))
 }
 
 #[no_mangle]

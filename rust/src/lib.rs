@@ -1,6 +1,7 @@
 //! C ABI of specdec's Rust half (specdec_rs.h says what every function promises). This file holds the border: ownership of
 //! buffers and handles, status codes, and the guard that stops panics; the other files hold the work, and their own part of the ABI where they have one.
 
+mod depth;
 mod grammar;
 mod parquet;
 mod template;

@@ -229,5 +229,48 @@ TEST(ChatTemplateAttacks, ContainedOnesPassTheVet) {
   }
 }
 
+// The audit's template: what it does with 66 messages no probe has seen.
+TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
+  Scratch d;
+  std::string doubling = "{% set s = messages[0].content %}";
+  for (int i = 0; i < 60; ++i) doubling += "{% set s = s ~ s %}";
+  put(d / "chat_template.jinja", "{% if messages|length > 65 %}" + doubling + "{{ s|length }}{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}");
+  std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());
+  ASSERT_TRUE(chat);
+  chat->confine({96u << 20, 1, 30});
+  const std::vector<ChatMessage> few(65, {"user", "aaaa"}), many(66, {"user", "aaaa"});
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(chat->render(few, true), repeat("aaaa;", 65));
+    const std::string message = error_of([&] { chat->render(many, true); }, ErrorKind::kData);
+    EXPECT_NE(message.find("rendering this conversation was ended: it takes more than 96 MiB or 1 s"), std::string::npos) << message;
+  }
+}
+
+// All that outgrows the interpreter's own limits, sprung by a word in a message.
+TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
+  for (const Attack& attack : lethal_attacks()) {
+    Scratch d;
+    if (attack.source.starts_with("{{") || attack.source.starts_with("{% if")) continue;  // these end the compiler: vet_template
+    put(d / "chat_template.jinja", "{% if 'spring' in messages[0].content %}" + attack.source + "{% endif %}fine");
+    std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());
+    ASSERT_TRUE(chat) << attack.name;
+    chat->confine({64u << 20, 1, 30});
+    EXPECT_EQ(chat->render({{"user", "hello"}}, true), "fine") << attack.name;
+    const std::vector<ChatMessage> sprung(40, {"user", "spring"});
+    const std::string message = error_of([&] { chat->render(sprung, true); }, ErrorKind::kData);
+    EXPECT_TRUE(message.starts_with("chat template: ")) << attack.name << ": " << message;
+    EXPECT_EQ(chat->render({{"user", "hello"}}, true), "fine") << attack.name;
+  }
+}
+
+TEST(ChatTemplate, AConfinedOneSaysWhatItSaysHere) {
+  ChatTemplate here("{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "", "");
+  ChatTemplate confined("{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "", "");
+  confined.confine();
+  const std::vector<ChatMessage> one = {{"user", "a\"\n€🙂"}}, two(2, {"user", "b"});
+  EXPECT_EQ(confined.render(one, true), here.render(one, true));
+  EXPECT_EQ(error_of([&] { confined.render(two, true); }, ErrorKind::kData), error_of([&] { here.render(two, true); }, ErrorKind::kData));
+}
+
 }  // namespace
 }  // namespace specdec::text

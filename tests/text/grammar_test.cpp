@@ -179,6 +179,136 @@ TEST(Grammar, HostileGrammarsAreBounded) {
   }
 }
 
+// `count` links, each an object under $defs that leads to the next by `link`, in which "@" stands for the reference.
+std::string chain(int count, const std::string& link) {
+  const auto to = [&link](int i) {
+    std::string text = link;
+    text.replace(text.find('@'), 1, R"({"$ref":"#/$defs/)" + std::to_string(i) + "\"}");
+    return text;
+  };
+  std::string defs;
+  for (int i = 0; i < count; ++i) defs += "\"" + std::to_string(i) + "\":" + to(i + 1) + ",";
+  std::string root = to(0);
+  return root.substr(0, root.size() - 1) + R"(,"$defs":{)" + defs + "\"" + std::to_string(count) + R"(":{"type":"integer"}}})";
+}
+
+const std::vector<std::string>& links() {
+  static const std::vector<std::string> all = {
+      R"({"anyOf":[@]})",
+      R"({"anyOf":[@,{"type":"null"}]})",
+      R"({"allOf":[@]})",
+      R"({"allOf":[@,{"minimum":1}]})",
+      R"({"allOf":[{"anyOf":[{"type":"string"},{"type":"integer"}]},@]})",
+      R"({"type":"object","properties":{"a":@}})",
+      R"({"type":"object","properties":{"a":@},"required":["a"],"additionalProperties":false})",
+      R"({"type":"object","additionalProperties":@})",
+      R"({"type":"object","patternProperties":{"^a":@}})",
+      R"({"type":"array","items":@})",
+      R"({"type":"array","prefixItems":[@],"minItems":1})",
+      R"({"items":@})",
+      R"({"properties":{"a":@}})",
+      R"({"minimum":1,"allOf":[{"minimum":2,"allOf":[@]}]})",
+  };
+  return all;
+}
+
+// The audit's request and its kin. 50 KB of references are refused before anything recurses along them.
+TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
+  for (const std::string& link : links()) {
+    const std::string schema = chain(1300, link);
+    if (schema.size() > (64u << 10)) continue;
+    expect_error(ErrorKind::kData, {"JSON schema: nested ", "levels deep with its $refs followed, at most 512"}, [&] { bytes().compile(GrammarKind::kJsonSchema, schema); });
+  }
+  std::string bare = R"({"$ref":"#/$defs/0","$defs":{)";
+  for (int i = 0; i < 1300; ++i) bare += "\"" + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"},";
+  expect_error(ErrorKind::kData, {"nested 1303 levels"}, [&] { bytes().compile(GrammarKind::kJsonSchema, bare + R"("1300":{}}})"); });
+  // Each of these leads to all others: a compiler may meet them one inside the other.
+  std::string ring = R"({"$ref":"#/$defs/0","$defs":{)";
+  for (int i = 0; i < 600; ++i) ring += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" + std::to_string((i + 1) % 600) + "\"}}";
+  expect_error(ErrorKind::kData, {"nested 1"}, [&] { bytes().compile(GrammarKind::kJsonSchema, ring + "}}"); });
+}
+
+// At the bound and just below it, on the half of the stack that a check has: no worker dies of it.
+TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
+  const GrammarChecker checker({768u << 20, 20, 60});
+  for (const std::string& link : links()) {
+    int taken = 0, refused = 0;
+    for (int count = 520; count > 40 && taken < 3; --count) {
+      std::string why;
+      try {
+        checker.check(GrammarKind::kJsonSchema, chain(count, link));
+        ++taken;
+      } catch (const Error& e) {
+        why = e.what();
+        refused += why.find("levels deep with its $refs followed") != std::string::npos;
+      }
+      ASSERT_EQ(why.find("was ended"), std::string::npos) << link << " × " << count << ": " << why;
+    }
+    EXPECT_GT(refused, 0) << link;
+    EXPECT_TRUE(taken > 0 || link.find("patternProperties") != std::string::npos) << link;
+  }
+}
+
+TEST(Grammar, WhatPeopleWriteIsFarFromTheBound) {
+  // Flat definitions, however many, and a recursive one.
+  std::string many = R"({"type":"object","properties":{)", defs = R"("tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}}})";
+  for (int i = 0; i < 700; ++i) {
+    many += (i ? ",\"p" : "\"p") + std::to_string(i) + R"(":{"$ref":"#/$defs/d)" + std::to_string(i) + "\"}";
+    defs += ",\"d" + std::to_string(i) + R"(":{"type":"null"})";
+  }
+  EXPECT_NO_THROW(bytes().compile(GrammarKind::kJsonSchema, many + R"(,"t":{"$ref":"#/$defs/tree"}},"$defs":{)" + defs + "}}"));
+}
+
+TEST(Grammar, DeepRegularExpressionsAreRefused) {
+  for (const char* open : {"(", "(?:", "(a|", "[[", "(?i:"})
+    for (const int depth : {300, 5000, 20000}) {
+      std::string regex;
+      for (int i = 0; i < depth; ++i) regex += open;
+      regex += 'b' + std::string(static_cast<size_t>(depth) * (open[0] == '[' ? 2 : 1), open[0] == '[' ? ']' : ')');
+      expect_error(ErrorKind::kData, {"regular expression"}, [&] { bytes().compile(GrammarKind::kRegex, regex); });
+      if (regex.size() < 60000)
+        expect_error(ErrorKind::kData, {"JSON schema"}, [&] { bytes().compile(GrammarKind::kJsonSchema, Json{{"type", "string"}, {"pattern", regex}}.dump()); });
+    }
+}
+
+// A few hundred bytes that ask for more intersections than any machine has memory for.
+std::string explosive() {
+  std::string defs = R"("big":{"type":"object","properties":{"x":{"type":"object","properties":{)";
+  for (int i = 0; i < 1200; ++i) defs += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"string"})";
+  defs += R"(}}}})";
+  for (int level = 0; level < 4; ++level) {
+    std::string any;
+    for (int i = 0; i < 40; ++i) any += (i ? "," : "") + std::string(R"({"type":"object","properties":{"k)") + std::to_string(level) + R"(":{"const":)" + std::to_string(i) + "}}}";
+    defs += ",\"l" + std::to_string(level) + R"(":{"allOf":[{"anyOf":[)" + any + R"(]},{"$ref":"#/$defs/)" + (level ? "l" + std::to_string(level - 1) : "big") + "\"}]}";
+  }
+  return R"({"$ref":"#/$defs/l3","$defs":{)" + defs + "}}";
+}
+
+TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
+  const GrammarChecker checker;
+  const std::pair<GrammarKind, std::string> cases[] = {{GrammarKind::kRegex, "(a"}, {GrammarKind::kRegex, "(yes|no)"}, {GrammarKind::kJsonSchema, "{"}, {GrammarKind::kJsonSchema, "false"},
+                                                       {GrammarKind::kJsonSchema, R"({"type":"integer"})"}, {GrammarKind::kJsonSchema, chain(1300, R"({"anyOf":[@]})")}};
+  for (const auto& [kind, source] : cases) {
+    const auto words = [&](const std::function<void()>& f) -> std::string {
+      try {
+        f();
+        return "";
+      } catch (const Error& e) {
+        EXPECT_EQ(e.kind(), ErrorKind::kData);
+        return e.what();
+      }
+    };
+    EXPECT_EQ(words([&] { checker.check(kind, source); }), words([&] { bytes().compile(kind, source); })) << source.substr(0, 60);
+  }
+}
+
+TEST(GrammarChecker, AGrammarWithoutBoundsCostsItsOwnRequest) {
+  const GrammarChecker checker({256u << 20, 1, 30});
+  ASSERT_LE(explosive().size(), 64u << 10);
+  for (int i = 0; i < 2; ++i) expect_error(ErrorKind::kData, {"JSON schema: compiling it was ended", "256 MiB or 1 s"}, [&] { checker.check(GrammarKind::kJsonSchema, explosive()); });
+  EXPECT_NO_THROW(checker.check(GrammarKind::kJsonSchema, R"({"type":"integer"})"));
+}
+
 TEST(TokenBytes, AreTheBytesOfEveryToken) {
   const TokenBytes table = byte_tokenizer().token_bytes(kVocab + 2);
   ASSERT_EQ(table.tokens.size(), static_cast<size_t>(kVocab) + 2);

@@ -99,6 +99,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::optional<ResolvedPackage> package = locate_package(target_name);
   if (package) wanted.target = package->root.string();  // a channel is looked up once: it may move while this starts
   const Chat chat = load_chat(wanted.target, package);
+  const text::GrammarChecker grammars;  // forks, as loading the template does
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   const LoadedPair pair = load_pair(wanted);
@@ -129,6 +130,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (options.max_context > 0) model.card.max_context = std::min(options.max_context, model.card.max_context);
   model.tokenizer = pair.tokenizer.get();
   model.chat_template = chat.chat_template ? &*chat.chat_template : nullptr;
+  model.grammars = &grammars;
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;

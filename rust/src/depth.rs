@@ -1,0 +1,97 @@
+//! How deep a compiler of JSON schemas may recurse: along what is nested, and from every `$ref` to what it names.
+
+use std::collections::HashMap;
+
+use serde_json::Value;
+
+/// The longest chain of objects and arrays that starts at the root of `schema`, each nested in the one before or named by its `$ref`.
+/// A cycle counts with all its members, since a compiler that follows every reference once may walk through all of them.
+pub fn longest_chain(schema: &Value) -> usize {
+    let mut numbers = HashMap::new();
+    let mut nodes = Vec::new();
+    add(schema, &mut numbers, &mut nodes);
+    if nodes.is_empty() {
+        return 0;
+    }
+    let number = |value: &Value| numbers.get(&(value as *const Value)).copied();
+    let edges: Vec<Vec<usize>> = nodes
+        .iter()
+        .map(|node| {
+            let mut to: Vec<usize> = parts(node).filter_map(number).collect();
+            if let Some(Value::String(reference)) = node.get("$ref") {
+                to.extend(named(schema, reference).and_then(number));
+            }
+            to
+        })
+        .collect();
+    longest_path(&edges)
+}
+
+fn parts(value: &Value) -> Box<dyn Iterator<Item = &Value> + '_> {
+    match value {
+        Value::Array(items) => Box::new(items.iter()),
+        Value::Object(fields) => Box::new(fields.values()),
+        _ => Box::new(std::iter::empty()),
+    }
+}
+
+/// Numbers all objects and arrays. Recursion is bounded by the depth of the JSON, at most 128 after serde_json.
+fn add<'a>(value: &'a Value, numbers: &mut HashMap<*const Value, usize>, nodes: &mut Vec<&'a Value>) {
+    if value.is_array() || value.is_object() {
+        numbers.insert(value as *const Value, nodes.len());
+        nodes.push(value);
+        parts(value).for_each(|part| add(part, numbers, nodes));
+    }
+}
+
+/// What llguidance finds under a reference: a path from the root, without escapes.
+fn named<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    if reference == "#" || reference == "#/" {
+        return Some(root);
+    }
+    reference.strip_prefix("#/")?.split('/').try_fold(root, |place, name| match place {
+        Value::Array(items) => items.get(name.parse::<usize>().ok()?),
+        _ => place.get(name),
+    })
+}
+
+/// Tarjan's strongly connected components, without recursion. A component is complete after all those that it leads to, so its own
+/// longest path is known then.
+fn longest_path(edges: &[Vec<usize>]) -> usize {
+    const NEW: usize = usize::MAX;
+    let count = edges.len();
+    let (mut order, mut low, mut open, mut longest) = (vec![NEW; count], vec![0; count], vec![false; count], vec![0; count]);
+    let (mut found, mut stack, mut walk) = (0, Vec::new(), vec![(0, 0)]);
+    while let Some((node, next)) = walk.last_mut() {
+        let node = *node;
+        if order[node] == NEW {
+            (order[node], low[node], open[node]) = (found, found, true);
+            found += 1;
+            stack.push(node);
+        }
+        if let Some(&to) = edges[node].get(*next) {
+            *next += 1;
+            if order[to] == NEW {
+                walk.push((to, 0));
+            } else if open[to] {
+                low[node] = low[node].min(order[to]);
+            }
+            continue;
+        }
+        walk.pop();
+        if let Some(&(parent, _)) = walk.last() {
+            low[parent] = low[parent].min(low[node]);
+        }
+        if low[node] == order[node] {
+            let start = stack.iter().rposition(|&member| member == node).unwrap_or(0);
+            let members = stack.split_off(start);
+            // Members have no length yet, so only what they lead to counts.
+            let below = members.iter().flat_map(|&member| &edges[member]).map(|&to| longest[to]).max().unwrap_or(0);
+            for &member in &members {
+                open[member] = false;
+                longest[member] = members.len() + below;
+            }
+        }
+    }
+    longest[0]
+}
