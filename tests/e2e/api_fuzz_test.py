@@ -1,5 +1,6 @@
-"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not. No 5xx, replies and
-errors as the document says, what does not fit is refused by name, the server stays alive; every route with no key, a wrong key and a key."""
+"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not, then 1,000 of all
+kinds in a random order over several connections. No 5xx, replies and errors as the document says, what does not fit is refused by name,
+the server stays alive; every route with no key, a wrong key and a key."""
 import atexit
 import http.client
 import json
@@ -172,6 +173,76 @@ def reads(rng, path, operation, server, admin):
     print(f"ok: {operation['operationId']}: {CASES} reads, {CASES} with another method")
 
 
+def chain(rng):
+    """References that lead from one to the next: short ones are compiled, long ones refused by name, none is the end of the server."""
+    count, kind = rng.choice([1, 3, 20, 100, 400, 509, 512, 700, 1300]), rng.randrange(5)
+    link = [lambda r: r, lambda r: {"anyOf": [r, {"type": "null"}]}, lambda r: {"type": "array", "items": r}, lambda r: {"properties": {"a": r}}, lambda r: {"allOf": [r]}][kind]
+    to = lambda i: link({"$ref": f"#/$defs/{i}"})
+    last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # also a cycle
+    schema = {**to(0), "$defs": {**{str(i): to(i + 1) for i in range(count)}, str(count): last}}
+    wrapped = {"guided_json": schema}, {"guided_json": json.dumps(schema)}, {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    return {"prompt": "a", "max_tokens": 1, **rng.choice(wrapped)}
+
+
+def sequences(server):
+    """Requests of every kind in a random order over several connections, some given up midway: each is answered as alone, and a request
+    that fixes its seed has one text from the first to the last."""
+    rng, path = random.Random("sequences"), "/v1/completions"
+    operation = document["paths"][path]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    connections, controls, counts = [None] * 6, {}, {}
+
+    def send(body, give_up=False):
+        i = rng.randrange(len(connections))
+        connection = connections[i] = connections[i] or http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+        raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+        connection.request("POST", path, raw, {"Content-Type": "application/json"})
+        if give_up:
+            if rng.random() < 0.5:
+                connection.getresponse().read(rng.randint(1, 40))
+            connection.close()
+            connections[i] = None
+            return None
+        reply = connection.getresponse()
+        status, headers, data = reply.status, dict((k.lower(), v) for k, v in reply.getheaders()), reply.read()
+        if reply.will_close:
+            connection.close()
+            connections[i] = None
+        check_reply(operation, status, headers, data, body if not isinstance(body, bytes) else raw.decode(errors="replace"))
+        return status, data
+
+    for _ in range(CASES):
+        kind = rng.choice(["control", "fits", "does not fit", "broken", "chain", "given up", "tiny number"])
+        counts[kind] = counts.get(kind, 0) + 1
+        if kind == "control":
+            seed = rng.randrange(3)
+            status, data = send({"prompt": "ab", "max_tokens": 6, "seed": seed, "temperature": rng.choice([0.9]), "n": 2})
+            texts = status, [c["text"] for c in json.loads(data)["choices"]] if status == 200 else data.decode()
+            if controls.setdefault(seed, texts) != texts or status != 200:
+                fail("a request is not answered as before:", str(texts), str(controls[seed]))
+        elif kind == "given up":
+            send({"prompt": "a", "max_tokens": rng.randint(1, 200), "stream": rng.random() < 0.8, "n": rng.randint(1, 4), "ignore_eos": True}, give_up=True)
+        elif kind == "chain":
+            body = chain(rng)
+            status, data = send(body)
+            if status not in (200, 400) or status == 400 and (json.loads(data)["error"]["param"] or "prompt").split(".")[0] not in GRAMMARS:
+                fail("a chain of references:", str(status), data.decode(errors="replace")[:300])
+        elif kind == "tiny number":
+            field = rng.choice(["temperature", "repetition_penalty", "top_p"])
+            status, data = send({"prompt": "a", "n": 8, "max_tokens": 2, field: rng.choice([5e-324, 1e-320, 1e-60, 1e-40, 1e-38])})
+            if status != 400 or json.loads(data)["error"]["param"] != field:
+                fail("a number below float's:", field, str(status), data.decode(errors="replace")[:300])
+        elif kind == "broken":
+            send(rng.choice(BROKEN))
+        else:
+            body = settle(rng, schemas.make(rng, schema))
+            spoilt = schemas.spoil(rng, schema, body) if kind == "does not fit" else body
+            status, data = send(body if spoilt is None else spoilt)
+            if status >= 500:
+                fail("a 5xx:", str(status), data.decode(errors="replace")[:300])
+    expect(server.healthy() and len(controls) == 3, f"sequences: {CASES} requests in a random order ({', '.join(f'{n} {k}' for k, n in sorted(counts.items()))}), each answered as alone")
+
+
 def fuzz():
     server = Server("--admin-socket", str(work / "admin.sock"))
     for path, method, operation in operations:
@@ -185,6 +256,7 @@ def fuzz():
             bodies_that_fit(rng, path, operation, server, admin)
             bodies_that_do_not(rng, path, operation, server, admin)
         expect(server.healthy(), "alive after " + operation["operationId"])
+    sequences(server)
     status, _, _ = server.ask("/admin/drain", "post", admin=True)
     expect(status == 202 and server.process.wait(60) == 0, "drained")
 

@@ -4,7 +4,7 @@ import re
 
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
 TEXTS = ["", "a", "one two", "Ünï→🙂", "\u200b\ufeff", "</s><s>", "\\\"'{}[]", "\n\t\r", "0", "null", "a" * 40, "\u0001\u007f"]
-STRANGERS = [True, False, None, 0, -1, 7, 2**31, 2**63, 2**64, -2**63 - 1, 1.5, -0.0, 1e308, "", "x", "\u0000", [], [0], [[]], [None], {}, {"a": 1}, {"type": "x"}]
+STRANGERS = [True, False, None, 0, -1, 7, 2**31, 2**63, 2**64, -2**63 - 1, 1.5, -0.0, 1e308, 5e-324, -1e-310, 1e-40, 1e-38, "", "x", "\u0000", [], [0], [[]], [None], {}, {"a": 1}, {"type": "x"}]
 
 
 def is_type(value, name):
@@ -96,7 +96,8 @@ class Schemas:
             return rng.choice([low, high, rng.randint(low, high)])
         if kind == "number":
             low, high = s.get("minimum", s.get("exclusiveMinimum", -10)), s.get("maximum", s.get("exclusiveMaximum", 10))
-            inside = [rng.uniform(low, high), (low + high) / 2] + [s[w] for w in ("minimum", "maximum") if w in s]
+            extremes = [x for x in (5e-324, -1e-310, 1e-40, 1.18e-38, -1.18e-38, 1e-9) if not self.problem({**s, "type": "number"}, x)]
+            inside = [rng.uniform(low, high), (low + high) / 2] + [s[w] for w in ("minimum", "maximum") if w in s] + extremes[:2]
             return rng.choice(inside)
         if kind == "string":
             fitting = [t for t in TEXTS if not self.problem(s, t)]
