@@ -9,6 +9,8 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/model_directory.h"
+#include "base/schema/gate_summary.h"
+#include "base/shell.h"
 #include "cli/command.h"
 #include "cli/package.h"
 #include "deploy/package/checks.h"
@@ -33,7 +35,7 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
     result.print();
   else if (outcome.exit_code == 0)
     std::printf("%s\n", text.c_str());
-  if (outcome.exit_code != 0) std::fprintf(stderr, "specdec: %s\n", outcome.reason.c_str());
+  if (outcome.exit_code != 0) std::fprintf(stderr, "specdec: %s%s\n", outcome.reason.c_str(), outcome.next.empty() ? "" : ("; next: " + outcome.next).c_str());
   return outcome.exit_code;
 }
 
@@ -72,6 +74,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   for (const std::string& warning : outcome.warnings) log(LogLevel::kWarn, warning);
   std::string verdict = "packaged", text;
   if (outcome.exit_code == 0) {
+    std::string next = outcome.next;
     text = std::string(outcome.is_new ? "packaged " : "unchanged ") + "sha256-" + outcome.digest + "\n  " + outcome.path.string();
     result["digest"] = outcome.digest;
     result["path"] = outcome.path.string();
@@ -81,10 +84,15 @@ int run_create(const Global& global, const PackageFlags& flags) {
       const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now());
       result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
+      next = shell_words({"specdec", "serve", flags.store + ":" + change.channel});
     }
+    text += "\n  gate  " + outcome.gate_line + "\n  next  " + next;
+    result["next"] = next;
   } else {
     verdict = outcome.verdict;
+    result["next"] = outcome.next;
   }
+  result["gate"] = outcome.gate;
   result["warnings"] = outcome.warnings;
   result["inputs"] = {{"target", flags.target}, {"draft", flags.draft}, {"report", report}};
   return finish(global, result, outcome, verdict, text);
@@ -155,12 +163,21 @@ int run_lint(const Global& global, const PackageFlags& flags) {
     if (text) std::printf("%s: %s: %s [%s]\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str(), f.rule.c_str());
   }
   if (flags.format == "sarif") std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  // The gate's verdict belongs to what is linted: with the figure it was judged by, and what to do about it.
+  const GateCommand again = report && !flags.package.empty() ? command_of(*report, "gate")
+                                                             : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA", flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
+  ValidationReport unmeasured;
+  unmeasured.verdict = "inconclusive";
+  std::string next = next_command(report && !fatal ? *report : unmeasured, again);
+  if (report && !fatal && report->verdict == "pass" && !flags.package.empty()) next = shell_words({"specdec", "serve", flags.package});
+  result["gate"] = report ? gate_json(*report) : Json();
+  result["next"] = next;
   result["verdict"] = fatal ? "error" : "ok";
   result["inputs"] = {{"target", target.string()}, {"draft", draft.string()}};
   if (global.json || flags.format == "json")
     result.print();
-  else if (text && findings.empty())
-    std::printf("nothing to complain about\n");
+  else if (text)
+    std::printf("%sgate: %s\nnext: %s\n", findings.empty() ? "nothing to complain about\n" : "", report ? gate_line(*report).c_str() : "not measured", next.c_str());
   return fatal ? exit_code(ErrorKind::kModel) : 0;
 }
 

@@ -62,6 +62,18 @@ Json acceptance_to_json(const ValidationReport& r) {
           {"request_alphas", r.request_alphas}};
 }
 
+// "schedule" is what engines take; "schedule_figures" says row by row what speaks for it.
+void schedule_to_json(const std::vector<ScheduleRow>& schedule, Json& speed) {
+  speed["schedule"] = ranges_of(schedule);
+  speed["schedule_figures"] = Json::array();
+  for (const ScheduleRow& row : schedule)
+    speed["schedule_figures"].push_back({{"basis", row.measured ? "measured" : "predicted"},
+                                         {"validated", row.validated()},
+                                         {"k", row.figure_k > 0 ? Json(row.figure_k) : Json()},
+                                         {"speedup", row.figure_k > 0 ? Json(row.speedup) : Json()},
+                                         {"ci", row.measured ? interval(row.ci) : Json()}});
+}
+
 Json speed_to_json(const ValidationReport& r) {
   Json costs = Json::object(), break_even = Json::object(), cost_table = Json::object(), table = Json::array();
   for (const auto& [batch, cost] : r.verify_cost) costs[std::to_string(batch)] = cost;
@@ -69,14 +81,17 @@ Json speed_to_json(const ValidationReport& r) {
     for (const auto& [k, cost] : row) cost_table[std::to_string(batch)][std::to_string(k)] = cost;
   for (const auto& [batch, alpha] : r.break_even) break_even[std::to_string(batch)] = alpha;
   for (const auto& row : r.table) table.push_back({{"batch", row.batch}, {"k", row.k}, {"speedup", row.speedup}});
-  return {{"draft_cost", r.draft_cost},
+  Json out = {{"draft_cost", r.draft_cost},
           {"verify_cost", costs},
           {"verify_cost_table", cost_table},
           {"measured", {{"speedup", r.speedup.value}, {"ci", interval(r.speedup.ci)}, {"prompts", r.speedup.n}, {"k", r.best_k}}},
           {"predicted", r.predicted_speedup},
+          {"prediction_fits", r.prediction_fits()},
           {"table", table},
-          {"break_even", break_even},
-          {"schedule", r.schedule}};
+          {"break_even", break_even}};
+  schedule_to_json(r.schedule, out);
+  if (r.machine) out["machine"] = to_json(*r.machine);
+  return out;
 }
 
 Json baseline_to_json(const ValidationReport::Baseline& b) {
@@ -210,6 +225,45 @@ void read_acceptance(const Json& o, const std::string& where, ValidationReport& 
   for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kReport)) r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
 }
 
+// Reports of earlier programs say nothing of a row's figure: it is taken for a prediction.
+std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) {
+  const std::string at = where + ": schedule";
+  std::vector<ScheduleRow> schedule;
+  for (const Json& row : json_array(o, "schedule", 4096, where, kReport)) {
+    if (!row.is_array() || row.size() != 3) throw Error(kReport, at + ": expected [batch_lo, batch_hi, k]");
+    const Json named = {{"batch_lo", row[0]}, {"batch_hi", row[1]}, {"k", row[2]}};
+    const int64_t low = json_int(named, "batch_lo", 1, 1 << 20, at, kReport);
+    schedule.push_back({static_cast<int>(low), static_cast<int>(json_int(named, "batch_hi", low, 1 << 20, at, kReport)),
+                        static_cast<int>(json_int(named, "k", 0, 1024, at, kReport))});
+  }
+  if (!o.contains("schedule_figures")) return schedule;
+  const Json& figures = json_array(o, "schedule_figures", 4096, where, kReport);
+  if (figures.size() != schedule.size()) throw Error(kReport, at + " and schedule_figures differ in length");
+  for (size_t i = 0; i < schedule.size(); ++i) {
+    const std::string basis = json_string(figures[i], "basis", at, kReport);
+    if (basis != "measured" && basis != "predicted") throw Error(kReport, at + "_figures: basis: expected measured or predicted, found '" + basis.substr(0, 40) + "'");
+    schedule[i].measured = basis == "measured";
+    if (!figures[i].contains("k") || figures[i]["k"].is_null()) continue;
+    schedule[i].figure_k = static_cast<int>(json_int(figures[i], "k", 1, 1024, at, kReport));
+    schedule[i].speedup = json_double(figures[i], "speedup", 0, kMaxFigure, at, kReport);
+    if (schedule[i].measured) schedule[i].ci = read_interval(figures[i], at);
+  }
+  return schedule;
+}
+
+MachineUse read_machine(const Json& o, const std::string& where) {
+  const auto cpus = [&](const char* key) { return json_double(o, key, 0, 1 << 20, where, kReport); };
+  const auto count = [&](const char* key) { return json_int(o, key, 0, kMaxCount, where, kReport); };
+  MachineUse use;
+  use.cpus = static_cast<int>(json_int(o, "cpus", 0, 1 << 20, where, kReport));
+  use.threads = static_cast<int>(json_int(o, "threads", 0, 1 << 20, where, kReport));
+  use.others = cpus("others_cpus"), use.stolen = cpus("stolen_cpus");
+  use.taken = json_double(o, "taken", 0, 1, where, kReport);
+  use.runs = count("runs"), use.disturbed = count("disturbed"), use.disagreeing = count("disagreeing");
+  use.busy = json_bool(o, "busy", false, where, kReport);
+  return use;
+}
+
 void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   r.has_speed = true;
   r.draft_cost = json_double(o, "draft_cost", 0, kMaxFigure, where, kReport);
@@ -229,14 +283,19 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
                        json_double(row, "speedup", 0, kMaxFigure, at, kReport)});
   }
   if (o.contains("break_even")) r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
-  for (const Json& row : json_array(o, "schedule", 4096, where, kReport)) {
-    const std::string at = where + ": schedule";
-    if (!row.is_array() || row.size() != 3) throw Error(kReport, at + ": expected [batch_lo, batch_hi, k]");
-    const Json named = {{"batch_lo", row[0]}, {"batch_hi", row[1]}, {"k", row[2]}};
-    const int64_t low = json_int(named, "batch_lo", 1, 1 << 20, at, kReport);
-    r.schedule.push_back({static_cast<int>(low), static_cast<int>(json_int(named, "batch_hi", low, 1 << 20, at, kReport)),
-                          static_cast<int>(json_int(named, "k", 0, 1024, at, kReport))});
-  }
+  json_bool(o, "prediction_fits", true, where, kReport);  // follows from the figures
+  r.schedule = read_schedule(o, where);
+  if (o.contains("machine")) r.machine = read_machine(json_object(o, "machine", 64, where, kReport), where + ": machine");
+}
+
+std::vector<ValidationReport::Figure> read_figures(const Json& o, const std::string& where) {
+  std::vector<ValidationReport::Figure> out;
+  if (!o.contains("judged_by")) return out;
+  const std::string at = where + ": judged_by";
+  for (const Json& f : json_array(o, "judged_by", 4096, where, kReport))
+    out.push_back({json_string(f, "check", at, kReport), json_string(f, "segment", "", at, kReport), json_double(f, "value", -kMaxFigure, kMaxFigure, at, kReport), read_interval(f, at),
+                   json_double(f, "limit", -kMaxFigure, kMaxFigure, at, kReport)});
+  return out;
 }
 
 void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
@@ -278,14 +337,36 @@ void ValidationReport::validate(const std::string& where) const {
   check(greedy_prompts >= greedy_identical && greedy_identical >= 0, "lossless: expected greedy_identical <= greedy_prompts");
   check(std::isfinite(seconds) && seconds >= 0, "seconds: expected a number >= 0");
   for (size_t i = 0; i < schedule.size(); ++i)
-    check(schedule[i][0] <= schedule[i][1] && (i == 0 || schedule[i][0] > schedule[i - 1][1]), "speed: schedule: batch ranges must ascend without overlap");
+    check(schedule[i].low <= schedule[i].high && (i == 0 || schedule[i].low > schedule[i - 1].high), "speed: schedule: batch ranges must ascend without overlap");
   if (verdict == "pass") check(alpha.n > 0 && has_speed && has_lossless, "a pass needs acceptance, speed and lossless figures");
 }
 
+ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule) {
+  ScheduleRanges ranges;
+  for (const ScheduleRow& row : schedule) ranges.push_back({row.low, row.high, row.k});
+  return ranges;
+}
+
+Json to_json(const MachineUse& use) {
+  return {{"cpus", use.cpus},
+          {"threads", use.threads},
+          {"others_cpus", use.others},
+          {"stolen_cpus", use.stolen},
+          {"taken", use.taken},
+          {"runs", use.runs},
+          {"disturbed", use.disturbed},
+          {"disagreeing", use.disagreeing},
+          {"busy", use.busy}};
+}
+
 Json to_json(const ValidationReport& r) {
+  Json figures = Json::array();
+  for (const auto& f : r.judged_by) figures.push_back({{"check", f.check}, {"segment", f.segment}, {"value", f.value}, {"ci", interval(f.ci)}, {"limit", f.limit}});
   Json root = {{"schema", "specdec.validate/" + std::to_string(ValidationReport::kVersion)},
                {"verdict", r.verdict},
                {"reason", r.reason},
+               {"judged_by", figures},
+               {"next", r.next},
                {"started", r.started},
                {"seconds", r.seconds},
                {"tool_version", r.tool_version},
@@ -333,6 +414,8 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
   ValidationReport r;
   r.verdict = json_string(object, "verdict", where, kReport);
   r.reason = json_string(object, "reason", "", where, kReport);
+  r.judged_by = read_figures(object, where);
+  r.next = json_string(object, "next", "", where, kReport);
   r.started = json_string(object, "started", where, kReport);
   r.seconds = json_double(object, "seconds", 0, kMaxFigure, where, kReport);
   r.tool_version = json_string(object, "tool_version", where, kReport);

@@ -1,7 +1,7 @@
 // report.json of `validate` (schema "specdec.validate/1"): what the gate decided and every figure behind it. Read by package
 // and monitor. In JSON: verdict, reason, started, seconds, tool_version, inputs {target, draft, data, contexts, split, device, dtype,
-// temperature, floor, goal}, acceptance, segments, baseline, speed, predictions and lossless as in the contract; `speed` and
-// `lossless` are absent where they were not measured. overlap_sum_at is stored as its mean, `overlap`.
+// temperature, floor, goal}, judged_by, next, acceptance, segments, baseline, speed, predictions and lossless as in the contract; `speed`
+// and `lossless` are absent where they were not measured. overlap_sum_at is stored as its mean, `overlap`.
 #pragma once
 
 #include <array>
@@ -33,10 +33,47 @@ struct SegmentFigure {
   std::optional<double> floor = {};  // that its acceptance is judged by; none: reported only
 };
 
+// What else ran on the machine while something was timed. CPUs are means over the timed seconds.
+struct MachineUse {
+  int cpus = 0;                    // that this program may use; 0: the system does not tell what others use
+  int threads = 0;                 // of this program
+  double others = 0;               // CPUs that other processes used, `stolen` included
+  double stolen = 0;               // of these: what the hypervisor gave to other machines, and what a cgroup's limit kept from this program
+  double taken = 0;                // share of its threads' CPU that this left too little for, in [0, 1]
+  int64_t runs = 0;                // timed, each one with and without the draft
+  int64_t disturbed = 0;           // of these: others took too much meanwhile, so that they were repeated
+  int64_t disagreeing = 0;         // of these: repeated because the cost of a step was unlike that of the other runs
+  bool busy = false;               // too few runs were left alone: their times decide nothing
+  bool known() const { return cpus > 0; }
+};
+Json to_json(const MachineUse& use);
+
+// The K for batch sizes `low` to `high`, and the figure that speaks for it or against it.
+struct ScheduleRow {
+  int low = 1, high = 1;
+  int k = 0;                       // 0: plain decoding
+  bool measured = false;           // else predicted from costs and overlaps
+  int figure_k = 0;                // K that the figure is of, also where k is 0; 0: there is no figure
+  double speedup = 0;
+  Interval ci = {};                // where measured
+  bool validated() const { return measured && k > 0 && ci.low > 1; }
+  bool operator==(const ScheduleRow& other) const { return std::array{low, high, k} == std::array{other.low, other.high, other.k}; }
+};
+using ScheduleRanges = std::vector<std::array<int, 3>>;  // [batch_lo, batch_hi, k], as engines and the controller take it
+ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule);
+
 struct ValidationReport {
   static constexpr int kVersion = 1;
   std::string verdict;             // pass | fail | not_lossless | not_worth_it | inconclusive | stale
   std::string reason;              // one line
+  struct Figure {                  // that the verdict was judged by
+    std::string check, segment;    // as in report_checks.h
+    double value = 0;
+    Interval ci = {};
+    double limit = 0;              // that the interval was compared with
+  };
+  std::vector<Figure> judged_by;   // the decisive ones; of a pass all
+  std::string next;                // the one command to run next
   std::string started, tool_version;
   double seconds = 0;
   Fingerprint target, draft;       // of the two directories, as measured
@@ -83,7 +120,9 @@ struct ValidationReport {
     double speedup;
   };
   std::vector<TableRow> table;
-  std::vector<std::array<int, 3>> schedule;     // [batch_lo, batch_hi, k]
+  std::vector<ScheduleRow> schedule;
+  std::optional<MachineUse> machine;            // while the speed-up was measured; absent in reports of earlier programs
+  bool prediction_fits() const { return predicted_speedup >= speedup.ci.low && predicted_speedup <= speedup.ci.high; }
   std::map<int, double> break_even;             // batch → the least constant acceptance that pays; absent: none does
   struct Prediction {                           // for an engine that is not here, from its costs and the acceptance measured here
     int batch;

@@ -10,7 +10,8 @@ namespace specdec::cli {
 
 int run_bench(const Global& global, const deploy::BenchOptions& options) {
   const SystemClock clock;
-  const deploy::BenchResult result = deploy::run_bench(options, clock, make_progress(global));
+  const deploy::SystemCpuMeter meter;
+  const deploy::BenchResult result = deploy::run_bench(options, clock, meter, make_progress(global));
   deploy::write_bench(result, options.out);
   const std::string text = global.json ? deploy::to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
                                        : deploy::bench_text(result) + "\nreport: " + options.out + "/bench.html\n";

@@ -2,6 +2,7 @@
 #include <cstdio>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "cli/engine/runners.h"
 #include "deploy/serve/engine/serve_command.h"
@@ -11,8 +12,10 @@ namespace specdec::cli {
 int run_serve(const Global& global, const deploy::ServeOptions& options) {
   const SystemClock clock;
   deploy::ServeHooks hooks;
-  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity.
+  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity. Warnings go where --log-format says.
   hooks.on_note = [&global](const std::string& line) {
+    constexpr const char kWarning[] = "warning: ";
+    if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
     if (global.verbosity >= 0 || line.rfind("listening on", 0) == 0) std::fprintf(stderr, "%s\n", line.c_str());
   };
   hooks.stop_asked = stop_requested;

@@ -42,7 +42,8 @@ void tell_github(const deploy::Validation& v, const std::string& directory) {
 
 int run_validate(const Global& global, const deploy::ValidateOptions& options) {
   const SystemClock clock;
-  const deploy::Validation v = deploy::run_validate(options, clock, make_progress(global));
+  const deploy::SystemCpuMeter meter;
+  const deploy::Validation v = deploy::run_validate(options, clock, meter, make_progress(global));
   deploy::write_validation(v, options.out);
   tell_github(v, options.out);
   const std::string text =

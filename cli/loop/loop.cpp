@@ -13,6 +13,7 @@
 #include "base/model_directory.h"
 #include "base/schema/shard_index.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 #include "cli/child_process.h"
 #include "cli/loop/runs.h"
 #include "data/ingest_report.h"
@@ -126,17 +127,6 @@ class Stages {
   const RunInputs& inputs_;
   fs::path run_;
 };
-
-std::string shell_words(const std::vector<std::string>& words) {
-  std::string line;
-  for (const std::string& word : words) {
-    const bool plain = !word.empty() && word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+") == std::string::npos;
-    std::string text = word;
-    for (size_t at = 0; !plain && (at = text.find('\'', at)) != std::string::npos; at += 4) text.replace(at, 1, "'\\''");
-    line += (line.empty() ? "" : " ") + (plain ? text : "'" + text + "'");
-  }
-  return line;
-}
 
 int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const std::string& key, const fs::path& run,
                const std::optional<Refusal>& refused) {

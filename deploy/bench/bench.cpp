@@ -1,18 +1,22 @@
 #include "deploy/bench/bench.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <memory>
-#include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "data/shard_reader.h"
-#include "deploy/bench/run.h"
 #include "deploy/generate/model_argument.h"
 #include "deploy/validate/lossless.h"
+#include "deploy/validate/report_checks.h"
 #include "deploy/validate/speed.h"
+#include "deploy/validate/timed_pairs.h"
 #include "engine/decode/model_runner.h"
 
 namespace specdec::deploy {
@@ -59,12 +63,13 @@ struct Configuration {
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
   std::vector<double> seconds = {}, beside = {};  // [groups] summed over rounds; of the normal run beside it
+  double spent = 0, spent_beside = 0;             // so far, for the progress line
 };
 
 class Run {
  public:
-  Run(const BenchOptions& options, const Clock& clock, const ProgressFn& progress)
-      : options_(options), clock_(clock), progress_(progress) {}
+  Run(const BenchOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress)
+      : options_(options), clock_(clock), meter_(meter), progress_(progress) {}
 
   BenchResult run() {
     const double begun = clock_.seconds();
@@ -198,7 +203,7 @@ class Run {
   }
 
   // The same prompts with and without the draft, a step of the one and a step of the other. Figures of both.
-  std::pair<GroupFigures, GroupFigures> run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
+  PairFigures run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
     GroupRun normal(*plain_, prompts, group_of(0, tokens, seed), nullptr, clock_);
     GroupRun speculative(*c.stepper, prompts, group_of(c.k, tokens, seed), c.learnt.get(), clock_);
@@ -224,31 +229,64 @@ class Run {
     const int64_t warm = std::min(kWarmTokens, options_.tokens);
     for (Configuration& c : configurations) run_pair(c, group_prompts[0], warm, options_.device.seed);
     const double plain = run_group(*plain_, group_prompts[0], group_of(0, warm, options_.device.seed), nullptr, clock_).seconds;
-    const int repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
-    GroupFigures normal;
+    PairsOptions pairs;
+    pairs.threads = at::get_num_threads();
+    pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
+    const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
+    // Run `at` is of configuration (at + group + round) mod each, so that none is always the first.
+    const auto place = [&](size_t at) {
+      const size_t g = at / each % groups, round = at / each / groups;
+      return std::tuple(g, round, (at % each + g + round) % each);
+    };
     double done = 0;
-    for (int round = 0; round < kRounds; ++round)
-      for (size_t g = 0; g < groups; ++g) {
-        const uint64_t seed = options_.device.seed + (static_cast<uint64_t>(round) * groups + g) * size;
-        for (size_t i = 0; i < configurations.size(); ++i) {
-          Configuration& c = configurations[(i + g + static_cast<size_t>(round)) % configurations.size()];
-          std::optional<std::pair<GroupFigures, GroupFigures>> shortest;
-          for (int repeat = 0; repeat < repeats; ++repeat) {
-            auto pair = run_pair(c, group_prompts[g], options_.tokens, seed);
-            if (!shortest || pair.first.seconds + pair.second.seconds < shortest->first.seconds + shortest->second.seconds) shortest = std::move(pair);
-          }
-          c.beside[g] += shortest->first.seconds;
-          c.seconds[g] += shortest->second.seconds;
-          normal.add(shortest->first);
-          c.figures.add(shortest->second);
-        }
-        if (progress_)
-          progress_({"bench: batch " + std::to_string(batch), ++done, static_cast<double>(kRounds * groups), "groups", ""});
-      }
+    const auto timed = [&](size_t at) {
+      const auto [g, round, which] = place(at);
+      Configuration& c = configurations[which];
+      PairFigures run = run_pair(c, group_prompts[g], options_.tokens, options_.device.seed + (round * groups + g) * size);
+      c.spent += run.speculative.seconds, c.spent_beside += run.normal.seconds;
+      const double total = static_cast<double>(count * static_cast<size_t>(pairs.repeats));
+      if (progress_) progress_({"bench: batch " + std::to_string(batch), done = std::min(done + 1, total), total, "runs", so_far(c)});
+      return run;
+    };
+    const TimedPairs runs = time_pairs(count, pairs, timed, clock_, meter_);
+    GroupFigures normal;
+    for (size_t at = 0; at < count; ++at) {
+      if (!runs.clean[at] && !runs.machine.busy) continue;
+      const auto [g, round, which] = place(at);
+      Configuration& c = configurations[which];
+      c.beside[g] += runs.runs[at].normal.seconds;
+      c.seconds[g] += runs.runs[at].speculative.seconds;
+      normal.add(runs.runs[at].normal);
+      c.figures.add(runs.runs[at].speculative);
+    }
+    note_machine(batch, runs.machine);
     std::map<const Contender*, CostTable> costs;
     for (const auto& c : contenders_) costs[c.get()] = costs_of(*c, batch);
     add_row({}, batch, normal, {1, {1, 1}, static_cast<int64_t>(groups)}, {});
-    for (const Configuration& c : configurations) add_row(c, batch, c.figures, speedup(c.beside, c.seconds), costs[c.contender]);
+    for (const Configuration& c : configurations) add_row(c, batch, c.figures, gain_of(c), costs[c.contender]);
+  }
+
+  // Groups of which no run was left alone say nothing.
+  static Estimate gain_of(const Configuration& c) {
+    std::vector<double> beside, seconds;
+    for (size_t g = 0; g < c.seconds.size(); ++g)
+      if (c.seconds[g] > 0) beside.push_back(c.beside[g]), seconds.push_back(c.seconds[g]);
+    return seconds.empty() ? Estimate{1, {0, 1e6}, 0} : speedup(beside, seconds);
+  }
+
+  // "draft, K 4: 1.31 ×" of the runs so far.
+  std::string so_far(const Configuration& c) const {
+    char figure[32];
+    std::snprintf(figure, sizeof figure, ": %.2f ×", c.spent > 0 ? c.spent_beside / c.spent : 0);
+    return short_name(c.contender->name) + ", K " + (c.k < 0 ? "auto" : std::to_string(c.k)) + figure;
+  }
+
+  void note_machine(int batch, const MachineUse& use) {
+    const int smallest = *std::min_element(options_.batches.begin(), options_.batches.end());
+    const bool busy = batch == smallest ? use.busy : result_.machine.busy;
+    if (use.taken >= result_.machine.taken) result_.machine = use;
+    result_.machine.busy = busy;
+    if (use.busy) note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
   // Of chains alone: what a tree or the text promises is no matter of K, c and v.
@@ -295,6 +333,7 @@ class Run {
                            draft ? model::dtype_of(*draft) : pair_.dtype, batch,
                            std::min(longest_ + options_.tokens, pair_.target->config.max_position), pair_.device);
     row.memory_bytes = plan.target_bytes + plan.draft_bytes + plan.cache_bytes();
+    log(LogLevel::kInfo, row_text(row));
     result_.rows.push_back(row);
   }
 
@@ -349,6 +388,7 @@ class Run {
 
   const BenchOptions& options_;
   const Clock& clock_;
+  const CpuMeter& meter_;
   ProgressFn progress_;
   BenchResult result_;
   LoadedPair pair_;
@@ -362,9 +402,9 @@ class Run {
 
 }  // namespace
 
-BenchResult run_bench(const BenchOptions& options, const Clock& clock, const ProgressFn& progress) {
+BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
   check_options(options);
-  return Run(options, clock, progress).run();
+  return Run(options, clock, meter, progress).run();
 }
 
 }  // namespace specdec::deploy

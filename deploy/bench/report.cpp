@@ -9,12 +9,11 @@
 #include "base/file.h"
 #include "deploy/bench/bench.h"
 #include "deploy/validate/gate.h"
+#include "deploy/validate/report_checks.h"
 
 namespace specdec::deploy {
 
 namespace {
-
-constexpr int64_t kLeastGroups = 4;  // fewer units give no interval
 
 template <class... Args>
 std::string format(const char* pattern, Args... args) {
@@ -23,7 +22,7 @@ std::string format(const char* pattern, Args... args) {
   return text;
 }
 std::string name_of_k(int k) { return k < 0 ? "auto" : std::to_string(k); }
-bool has_interval(const BenchRow& row) { return row.speedup.n >= kLeastGroups; }
+bool has_interval(const BenchRow& row) { return row.speedup.n >= kLeastUnits; }
 
 std::string label(const BenchRow& row) { return row.normal() ? "normal" : row.name + ", K " + name_of_k(row.k); }
 std::string gain(const BenchRow& row) {
@@ -61,27 +60,26 @@ Json row_json(const BenchRow& r) {
   return out;
 }
 
-std::vector<std::string> cells(const BenchRow& r) {
-  const std::string quality =
-      r.normal() ? "–"
-                 : format("%lld / %lld", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts));
-  return {label(r),
-          std::to_string(r.batch),
-          format("%.0f", r.tokens_per_second()),
-          r.normal() ? "1.00" : gain(r),
-          format("%.1f", r.ttft_ms),
-          format("%.2f", r.itl_p50),
-          format("%.2f", r.itl_p95),
-          format("%.2f", r.itl_p99),
-          r.normal() ? "–" : std::to_string(r.counts.accepted),
-          r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted),
-          r.normal() ? "–" : format("%.2f", r.counts.length()),
-          quality,
-          format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20)),
-          r.predicted > 0 ? format("%.2f", r.predicted) : "–"};
+std::string rate(const BenchRow& r) { return format("%.0f", r.tokens_per_second()); }
+std::string accepted(const BenchRow& r) { return r.normal() ? "–" : std::to_string(r.counts.accepted); }
+std::string rejected(const BenchRow& r) { return r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted); }
+std::string length(const BenchRow& r) { return r.normal() ? "–" : format("%.2f", r.counts.length()); }
+std::string same_text(const BenchRow& r) {
+  return r.normal() ? "–" : format("%lld / %lld", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts));
 }
-const std::vector<std::string> kHead = {"",    "batch",    "tokens/s", "speed-up",    "ttft ms",          "itl p50 ms", "p95",
-                                        "p99", "accepted", "rejected", "tokens/step", "same greedy text", "memory MiB", "speed-up by the formula"};
+
+// Two tables, each as wide as a page.
+std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
+  Table speed{"Runs: speed", {"", "batch", "tokens/s", "speed-up", "by the formula", "accepted", "rejected", "tokens/step", "same greedy text"}, {}, false};
+  Table latency{"Runs: latency and memory", {"", "batch", "ttft ms", "itl p50 ms", "p95", "p99", "memory MiB"}, {}, false};
+  for (const BenchRow& r : rows) {
+    const std::string batch = std::to_string(r.batch);
+    speed.rows.push_back({label(r), batch, rate(r), r.normal() ? "1.00" : gain(r), r.predicted > 0 ? format("%.2f", r.predicted) : "–", accepted(r), rejected(r), length(r), same_text(r)});
+    latency.rows.push_back({label(r), batch, format("%.1f", r.ttft_ms), format("%.2f", r.itl_p50), format("%.2f", r.itl_p95), format("%.2f", r.itl_p99),
+                            format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20))});
+  }
+  return {speed, latency};
+}
 
 // Speed-up against K at each batch size, one chart a draft; `auto` stands right of the largest K.
 std::vector<Chart> charts(const BenchResult& result) {
@@ -165,6 +163,11 @@ void judge_bench(BenchResult& result) {
     return;
   }
   const BenchRow& first = result.rows[result.ranking.front()];
+  if (result.machine.busy) {
+    result.verdict = "inconclusive";
+    result.reason = "the machine was busy: " + others_of(result.machine) + " while the runs were timed; run it again on an idle machine";
+    return;
+  }
   const double low = has_interval(first) ? first.speedup.ci.low : 0,
                high = has_interval(first) ? first.speedup.ci.high : first.speedup.value;
   result.verdict = low > 1 ? "faster" : high <= 1 ? "not_worth_it" : "inconclusive";
@@ -196,6 +199,7 @@ Json to_json(const BenchResult& r) {
           {"prompts", r.prompts},
           {"answer_tokens", r.answer_tokens},
           {"rounds", r.rounds},
+          {"machine", to_json(r.machine)},
           {"rows", rows},
           {"ranking", ranking},
           {"notes", r.notes}};
@@ -223,9 +227,7 @@ Page bench_page(const BenchResult& r) {
              static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens), static_cast<long long>(r.rounds)),
       charts(r),
       {}};
-  Table table{"Runs", kHead, {}, false};
-  for (const BenchRow& row : r.rows) table.rows.push_back(cells(row));
-  speed.tables.push_back(table);
+  speed.tables = tables_of(r.rows);
   if (!r.rows.empty()) page.sections.push_back(speed);
   Section inputs{"Inputs", "", {}, {}};
   Table what{"", {"what", "value"}, {}, true};
@@ -233,10 +235,15 @@ Page bench_page(const BenchResult& r) {
     what.rows.push_back(
         {key, value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace)});
   what.rows.push_back({"started", r.started});
+  if (r.machine.runs > 0) what.rows.push_back({"machine", machine_line(r.machine)});
   for (const std::string& note : r.notes) what.rows.push_back({"note", note});
   inputs.tables.push_back(what);
   page.sections.push_back(inputs);
   return page;
+}
+
+std::string row_text(const BenchRow& row) {
+  return label(row) + ", batch " + std::to_string(row.batch) + ": " + (row.normal() ? "" : "speed-up " + gain(row) + ", ") + rate(row) + " tokens/s";
 }
 
 std::string bench_text(const BenchResult& r) {
@@ -249,14 +256,14 @@ std::string bench_text(const BenchResult& r) {
              "ttft ms", "itl p50", "accepted", "rejected", "tok/step", "same greedy text");
   if (!r.rows.empty()) out += head;
   for (const BenchRow& row : r.rows) {
-    const auto c = cells(row);
-    std::string name = c[0];
+    std::string name = label(row);
     if (name.size() > width) name = "…" + name.substr(name.size() - width + 1);
     const int pad = static_cast<int>(width) + (name.rfind("…", 0) == 0 ? 2 : 0);
-    out += format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", pad, name.c_str(), c[1].c_str(), c[2].c_str(), c[3].c_str(),
-                  c[4].c_str(), c[5].c_str(), row.normal() ? "-" : c[8].c_str(), row.normal() ? "-" : c[9].c_str(),
-                  row.normal() ? "-" : c[10].c_str(), row.normal() ? "-" : c[11].c_str());
+    const auto plain_dash = [&](const std::string& cell) { return row.normal() ? "-" : cell; };
+    out += format("  %-*s %5d %9s %18s %8.1f %8.2f %9s %9s %7s  %s\n", pad, name.c_str(), row.batch, rate(row).c_str(), row.normal() ? "1.00" : gain(row).c_str(), row.ttft_ms,
+                  row.itl_p50, plain_dash(accepted(row)).c_str(), plain_dash(rejected(row)).c_str(), plain_dash(length(row)).c_str(), plain_dash(same_text(row)).c_str());
   }
+  if (r.machine.runs > 0) out += "  machine: " + machine_line(r.machine) + "\n";
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
   return out;
 }

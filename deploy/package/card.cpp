@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/hub_cache.h"
+#include "base/schema/gate_summary.h"
 
 namespace specdec::deploy {
 
@@ -72,7 +73,7 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
                                                 (variant.report.is_null() ? "acceptance not measured" : "acceptance " + with_interval(validation_report_from_json(variant.report, "").alpha)));
   if (licence.empty()) row("licence", "that of the target, whose files name none here");
   card += "\nMeasured by specdec " + report.tool_version + " on the data with digest `" + report.data_digest.substr(0, 12) + "`, K by batch:";
-  for (const auto& [low, high, k] : plan.schedule) card += " " + std::to_string(low) + "–" + std::to_string(high) + ": " + std::to_string(k) + (high == plan.schedule.back()[1] ? ".\n" : ",");
+  card += " " + cell(schedule_line(plan.schedule)) + ".\n";
   card += "\n## Serve it\n```sh\nspecdec serve PACKAGE        # or engines/vllm.sh, engines/sglang.sh, … of the package\n```\n";
   return card;
 }

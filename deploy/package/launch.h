@@ -1,4 +1,5 @@
-// Launch files of a package: how each engine serves this pair with the settings that passed the gate. Plain text that names no
+// Launch files of a package: how each engine serves this pair with the settings that passed the gate. Of a pair that did not pass they
+// start without the draft, with a comment that says why and how to draft nevertheless. Plain text that names no
 // absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of
 // August 2026, KServe v1alpha2, the chart vllm/vllm-stack of the vLLM production stack.
 #pragma once
@@ -21,14 +22,17 @@ struct LaunchPlan {
   bool greedy = false;           // validated at temperature 0
   bool eagle3 = false;           // the draft is an EAGLE-3 head, else a model of its own
   std::vector<std::string> variants;  // formats of quantised drafts beside it, in draft-<format>/
-  std::vector<std::array<int, 3>> schedule;  // [batch_lo, batch_hi, k], from batch 1, ascending
+  std::vector<ScheduleRow> schedule;  // from batch 1, ascending; every k is 0 where the gate did not pass
+  std::string verdict = "pass";       // of the gate
+  std::string gate;                   // gate_line() of the report, for a comment; "" = none
+  int tried_k = 0;                    // where the gate did not pass: the K it measured, to draft with nevertheless
   int max_k() const;
 };
 
 // config.json of an EAGLE-3 head, plain or of the speculators library.
 bool is_eagle3(const Json& config);
 
-// The measured schedule; where the report has none, the K of its roll-outs for every batch.
+// The report's schedule; where it has none, the K of its roll-outs for every batch. Plain for every batch where the verdict is not pass.
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
 // "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve", "helm".

@@ -7,6 +7,7 @@
 
 #include "base/safetensors.h"
 #include "base/schema/binding.h"
+#include "base/schema/gate_summary.h"
 #include "deploy/package/launch.h"
 
 namespace specdec::deploy {
@@ -347,6 +348,7 @@ class Linter {
     }
     if (!report) return add(false, "measured", "no report: nothing says that it was loaded again and measured: run specdec validate and give --report");
     if (report->draft != fingerprint_model(draft_)) return add(true, "measured", "the report was made for another draft");
+    gate(*report);
     if (!made || !made->training.is_object() || !made->training.contains("acceptance")) return;
     const Json after = made->training["acceptance"].value("after", Json::object());
     const Json value = after.value("value", after.value("alpha", Json())), interval = after.value("ci", Json());
@@ -354,6 +356,14 @@ class Linter {
     if (report->alpha.ci.high < interval[0].get<double>())
       add(true, "measured", "acceptance " + canonical_json(report->alpha.value) + " in the report, the trainer had " + canonical_json(value) +
                                 " on its held-out requests: the draft as written is not the draft as trained, or the data differ");
+  }
+
+  void gate(const ValidationReport& report) {
+    if (report.verdict != "pass") add(false, "gate", "the gate did not pass: " + gate_line(report));
+    // Earlier programs scheduled what was predicted, whatever was measured.
+    const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
+    if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)
+      add(false, "gate", "the schedule drafts although no gain was measured: " + schedule_line(report.schedule) + ": validate and package the pair again, its launch files may draft at a loss");
   }
 
   std::string file_;
@@ -381,6 +391,7 @@ const std::vector<LintRule>& lint_rules() {
       {"context", "max_position_embeddings covers the target's"},
       {"layers", "an EAGLE-3 head has one layer"},
       {"measured", "it was loaded again and measured, and accepts what the trainer says"},
+      {"gate", "the gate passed, and the schedule drafts only where a gain was measured"},
       {"nulls", "no null where an engine expects a number"},
       {"binding", "the target it was made for is recorded, and is this one"},
       {"format", "some engine loads this kind of draft"},

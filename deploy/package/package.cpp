@@ -12,7 +12,9 @@
 #include "base/minisign.h"
 #include "base/model_directory.h"
 #include "base/schema/binding.h"
+#include "base/schema/gate_summary.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 #include "deploy/package/card.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/launch.h"
@@ -190,12 +192,23 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
   for (const VariantReport& v : in.variant_reports)
     if (outcome.reason.empty() && v.report.target != in.target) outcome.reason = v.file.string() + ": was made for another target (" + differing_tiers(v.report.target, in.target) + " differ)";
   outcome.exit_code = outcome.reason.empty() ? 0 : kStale;
+  const auto summarise = [&](const fs::path& file, const ValidationReport& report) {
+    outcome.gate = gate_json(report);
+    outcome.gate_line = gate_line(report);
+    ValidationReport judged = report;
+    if (outcome.exit_code == kStale && own && own->target != in.target) judged.verdict = "stale";
+    GateCommand command = {options.target.string(), options.draft.string(), report.data_path, file.parent_path().empty() ? "." : file.parent_path().string()};
+    if (outcome.exit_code == kStale && judged.verdict != "stale") judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // measure this pair
+    outcome.next = next_command(judged, command);
+  };
+  summarise(options.report, in.report);
   if (outcome.exit_code != 0 || options.allow_failed) return;
-  const auto judge = [&outcome](const fs::path& file, const ValidationReport& report) {
+  const auto judge = [&](const fs::path& file, const ValidationReport& report) {
     outcome.exit_code = verdict_exit_code(report.verdict);
     if (outcome.exit_code == 0) return true;
     outcome.verdict = report.verdict;
-    outcome.reason = file.string() + ": verdict " + report.verdict + (report.reason.empty() ? "" : ": " + report.reason) + " (--allow-failed packages it nevertheless)";
+    summarise(file, report);
+    outcome.reason = file.string() + ": verdict " + report.verdict + (report.reason.empty() ? "" : ": " + one_line(report.reason)) + " (--allow-failed packages it nevertheless)";
     return false;
   };
   bool good = judge(options.report, in.report);
@@ -230,6 +243,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   object(options, in, own, outcome);
   if (outcome.exit_code != 0) return outcome;
   in.binding = own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
+  if (in.report.verdict != "pass") outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line + "; the launch files start without the draft; next: " + outcome.next);
   for (const Finding& finding : check_pair(options.target, options.draft)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);
@@ -281,6 +295,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   outcome.path = published.path;
   outcome.is_new = published.is_new;
   outcome.digest = package_digest(published.path);
+  outcome.next = shell_words({"specdec", "serve", published.path.string()});
   return outcome;
 }
 

@@ -36,6 +36,9 @@ struct PackageOutcome {
   std::filesystem::path path;
   std::string signer;                    // name of the key, where a signature was made or checked
   bool is_new = false;                   // false: the same package was there already
+  Json gate = nullptr;                   // gate_json() of the report that decided; null where none was read
+  std::string gate_line;                 // the same in one line
+  std::string next;                      // the one command to run next
   std::vector<std::string> warnings;
   std::shared_ptr<const DirectoryLock> hold;  // while it lives no garbage collection takes the package, though no channel names it yet
 };

@@ -21,19 +21,22 @@ std::string usage(const char* pattern, const std::string& flag, double value) {
 }  // namespace
 
 GateVerdict judge(const ValidationReport& report, const std::string& stale) {
-  if (!stale.empty()) return {"stale", stale};
+  if (!stale.empty()) return {"stale", stale, {}};
   std::string missing, open, passed;
+  std::vector<ValidationReport::Figure> open_figures, figures;
   const auto add = [](std::string& to, const std::string& text, const char* separator) { to += (to.empty() ? "" : separator) + text; };
   for (const Check& check : checks_of(report)) {
-    if (check.state == Check::State::kFail) return {check.verdict, check.text};
+    if (check.state == Check::State::kFail) return {check.verdict, check.text, check.figure ? std::vector{*check.figure} : std::vector<ValidationReport::Figure>()};
+    if (check.figure && check.state == Check::State::kOpen) open_figures.push_back(*check.figure);
+    if (check.figure && check.state == Check::State::kPass) figures.push_back(*check.figure);
     if (check.state == Check::State::kNotMeasured) add(missing, check.text, ", ");
     if (check.state == Check::State::kOpen) add(open, check.text, "; ");
     if (check.state == Check::State::kPass && check.segment.empty() && check.name != "lossless") add(passed, check.text, ", ");
   }
-  if (missing.empty() && open.empty()) return {"pass", passed};
+  if (missing.empty() && open.empty()) return {"pass", passed, figures};
   if (!missing.empty()) missing = "not measured: " + missing;
   if (!open.empty()) add(missing, open, "; ");
-  return {"inconclusive", missing};
+  return {"inconclusive", missing, open_figures};
 }
 
 void check_floor(const std::string& flag, double floor, bool force) {

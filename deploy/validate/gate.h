@@ -7,6 +7,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
@@ -17,6 +18,7 @@ namespace specdec::deploy {
 struct GateVerdict {
   std::string verdict;  // pass | fail | not_lossless | not_worth_it | inconclusive | stale
   std::string reason;   // one line
+  std::vector<ValidationReport::Figure> judged_by = {};  // of the check that failed, of those that are open, or of all that passed
 };
 
 // stale (why the draft is, "" if it is not or that was allowed) · not lossless · fail · not worth it · pass · else inconclusive. A

@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <set>
 
+#include "base/schema/gate_summary.h"
 #include "deploy/validate/report_checks.h"
 
 namespace specdec::deploy {
@@ -58,6 +60,13 @@ Chart sequence_chart(const ValidationReport& r) {
   return chart;
 }
 
+// The floor that every segment is judged by; nothing where some have none or another one, which the table says.
+std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
+  for (const SegmentFigure& s : segments)
+    if (!s.floor || s.floor != segments.front().floor) return std::nullopt;
+  return segments.front().floor;
+}
+
 Section acceptance_section(const ValidationReport& r) {
   Section s{
       "Acceptance",
@@ -91,10 +100,11 @@ Section acceptance_section(const ValidationReport& r) {
                 {},
                 {},
                 {{"acceptance", {}, {}, {}, false}},
-                r.floor,
-                "floor " + number(r.floor, 2),
+                {},
+                "",
                 0.0,
                 1.0};
+    if (const auto floor = common_floor(r.segments)) chart.rule = floor, chart.rule_name = "floor " + number(*floor, 2);
     Table table{"", {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats a token", "accepted length"}, {}, false};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
@@ -163,29 +173,47 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   return s;
 }
 
-// What the best K, plain decoding included, is predicted to bring at each batch size.
-Chart batch_chart(const std::map<int, std::map<int, double>>& by_batch) {
-  Chart chart{"Speed-up against batch", "batch, sequences", "speed-up", Chart::Kind::kBars, {}, {}, {{"at the best K", {}, {}, {}, false}}, 1.0, "break-even", 0.0, {}};
-  for (const auto& [batch, row] : by_batch) {
-    double best = 1;
-    for (const auto& [k, speedup] : row) best = std::max(best, speedup);
+std::string range_of(const ScheduleRow& row) { return std::to_string(row.low) + (row.low == row.high ? "" : "–" + std::to_string(row.high)); }
+
+std::string prediction_warning(const ValidationReport& r) {
+  return format("The prediction %.2f lies outside the measured interval: trust the measurement, and take the predictions for other batch sizes with care.", r.predicted_speedup);
+}
+
+// The figures that the schedule rests on: measured at batch 1, predicted elsewhere.
+Chart batch_chart(const ValidationReport& r) {
+  Chart chart{"Speed-up against batch: measured at 1, predicted elsewhere", "batch, sequences", "speed-up", Chart::Kind::kBars, {}, {}, {{"at the best K", {}, {}, {}, false}}, 1.0, "break-even", 0.0, {}};
+  for (const ScheduleRow& row : r.schedule) {
+    if (row.figure_k == 0) continue;
+    const Interval none{kNone, kNone};
     chart.x.push_back(static_cast<double>(chart.x.size()));
-    chart.x_names.push_back(std::to_string(batch));
-    chart.series[0].y.push_back(best);
+    chart.x_names.push_back(range_of(row) + (row.measured ? " measured" : " predicted"));
+    push(chart.series[0], {row.speedup, row.measured ? row.ci : none, 0});
   }
   return chart;
 }
 
+// What the schedule says of each batch size, and by which figure.
+Table schedule_table(const ValidationReport& r) {
+  Table table{"Schedule: the K to serve with", {"batch", "K", "judged by", "speed-up"}, {}, true};
+  for (const ScheduleRow& row : r.schedule) {
+    const std::string basis = std::string(row.validated() ? "validated: " : "") + (row.measured ? "measured" : "predicted");
+    table.rows.push_back({range_of(row), row.k ? std::to_string(row.k) : "0 (plain)", row.figure_k ? basis + " with K = " + std::to_string(row.figure_k) : "predicted",
+                          row.figure_k ? number(row.speedup, 2) + (row.measured ? format(" [%.2f, %.2f]", row.ci.low, row.ci.high) : "") : "–"});
+  }
+  return table;
+}
+
 Section speed_section(const ValidationReport& r) {
   Section s{"Speed",
-            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, runs interleaved, ratio of summed "
+            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, each run step by step beside a plain one, ratio of summed "
                    "times. Predicted: tau / (K·c + v) "
-                   "from measured costs, sampling and host time included.",
-                   r.best_k),
+                   "from measured costs, sampling and host time included. A K is validated where it was measured and the whole interval is above 1.",
+                   r.best_k) +
+                (r.prediction_fits() ? "" : " " + prediction_warning(r)) + (r.machine ? " " + machine_line(*r.machine) + "." : ""),
             {},
             {}};
   Chart chart{
-      "Speed-up against K", "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "break-even", {}, {}};
+      "Speed-up against K: predicted, and measured at one", "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "break-even", {}, {}};
   std::set<int> ks;
   std::map<int, std::map<int, double>> by_batch;
   for (const auto& row : r.table) {
@@ -198,7 +226,7 @@ Section speed_section(const ValidationReport& r) {
     table.head.push_back("K = " + std::to_string(k));
   }
   for (const auto& [batch, row] : by_batch) {
-    Series line{"batch " + std::to_string(batch), {}, {}, {}, false};
+    Series line{"predicted, batch " + std::to_string(batch), {}, {}, {}, true};
     std::vector<std::string> cells = {std::to_string(batch)};
     for (const int k : ks) {
       const auto it = row.find(k);
@@ -211,13 +239,9 @@ Section speed_section(const ValidationReport& r) {
   Series measured{"measured, batch 1", {}, {}, {}, false};
   for (const int k : ks) push(measured, k == r.best_k ? r.speedup : Estimate{kNone, {kNone, kNone}, 0});
   if (r.speedup.n > 0) chart.series.push_back(measured);
-  s.charts = {chart, batch_chart(by_batch)};
+  s.charts = {chart, batch_chart(r)};
   s.tables.push_back(table);
-  Table schedule{"Schedule: the K to serve with", {"batch", "K"}, {}, false};
-  for (const auto& row : r.schedule)
-    schedule.rows.push_back({row[0] == row[1] ? std::to_string(row[0]) : std::to_string(row[0]) + "–" + std::to_string(row[1]),
-                             row[2] ? std::to_string(row[2]) : "0 (plain)"});
-  s.tables.push_back(schedule);
+  s.tables.push_back(schedule_table(r));
   Table pays{"Break-even: the least acceptance that pays", {"batch", "acceptance"}, {}, false};
   for (const auto& [batch, alpha] : r.break_even) pays.rows.push_back({std::to_string(batch), number(alpha, 2)});
   s.tables.push_back(pays);
@@ -260,6 +284,7 @@ Section inputs_section(const ValidationReport& r, const ReportDetails& d) {
                 {"device, dtype", r.device + ", " + r.dtype},
                 {"temperature", number(r.temperature, 2)},
                 {"floor, goal", number(r.floor, 2) + ", " + number(r.goal, 2)},
+                {"next", r.next},
                 {"started", r.started + ", took " + number(r.seconds, 1) + " s"},
                 {"specdec", r.tool_version}};
   s.tables.push_back(table);
@@ -275,16 +300,6 @@ std::string lossless_summary(const ValidationReport& r) {
   return format("%lld of %lld identical, %lld near-ties, %lld differences", static_cast<long long>(r.greedy_identical),
                 static_cast<long long>(r.greedy_prompts), static_cast<long long>(r.near_ties),
                 static_cast<long long>(r.differences));
-}
-
-std::string schedule_summary(const ValidationReport& r) {
-  std::string text;
-  for (const auto& row : r.schedule) {
-    if (!text.empty()) text += ", ";
-    text += "batch " + std::to_string(row[0]) + (row[0] == row[1] ? "" : "–" + std::to_string(row[1])) + ": " +
-            (row[2] ? "K " + std::to_string(row[2]) : "plain");
-  }
-  return text;
 }
 
 std::string break_even_summary(const ValidationReport& r) {
@@ -316,7 +331,7 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
                           format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
   if (r.has_speed)
     page.tiles.push_back({"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
-                          interval(r.speedup, 2) + format(", predicted %.2f", r.predicted_speedup)});
+                          interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup, r.prediction_fits() ? "" : ", outside of it")});
   if (r.has_lossless)
     page.tiles.push_back(
         {"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
@@ -358,10 +373,11 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   }
   if (r.has_speed) {
     line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) +
-                         format("  at batch 1, K = %d; predicted %.2f", r.best_k, r.predicted_speedup));
+                         format("  measured at batch 1, K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup, r.prediction_fits() ? "" : ", which is outside the measured interval"));
+    if (r.machine) line("machine", machine_line(*r.machine));
     line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost,
                          r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
-    if (!r.schedule.empty()) line("schedule", schedule_summary(r));
+    if (!r.schedule.empty()) line("schedule", schedule_line(r.schedule));
     if (!r.break_even.empty()) line("break-even", break_even_summary(r));
   }
   for (const auto& p : r.predictions) line("predicted", prediction_summary(p));
@@ -374,6 +390,7 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
                                  count(r.baseline->difference.n) + " paired requests");
   for (const std::string& note : d.notes) line("note", note);
   line("took", number(r.seconds, 1) + " s");
+  if (!r.next.empty()) line("next", r.next);
   return out;
 }
 

@@ -2,6 +2,8 @@
 
 #include <cstdio>
 
+#include "base/schema/gate_summary.h"
+
 namespace specdec::deploy {
 
 namespace {
@@ -19,22 +21,52 @@ std::string with_interval(const std::string& name, const Estimate& e, const char
   return name + words(pattern, e.value, e.ci.low, e.ci.high);
 }
 
+// What an open check of acceptance needs: more of the data that are there, or more data.
+std::string more_requests(const Check& check, const ValidationReport& r) {
+  if (check.state != State::kOpen) return "";
+  return r.requests_available > r.alpha.n ? "; give more requests (--max-requests 0 takes all)" : "; all requests were used: ingest more data";
+}
+
 Check acceptance_check(const ValidationReport& r) {
   if (r.alpha.n == 0) return {"", "acceptance", State::kNotMeasured, "fail", "acceptance"};
   Check c{"", "acceptance", side(r.alpha, r.floor), "fail", with_interval("acceptance", r.alpha)};
-  c.text += words(c.state == State::kPass ? " is above the floor %.2f" : c.state == State::kFail ? " is below the floor %.2f" : " holds the floor %.2f: give more requests", r.floor);
+  c.text += words(c.state == State::kPass ? " is above the floor %.2f" : c.state == State::kFail ? " is below the floor %.2f" : " is not decided: its interval contains the floor %.2f", r.floor) + more_requests(c, r);
+  c.figure = {"acceptance", "", r.alpha.value, r.alpha.ci, r.floor};
   if (c.state == State::kPass && r.alpha.ci.low > r.goal) c.text += words(" and the goal %.2f", r.goal);
   return c;
 }
 
-Check segment_check(const SegmentFigure& s) {
+Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
   Check c{s.name, "acceptance", State::kNotJudged, "fail", with_interval("acceptance of " + s.name, s.alpha)};
   if (!s.floor) {
     c.text += words(" has no floor (%lld requests)", static_cast<long long>(s.alpha.n));
     return c;
   }
   c.state = side(s.alpha, *s.floor);
-  c.text += words(c.state == State::kPass ? " is above its floor %.2f" : c.state == State::kFail ? " is below its floor %.2f" : " holds its floor %.2f: give more requests", *s.floor);
+  c.text += words(c.state == State::kPass ? " is above its floor %.2f" : c.state == State::kFail ? " is below its floor %.2f" : " is not decided: its interval contains its floor %.2f", *s.floor) + more_requests(c, r);
+  c.figure = {"acceptance", s.name, s.alpha.value, s.alpha.ci, *s.floor};
+  return c;
+}
+
+// On a busy machine the times decide nothing: what others take away need not hit both sides alike.
+Check speed_check(const ValidationReport& r) {
+  Check c{"", "speed-up", State::kNotMeasured, "not_worth_it", "speed"};
+  if (!r.has_speed || r.speedup.n == 0) return c;
+  c.figure = {"speed-up", "", r.speedup.value, r.speedup.ci, 1};
+  c.text = with_interval("speed-up at batch 1", r.speedup);
+  c.state = State::kOpen;
+  if (r.machine && r.machine->busy) {
+    c.text += " decides nothing, because the machine was busy: " + others_of(*r.machine) + " while it was timed; run it again on an idle machine";
+  } else if (r.speedup.n < kLeastUnits) {
+    c.text += words(" is of %lld prompts only, and %lld are needed: give --speed-prompts 8", static_cast<long long>(r.speedup.n), static_cast<long long>(kLeastUnits));
+  } else if (r.speedup.ci.high <= 1) {
+    c.state = State::kFail;
+    c.text += ": decoding without the draft is as fast or faster";
+  } else if (r.speedup.ci.low > 1) {
+    c.state = State::kPass;
+  } else {
+    c.text += words(" is not decided: its interval contains 1; give more prompts (--speed-prompts %lld)", static_cast<long long>(prompts_to_decide(r.speedup)));
+  }
   return c;
 }
 
@@ -44,7 +76,8 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   Check all{"", "against " + other, State::kNotJudged, "fail", with_interval("acceptance less that of " + other, b.difference, " %+.3f [%+.3f, %+.3f]")};
   if (b.min_gain) {
     all.state = side(b.difference, *b.min_gain);
-    all.text += words(all.state == State::kPass ? " is above %+.3f" : all.state == State::kFail ? " is below %+.3f" : " holds %+.3f: give more requests", *b.min_gain);
+    all.text += words(all.state == State::kPass ? " is above %+.3f" : all.state == State::kFail ? " is below %+.3f" : " is not decided: its interval contains %+.3f", *b.min_gain) + more_requests(all, r);
+    all.figure = {all.name, "", b.difference.value, b.difference.ci, *b.min_gain};
   }
   out.push_back(all);
   for (const auto& s : b.segments) {
@@ -52,6 +85,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
     if (b.min_gain && s.judged) {  // worse in one segment must be shown, better in all need not be
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
       c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f", -ValidationReport::kSegmentLoss);
+      c.figure = {c.name, s.name, s.difference.value, s.difference.ci, -ValidationReport::kSegmentLoss};
     }
     out.push_back(c);
   }
@@ -62,6 +96,17 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
 const char* to_string(Check::State state) {
   constexpr const char* kNames[] = {"pass", "fail", "inconclusive", "not measured", "not judged"};
   return kNames[static_cast<int>(state)];
+}
+
+std::string others_of(const MachineUse& m) {
+  if (!m.known()) return "";
+  return words("other processes used %.1f of %d CPUs", m.others, m.cpus) + (m.stolen > 0.05 ? words(" (%.1f of them other machines or a limit of this cgroup)", m.stolen) : "");
+}
+
+std::string machine_line(const MachineUse& m) {
+  const std::string runs = words("%lld timed runs", static_cast<long long>(m.runs)) + (m.disturbed ? words(", %lld of them disturbed by other processes", static_cast<long long>(m.disturbed)) : "") +
+                           (m.disagreeing ? words(", %lld repeated because they disagreed", static_cast<long long>(m.disagreeing)) : "");
+  return (m.known() ? others_of(m) : "what other processes used cannot be read here") + "; " + runs;
 }
 
 State side(const Estimate& e, double floor) { return e.ci.high < floor ? State::kFail : e.ci.low > floor ? State::kPass : State::kOpen; }
@@ -80,16 +125,9 @@ std::vector<Check> checks_of(const ValidationReport& r) {
   }
   out.push_back(lossless);
   out.push_back(acceptance_check(r));
-  for (const SegmentFigure& s : r.segments) out.push_back(segment_check(s));
+  for (const SegmentFigure& s : r.segments) out.push_back(segment_check(r, s));
   if (r.baseline) add_baseline(r, out);
-  Check speed{"", "speed-up", State::kNotMeasured, "not_worth_it", "speed"};
-  if (r.has_speed && r.speedup.n > 0) {
-    speed.state = r.speedup.ci.high <= 1 ? State::kFail : r.speedup.ci.low > 1 ? State::kPass : State::kOpen;
-    speed.text = with_interval("speed-up at batch 1", r.speedup);
-    if (speed.state == State::kFail) speed.text += ": decoding without the draft is as fast or faster";
-    if (speed.state == State::kOpen) speed.text += " holds 1: give more prompts or an idle machine";
-  }
-  out.push_back(speed);
+  out.push_back(speed_check(r));
   return out;
 }
 

@@ -1,6 +1,7 @@
 // What a validation report was judged by, check by check: the one list behind the verdict, JUnit, annotations and the report's table.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 namespace specdec::deploy {
 
+inline constexpr int64_t kLeastUnits = 4;       // prompts: fewer give no interval of a speed-up that could decide anything
 inline constexpr double kSampledLimit = 1e-4;   // smaller p-values: the output is not distributed as the target's
 
 struct Check {
@@ -16,9 +18,15 @@ struct Check {
   std::string name;     // binding | lossless | acceptance | speed-up | against the serving draft | against the baseline
   State state;
   std::string verdict;  // of the report, where this one fails: stale, not_lossless, fail, not_worth_it
-  std::string text;     // one line with the figures
+  std::string text;     // one line with the figures, and where it is open what to give more of
+  std::optional<ValidationReport::Figure> figure = {};  // that it was judged by; none where it was not, or by no interval
 };
 const char* to_string(Check::State state);  // "pass", "fail", "inconclusive", "not measured", "not judged"
+
+// "other processes used 1.9 of 2 CPUs"; "" where that is not known.
+std::string others_of(const MachineUse& machine);
+// The same, or that it cannot be read here, and how many runs were timed and repeated.
+std::string machine_line(const MachineUse& machine);
 
 // Below the floor: kFail; above: kPass; it lies in the interval: kOpen.
 Check::State side(const Estimate& estimate, double floor);

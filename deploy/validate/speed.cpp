@@ -11,7 +11,6 @@
 #include <tuple>
 
 #include "base/error.h"
-#include "engine/decode/generate.h"
 
 namespace specdec::deploy {
 
@@ -163,20 +162,33 @@ std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, cons
   return table;
 }
 
-std::vector<std::array<int, 3>> speed_schedule(const std::vector<ValidationReport::TableRow>& table) {
+std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table, const std::optional<MeasuredSpeed>& measured) {
+  const bool loses = measured && !measured->gains();
+  const double scale = measured && measured->predicted > 0 ? std::min(1.0, measured->speedup.value / measured->predicted) : 1;
   std::map<int, std::pair<double, int>> best;  // batch → speed-up, K
   for (const auto& row : table) {
-    const auto it = best.try_emplace(row.batch, 1.0, 0).first;
-    if (row.speedup > it->second.first) it->second = {row.speedup, row.k};
+    auto& at = best.try_emplace(row.batch, 0.0, 0).first->second;
+    if (row.speedup * scale > at.first) at = {row.speedup * scale, row.k};
   }
-  std::vector<std::array<int, 3>> schedule;
-  for (const auto& [batch, choice] : best) {
-    if (!schedule.empty()) schedule.back()[1] = batch - 1;
-    if (!schedule.empty() && schedule.back()[2] == choice.second)
-      schedule.back()[1] = batch;
-    else
-      schedule.push_back({batch, batch, choice.second});
+  std::vector<ScheduleRow> schedule;
+  if (measured) {
+    best.erase(1);
+    schedule.push_back({1, 1, loses ? 0 : measured->k, true, measured->k, measured->speedup.value, measured->speedup.ci});
   }
+  for (const auto& [batch, figure] : best) {
+    const auto& [speedup, of_k] = figure;
+    const int k = speedup > 1 && !loses ? of_k : 0;
+    if (!schedule.empty()) schedule.back().high = batch - 1;
+    ScheduleRow* const last = schedule.empty() || schedule.back().measured ? nullptr : &schedule.back();
+    if (!last || last->k != k) {
+      schedule.push_back({batch, batch, k, false, of_k, speedup});
+      continue;
+    }
+    last->high = batch;
+    if (speedup < last->speedup) last->speedup = speedup, last->figure_k = of_k;
+  }
+  // What was measured is of batch 1 alone: the sizes up to the next one of the table are predicted as that is.
+  if (schedule.size() > 1 && schedule[0].measured && schedule[0].high > 1) schedule[0].high = 1, schedule[1].low = 2;
   return schedule;
 }
 
@@ -258,56 +270,83 @@ ValidationReport::Prediction predicted(const EngineCosts& costs, const Acceptanc
   return best;
 }
 
-int repeats_of(double plain_seconds) { return plain_seconds < 0.25 ? 3 : 1; }
-
 SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
                             std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,
-                            const ProgressFn& progress) {
-  SpeedupRuns runs;
-  runs.normal.resize(prompts.size());
-  runs.speculative.resize(prompts.size());
-  decode::CostModel costs;
-  decode::Stepper plain(target, nullptr), speculative(target, &draft, &costs, &clock);
-  const auto run = [&](size_t i, bool with_draft, int64_t tokens, int round) {
+                            const CpuMeter& meter, const ProgressFn& progress) {
+  Learnt learnt;
+  decode::Stepper plain(target, nullptr), speculative(target, &draft, &learnt.costs, &clock);
+  const size_t n = prompts.size(), count = n * static_cast<size_t>(options.rounds);
+  const int64_t room = std::min(target.max_length(), draft.max_length()) - options.tokens;
+  const auto run_pair = [&](size_t at, int64_t tokens) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring the speed-up");
-    decode::GenerateRequest request;
-    request.prompt = cut(prompts[i], target.max_length() - tokens);
-    request.max_tokens = tokens;
-    request.sampling = options.sampling;
-    request.speculation = options.speculation;
-    if (!with_draft) request.speculation.k = 0;
-    request.seed = options.seed + static_cast<uint64_t>(round) * prompts.size() + i;
-    return decode::generate(with_draft ? speculative : plain, request, with_draft ? &costs : nullptr, clock).seconds;
+    const std::vector<std::vector<int32_t>> prompt = {cut(prompts[at % n], room)};
+    GroupOptions group{options.speculation, options.sampling, tokens, options.seed + at};
+    GroupRun drafted(speculative, prompt, group, &learnt, clock);
+    group.speculation.k = 0;
+    GroupRun normal(plain, prompt, group, nullptr, clock);
+    run_side_by_side(normal, drafted);
+    return PairFigures{normal.figures(), drafted.figures()};
   };
-  // Warm caches and buffers; the second plain run tells how long one takes.
-  run(0, true, std::min<int64_t>(options.tokens, 16), 0);
-  run(0, false, std::min<int64_t>(options.tokens, 16), 0);
-  const int repeats = repeats_of(run(0, false, options.tokens, 0));
+  run_pair(0, std::min<int64_t>(options.tokens, 16));  // warms caches and buffers; the second tells how long a run takes
+  const PairsOptions pairs = gate_pairs(options.threads, run_pair(0, options.tokens).normal.seconds);
   double done = 0;
-  for (int round = 0; round < options.rounds; ++round)
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      double shortest[2] = {std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-      for (int repeat = 0; repeat < repeats; ++repeat) {
-        const bool draft_first = (static_cast<size_t>(round + repeat) + i) % 2;
-        for (const bool with_draft : {draft_first, !draft_first})
-          shortest[with_draft] = std::min(shortest[with_draft], run(i, with_draft, options.tokens, round));
-      }
-      runs.normal[i] += shortest[false];
-      runs.speculative[i] += shortest[true];
-      if (progress) progress({"speed", ++done, static_cast<double>(prompts.size()) * options.rounds, "runs", ""});
-    }
-  return runs;
+  const auto timed = [&](size_t at) {
+    PairFigures run = run_pair(at, options.tokens);
+    if (progress) progress({"speed", std::min(++done, static_cast<double>(count) * pairs.repeats), static_cast<double>(count) * pairs.repeats, "runs", ""});
+    return run;
+  };
+  return sum_by_prompt(time_pairs(count, pairs, timed, clock, meter), n);
 }
 
+PairsOptions gate_pairs(int threads, double plain_seconds) {
+  PairsOptions pairs;
+  pairs.threads = threads;
+  pairs.repeats = repeats_of(plain_seconds);
+  pairs.tolerance = 0.15;
+  return pairs;
+}
+
+SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts) {
+  SpeedupRuns sums;
+  sums.machine = pairs.machine;
+  for (size_t i = 0; i < prompts; ++i) {
+    double normal = 0, speculative = 0;
+    for (size_t at = i; at < pairs.runs.size(); at += prompts) {
+      if (!pairs.clean[at] && !pairs.machine.busy) continue;
+      normal += pairs.runs[at].normal.seconds;
+      speculative += pairs.runs[at].speculative.seconds;
+    }
+    if (!(speculative > 0)) continue;
+    sums.normal.push_back(normal);
+    sums.speculative.push_back(speculative);
+  }
+  return sums;
+}
+
+namespace {
+
+// One-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))). Student's quantile by Cornish and
+// Fisher's expansion (Abramowitz and Stegun 26.7.5). At 0.965 in place of 0.95, because the times of prompts are skewed: where few tokens
+// are accepted an answer takes much longer, and without such a prompt in the sample both the mean and its interval are too small.
+double expanded_tail(size_t n) {
+  if (n < 2) return 0;
+  const double df = static_cast<double>(n) - 1, z = 1.8119106729525978, z3 = z * z * z, z5 = z3 * z * z;
+  const double t = z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) + (3 * z5 * z * z + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);
+  return std::erfc(t * std::sqrt(static_cast<double>(n) / df) / std::sqrt(2.0)) / 2;
+}
+
+}  // namespace
+
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative) {
-  return bootstrap(normal.size(), [&](std::span<const size_t> units) {
+  const auto ratio = [&](std::span<const size_t> units) {
     double above = 0, below = 0;
     for (const size_t u : units) {
       above += normal[u];
       below += speculative[u];
     }
     return above / below;
-  });
+  };
+  return bootstrap(normal.size(), ratio, 2 * expanded_tail(normal.size()));
 }
 
 std::vector<size_t> choose_prompts(std::span<const TokenRow> rows, int64_t count) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "base/run_options.h"
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
+#include "deploy/validate/report_checks.h"
+#include "deploy/validate/timed_pairs.h"
 #include "engine/decode/causal_model.h"
 
 namespace specdec::deploy {
@@ -43,9 +46,19 @@ CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
 double predicted_length(const AcceptanceCounts& counts, int k);
 // S(K, B) = tau(K) / (K·c + v) for every measured batch and K.
 std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, const AcceptanceCounts& counts);
-// Arg max over K for each batch, 0 where that is not above 1; neighbours with the same K are joined. A batch size between two
-// measured ones takes the smaller one's K.
-std::vector<std::array<int, 3>> speed_schedule(const std::vector<ValidationReport::TableRow>& table);
+// The measured speed-up at batch 1 with a K, and whether the machine let it be measured.
+struct MeasuredSpeed {
+  int k = 1;
+  Estimate speedup;
+  double predicted = 0;  // for the same K
+  bool busy = false;
+  bool gains() const { return !busy && speedup.n >= kLeastUnits && speedup.ci.low > 1; }
+};
+// Arg max over K for each batch, 0 where that is not above 1; neighbours with the same K and basis are joined, with the figure that speaks
+// least for drafting. A batch size between two of the table takes the smaller one's K. Batch 1 is what was measured: its K where that
+// gains with its whole interval, else 0. Where it does not, no other batch size drafts either; where it does, what was predicted for the
+// others is scaled down by as much as the measurement stayed below its own prediction.
+std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table, const std::optional<MeasuredSpeed>& measured = {});
 // The K >= 1 with the largest speed-up at the smallest batch of the table, 1 if the table is empty.
 int best_k(const std::vector<ValidationReport::TableRow>& table);
 
@@ -66,21 +79,27 @@ struct SpeedupOptions {
   SpeculationOptions speculation;
   SamplingOptions sampling;
   int64_t tokens = 64;  // of every answer; EOS is ignored
-  int rounds = 3;       // of every prompt, each with its own seed; normal and speculative runs take turns
+  int rounds = 3;       // of every prompt, each with its own seed
   uint64_t seed = 0;
+  int threads = 0;      // of this process; 0: as many as there are CPUs
 };
-// Seconds of a prompt, rounds summed; the target's prompt pass excluded, the draft's included.
+// Seconds of a prompt, summed over the rounds that were left alone (all of them on a busy machine); the target's prompt pass excluded,
+// the draft's included.
 struct SpeedupRuns {
   std::vector<double> normal, speculative;
+  MachineUse machine;
 };
-// How often a run is repeated, the shortest counting: 3 times where plain decoding takes less than a quarter of a second, since
-// one time slice lost to another process would be most of it, else once.
-int repeats_of(double plain_seconds);
-// Batch 1. Prompts are cut so that the answer fits.
+// Batch 1, both sides step by step. Prompts are cut so that the answer fits.
 SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
                             std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,
-                            const ProgressFn& progress = {});
-// Ratio of summed times, interval by bootstrap over prompts. Throws Error(kInternal) for no runs.
+                            const CpuMeter& meter, const ProgressFn& progress = {});
+// How the gate times its pairs, where a plain run takes so long.
+PairsOptions gate_pairs(int threads, double plain_seconds);
+// The runs of `rounds` · `prompts` pairs (round · prompts + prompt) summed by prompt; prompts without any run that counts are left out.
+SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts);
+// Ratio of summed times; interval by bootstrap over prompts, at the expanded level of Hesterberg 2015 (The American Statistician 69,
+// section 4.3): plain percentiles of eight prompts would miss the true ratio in 10 % of all gates on one side. Each end errs in at most
+// 5 % (tests/validate/speed_simulation_test.cpp). Throws Error(kInternal) for no runs.
 Estimate speedup(std::span<const double> normal, std::span<const double> speculative);
 
 // Up to `count` prompts spread over the rows, of different conversations as long as there are enough; ids of the chosen rows.

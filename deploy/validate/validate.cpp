@@ -1,5 +1,7 @@
 #include "deploy/validate/validate.h"
 
+#include <ATen/Parallel.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <set>
@@ -9,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/schema/gate_summary.h"
 #include "data/shard_reader.h"
 #include "deploy/generate/model_argument.h"
 #include "deploy/validate/acceptance.h"
@@ -112,11 +115,45 @@ std::vector<TokenRow> pick(const std::vector<TokenRow>& rows, int64_t count) {
   return chosen;
 }
 
+// What the user chose, for a command that measures the same again.
+std::vector<std::string> flags_of(const ValidateOptions& o) {
+  const ValidateOptions usual;
+  std::vector<std::string> flags;
+  const auto text = [&](const char* name, const std::string& value, const std::string& fallback) {
+    if (value != fallback) flags.push_back(std::string(name) + "=" + value);
+  };
+  const auto number = [&](const char* name, double value, double fallback) {
+    std::ostringstream out;
+    out << value;
+    if (value != fallback) flags.push_back(std::string(name) + "=" + out.str());
+  };
+  const auto flag = [&](const char* name, bool given) {
+    if (given) flags.push_back(name);
+  };
+  text("--split", o.split, usual.split), text("--contexts", o.contexts, usual.contexts);
+  text("--baseline", o.baseline, ""), text("--against", o.against, "");
+  number("--floor", o.floor, usual.floor), number("--goal", o.goal, usual.goal);
+  for (const std::string& floor : o.segment_floors) text("--segment-floor", floor, "");
+  if (o.segments_floor) number("--segments-floor", *o.segments_floor, -1);
+  if (o.min_gain) number("--min-gain", *o.min_gain, -2);
+  flag("--force", o.force), flag("--allow-stale", o.allow_stale), flag("--no-early-stop", !o.early_stop);
+  number("--max-requests", static_cast<double>(o.max_requests), static_cast<double>(usual.max_requests));
+  number("--speed-prompts", static_cast<double>(o.speed_prompts), static_cast<double>(usual.speed_prompts));
+  number("--speed-tokens", static_cast<double>(o.speed_tokens), static_cast<double>(usual.speed_tokens));
+  number("--temperature", o.sampling.temperature, usual.sampling.temperature), number("--top-p", o.sampling.top_p, usual.sampling.top_p);
+  number("--top-k", static_cast<double>(o.sampling.top_k), static_cast<double>(usual.sampling.top_k)), number("--min-p", o.sampling.min_p, usual.sampling.min_p);
+  number("--k", o.speculation.k, usual.speculation.k), number("--max-k", o.speculation.max_k, usual.speculation.max_k);
+  text("--verify", to_string(o.speculation.verify), to_string(usual.speculation.verify));
+  text("--device", o.device.device, usual.device.device), text("--dtype", o.device.dtype, usual.device.dtype);
+  text("--draft-dtype", o.device.draft_dtype, ""), number("--threads", o.device.threads, usual.device.threads);
+  return flags;
+}
+
 // One validation in progress. Each method fills its part of the report.
 class Run {
  public:
-  Run(const ValidateOptions& options, const Clock& clock, const ProgressFn& progress)
-      : options_(options), clock_(clock), progress_(progress), parts_(parse_parts(options.parts)) {}
+  Run(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress)
+      : options_(options), clock_(clock), meter_(meter), progress_(progress), parts_(parse_parts(options.parts)) {}
 
   Validation run() {
     const double begun = clock_.seconds();
@@ -137,6 +174,8 @@ class Run {
     const GateVerdict verdict = judge(r, stale);
     r.verdict = verdict.verdict;
     r.reason = verdict.reason;
+    r.judged_by = verdict.judged_by;
+    r.next = next_command(r, {options_.target, options_.draft, options_.data, options_.out, flags_of(options_)});
     r.seconds = clock_.seconds() - begun;
     return std::move(out_);
   }
@@ -355,7 +394,6 @@ class Run {
     const CostTable measured = measure_costs(*target_, *draft_, prompts, costs, clock_, progress_);
     ValidationReport& r = out_.report;
     r.table = speed_table(measured, r.rollout.counts);
-    r.schedule = speed_schedule(r.table);
     r.break_even = break_even(measured);
     r.best_k = options_.speculation.k > 0 ? options_.speculation.k : best_k(r.table);
     r.verify_cost_table = measured.verify_cost;
@@ -371,8 +409,11 @@ class Run {
     runs.sampling = options_.sampling;
     runs.tokens = options_.speed_tokens;
     runs.seed = options_.device.seed;
-    const SpeedupRuns times = measure_speedup(*target_, *draft_, prompts, runs, clock_, progress_);
+    runs.threads = at::get_num_threads();
+    const SpeedupRuns times = measure_speedup(*target_, *draft_, prompts, runs, clock_, meter_, progress_);
     r.speedup = speedup(times.normal, times.speculative);
+    r.machine = times.machine;
+    r.schedule = speed_schedule(r.table, MeasuredSpeed{r.best_k, r.speedup, r.predicted_speedup, times.machine.busy});
     r.has_speed = true;
   }
 
@@ -401,6 +442,7 @@ class Run {
 
   const ValidateOptions& options_;
   const Clock& clock_;
+  const CpuMeter& meter_;
   ProgressFn progress_;
   Parts parts_;
   Validation out_;
@@ -414,9 +456,9 @@ class Run {
 
 }  // namespace
 
-Validation run_validate(const ValidateOptions& options, const Clock& clock, const ProgressFn& progress) {
+Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
   check_options(options);
-  return Run(options, clock, progress).run();
+  return Run(options, clock, meter, progress).run();
 }
 
 void write_validation(const Validation& v, const std::filesystem::path& directory) {

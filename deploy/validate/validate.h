@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "base/schema/validation_report.h"
+#include "deploy/validate/cpu_meter.h"
 #include "deploy/validate/options.h"
 #include "deploy/validate/report.h"
 
@@ -19,7 +20,7 @@ struct Validation {
 // Options are checked first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
 // Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, and what loading and running
 // models throw; Error(kNetwork) when stopped by a signal.
-Validation run_validate(const ValidateOptions& options, const Clock& clock, const ProgressFn& progress = {});
+Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress = {});
 
 // DIR/report.json, report.html, report.md and report.junit.xml, each replaced atomically; the directory is made.
 void write_validation(const Validation& validation, const std::filesystem::path& directory);

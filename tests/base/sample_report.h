@@ -9,6 +9,8 @@ inline ValidationReport sample_report(const Fingerprint& target, const Fingerpri
   ValidationReport r;
   r.verdict = verdict;
   r.reason = "acceptance 0.70 above the floor";
+  r.judged_by = {{"acceptance", "", 0.7, {0.65, 0.75}, 0.5}, {"acceptance", "chat", 0.8, {0.7, 0.9}, 0.65}};
+  r.next = "specdec package --target models/target";
   r.started = "2026-11-21T12:00:00Z";
   r.tool_version = "0.1.0";
   r.seconds = 12.5;
@@ -54,7 +56,8 @@ inline ValidationReport sample_report(const Fingerprint& target, const Fingerpri
   r.best_k = 4;
   r.break_even = {{1, 0.45}, {4, 0.6}};
   r.table = {{1, 2, 1.3}, {4, 2, 1.1}};
-  r.schedule = {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}};
+  r.schedule = {{1, 1, 4, true, 4, 1.4, {1.3, 1.5}}, {2, 4, 4, false, 4, 1.35}, {5, 16, 3, false, 3, 1.1}, {17, 64, 0, false, 2, 0.9}};
+  r.machine = MachineUse{2, 2, 0.25, 0.125, 0.0625, 30, 4, 2, false};
   r.has_lossless = true;
   r.greedy_prompts = 8;
   r.greedy_identical = 7;

@@ -201,6 +201,8 @@ TEST(Launch, FilesForTheEnginesParsers) {
     }
   cases["plain"] = plan();
   cases["plain"].schedule = {{1, 256, 0}};
+  cases["lost"] = cases["plain"];
+  cases["lost"].verdict = "not_worth_it", cases["lost"].gate = "not worth it: speed-up at batch 1 0.912 [0.873, 0.953]: it's slower", cases["lost"].tried_k = 2;
   cases["fp32"] = plan();
   cases["fp32"].dtype = "fp32";
   for (const char* format : {"fp8", "int8"}) {
@@ -213,7 +215,7 @@ TEST(Launch, FilesForTheEnginesParsers) {
 
 TEST(Launch, SpecdecSettings) {
   const std::string toml = files(plan())["specdec.toml"];
-  for (const char* line : {"[serve]\n", "k = \"auto\"\n", "max-k = 5\n", "verify = \"token\"\n", "dtype = \"bf16\"\n", "batch 1-4: K 5, 5-16: K 3, 17-64: K 0"})
+  for (const char* line : {"[serve]\n", "k = \"auto\"\n", "max-k = 5\n", "verify = \"token\"\n", "dtype = \"bf16\"\n", "# Schedule: batch 1-4: K 5 (predicted), 5-16: K 3 (predicted), 17-64: plain\n"})
     EXPECT_NE(toml.find(line), std::string::npos) << toml;
 }
 
@@ -228,16 +230,66 @@ TEST(Launch, PlanOfAReport) {
   report.target.id = std::string(64, 'a');
   const LaunchPlan p = launch_plan(report, "n", "");
   EXPECT_EQ(p.schedule, report.schedule);
-  EXPECT_EQ(p.max_k(), 5);
+  EXPECT_EQ(p.max_k(), 4);
   EXPECT_EQ(p.verify, "block");
   EXPECT_EQ(p.dtype, "fp32");
   EXPECT_FALSE(p.greedy);
+  EXPECT_EQ(p.gate, "pass: acceptance 0.70 above the floor");
   report.schedule.clear();
   EXPECT_EQ(launch_plan(report, "n", "").max_k(), 4) << "the K of the measured speed-up";
   report.best_k = 0;
   EXPECT_EQ(launch_plan(report, "n", "").max_k(), 3) << "the K of the roll-outs";
   report.schedule = {{2, 8, 1}};
-  EXPECT_EQ(launch_plan(report, "n", "").schedule[0][0], 1) << "batch 1 is always covered";
+  EXPECT_EQ(launch_plan(report, "n", "").schedule[0].low, 1) << "batch 1 is always covered";
+}
+
+// Neighbours with one K are one range to an engine, whatever their figures.
+TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
+  ValidationReport report = testing::sample_report({}, {});
+  const auto made = files(launch_plan(report, "n", ""));
+  for (const auto& [name, text] : made) {
+    if (name == "sglang-schedule.json") continue;
+    EXPECT_NE(text.find("# Gate: pass: acceptance 0.70 above the floor\n"), std::string::npos) << name << text;
+    EXPECT_NE(text.find("# Schedule: batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), "), std::string::npos) << name << text;
+    EXPECT_EQ(text.find("did not pass"), std::string::npos) << name;
+  }
+  EXPECT_NE(made.at("vllm.sh").find("[[1,4,4],[5,16,3],[17,64,0]]"), std::string::npos) << made.at("vllm.sh");
+}
+
+// Not a line of them drafts, but for comments that say how.
+TEST(Launch, ADraftThatDidNotPassStartsPlain) {
+  for (const char* verdict : {"not_worth_it", "fail", "inconclusive", "not_lossless"})
+    for (const bool earlier : {false, true})
+      for (const bool eagle3 : {false, true}) {
+        ValidationReport report = testing::sample_report({}, {}, verdict);
+        report.target.id = report.draft.id = std::string(64, 'a');
+        report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]:\nexport EVIL=1\xc2\x85k: v";
+        report.best_k = 2;
+        report.speedup = {0.912, {0.873, 0.953}, 8};
+        report.schedule = {{1, 4, 2}};  // what earlier programs wrote
+        if (!earlier) report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
+        LaunchPlan p = launch_plan(report, "n", "");
+        p.eagle3 = eagle3;
+        p.variants = {"fp8"};
+        EXPECT_EQ(p.max_k(), 0);
+        for (const auto& [name, text] : files(p)) {
+          EXPECT_NE(text.find("0.912 [0.873, 0.953]"), std::string::npos) << name;
+          EXPECT_NE(text.find("batch 1"), std::string::npos) << name;
+          EXPECT_NE(text.find("K 2 measured 0.91 [0.87, 0.95]"), std::string::npos) << name << text;
+          EXPECT_NE(text.find("To draft nevertheless"), std::string::npos) << name;
+          EXPECT_EQ(text.find('\xc2'), std::string::npos) << name << ": some parsers of YAML take U+0085 for a line's end";
+          std::istringstream lines(text);
+          for (std::string line; std::getline(lines, line);) {
+            if (line.rfind("#", 0) == 0) continue;
+            EXPECT_EQ(line.find("draft"), std::string::npos) << name << ": " << line;
+            EXPECT_EQ(line.find("specul"), std::string::npos) << name << ": " << line;
+            EXPECT_EQ(line.find("EVIL"), std::string::npos) << name << ": " << line;
+          }
+        }
+        EXPECT_NE(files(p)["specdec.toml"].find("\nk = 0\n"), std::string::npos);
+        EXPECT_NE(files(p)["tensorrt-llm.yaml"].find("\n#   max_draft_len: 2\n"), std::string::npos) << files(p)["tensorrt-llm.yaml"];
+        EXPECT_NE(files(p)["vllm.sh"].find("add --speculative-config '{"), std::string::npos) << files(p)["vllm.sh"];
+      }
 }
 
 TEST(Launch, ChosenEnginesOnly) {

@@ -319,6 +319,25 @@ TEST_F(LintTest, Measured) {
   EXPECT_NE(measured(report).find("another draft"), std::string::npos);
 }
 
+TEST_F(LintTest, WhatTheGateSaid) {
+  ValidationReport report = testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), "not_worth_it");
+  report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]";
+  report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}};
+  const auto texts = [&] {
+    std::string all;
+    for (const Finding& f : lint_draft(dir / "target", dir / "draft", report))
+      if (f.rule == "gate") all += (f.fatal ? "error: " : "warning: ") + f.text + "\n";
+    return all;
+  };
+  EXPECT_EQ(texts(), "warning: the gate did not pass: not worth it: speed-up at batch 1 0.912 [0.873, 0.953]\n");
+  report.speedup = {0.912, {0.873, 0.953}, 8};
+  report.schedule = {{1, 4, 2}};  // what earlier programs wrote
+  EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): validate and package the pair again"), std::string::npos) << texts();
+  report.verdict = "pass";
+  report.speedup = {1.4, {1.3, 1.5}, 8};
+  EXPECT_EQ(texts(), "");
+}
+
 TEST_F(LintTest, Speculators) {
   Json config = Json::parse(get(dir / "head/config.json")), inner = config;
   for (const char* key : {"draft_vocab_size", "norm_before_residual", "eagle_config"}) inner.erase(key);

@@ -123,12 +123,19 @@ TEST(Package, VerdictsThatAreNoPass) {
     const PackageOutcome refused = pair.create();
     EXPECT_EQ(refused.exit_code, code);
     EXPECT_NE(refused.reason.find(verdict), std::string::npos);
+    EXPECT_NE(refused.reason.find("acceptance 0.70 above the floor"), std::string::npos) << "with the figure it was judged by";
+    EXPECT_EQ(refused.gate["verdict"], verdict);
+    EXPECT_EQ(refused.gate["judged_by"][0]["value"], 0.7);
+    EXPECT_EQ(refused.next.rfind("specdec ", 0), 0u) << refused.next;
     EXPECT_FALSE(fs::exists(pair.dir / "store"));
     PackageOptions options = pair.options();
     options.allow_failed = true;
     const PackageOutcome allowed = create_package(options, 0, {});
     ASSERT_EQ(allowed.exit_code, 0) << allowed.reason;
     EXPECT_TRUE(read_manifest(allowed.path).allowed_failed);
+    ASSERT_FALSE(allowed.warnings.empty());
+    EXPECT_EQ(allowed.warnings[0].rfind("the gate did not pass: ", 0), 0u) << allowed.warnings[0];
+    EXPECT_NE(get(allowed.path / "engines/specdec.toml").find("\nk = 0\n"), std::string::npos);
   }
 }
 

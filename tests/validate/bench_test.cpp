@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "deploy/bench/run.h"
+#include "deploy/validate/timed_run.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
 
@@ -141,6 +141,30 @@ TEST(BenchResult, Verdicts) {
   EXPECT_EQ(r.verdict, "not_lossless");
   r.verdict = "stale";
   EXPECT_EQ(bench_exit_code(r), 5);
+}
+
+TEST(BenchResult, ABusyMachineIsInconclusive) {
+  BenchResult r = result();
+  r.machine = MachineUse{2, 2, 1.9, 0, 0.95, 40, 40, 0, true};
+  judge_bench(r);
+  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_NE(r.reason.find("other processes used 1.9 of 2 CPUs"), std::string::npos) << r.reason;
+  EXPECT_EQ(to_json(r)["machine"]["busy"], true);
+  EXPECT_NE(bench_text(r).find("machine: other processes used 1.9 of 2 CPUs; 40 timed runs"), std::string::npos) << bench_text(r);
+}
+
+// Fourteen columns are wider than a page: speed and latency have a table each.
+TEST(BenchResult, TablesFitThePage) {
+  const Page page = bench_page(result());
+  ASSERT_EQ(page.sections[0].tables.size(), 2u);
+  for (const Table& table : page.sections[0].tables) {
+    EXPECT_LE(table.head.size(), 9u);
+    EXPECT_EQ(table.rows.size(), 6u);
+    for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.head.size());
+  }
+  EXPECT_EQ(page.sections[0].tables[1].head.back(), "memory MiB");
+  EXPECT_EQ(row_text(result().rows[2]), "A, K 4, batch 1: speed-up 1.40 [1.30, 1.50], 70 tokens/s");
+  EXPECT_EQ(row_text(result().rows[0]), "normal, batch 1: 50 tokens/s");
 }
 
 TEST(BenchResult, JsonOfTheContract) {

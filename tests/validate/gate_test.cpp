@@ -106,6 +106,52 @@ TEST(Gate, FewerPartsStillDecideWhatIsDecided) {
   EXPECT_EQ(verdict({}), "inconclusive");
 }
 
+// Times of a busy machine decide nothing, whichever way they point, and the reason says why.
+TEST(Gate, ABusyMachineIsInconclusive) {
+  for (const Estimate speedup : {Estimate{0.8, {0.7, 0.9}, 8}, Estimate{1.5, {1.4, 1.6}, 8}}) {
+    auto r = good();
+    r.speedup = speedup;
+    r.machine = MachineUse{2, 2, 1.94, 0, 0.97, 24, 24, 0, true};
+    EXPECT_EQ(verdict(r), "inconclusive");
+    EXPECT_NE(judge(r).reason.find("the machine was busy: other processes used 1.9 of 2 CPUs while it was timed; run it again on an idle machine"), std::string::npos) << judge(r).reason;
+    r.machine->busy = false;
+    EXPECT_EQ(verdict(r), speedup.value > 1 ? "pass" : "not_worth_it");
+    EXPECT_EQ(judge(r).reason.find("busy"), std::string::npos);
+    EXPECT_EQ(judge(r).reason.find("other processes"), std::string::npos);
+  }
+  auto r = good();
+  r.alpha = {0.5, {0.45, 0.55}, 100};
+  r.machine = MachineUse{2, 2, 1.94, 0, 0.97, 24, 24, 0, true};
+  EXPECT_EQ(verdict(r), "fail") << "what no time decides";
+}
+
+TEST(Gate, AnOpenSpeedupNamesTheFlag) {
+  auto r = good();
+  r.speedup = {1.02, {0.98, 1.06}, 8};
+  EXPECT_EQ(judge(r).reason, "speed-up at batch 1 1.020 [0.980, 1.060] is not decided: its interval contains 1; give more prompts (--speed-prompts 39)");
+  r.speedup = {1.5, {1.4, 1.6}, 3};
+  EXPECT_EQ(verdict(r), "inconclusive") << "three prompts give no interval";
+  EXPECT_NE(judge(r).reason.find("--speed-prompts 8"), std::string::npos) << judge(r).reason;
+  r.speedup.n = 4;
+  EXPECT_EQ(verdict(r), "pass");
+}
+
+TEST(Gate, EveryVerdictComesWithItsFigures) {
+  auto r = good();
+  ASSERT_EQ(judge(r).judged_by.size(), 2u);
+  EXPECT_EQ(judge(r).judged_by[0].check, "acceptance");
+  EXPECT_EQ(judge(r).judged_by[0].limit, 0.6);
+  EXPECT_EQ(judge(r).judged_by[1].check, "speed-up");
+  EXPECT_EQ(judge(r).judged_by[1].ci.low, 1.4);
+  r.speedup = {0.912, {0.873, 0.953}, 8};
+  ASSERT_EQ(judge(r).judged_by.size(), 1u);
+  EXPECT_EQ(judge(r).judged_by[0].value, 0.912);
+  EXPECT_EQ(judge(r).judged_by[0].limit, 1);
+  r.speedup.ci.high = 1.1;
+  ASSERT_EQ(judge(r).judged_by.size(), 1u) << "what is open";
+  EXPECT_EQ(judge(r).judged_by[0].check, "speed-up");
+}
+
 TEST(Gate, ExitCodes) {
   const std::pair<const char*, int> codes[] = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
                                                {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};

@@ -30,7 +30,7 @@ TEST(Junit, ASuiteForEverySegmentAndACaseForEveryCheck) {
   EXPECT_EQ(count_of(xml, "<testsuite "), 3u);
   EXPECT_NE(xml.find("<testsuite name=\"all requests\" tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"0\""), std::string::npos) << xml;
   EXPECT_NE(xml.find("<failure type=\"fail\" message=\"acceptance 0.400 [0.350, 0.450] is below the floor 0.50\">"), std::string::npos) << xml;
-  EXPECT_NE(xml.find("<error type=\"inconclusive\" message=\"acceptance of chat 0.700 [0.600, 0.800] holds its floor 0.65"), std::string::npos) << xml;
+  EXPECT_NE(xml.find("<error type=\"inconclusive\" message=\"acceptance of chat 0.700 [0.600, 0.800] is not decided: its interval contains its floor 0.65; give more requests (--max-requests 0 takes all)"), std::string::npos) << xml;
   EXPECT_NE(xml.find("<skipped message=\"not judged: acceptance of code"), std::string::npos) << xml;
   EXPECT_EQ(count_of(xml, "<testcase "), 7u);
 }
@@ -54,10 +54,10 @@ TEST(GitHub, AnnotationsOfWhatFailedOrIsOpen) {
   r.segments[1].alpha = {0.7, {0.6, 0.8}, 20};
   EXPECT_EQ(github_annotations(r),
             "::error title=specdec validate%3A acceptance::acceptance 0.400 [0.350, 0.450] is below the floor 0.50\n"
-            "::warning title=specdec validate%3A acceptance of a%2Cb%3Ac%25 %3A%3Aerror%3A%3Ano::acceptance of a,b:c%25 ::error::no 0.700 [0.600, 0.800] holds its "
-            "floor 0.65: give more requests\n"
-            "::warning title=specdec validate%3A against the serving draft::acceptance less that of the serving draft -0.010 [-0.030, +0.010] holds -0.020: give more "
-            "requests\n");
+            "::warning title=specdec validate%3A acceptance of a%2Cb%3Ac%25 %3A%3Aerror%3A%3Ano::acceptance of a,b:c%25 ::error::no 0.700 [0.600, 0.800] is not decided: its "
+            "interval contains its floor 0.65; give more requests (--max-requests 0 takes all)\n"
+            "::warning title=specdec validate%3A against the serving draft::acceptance less that of the serving draft -0.010 [-0.030, +0.010] is not decided: its "
+            "interval contains -0.020; give more requests (--max-requests 0 takes all)\n");
   r = report();
   r.segments.clear();
   for (int i = 0; i < 30; ++i) r.segments.push_back({"s" + std::to_string(i), {0.1, {0.05, 0.2}, 9}, {}, 0, 0.5});

@@ -149,7 +149,10 @@ ValidationReport full_report() {
   r.predictions = {{8, 0.05, 1.1, 3, 1.75, 0.2}};
   r.has_speed = true;
   r.table = {{1, 1, 1.2}, {1, 2, 1.3}, {4, 1, 1.0}, {4, 2, 0.9}};
-  r.schedule = {{1, 3, 2}, {4, 4, 0}};
+  r.schedule = {{1, 1, 2, true, 2, 1.25, {1.2, 1.3}}, {2, 3, 2, false, 2, 1.15}, {4, 4, 0, false, 1, 0.96}};
+  r.predicted_speedup = 1.3;
+  r.next = "specdec package --target '<i>'";
+  r.machine = MachineUse{2, 2, 0.04, 0, 0.02, 26, 2, 1, false};
   r.speedup = {1.25, {1.2, 1.3}, 8};
   r.best_k = 2;
   r.has_lossless = true;
@@ -170,12 +173,49 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_NEAR(charts[4]["series"][0]["y"][1].get<double>(), 1 + 0.7 + 0.7 * 0.7, 1e-12);  // from overlaps 0.7, 0.7
   EXPECT_EQ(charts[4]["series"][1]["y"], Json({nullptr, 2.0}));                           // 2 steps, 2 accepted
   EXPECT_EQ(charts[5]["series"][2]["y"], Json({nullptr, 1.25}));
-  EXPECT_EQ(charts[6]["xNames"], Json({"1", "4"}));
-  EXPECT_EQ(charts[6]["series"][0]["y"], Json({1.3, 1.0}));  // at batch 4 plain decoding or K = 1
+  EXPECT_EQ(charts[5]["series"][0]["name"], "predicted, batch 1");
+  EXPECT_EQ(charts[5]["series"][2]["name"], "measured, batch 1");
+  EXPECT_EQ(charts[6]["xNames"], Json({"1 measured", "2–3 predicted", "4 predicted"}));
+  EXPECT_EQ(charts[6]["series"][0]["y"], Json({1.25, 1.15, 0.96}));
+  EXPECT_EQ(charts[6]["series"][0]["low"], Json({1.2, nullptr, nullptr}));
+  EXPECT_FALSE(charts[2].contains("rule")) << "no segment has a floor";
+  for (const char* part : {"<td>validated: measured with K = 2</td><td>1.25 [1.20, 1.30]</td>", "<td>predicted with K = 2</td><td>1.15</td>", "0 (plain)", "other processes used 0.0 of 2 CPUs; 26 timed runs, 2 of them disturbed",
+                           "specdec package --target &#39;&lt;i&gt;&#39;"})
+    EXPECT_NE(html.find(part), std::string::npos) << part;
+  EXPECT_EQ(html.find("outside the measured interval"), std::string::npos);
   EXPECT_NE(html.find("2 of 9 requests were scored"), std::string::npos);
   EXPECT_EQ(Json::parse(block(html, "result")), to_json(r));
   EXPECT_NE(html.find("a note &lt;i&gt;"), std::string::npos);
   EXPECT_NE(html.find("&lt;b&gt;good"), std::string::npos);
+}
+
+// The rule is the floor that all segments share; where they differ, the table says them.
+TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
+  ValidationReport r = full_report();
+  const auto rule = [&] { return Json::parse(block(render_html(report_page(r, {})), "charts"))[2].value("rule", Json()); };
+  EXPECT_TRUE(rule().is_null());
+  r.segments[0].floor = 0.55;
+  EXPECT_TRUE(rule().is_null()) << "one of two";
+  r.segments[1].floor = 0.55;
+  EXPECT_EQ(rule()["y"], 0.55);
+  r.segments[1].floor = 0.5;
+  EXPECT_TRUE(rule().is_null());
+}
+
+TEST(Report, APredictionThatTheMeasurementRefutesIsFlagged) {
+  ValidationReport r = full_report();
+  r.speedup = {0.912, {0.873, 0.953}, 8};
+  r.predicted_speedup = 1.18;
+  r.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
+  EXPECT_NE(report_text(r, {}).find("predicted 1.18, which is outside the measured interval\n"), std::string::npos) << report_text(r, {});
+  EXPECT_NE(report_text(r, {}).find("batch 1: plain (K 2 measured 0.91 [0.87, 0.95]), 2-4: plain (K 2 predicted 1.10)"), std::string::npos) << report_text(r, {});
+  EXPECT_NE(render_html(report_page(r, {})).find("The prediction 1.18 lies outside the measured interval"), std::string::npos);
+  EXPECT_EQ(to_json(r)["speed"]["prediction_fits"], false);
+}
+
+// The legend of a chart is of its curves; uPlot would list the x-axis first.
+TEST(ReportHtml, LegendsDoNotListTheAxis) {
+  EXPECT_NE(std::string(assets::kReportCss).find(".u-legend .u-series:first-child { display: none; }"), std::string::npos);
 }
 
 TEST(Report, TextSaysVerdictAndReasonFirst) {
@@ -183,7 +223,7 @@ TEST(Report, TextSaysVerdictAndReasonFirst) {
   EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
   for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
                            "1.25 [1.20, 1.30]", "2 of 9 scored, 2 needed to decide", "acceptance 0.40 at batch 1",
-                           "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20", "batch 1–3: K 2, batch 4: plain", "16 of 16 identical"})
+                           "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20", "batch 1: K 2 (validated: measured 1.25 [1.20, 1.30]), 2-3: K 2 (predicted 1.15), 4: plain (K 1 predicted 0.96)", "other processes used 0.0 of 2 CPUs", "specdec package --target", "16 of 16 identical"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 }
 

@@ -2,15 +2,19 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "base/error.h"
 #include "tests/base/manual_clock.h"
 #include "tests/lossless/toy.h"
+#include "tests/validate/idle_meter.h"
 
 namespace specdec::deploy {
 namespace {
 
 using decode::toy::Model;
 using decode::toy::random_logits;
+using specdec::testing::IdleMeter;
 using specdec::testing::ManualClock;
 
 // A toy model whose passes take `base + row · rows` seconds.
@@ -60,8 +64,9 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_EQ(table[5].batch, 2);
   EXPECT_EQ(table[5].k, 3);
   // batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 2.533 / 1.5 = 1.689; 2: 1.36, 1.37, 1.24; 4: 1.0625, 0.95, …; 8: below 1
-  const std::vector<std::array<int, 3>> expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
-  EXPECT_EQ(speed_schedule(table), expected);
+  const ScheduleRanges expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
+  EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
+  EXPECT_NEAR(speed_schedule(table)[3].speedup, 1.7 / 2.3, 1e-9) << "the figure that speaks against drafting";
   EXPECT_EQ(best_k(table), 3);
 }
 
@@ -90,11 +95,41 @@ TEST(Speed, PredictsFromGivenCosts) {
 TEST(Speed, ScheduleJoinsNeighbours) {
   const std::vector<ValidationReport::TableRow> table = {{1, 1, 1.1}, {1, 2, 1.5}, {2, 1, 1.2},
                                                          {2, 2, 1.4}, {4, 1, 0.9}, {4, 2, 1.0}};
-  const std::vector<std::array<int, 3>> expected = {{1, 3, 2}, {4, 4, 0}};
-  EXPECT_EQ(speed_schedule(table), expected);
+  const ScheduleRanges expected = {{1, 3, 2}, {4, 4, 0}};
+  EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
+  EXPECT_DOUBLE_EQ(speed_schedule(table)[0].speedup, 1.4) << "of neighbours the figure that says least for drafting";
+  EXPECT_FALSE(speed_schedule(table)[0].measured);
   EXPECT_TRUE(speed_schedule({}).empty());
   EXPECT_EQ(best_k({}), 1);
   EXPECT_EQ(best_k({{1, 1, 0.8}, {1, 2, 0.7}, {2, 2, 3.0}}), 1);  // the least bad at batch 1
+}
+
+const std::vector<ValidationReport::TableRow> kPromising = {{1, 1, 1.1}, {1, 2, 1.2}, {2, 2, 1.3}, {4, 2, 1.05}};
+
+// What was measured rules batch 1, and a draft that does not gain there drafts nowhere, whatever was predicted.
+TEST(Schedule, ALosingDraftDraftsNowhere) {
+  for (const MeasuredSpeed& measured : {MeasuredSpeed{2, {0.912, {0.873, 0.953}, 8}, 1.18}, MeasuredSpeed{2, {1.02, {0.98, 1.06}, 8}, 1.18}, MeasuredSpeed{2, {1.5, {1.4, 1.6}, 8}, 1.18, true},
+                                        MeasuredSpeed{2, {1.5, {1.4, 1.6}, 3}, 1.18}}) {
+    const auto schedule = speed_schedule(kPromising, measured);
+    EXPECT_EQ(ranges_of(schedule), (ScheduleRanges{{1, 1, 0}, {2, 4, 0}})) << measured.speedup.value;
+    EXPECT_TRUE(schedule[0].measured);
+    EXPECT_EQ(schedule[0].figure_k, 2);
+    EXPECT_EQ(schedule[0].speedup, measured.speedup.value);
+    EXPECT_EQ(schedule[0].ci.high, measured.speedup.ci.high);
+    for (const ScheduleRow& row : schedule) EXPECT_FALSE(row.validated());
+    EXPECT_FALSE(schedule[1].measured);
+  }
+}
+
+TEST(Schedule, OnlyAMeasuredGainIsValidated) {
+  const auto schedule = speed_schedule(kPromising, MeasuredSpeed{2, {1.14, {1.08, 1.2}, 8}, 1.2});
+  EXPECT_EQ(ranges_of(schedule), (ScheduleRanges{{1, 1, 2}, {2, 3, 2}, {4, 4, 0}}));
+  EXPECT_TRUE(schedule[0].validated());
+  EXPECT_FALSE(schedule[1].validated());
+  EXPECT_NEAR(schedule[1].speedup, 1.3 * 0.95, 1e-9) << "scaled by what the measurement lost against its prediction";
+  EXPECT_NEAR(schedule[2].speedup, 1.05 * 0.95, 1e-9);
+  EXPECT_NEAR(speed_schedule(kPromising, MeasuredSpeed{2, {1.4, {1.3, 1.5}, 8}, 1.2})[1].speedup, 1.05, 1e-9) << "joined, and never scaled up";
+  EXPECT_EQ(ranges_of(speed_schedule({{1, 2, 1.2}, {4, 2, 1.1}}, MeasuredSpeed{2, {1.2, {1.1, 1.3}, 8}, 1.2})), (ScheduleRanges{{1, 1, 2}, {2, 4, 2}}));
 }
 
 // The clock is moved by the models alone, so costs come out exactly.
@@ -143,7 +178,7 @@ TEST(Speed, MeasuredSpeedupIsThePredictedOne) {
   o.speculation.k = 3;
   o.tokens = 40;  // ten steps of four
   const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
-  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock);
+  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock, IdleMeter());
   ASSERT_EQ(runs.normal.size(), 3u);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(runs.normal[i], 3 * 40 * 1.0, 1e-9);  // three rounds
@@ -167,7 +202,7 @@ TEST(Speed, LostTimeSlicesDoNotCount) {
   o.speculation.k = 3;
   o.tokens = 40;
   const std::vector<std::vector<int32_t>> prompts = {{0, 1}, {2}, {3, 4, 1}};
-  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock);
+  const SpeedupRuns runs = measure_speedup(target, draft, prompts, o, clock, IdleMeter());
   EXPECT_GT(passes, 500);
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(runs.normal[i], 3 * 40e-3, 1e-9);
@@ -183,6 +218,32 @@ TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   EXPECT_NEAR(s.value, 11.0 / 7, 1e-12);
   EXPECT_NEAR(s.ci.low, 0.5, 1e-9);
   EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
+}
+
+// Of few prompts the plain percentiles of the bootstrap are too narrow: their ends are Student's, not the normal distribution's.
+TEST(Speed, TheIntervalOfFewPromptsIsWide) {
+  const std::vector<double> normal = {1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 0.95, 1.0}, speculative(8, 1.0);
+  const Estimate s = speedup(normal, speculative);
+  const double deviation = std::sqrt(variance(normal) / 8);
+  EXPECT_NEAR((s.ci.high - s.ci.low) / 2, 2.14 * deviation, 0.15 * deviation);  // Student's t at 0.965 with 7 degrees of freedom
+  std::vector<double> many_normal, many(800, 1.0);
+  for (int i = 0; i < 100; ++i) many_normal.insert(many_normal.end(), normal.begin(), normal.end());
+  const Estimate wide = speedup(many_normal, many);
+  EXPECT_NEAR((wide.ci.high - wide.ci.low) / 2, 1.812 * std::sqrt(variance(many_normal) / 800), 0.0005);
+}
+
+TEST(Speed, PromptsWithoutAnUndisturbedRunAreLeftOut) {
+  TimedPairs pairs;
+  for (int i = 0; i < 6; ++i) {
+    pairs.runs.emplace_back();
+    pairs.runs.back().normal.seconds = i + 1, pairs.runs.back().speculative.seconds = 1;
+  }
+  pairs.clean = {true, false, true, true, false, false};  // two rounds of three prompts
+  const SpeedupRuns runs = sum_by_prompt(pairs, 3);
+  EXPECT_EQ(runs.normal, (std::vector<double>{1 + 4, 3}));
+  EXPECT_EQ(runs.speculative, (std::vector<double>{2, 1}));
+  pairs.machine.busy = true;
+  EXPECT_EQ(sum_by_prompt(pairs, 3).normal, (std::vector<double>{5, 7, 9})) << "a busy machine's times are shown, and decide nothing";
 }
 
 TEST(Speed, PromptsSpreadOverConversations) {

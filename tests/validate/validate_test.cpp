@@ -17,12 +17,14 @@
 #include "engine/model/weights.h"
 #include "tests/base/scratch.h"
 #include "tests/text/shared_data.h"
+#include "tests/validate/idle_meter.h"
 
 namespace specdec::deploy {
 namespace {
 
 namespace fs = std::filesystem;
 const SystemClock kClock;
+const specdec::testing::IdleMeter kIdle;
 
 // A random decoder over the demo's tokenizer; `noise` moves it away from the one with the same seed.
 void write_model(const fs::path& directory, uint64_t seed, double noise = 0) {
@@ -113,7 +115,7 @@ class Validate : public ::testing::Test {
   Validation run(const std::string& parts) const {
     ValidateOptions o = options();
     o.parts = parts;
-    return run_validate(o, kClock);
+    return run_validate(o, kClock, kIdle);
   }
 
   specdec::testing::Scratch folder_;
@@ -121,7 +123,7 @@ class Validate : public ::testing::Test {
 
 TEST_F(Validate, EveryPartAndItsFiles) {
   const ValidateOptions o = options();
-  const Validation v = run_validate(o, kClock);
+  const Validation v = run_validate(o, kClock, kIdle);
   const ValidationReport& r = v.report;
   EXPECT_EQ(r.alpha.n, 20);
   EXPECT_GT(r.alpha.value, 0.02);
@@ -140,8 +142,16 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_TRUE(r.has_speed && r.has_lossless);
   EXPECT_EQ(r.table.size(), 9u);
   EXPECT_GT(r.draft_cost, 0);
-  EXPECT_EQ(r.schedule.front()[0], 1);
-  EXPECT_EQ(r.schedule.back()[1], 4);
+  EXPECT_EQ(r.schedule.front().low, 1);
+  EXPECT_EQ(r.schedule.back().high, 4);
+  EXPECT_TRUE(r.schedule.front().measured);
+  EXPECT_EQ(r.schedule.front().speedup, r.speedup.value);
+  EXPECT_EQ(r.schedule.front().k > 0, r.schedule.front().validated());
+  ASSERT_TRUE(r.machine);
+  EXPECT_EQ(r.machine->cpus, 2) << "the meter that was given is asked";
+  EXPECT_EQ(r.machine->disturbed, 0);
+  EXPECT_FALSE(r.judged_by.empty());
+  EXPECT_EQ(r.next.rfind("specdec ", 0), 0u) << r.next;
   ASSERT_EQ(v.details.notes.size(), 1u);  // unbound: one warning, and the report names both models
   EXPECT_NE(v.details.notes[0].find("not bound"), std::string::npos);
   EXPECT_EQ(r.target, fingerprint_model(target()));
@@ -155,6 +165,24 @@ TEST_F(Validate, EveryPartAndItsFiles) {
   EXPECT_NE(read_file(fs::path(o.out) / "report.html").find("Draft validation"), std::string::npos);
 }
 
+// Others take both CPUs all the time: whatever was measured decides nothing.
+TEST_F(Validate, OnABusyMachineNoTimeDecides) {
+  class BusyMeter final : public CpuMeter {
+    int cpus() const override { return 2; }
+    std::optional<CpuTime> read() const override { return CpuTime{1 + 2 * kClock.seconds(), 0, 0}; }
+  };
+  ValidateOptions o = options();
+  o.parts = "rollout,speed";
+  o.speed_prompts = 8;
+  const ValidationReport r = run_validate(o, kClock, BusyMeter()).report;
+  EXPECT_EQ(r.verdict, "inconclusive") << r.reason;
+  EXPECT_TRUE(r.machine->busy);
+  EXPECT_NEAR(r.machine->others, 2, 0.1);
+  EXPECT_NE(r.reason.find("the machine was busy: other processes used 2.0 of 2 CPUs"), std::string::npos) << r.reason;
+  for (const ScheduleRow& row : r.schedule) EXPECT_EQ(row.k, 0);
+  EXPECT_EQ(r.next.find("--speed-prompts 16"), std::string::npos) << "more prompts do not help: " << r.next;
+}
+
 TEST_F(Validate, TheSameSeedGivesTheSameFigures) {
   const auto a = run("acceptance,rollout").report, b = run("acceptance,rollout").report;
   EXPECT_EQ(a.request_alphas, b.request_alphas);
@@ -165,14 +193,14 @@ TEST_F(Validate, ContextsOfTheDataAreTakenAsTheyAre) {
   ValidateOptions o = options();
   o.parts = "acceptance";
   o.contexts = "data";
-  const ValidationReport as_is = run_validate(o, kClock).report;
+  const ValidationReport as_is = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(as_is.tokens, 20 * 24);
   EXPECT_EQ(as_is.rollout.counts.steps, 0);
   EXPECT_EQ(as_is.verdict, as_is.alpha.ci.high < 0.6 ? "fail" : "inconclusive");
   o.contexts = "target";
-  EXPECT_NE(run_validate(o, kClock).report.request_alphas, as_is.request_alphas);  // answered anew
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // answered anew
   write_data("target");
-  EXPECT_EQ(run_validate(o, kClock).report.request_alphas, as_is.request_alphas);  // this target wrote them
+  EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_alphas, as_is.request_alphas);  // this target wrote them
 }
 
 TEST_F(Validate, StaleComesFirst) {
@@ -184,7 +212,7 @@ TEST_F(Validate, StaleComesFirst) {
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   ValidateOptions o = options();
   o.data = folder_ / "nowhere";  // not even looked at
-  const Validation v = run_validate(o, kClock);
+  const Validation v = run_validate(o, kClock, kIdle);
   EXPECT_EQ(v.report.verdict, "stale");
   EXPECT_NE(v.report.reason.find("made for another target"), std::string::npos);
   EXPECT_EQ(v.report.alpha.n, 0);
@@ -194,12 +222,12 @@ TEST_F(Validate, StaleComesFirst) {
   o = options();
   o.allow_stale = true;
   o.parts = "acceptance";
-  EXPECT_NE(run_validate(o, kClock).report.verdict, "stale");
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.verdict, "stale");
 
   binding.target = fingerprint_model(target());
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
   o.allow_stale = false;
-  const Validation bound = run_validate(o, kClock);
+  const Validation bound = run_validate(o, kClock, kIdle);
   EXPECT_GT(bound.report.alpha.n, 0);
   EXPECT_TRUE(bound.details.notes.empty());
 }
@@ -208,18 +236,18 @@ TEST_F(Validate, BaselineIsComparedByRequest) {
   ValidateOptions o = options();
   o.parts = "acceptance";
   o.contexts = "data";
-  write_validation(run_validate(o, kClock), o.out);
+  write_validation(run_validate(o, kClock, kIdle), o.out);
   write_model(folder_ / "better", 1, 0.05);
   o.draft = folder_ / "better";
   o.baseline = fs::path(o.out) / "report.json";
-  const ValidationReport r = run_validate(o, kClock).report;
+  const ValidationReport r = run_validate(o, kClock, kIdle).report;
   ASSERT_TRUE(r.baseline.has_value());
   EXPECT_EQ(r.baseline->difference.n, 20);
   EXPECT_GT(r.baseline->difference.value, 0.05);
   EXPECT_TRUE(r.baseline->draft_id.empty());
   EXPECT_FALSE(r.baseline->min_gain) << "reported only";
   o.min_gain = 0.9;
-  const ValidationReport asked = run_validate(o, kClock).report;
+  const ValidationReport asked = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(*asked.baseline->min_gain, 0.9);
   EXPECT_EQ(asked.verdict, "fail");
 }
@@ -229,12 +257,12 @@ TEST_F(Validate, TheServingDraftIsScoredOnTheSameRequests) {
   ValidateOptions o = options();
   o.parts = "acceptance";
   o.contexts = "data";
-  const ValidationReport alone = run_validate(o, kClock).report;
+  const ValidationReport alone = run_validate(o, kClock, kIdle).report;
   o.draft = folder_ / "better";
-  const ValidationReport better = run_validate(o, kClock).report;
+  const ValidationReport better = run_validate(o, kClock, kIdle).report;
   EXPECT_FALSE(better.baseline);
   o.against = draft();
-  const ValidationReport r = run_validate(o, kClock).report;
+  const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.request_alphas, better.request_alphas);
   ASSERT_TRUE(r.baseline);
   EXPECT_NEAR(r.baseline->difference.value, better.alpha.value - alone.alpha.value, 1e-6);
@@ -252,14 +280,14 @@ TEST_F(Validate, FloorsOfSegments) {
   o.contexts = "data";
   o.segment_floors = {"code=0.55"};
   o.segments_floor = 0.95;
-  const Validation v = run_validate(o, kClock);
+  const Validation v = run_validate(o, kClock, kIdle);
   ASSERT_EQ(v.report.segments.size(), 2u);
   EXPECT_EQ(*v.report.segments[0].floor, 0.55);
   EXPECT_FALSE(v.report.segments[1].floor);
   EXPECT_NE(v.details.notes.back().find("fewer than 30 requests are not judged: code (7), story (13)"), std::string::npos) << v.details.notes.back();
   o.segment_floors = {"poetry=0.6"};
   try {
-    run_validate(o, kClock);
+    run_validate(o, kClock, kIdle);
     FAIL();
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
@@ -271,7 +299,7 @@ TEST_F(Validate, PredictsAnEngineThatIsNotHere) {
   ValidateOptions o = options();
   o.parts = "rollout";
   o.predict = {"c=0.05,v=1.1", "c=0.4,v=2,batch=8"};
-  const ValidationReport r = run_validate(o, kClock).report;
+  const ValidationReport r = run_validate(o, kClock, kIdle).report;
   ASSERT_EQ(r.predictions.size(), 2u);
   EXPECT_GT(r.predictions[0].speedup, r.predictions[1].speedup);
   EXPECT_EQ(r.predictions[1].batch, 8);
@@ -282,22 +310,22 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   o.parts = "acceptance";
   o.contexts = "data";
   o.max_requests = 6;
-  const auto ids = run_validate(o, kClock).report.request_ids;
+  const auto ids = run_validate(o, kClock, kIdle).report.request_ids;
   ASSERT_EQ(ids.size(), 6u);
   for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));  // conversations of two
-  EXPECT_EQ(run_validate(o, kClock).report.request_ids, ids);
+  EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_ids, ids);
   o.device.seed = 1;
-  EXPECT_NE(run_validate(o, kClock).report.request_ids, ids);
+  EXPECT_NE(run_validate(o, kClock, kIdle).report.request_ids, ids);
   o.max_requests = 0;
   o.split = "all";
-  const ValidationReport r = run_validate(o, kClock).report;
+  const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.alpha.n, 24);
   EXPECT_EQ(r.requests_available, 24);
 }
 
 ErrorKind kind_of(const ValidateOptions& o) {
   try {
-    run_validate(o, kClock);
+    run_validate(o, kClock, kIdle);
   } catch (const Error& e) {
     return e.kind();
   }
@@ -354,11 +382,13 @@ TEST_F(Validate, BenchOnTheSameData) {
   o.prompts = 4;
   o.tokens = 12;
   o.device.device = "cpu";
-  const BenchResult r = run_bench(o, kClock);
+  const BenchResult r = run_bench(o, kClock, kIdle);
   ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
   EXPECT_EQ(r.ranking.size(), 2u);
   for (const BenchRow& row : r.rows) {
-    EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? static_cast<int64_t>(o.drafts.size() * o.ks.size()) : 1));  // a normal run beside each  // every configuration makes the same number of tokens
+    // Every configuration makes the same number of tokens. The normal row is the sum of the plain runs, of which one stands beside each
+    // run of each of the four configurations: fewer of them would leave some configuration without what it was compared with.
+    EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? 4 : 1));
     EXPECT_GT(row.memory_bytes, 0);
     if (row.normal()) continue;
     EXPECT_EQ(row.greedy_prompts, 4);
@@ -381,11 +411,11 @@ TEST_F(Validate, BenchOnTheSameData) {
   binding.kind = "model";
   binding.training = Json::object();
   write_file_atomic(draft() / "specdec.json", to_json(binding).dump());
-  const BenchResult stale = run_bench(o, kClock);
+  const BenchResult stale = run_bench(o, kClock, kIdle);
   EXPECT_EQ(stale.verdict, "stale");
   EXPECT_TRUE(stale.rows.empty());
   o.ks = {0};
-  EXPECT_THROW(run_bench(o, kClock), Error);
+  EXPECT_THROW(run_bench(o, kClock, kIdle), Error);
 }
 
 // Two real models, figures computed independently with transformers 5.23 (shared/data/README.md).
@@ -416,13 +446,13 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   o.max_requests = 0;
   o.device.dtype = "fp32";
   o.device.device = "cpu";
-  const ValidationReport early = run_validate(o, kClock).report;
+  const ValidationReport early = run_validate(o, kClock, kIdle).report;
   EXPECT_GT(early.requests_needed, 20);
   EXPECT_LT(early.alpha.n, 200);  // surely above the floor, and nothing else was read
   EXPECT_GE(early.alpha.n, early.requests_needed);
   EXPECT_EQ(early.requests_available, 200);
   o.early_stop = false;
-  const ValidationReport r = run_validate(o, kClock).report;
+  const ValidationReport r = run_validate(o, kClock, kIdle).report;
   EXPECT_EQ(r.requests_needed, early.requests_needed);
   EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
   std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,

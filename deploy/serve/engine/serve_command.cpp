@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fingerprint.h"
+#include "base/schema/gate_summary.h"
 #include "base/schema/package_manifest.h"
 #include "deploy/generate/model_argument.h"
 #include "deploy/package/launch.h"
@@ -72,11 +73,21 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   if (!report) return stepping;
   if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
   const LaunchPlan plan = launch_plan(*report, "", "");
-  stepping.schedule = plan.schedule;
+  stepping.schedule = ranges_of(plan.schedule);  // of a gate that did not pass: plain, until the controller has measured a gain itself
   stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not the text
-  if (!options.max_k_given) stepping.speculation.max_k = std::min(plan.max_k(), kMaxK);
+  const int tried_k = report->verdict == "not_lossless" ? 0 : plan.tried_k;  // where drafting changes the text, no gain is worth it
+  if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;
+}
+
+// One line for a package whose gate did not pass; "" for one that passed.
+std::string gate_warning(const ServeOptions& options, const ValidationReport& report) {
+  if (report.verdict == "pass" || options.speculation.k == 0) return "";
+  const char* const does = options.speculation.k > 0              ? "it drafts because --k says so"
+                           : report.verdict == "not_lossless" && !options.max_k_given ? "it is served without its draft"
+                                                                                      : "it starts without drafting and drafts only where it measures a gain";
+  return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does + "; next: " + next_command(report, command_of(report, "gate"));
 }
 
 NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::string& name, const std::function<void(const std::string&)>& note) {
@@ -111,6 +122,7 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (!options.package.empty() && pair.package_digest.empty())
     throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
   const std::optional<ValidationReport> report = packaged_report(options, package);
+  if (report) note(gate_warning(options, *report));
 
   const auto target = decode::make_model_runner(pair.target, pair.plan.target_cache_bytes);
   NamedDraft draft;

@@ -298,7 +298,11 @@ TEST(ValidationReport, RoundTripAndRefusals) {
   refuse(json, ErrorKind::kData, "accepted <= reached", [](Json& j) { j["acceptance"]["rollout"]["accepted"][0] = 99; }, read);
   refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["rollout"]["reached"].push_back(0); }, read);
   refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["request_ids"].push_back("c"); }, read);
-  refuse(json, ErrorKind::kData, "batch ranges must ascend", [](Json& j) { j["speed"]["schedule"][1][0] = 4; }, read);
+  refuse(json, ErrorKind::kData, "batch ranges must ascend", [](Json& j) { j["speed"]["schedule"][1][0] = 1; }, read);
+  refuse(json, ErrorKind::kData, "expected measured or predicted", [](Json& j) { j["speed"]["schedule_figures"][0]["basis"] = "hoped"; }, read);
+  refuse(json, ErrorKind::kData, "schedule_figures differ in length", [](Json& j) { j["speed"]["schedule_figures"].erase(0); }, read);
+  refuse(json, ErrorKind::kData, "ci: expected [low, high]", [](Json& j) { j["speed"]["schedule_figures"][0]["ci"] = {2, 1}; }, read);
+  refuse(json, ErrorKind::kData, "taken", [](Json& j) { j["speed"]["machine"]["taken"] = 1.5; }, read);
   refuse(json, ErrorKind::kData, "batch_hi", [](Json& j) { j["speed"]["schedule"][0] = {4, 1, 2}; }, read);
   refuse(json, ErrorKind::kData, "positive integers as keys", [](Json& j) { j["speed"]["verify_cost"]["x"] = 1; }, read);
   refuse(json, ErrorKind::kData, "a pass needs", [](Json& j) { j.erase("speed"); }, read);

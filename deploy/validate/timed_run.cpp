@@ -1,4 +1,4 @@
-#include "deploy/bench/run.h"
+#include "deploy/validate/timed_run.h"
 
 #include <algorithm>
 #include <memory>
@@ -88,10 +88,6 @@ GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int
   GroupRun run(stepper, prompts, options, learnt, clock);
   while (!run.done()) run.step();
   return run.figures();
-}
-
-void run_side_by_side(GroupRun& a, GroupRun& b) {
-  while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();
 }
 
 }  // namespace specdec::deploy

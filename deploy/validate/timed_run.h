@@ -58,7 +58,11 @@ class GroupRun {
 };
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt,
                        const Clock& clock);
-// Always a step of the one that is further behind, so that whatever slows the machine for a while slows both.
-void run_side_by_side(GroupRun& a, GroupRun& b);
+// Always a step of the one that is further behind, so that whatever slows the machine for a while slows both. A Run is done(), has a
+// share() of its tokens and makes a step(): GroupRun, or a simulated one.
+template <class Run>
+void run_side_by_side(Run& a, Run& b) {
+  while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();
+}
 
 }  // namespace specdec::deploy

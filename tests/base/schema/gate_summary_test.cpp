@@ -1,0 +1,96 @@
+#include "base/schema/gate_summary.h"
+
+#include <gtest/gtest.h>
+
+#include "base/sha256.h"
+#include "base/shell.h"
+#include "tests/base/sample_report.h"
+
+namespace specdec {
+namespace {
+
+ValidationReport report(const std::string& verdict) {
+  Json parts = {{"config", std::string(64, 'a')}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, 'b')}};
+  parts["id"] = sha256_hex(canonical_json(parts));
+  const Fingerprint f = fingerprint_from_json(parts, "made up");
+  ValidationReport r = testing::sample_report(f, f, verdict);
+  r.baseline.reset();
+  r.segments.clear();
+  return r;
+}
+const GateCommand kCommand = {"models/target", "run/draft", "traffic", "gate", {"--max-k=4", "--speed-prompts=16"}};
+
+TEST(GateSummary, TheCommandThatHelpsWithEachVerdict) {
+  const auto next = [](const ValidationReport& r) { return next_command(r, kCommand); };
+  EXPECT_EQ(next(report("pass")), "specdec package --target models/target --draft run/draft --report gate/report.json --store store --channel production");
+  EXPECT_EQ(next(report("not_worth_it")), "specdec bench --target models/target --draft run/draft --data traffic --out gate/bench");
+  EXPECT_EQ(next(report("fail")), "specdec distill --target models/target --data traffic --draft model:run/draft --out run-next");
+  EXPECT_EQ(next(report("stale")), next(report("fail")));
+  const std::string again = "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
+  EXPECT_EQ(next(report("not_lossless")), again + " --speed-prompts=16 --parts lossless --dtype fp32");
+}
+
+TEST(GateSummary, WhatIsOpenSaysWhatToGiveMoreOf) {
+  const std::string again = "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
+  ValidationReport r = report("inconclusive");
+  r.alpha = {0.7, {0.65, 0.75}, 40};
+  r.speedup = {1.02, {0.98, 1.06}, 8};
+  EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts 39");
+  r.machine->busy = true;
+  EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts=16") << "the same again, when the machine is idle";
+  r.machine.reset();
+  r.alpha.ci.low = 0.4;
+  EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts=16 --max-requests 0");
+  r.requests_available = r.alpha.n;
+  EXPECT_EQ(next_command(r, kCommand), "specdec data ingest LOG... --target models/target --out traffic-more");
+  r.has_lossless = false;
+  EXPECT_EQ(next_command(r, kCommand), again + " --speed-prompts=16") << "without --parts all are measured";
+}
+
+TEST(GateSummary, PromptsThatDecide) {
+  EXPECT_EQ(prompts_to_decide({1.5, {0.9, 2.1}, 8}), 16) << "at least twice as many";
+  EXPECT_EQ(prompts_to_decide({1.0, {0.9, 1.1}, 8}), 256) << "what gains nothing is not asked for forever";
+  EXPECT_EQ(prompts_to_decide({1.0, {0.9, 1.1}, 300}), 600);
+  EXPECT_EQ(prompts_to_decide({1.1, {0.9, 1.3}, 1}), 8);
+}
+
+// Paths and reasons may come from anywhere: one line, nothing that a shell or a terminal obeys.
+TEST(GateSummary, ForeignTextIsHarmless) {
+  ValidationReport r = report("not_worth_it");
+  r.reason = "speed-up\n\x1b[2Jof 'x'";
+  EXPECT_EQ(gate_line(r), "not worth it: speed-up  [2Jof 'x'");
+  r.target_path = "a b'; rm -rf /\n#";
+  const std::string next = next_command(r, command_of(r, "gate"));
+  EXPECT_EQ(next.rfind("specdec bench --target 'a b'\\''; rm -rf / #' --draft run/draft", 0), 0u) << next;
+  EXPECT_EQ(gate_json(r)["reason"], "speed-up  [2Jof 'x'");
+  EXPECT_EQ(shell_words({"a", "", "b c", "it's"}), "a '' 'b c' 'it'\\''s'");
+}
+
+TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
+  EXPECT_EQ(schedule_line(report("pass").schedule),
+            "batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), 5-16: K 3 (predicted 1.10), 17-64: plain (K 2 predicted 0.90)");
+  EXPECT_EQ(schedule_line({{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}}), "batch 1: plain (K 2 measured 0.91 [0.87, 0.95])");
+  EXPECT_EQ(schedule_line({{1, 4, 2}, {5, 8, 0}}), "batch 1-4: K 2 (predicted), 5-8: plain") << "of an earlier program";
+  const Json json = gate_json(report("pass"));
+  EXPECT_EQ(json["schedule"].size(), json["schedule_figures"].size());
+  EXPECT_EQ(json["schedule_figures"][0]["validated"], true);
+  EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
+}
+
+// Of programs before the figures: what a schedule rests on is taken for a prediction, and nothing is known of the machine.
+TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
+  Json json = to_json(report("pass"));
+  for (const char* key : {"schedule_figures", "machine", "prediction_fits"}) json["speed"].erase(key);
+  for (const char* key : {"judged_by", "next"}) json.erase(key);
+  const ValidationReport r = validation_report_from_json(json, "report.json");
+  ASSERT_EQ(r.schedule.size(), 4u);
+  for (const ScheduleRow& row : r.schedule) {
+    EXPECT_FALSE(row.measured || row.validated());
+    EXPECT_EQ(row.figure_k, 0);
+  }
+  EXPECT_FALSE(r.machine);
+  EXPECT_TRUE(r.judged_by.empty() && r.next.empty());
+}
+
+}  // namespace
+}  // namespace specdec

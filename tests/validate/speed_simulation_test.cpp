@@ -1,0 +1,204 @@
+// Ten thousand simulated gates on recorded costs, on machines whose pace wanders and which others use in bursts: how often the gate passes a
+// draft that gains nothing, and how often it refuses one that loses nothing. Pairing, repeating, interval and verdict are the gate's own
+// code; the steps, the clock and the meter are simulated.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+
+#include "deploy/validate/gate.h"
+#include "deploy/validate/speed.h"
+#include "tests/base/manual_clock.h"
+
+namespace specdec::deploy {
+namespace {
+
+// Costs of stories260K with a draft of one of its layers, fp32, two threads, as `validate` recorded them on an idle machine.
+constexpr double kPlainSeconds = 3.0e-4, kDraftCost = 0.36;
+constexpr double kVerifyCost[] = {0, 1.19, 1.28, 1.37, 1.45};
+constexpr size_t kPrompts = 8, kRounds = 3;
+constexpr int kTokens = 64, kCpus = 2;
+
+// SplitMix64 (Steele, Lea and Flood 2014): a few nanoseconds a number.
+struct Random {
+  uint64_t state;
+  uint64_t next() {
+    uint64_t z = state += 0x9e3779b97f4a7c15ull;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1.0p-53 + 0x1.0p-54; }
+  double noise() { return (uniform() + uniform() + uniform() - 1.5) * 2; }  // mean 0, deviation 1
+  double exponential(double mean) { return -mean * std::log(uniform()); }
+};
+
+// What happens on the machine beside the gate.
+struct World {
+  const char* name;
+  double plain_seconds;    // of a step
+  double wander;           // deviation of the logarithm of the pace after a second
+  double burst_every;      // seconds between two bursts, mean; 0: none
+  double burst_seconds;    // mean
+  double slices_a_second;  // time slices of 4 ms that single steps lose
+};
+constexpr World kWorlds[] = {{"idle, small model", kPlainSeconds, 0.02, 0, 0, 2},
+                             {"wandering pace", kPlainSeconds * 20, 0.15, 0, 0, 1},
+                             {"bursts, small model", kPlainSeconds, 0.05, 2, 0.6, 4},
+                             {"bursts, larger model", kPlainSeconds * 20, 0.10, 5, 2, 4}};
+
+// Time passes as steps are made. In a burst others take both CPUs by halves, which slows the two kinds of steps differently: that is what
+// makes times of a busy machine worthless.
+class Machine final : public CpuMeter {
+ public:
+  Machine(const World& world, uint64_t seed) : world_(world), random_{seed} {
+    next_burst_ = world.burst_every > 0 ? random_.exponential(world.burst_every) : 1e18;
+    slowed_[0] = 1.6 + 0.8 * random_.uniform(), slowed_[1] = 1.6 + 0.8 * random_.uniform();
+  }
+  int cpus() const override { return kCpus; }
+  std::optional<CpuTime> read() const override {
+    const auto ticks = [](double seconds) { return std::floor(seconds * 100) / 100; };
+    return CpuTime{ticks(own_ + others_) + 1, own_, 0};
+  }
+
+  // A step that takes `plain` plain steps when nothing is in its way. Seconds.
+  double step(double plain, bool speculative) {
+    double seconds = plain * world_.plain_seconds * std::exp(pace_) * std::max(0.5, 1 + 0.02 * random_.noise());
+    if (clock.now >= next_burst_) burst_ends_ = next_burst_ + random_.exponential(world_.burst_seconds), next_burst_ = burst_ends_ + random_.exponential(world_.burst_every);
+    const bool burst = clock.now < burst_ends_;
+    if (burst) seconds *= slowed_[speculative];
+    if (random_.uniform() < world_.slices_a_second * seconds) seconds += 0.004, others_ += 0.004;
+    pace_ += world_.wander * std::sqrt(seconds) * random_.noise() - 0.1 * pace_ * seconds;
+    own_ += seconds * kCpus * (burst ? 0.5 : 1);
+    others_ += seconds * kCpus * (burst ? 0.5 : 0);
+    clock.now += seconds;
+    return seconds;
+  }
+  Random& random() { return random_; }
+  testing::ManualClock clock;
+
+ private:
+  const World& world_;
+  Random random_;
+  double pace_ = 0, own_ = 0, others_ = 0, next_burst_ = 0, burst_ends_ = 0, slowed_[2];
+};
+
+// One of the two sides: `k` 0 is the plain one. What is accepted follows from the seed, as in the gate: a run that is repeated is the same work.
+class SimulatedRun {
+ public:
+  SimulatedRun(Machine& machine, int k, double step_cost, double alpha, uint64_t seed) : machine_(machine), random_{seed}, k_(k), step_cost_(step_cost), alpha_(alpha) {}
+  bool done() const { return tokens_ >= kTokens; }
+  double share() const { return static_cast<double>(tokens_) / kTokens; }
+  void step() {
+    figures.seconds += machine_.step(step_cost_, k_ > 0);
+    int accepted = 0;
+    while (accepted < k_ && random_.uniform() < alpha_) ++accepted;
+    tokens_ = std::min(kTokens, tokens_ + 1 + accepted);
+    ++(k_ > 0 ? figures.counts.steps : figures.counts.plain_steps);
+  }
+  GroupFigures figures;
+
+ private:
+  Machine& machine_;
+  Random random_;
+  int k_, tokens_ = 0;
+  double step_cost_, alpha_;
+};
+
+// Prompts differ in how much of the draft is accepted.
+double overlap(Random& random) { return std::clamp(0.70 + 0.08 * random.noise(), 0.05, 0.98); }
+
+// Steps of an answer, mean over prompts.
+double mean_steps(int k) {
+  static std::map<int, double> known;
+  auto& steps = known[k];
+  if (steps > 0) return steps;
+  const World calm{"", kPlainSeconds, 0, 0, 0, 0};
+  Machine machine(calm, 1);
+  constexpr int kRuns = 200000;
+  for (int i = 0; i < kRuns; ++i) {
+    SimulatedRun run(machine, k, 1, overlap(machine.random()), machine.random().next());
+    while (!run.done()) run.step();
+    steps += static_cast<double>(run.figures.counts.steps) / kRuns;
+  }
+  return steps;
+}
+
+// The recorded cost of a step with K tokens, scaled so that the true speed-up, the ratio of the two expected times, is `speedup`.
+double step_cost(int k, double speedup) {
+  const double recorded = k * kDraftCost + kVerifyCost[k], gains = kTokens / (mean_steps(k) * recorded);
+  return recorded * gains / speedup;
+}
+
+std::string verdict(const World& world, int k, double cost, uint64_t seed, bool* busy = nullptr) {
+  Machine machine(world, seed * 1000003 + 17);
+  double alphas[kPrompts];
+  for (double& alpha : alphas) alpha = overlap(machine.random());
+  const auto pair = [&](size_t at) {
+    SimulatedRun normal(machine, 0, 1, 0, 0), speculative(machine, k, cost, alphas[at % kPrompts], Random{seed * 977 + at}.next());
+    run_side_by_side(normal, speculative);
+    return PairFigures{normal.figures, speculative.figures};
+  };
+  const TimedPairs pairs = time_pairs(kPrompts * kRounds, gate_pairs(kCpus, kTokens * world.plain_seconds), pair, machine.clock, machine);
+  const SpeedupRuns runs = sum_by_prompt(pairs, kPrompts);
+  ValidationReport report;
+  report.alpha = {0.75, {0.72, 0.78}, 100};
+  report.has_lossless = report.has_speed = true;
+  report.sampled_p_value = 0.5;
+  report.speedup = speedup(runs.normal, runs.speculative);
+  report.machine = runs.machine;
+  if (busy) *busy = runs.machine.busy;
+  return judge(report).verdict;
+}
+
+struct Counts {
+  int passed = 0, refused = 0, busy = 0;
+};
+Counts simulate(const World& world, double speedup, int gates) {
+  Counts counts;
+  for (int gate = 0; gate < gates; ++gate) {
+    const int k = 1 + gate % 4;
+    bool busy = false;
+    const std::string said = verdict(world, k, step_cost(k, speedup), static_cast<uint64_t>(gate), &busy);
+    counts.passed += said == "pass";
+    counts.refused += said == "not_worth_it";
+    counts.busy += busy;
+  }
+  std::printf("%-22s true speed-up %.2f, %d gates: %d pass, %d not worth it, %d busy\n", world.name, speedup, gates, counts.passed, counts.refused, counts.busy);
+  return counts;
+}
+
+// At a true speed-up of exactly 1 both verdicts are wrong, and as likely as they can be: below 1 fewer gates pass, above fewer refuse.
+TEST(SpeedGate, AtATrueSpeedupOfOneEachVerdictComesInAtMostFivePercent) {
+  constexpr int kGates = 10000, kEach = kGates / static_cast<int>(std::size(kWorlds));
+  int passed = 0, refused = 0;
+  for (const World& world : kWorlds) {
+    const Counts counts = simulate(world, 1.0, kEach);
+    passed += counts.passed, refused += counts.refused;
+    EXPECT_LE(counts.passed, 0.06 * kEach) << world.name;  // two standard deviations above 5 %
+    EXPECT_LE(counts.refused, 0.06 * kEach) << world.name;
+  }
+  EXPECT_LE(passed, 0.05 * kGates);
+  EXPECT_LE(refused, 0.05 * kGates);
+}
+
+TEST(SpeedGate, DecidesWhereSomethingIsToBeDecided) {
+  for (const World& world : kWorlds) {
+    const Counts gain = simulate(world, 1.5, 100), loss = simulate(world, 0.75, 100);
+    EXPECT_EQ(gain.refused + loss.passed, 0) << world.name;
+    EXPECT_GE(gain.passed, 95) << world.name;
+    EXPECT_GE(loss.refused, 95) << world.name;
+  }
+}
+
+TEST(SpeedGate, AMachineThatIsAlwaysBusyDecidesNothing) {
+  const World busy{"busy", kPlainSeconds, 0.05, 1e-6, 1e9, 10};
+  for (const double speedup : {0.75, 1.0, 1.5}) {
+    const Counts counts = simulate(busy, speedup, 100);
+    EXPECT_EQ(counts.passed + counts.refused, 0) << speedup;
+    EXPECT_EQ(counts.busy, 100) << speedup;
+  }
+}
+
+}  // namespace
+}  // namespace specdec::deploy
