@@ -19,7 +19,7 @@ namespace {
 using specdec::Json;
 using namespace specdec::deploy;
 
-bool within(Endpoint endpoint, const char* name, double x) { return std::get<NumberRange>(request_number(endpoint, name).range).contains(x); }
+bool within(Endpoint endpoint, const char* name, double x) { return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x); }
 
 // Whatever is accepted is within the limits; whatever is refused has a body that is JSON.
 void try_body(std::string_view body) {
