@@ -18,6 +18,10 @@ void add_serve(Cli& cli) {
   sub->add_option("--port", options->port, "Port to bind; 0 takes a free one and prints it")->capture_default_str()->group("Network");
   sub->add_option("--api-key-file", options->api_key_file, "One key a line, then a name if you like; with it every route but /health and /ready needs a key")
       ->group("Network");
+  sub->add_option("--allowed-host", options->allowed_hosts, "Without keys: a name under which clients may call this server, beside localhost, 127.0.0.1 and [::1]; may be repeated")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->group("Network");
   sub->add_option("--admin-socket", options->admin_socket, "Unix socket (mode 0600) that takes POST /admin/drain and /admin/draft (docs/serve.md)")->group("Network");
   sub->add_option("--model-name", options->model_name, "Name in /v1/models and in requests; default: the target's directory name")->group("Network");
   sub->add_option("--max-batch", options->max_batch, "Answers generated at once")->capture_default_str()->group("Capacity");

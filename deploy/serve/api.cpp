@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "deploy/serve/generation.h"
 #include "deploy/serve/token_rules.h"
 
 namespace specdec::deploy {
@@ -27,117 +28,6 @@ class Finished final : public Exchange {
 };
 
 std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id) { return std::make_shared<Finished>(error_reply(error, id)); }
-
-// Collects the answers of one queued request, as one body or as a stream.
-class Generation final : public Exchange {
- public:
-  Generation(ReplyFrame frame, bool stream, size_t choices, std::string request_id, std::shared_ptr<Channel> channel,
-             std::shared_ptr<const text::TokenBytes> token_bytes)
-      : frame_(std::move(frame)), stream_(stream), answers_(choices), begun_(choices, false), request_id_(std::move(request_id)),
-        channel_(std::move(channel)), token_bytes_(std::move(token_bytes)) {}
-  ~Generation() override {
-    channel_->on_event({});
-    channel_->cancel();
-  }
-
-  void on_wake(std::function<void()> wake) override { channel_->on_event(std::move(wake)); }
-  void abandon() override { channel_->cancel(); }
-
-  Turn next() override {
-    if (ended_) return {Turn::Kind::kEnd, {}, {}};
-    std::string data;
-    for (ChoiceEvent& event : merge(channel_->take())) {
-      if (event.result && event.result->reason != FinishReason::kStop && event.result->reason != FinishReason::kLength)
-        return fail(event.result->reason, std::move(data));
-      collect(event);
-      if (stream_) data += events(event);
-    }
-    const bool complete = std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.result.has_value(); });
-    if (complete && !stream_) return {Turn::Kind::kReply, {200, "application/json", full_reply(frame_, answers_), {}}, {}};
-    if (complete) {
-      ended_ = true;
-      data += usage_event(frame_, answers_) + done_event();
-    }
-    if (data.empty()) return {};
-    sent_ = true;
-    return {Turn::Kind::kData, {}, std::move(data)};
-  }
-
- private:
-  // One event a choice: a slow client gets fewer, longer pieces.
-  static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
-    std::vector<ChoiceEvent> merged;
-    for (ChoiceEvent& event : events) {
-      const auto same = std::find_if(merged.begin(), merged.end(), [&](const ChoiceEvent& m) { return m.choice == event.choice; });
-      if (same == merged.end()) {
-        merged.push_back(std::move(event));
-        continue;
-      }
-      same->text += event.text;
-      same->token_ids.insert(same->token_ids.end(), event.token_ids.begin(), event.token_ids.end());
-      std::move(event.logprobs.begin(), event.logprobs.end(), std::back_inserter(same->logprobs));
-      if (event.result) same->result = std::move(event.result);
-    }
-    return merged;
-  }
-
-  // Of a stream the answer holds no more than the piece that comes next.
-  void collect(const ChoiceEvent& event) {
-    Answer& answer = answers_[event.choice];
-    if (stream_) {
-      for (const TokenEntry& entry : answer.logprobs) answer.logprobs_offset += entry.characters;
-      answer.text.clear();
-      answer.token_ids.clear();
-      answer.logprobs.clear();
-    }
-    answer.text += event.text;
-    answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
-    for (const decode::PositionLogprobs& position : event.logprobs) answer.logprobs.push_back(entry_of(position));
-    answer.result = event.result;
-  }
-
-  const std::string& bytes_of(int32_t id) const { return token_bytes_->tokens[static_cast<size_t>(id)]; }
-
-  TokenEntry entry_of(const decode::PositionLogprobs& position) const {
-    TokenEntry entry;
-    entry.bytes = bytes_of(position.token.id);
-    const bool special = std::binary_search(token_bytes_->special.begin(), token_bytes_->special.end(), position.token.id);
-    entry.characters = special ? 0 : characters(entry.bytes);
-    if (!std::isnan(position.token.logprob)) entry.logprob = position.token.logprob;
-    for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(bytes_of(t.id), t.logprob);
-    return entry;
-  }
-
-  std::string events(const ChoiceEvent& event) {
-    std::string data;
-    if (!begun_[event.choice]) data += first_event(frame_, event.choice);
-    begun_[event.choice] = true;
-    data += delta_event(frame_, event.choice, answers_[event.choice]);
-    if (event.result) data += finish_event(frame_, event.choice, event.result->reason);
-    return data;
-  }
-
-  // Before the first byte a failure is a status, behind it an event.
-  Turn fail(FinishReason reason, std::string data) {
-    channel_->cancel();
-    const ApiError error = reason == FinishReason::kDrained       ? draining()
-                           : reason == FinishReason::kNoTokenLeft ? no_token_left()
-                           : reason == FinishReason::kNoRoom      ? no_room()
-                                                                  : internal_error();
-    if (!sent_) return {Turn::Kind::kReply, error_reply(error, request_id_), {}};
-    ended_ = true;
-    return {Turn::Kind::kData, {}, data + error_event(error, request_id_) + done_event()};
-  }
-
-  ReplyFrame frame_;
-  const bool stream_;
-  std::vector<Answer> answers_;
-  std::vector<bool> begun_;
-  std::string request_id_;
-  std::shared_ptr<Channel> channel_;
-  std::shared_ptr<const text::TokenBytes> token_bytes_;
-  bool sent_ = false, ended_ = false;
-};
 
 HttpReply text_reply(int status, const char* content_type, std::string body) { return {status, content_type, std::move(body), {}}; }
 
@@ -162,6 +52,7 @@ uint64_t random_seed() {
 }
 
 constexpr char kModelPrefix[] = "/v1/models/";
+constexpr size_t kProbedBytesPerToken = 8;  // of a text that is too long: more than a token of most texts has
 
 }  // namespace
 
@@ -183,8 +74,9 @@ const Api::Route* Api::find_route(const std::string& path) {
   return path.rfind(kModelPrefix, 0) == 0 && path.size() > sizeof kModelPrefix - 1 ? &kRoutes[std::size(kRoutes) - 1] : nullptr;
 }
 
-Api::Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges)
-    : keys_(std::move(keys)), limits_(limits), queue_(queue), metrics_(metrics), clock_(clock), gauges_(std::move(gauges)) {}
+Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges)
+    : keys_(std::move(admission.keys)), hosts_(std::move(admission.hosts)), limits_(limits), queue_(admission.queue), budget_(admission.budget), metrics_(metrics),
+      clock_(clock), gauges_(std::move(gauges)), salt_(std::to_string(random_seed())) {}
 
 Api::~Api() = default;
 
@@ -198,15 +90,28 @@ void Api::set_ready(ServedModel model) {
 
 void Api::set_draining() { state_.store(State::kDraining); }
 
-std::optional<HttpReply> Api::answer_head(const HttpRequest& request) {
-  const Route* route = find_route(request.path);
-  if (keys_.required() && !(route && route->open) && !keys_.accepts(request.authorization)) {
-    HttpReply reply = error_reply(invalid_api_key(), request.id);
-    // A browser asks for the key by itself when it is offered Basic.
-    const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
-    reply.headers.emplace_back("WWW-Authenticate", for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
-    return reply;
+// Who asks: named in the request, or refused.
+std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) const {
+  if (!keys_.required()) {
+    const bool names_us = (request.version < 11 && request.host.empty()) || hosts_.takes_host(request.host);
+    if (names_us && (request.origin.empty() || hosts_.takes_origin(request.origin))) return std::nullopt;
+    return error_reply(foreign_host(), request.id);
   }
+  if (const std::string* const tenant = keys_.tenant(request.authorization)) {
+    request.party = *tenant;
+    return std::nullopt;
+  }
+  if (open_route) return std::nullopt;
+  HttpReply reply = error_reply(invalid_api_key(), request.id);
+  // A browser asks for the key by itself when it is offered Basic.
+  const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
+  reply.headers.emplace_back("WWW-Authenticate", for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
+  return reply;
+}
+
+std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
+  const Route* route = find_route(request.path);
+  if (auto refused = stranger(request, route && route->open)) return refused;
   if (!route) return error_reply(unknown_route(), request.id);
   const char* allow = route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
   if (request.method == "OPTIONS") return HttpReply{204, "text/plain", "", {{"Allow", allow}}};
@@ -219,6 +124,7 @@ std::optional<HttpReply> Api::answer_head(const HttpRequest& request) {
   if (!request.content_encoding.empty() || !is_json(request.content_type)) return error_reply(unsupported_media_type(), request.id);
   if (state() == State::kLoading) return error_reply(loading(), request.id);
   if (state() == State::kDraining) return error_reply(draining(), request.id);
+  request.held = budget_.hold(request.party);
   return std::nullopt;
 }
 
@@ -245,10 +151,13 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     return reply;
   }
   if (path == "/metrics") {
+    // What domains there are is their tenants' business, and the operator's.
+    const bool all = keys_.tenants() <= 1 || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0) + gate);
+                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0,
+                                    all ? std::nullopt : std::optional(request.party)) + gate);
   }
   if (path == "/dashboard") return dashboard_reply();
   if (state() == State::kLoading) return error_reply(loading(), request.id);
@@ -292,13 +201,11 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   if (const auto* error = std::get_if<ApiError>(&result)) return finished(*error, request.id);
   const ApiRequest& parsed = std::get<ApiRequest>(result);
   if (!parsed.model.empty() && parsed.model != model_.card.name) return finished(unknown_model(), request.id);
-  const std::string* const key_name = keys_.tenant(request.authorization);
   const auto generation = std::make_shared<GenerationRequest>();
-  if (key_name) generation->tenant = *key_name;
+  generation->tenant = request.party;
+  generation->held = request.held;
   if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant)) return finished(*error, request.id);
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
-  if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
-  if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
   generation->id = request.id;
   generation->n = parsed.n;
   generation->sampling = parsed.sampling;
@@ -309,35 +216,61 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   generation->speculate = parsed.speculate;
   generation->stop = parsed.stop;
   generation->ignore_eos = parsed.ignore_eos;
-  generation->domain = domain_of(parsed.domain);
   generation->conversation = parsed.conversation;
+  generation->conversation_key = salt_ + "\n" + generation->tenant + "\n" + generation->conversation_id();
   generation->time = clock_.unix_seconds();
   generation->queued_at = clock_.seconds();
+  const ReplyFrame frame = frame_of(parsed, *generation);
+  if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
+  if (const auto error = bound_reply(parsed, frame, *generation)) return finished(*error, request.id);
+  if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);  // the costliest comes last
+  generation->domain = domain_of(parsed.domain, generation->tenant);
   generation->channel = std::make_shared<Channel>(limits_.pending_bytes);
-
-  ReplyFrame frame;
-  frame.endpoint = endpoint;
-  frame.id = (endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + request.id.substr(request.id.find('-') + 1);
-  frame.model = model_.card.name;
-  frame.system_fingerprint = model_.card.target.empty() ? "" : "fp_" + model_.card.target.substr(0, 12);
-  frame.created = generation->time;
-  frame.include_usage = parsed.include_usage;
-  frame.return_token_ids = parsed.return_token_ids;
-  frame.include_metrics = parsed.include_metrics;
-  frame.logprobs = parsed.logprobs;
-  for (const auto& prompt : generation->prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
-
-  const auto exchange = std::make_shared<Generation>(std::move(frame), parsed.stream, generation->choices(), request.id, generation->channel, token_bytes_);
+  const auto exchange = make_generation({frame, parsed.stream, generation, token_bytes_, limits_.reply_bytes, parsed.max_tokens_param});
   const auto error = refusal(queue_.push(generation), generation->tenant);
   return error ? finished(*error, request.id) : exchange;
 }
 
+ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const {
+  ReplyFrame frame;
+  frame.endpoint = parsed.endpoint;
+  frame.id = (parsed.endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + generation.id.substr(generation.id.find('-') + 1);
+  frame.model = model_.card.name;
+  frame.system_fingerprint = model_.card.target.empty() ? "" : "fp_" + model_.card.target.substr(0, 12);
+  frame.created = generation.time;
+  frame.include_usage = parsed.include_usage;
+  frame.return_token_ids = parsed.return_token_ids;
+  frame.include_metrics = parsed.include_metrics;
+  frame.logprobs = parsed.logprobs;
+  for (const auto& prompt : generation.prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
+  return frame;
+}
+
+// Tokens of a text, or none where they are too many for the context. What is far too long is not read whole: a piece from its beginning
+// that alone has twice as many tokens as the context says so, whatever comes behind it. Where the piece ends it may cut a token, whose
+// bytes then count at most one token each.
+std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
+  const auto most = static_cast<size_t>(model_.max_context);
+  if (text.size() / longest_token_bytes_ > most) return std::nullopt;
+  const size_t piece = kProbedBytesPerToken * (most + longest_token_bytes_);
+  if (text.size() > 2 * piece) {
+    size_t end = piece;
+    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // between two characters
+    if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_) return std::nullopt;
+  }
+  std::vector<int32_t> tokens = model_.tokenizer->encode(text, add_special);
+  if (tokens.size() >= most) return std::nullopt;
+  return tokens;
+}
+
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
   const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
-  const auto too_long = [&](size_t bytes) { return bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context); };
   const ApiError over = invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
   if (parsed.endpoint == Endpoint::kChat) {
     if (!model_.chat_template) return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+    size_t bytes = 0;
+    for (const ChatMessage& message : parsed.messages) bytes += message.content.size();
+    if (bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context)) return over;
     std::string rendered;
     try {
       rendered = model_.chat_template->render(parsed.messages, true);
@@ -345,24 +278,27 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
       log(LogLevel::kWarn, std::string("chat template: ") + e.what());
       return invalid_parameter("messages", "a conversation that the model's chat template takes");
     }
-    if (too_long(rendered.size())) return over;
-    out.prompts.push_back(model_.tokenizer->encode(rendered, false));
+    auto tokens = encode(rendered, false);
+    if (!tokens) return over;
+    out.prompts.push_back(std::move(*tokens));
     out.messages = parsed.messages;
   }
   for (const std::string& prompt : parsed.prompts) {
-    if (too_long(prompt.size())) return over;
-    out.prompts.push_back(model_.tokenizer->encode(prompt, true));
+    auto tokens = encode(prompt, true);
+    if (!tokens) return over;
+    out.prompts.push_back(std::move(*tokens));
     // The empty text is BOS alone, where the tokenizer has one.
     if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0) out.prompts.back().push_back(model_.tokenizer->bos_id());
     out.texts.push_back(prompt);
   }
+  for (const auto& ids : parsed.prompt_ids)
+    if (static_cast<int64_t>(ids.size()) >= model_.max_context) return over;
   for (const auto& ids : parsed.prompt_ids) {
     out.prompts.push_back(ids);
     out.texts.push_back(model_.tokenizer->decode(ids, true));
   }
   for (const auto& prompt : out.prompts) {
     if (prompt.empty()) return invalid_parameter(param, "at least one token");
-    if (static_cast<int64_t>(prompt.size()) >= model_.max_context) return over;
     // A text may spell a token that the tokenizer has and the model does not.
     if (std::any_of(prompt.begin(), prompt.end(), [&](int32_t id) { return id >= model_.vocab_size; }))
       return invalid_parameter(param, "text or ids of tokens below " + std::to_string(model_.vocab_size));
@@ -417,12 +353,41 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   return std::nullopt;
 }
 
-std::string Api::domain_of(const std::string& asked) {
+// The reply is part of what is let in: what it will certainly be, or may become, is bounded for one request and counted among all.
+std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const {
+  const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
+  const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
+  size_t request = 0, echoed = answers * kReplyBytesPerAnswer;
+  for (const auto& prompt : out.prompts) request += prompt.size() * sizeof(int32_t);
+  for (const ChatMessage& message : out.messages) request += message.content.size();
+  for (size_t i = 0; i < out.texts.size(); ++i) {
+    request += out.texts[i].size();
+    if (out.echo) echoed += n * (out.texts[i].size() + (frame.logprobs >= 0 ? out.prompts[i].size() * per_token : 0));
+  }
+  if (echoed > limits_.reply_bytes) return invalid_parameter(frame.logprobs >= 0 ? "logprobs" : "echo", "a reply of at most " + bound + ": ask for fewer prompts, answers or log-probabilities");
+  size_t generated = 0;
+  if (parsed.stream) {
+    generated = limits_.pending_bytes;
+  } else {
+    const auto most = static_cast<int64_t>((limits_.reply_bytes - echoed) / (answers * per_token));
+    if (parsed.max_tokens && out.max_tokens > most)
+      return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(most) + ": the reply, not streamed, has at most " + bound);
+    if (!parsed.max_tokens) out.max_tokens = std::max<int64_t>(1, std::min(out.max_tokens, most));
+    generated = answers * static_cast<size_t>(out.max_tokens) * per_token;
+  }
+  if (out.held && !out.held->resize(request + echoed + generated)) return too_many_bytes(queue_.retry_after(out.tenant));
+  return std::nullopt;
+}
+
+// Half of the names for one tenant where there are several, so that it leaves some to the others.
+std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);
   if (domains_.contains(asked)) return asked;
-  if (domains_.size() >= limits_.domains) return "other";
-  domains_.insert(asked);
+  const auto brought = static_cast<size_t>(std::count_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d.second == tenant; }));
+  const size_t most = keys_.tenants() > 1 ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
+  if (domains_.size() >= limits_.domains || brought >= most) return "other";
+  domains_.emplace(asked, tenant);
   return asked;
 }
 

@@ -4,15 +4,17 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "deploy/serve/allowed_hosts.h"
 #include "deploy/serve/api_keys.h"
+#include "deploy/serve/byte_budget.h"
 #include "deploy/serve/draft_control.h"
 #include "deploy/serve/http.h"
 #include "deploy/serve/live_gate.h"
@@ -46,14 +48,21 @@ class Api final : public HttpHandler {
     std::function<LiveGate::Reading(const std::string& serving)> gate;  // of the draft on trial or of the one that serves
   };
 
-  Api(ApiKeys keys, const ServeLimits& limits, RequestQueue& queue, Metrics& metrics, const Clock& clock, Gauges gauges);
+  struct Admission {                                  // who is let in, and with how much
+    ApiKeys keys;
+    AllowedHosts hosts;                               // asked where no key is
+    RequestQueue& queue;
+    ByteBudget& budget;
+  };
+
+  Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges);
   ~Api() override;
 
   void set_ready(ServedModel model);  // once, before any request is accepted
   void set_draining();
   State state() const { return state_.load(); }
 
-  std::optional<HttpReply> answer_head(const HttpRequest& request) override;
+  std::optional<HttpReply> answer_head(HttpRequest& request) override;
   std::shared_ptr<Exchange> respond(HttpRequest request) override;
   void replied(const HttpRequest& request, int status) override;
 
@@ -62,17 +71,23 @@ class Api final : public HttpHandler {
   static const Route* find_route(const std::string& path);
   ModelCard card() const;
   HttpReply get(const Route& route, const HttpRequest& request);
+  std::optional<HttpReply> stranger(HttpRequest& request, bool open_route) const;
   std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
   std::shared_ptr<const text::Grammar> compile(const RequestedGrammar& grammar);
+  ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
+  std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
+  std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;
   std::optional<ApiError> fit(const ApiRequest& parsed, GenerationRequest& out) const;
-  std::string domain_of(const std::string& asked);
+  std::string domain_of(const std::string& asked, const std::string& tenant);
 
-  ApiKeys keys_;
+  const ApiKeys keys_;
+  const AllowedHosts hosts_;
   ServeLimits limits_;
   RequestQueue& queue_;
+  ByteBudget& budget_;
   Metrics& metrics_;
   const Clock& clock_;
   Gauges gauges_;
@@ -82,8 +97,9 @@ class Api final : public HttpHandler {
   std::shared_ptr<const text::TokenBytes> token_bytes_;
   std::once_flag vocabulary_made_;    // by the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
+  const std::string salt_;            // of conversation keys: no client knows which part of them its conversations fall into
   std::mutex mutex_;                  // of domains_
-  std::set<std::string> domains_;
+  std::map<std::string, std::string> domains_;  // and whose request brought them
 };
 
 // POST /admin/drain, GET and POST /admin/draft, GET /health on the Unix socket, whose mode is the key.
@@ -91,7 +107,7 @@ class AdminApi final : public HttpHandler {
  public:
   explicit AdminApi(std::function<void()> drain) : drain_(std::move(drain)) {}
   void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until there is a model: 503
-  std::optional<HttpReply> answer_head(const HttpRequest& request) override;
+  std::optional<HttpReply> answer_head(HttpRequest& request) override;
   std::shared_ptr<Exchange> respond(HttpRequest request) override;
   void replied(const HttpRequest&, int) override {}
 

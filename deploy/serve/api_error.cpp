@@ -50,6 +50,11 @@ ApiError malformed_request() { return make(400, kInvalid, "malformed_request", "
 ApiError invalid_api_key() {
   return make(401, kInvalid, "invalid_api_key", "Missing or wrong API key: send 'Authorization: Bearer KEY'.");
 }
+ApiError foreign_host() {
+  return make(403, kInvalid, "foreign_host",
+              "This server asks for no API key, so it answers only under its own names (localhost, 127.0.0.1, [::1]): use one of them, "
+              "or start it with --allowed-host NAME or --api-key-file FILE.");
+}
 ApiError unknown_route() { return make(404, kInvalid, "unknown_url", "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard."); }
 ApiError unknown_model() {
   ApiError error = make(404, kInvalid, "model_not_found", "The model does not exist here: GET /v1/models lists what is served.");
@@ -69,6 +74,12 @@ ApiError queue_full(int retry_after_seconds) {
 }
 ApiError tenant_queue_full(int retry_after_seconds) {
   return make(429, "rate_limit_error", "tenant_queue_full", "Too many requests of this API key are waiting: try again later.", retry_after_seconds);
+}
+ApiError too_many_bytes(int retry_after_seconds) {
+  return make(429, "rate_limit_error", "too_many_bytes", "The requests that are being answered hold too many bytes: try again later.", retry_after_seconds);
+}
+ApiError unsupported_transfer_coding() {
+  return make(501, kInvalid, "unsupported_transfer_coding", "'Transfer-Encoding: chunked' is the only transfer coding that is known here.");
 }
 ApiError internal_error() { return make(500, kServer, "internal_error", "The server failed on this request."); }
 ApiError loading() { return make(503, kServer, "loading", "The model is being loaded: try again later.", 5); }

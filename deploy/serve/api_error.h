@@ -21,6 +21,7 @@ ApiError no_token_left();             // 400: grammar, bad words or bias forbid 
 ApiError invalid_body();              // 400: not one JSON object
 ApiError malformed_request();         // 400: not HTTP
 ApiError invalid_api_key();           // 401
+ApiError foreign_host();              // 403: no key is asked, and the client takes this for another server
 ApiError unknown_route();             // 404
 ApiError unknown_model();             // 404 model_not_found
 ApiError wrong_method();              // 405
@@ -31,7 +32,9 @@ ApiError unmet_expectation();         // 417
 ApiError headers_too_large();         // 431
 ApiError queue_full(int retry_after_seconds = 1);         // 429: of all
 ApiError tenant_queue_full(int retry_after_seconds);      // 429: of this API key
+ApiError too_many_bytes(int retry_after_seconds = 1);     // 429: of requests that are not answered yet
 ApiError internal_error();            // 500
+ApiError unsupported_transfer_coding();  // 501
 ApiError loading();                   // 503
 ApiError draining();                  // 503
 ApiError no_room();                   // 503: the caches do not hold it even alone

@@ -10,6 +10,8 @@ namespace specdec::deploy {
 
 class ApiKeys {
  public:
+  static constexpr char kOperator[] = "operator";  // the name whose keys see the domains of all tenants in /metrics
+
   ApiKeys() = default;
   // One key a line, optionally followed by white space and a name; '#' starts a comment line. Throws Error(kConfig) for a file without keys and for keys shorter than 8 characters or repeated.
   static ApiKeys load(const std::filesystem::path& file);

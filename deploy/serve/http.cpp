@@ -23,10 +23,13 @@ struct HttpServer::Impl {
     shared.workers = &workers;
   }
 
+  using Acceptor = net::basic_socket_acceptor<net::generic::stream_protocol>;
   struct Listener {
-    net::basic_socket_acceptor<net::generic::stream_protocol> acceptor;
+    Listener(Acceptor a, HttpHandler& h, bool is_tcp, size_t places) : acceptor(std::move(a)), handler(h), tcp(is_tcp), table(places) {}
+    Acceptor acceptor;
     HttpHandler& handler;
     bool tcp;
+    ConnectionTable table;
   };
 
   void accept_loop(Listener& listener) {
@@ -34,22 +37,35 @@ struct HttpServer::Impl {
         listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
   }
   net::awaitable<void> accept(Listener& listener);
-  void add(Connection::Socket socket, HttpHandler& handler);
+  void add(Connection::Socket socket, std::string peer, Listener& listener);
   template <class F>
   void for_each(F&& f);
 
   ConnectionShared shared;
   net::io_context context;
   net::executor_work_guard<net::io_context::executor_type> guard{context.get_executor()};
-  net::thread_pool workers;
+  FairWorkers workers;
   int io_threads;
   std::list<Listener> listeners;
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
-  std::mutex mutex;                                  // of the two below
-  std::list<std::weak_ptr<Connection>> open;
+  std::mutex mutex;
   bool stopped = false;                              // what was accepted meanwhile is closed
 };
+
+// An address's name; of IPv6 the first 64 bits, which are one customer's. Processes at the other end of a Unix socket are all one.
+std::string peer_of(const Connection::Socket& socket) {
+  error_code ec;
+  const auto remote = socket.remote_endpoint(ec);
+  const auto* address = reinterpret_cast<const sockaddr*>(remote.data());
+  if (ec || (address->sa_family != AF_INET && address->sa_family != AF_INET6)) return "";
+  if (address->sa_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in*>(address)->sin_addr;
+    return {reinterpret_cast<const char*>(&v4), sizeof v4};
+  }
+  const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
+}
 
 net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
   for (;;) {
@@ -64,7 +80,8 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
       co_await pause.async_wait(net::redirect_error(net::use_awaitable, ec));
       continue;
     }
-    if (shared.open.load() >= shared.limits.connections) {
+    std::string peer = peer_of(socket);
+    if (!listener.table.make_room(peer)) {
       const HttpReply reply = error_reply(too_many_connections(), "");
       const std::string text = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: " +
                                std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
@@ -74,26 +91,23 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
       continue;
     }
     if (listener.tcp) socket.set_option(net::ip::tcp::no_delay(true), ec);
-    add(std::move(socket), listener.handler);
+    add(std::move(socket), std::move(peer), listener);
   }
 }
 
-void HttpServer::Impl::add(Connection::Socket socket, HttpHandler& handler) {
-  const auto connection = std::make_shared<Connection>(std::move(socket), handler, shared);
+void HttpServer::Impl::add(Connection::Socket socket, std::string peer, Listener& listener) {
+  const auto connection = std::make_shared<Connection>(std::move(socket), std::move(peer), listener.handler, shared);
   {
     const std::lock_guard lock(mutex);
     if (stopped) return;
-    std::erase_if(open, [](const auto& weak) { return weak.expired(); });
-    open.push_back(connection);
+    listener.table.add(connection);
   }
   connection->start();
 }
 
 template <class F>
 void HttpServer::Impl::for_each(F&& f) {
-  const std::lock_guard lock(mutex);
-  for (const auto& weak : open)
-    if (const auto connection = weak.lock()) f(*connection);
+  for (const Listener& listener : listeners) listener.table.for_each([&f](Seated& seated) { f(static_cast<Connection&>(seated)); });
 }
 
 HttpServer::HttpServer(const ServeLimits& limits, int io_threads, int worker_threads)
@@ -119,7 +133,7 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
   const auto local = acceptor.local_endpoint();
   const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());  // sin_port and sin6_port lie at the same place
   const int bound = ntohs(address->sin_port);
-  impl_->listeners.push_back({std::move(acceptor), handler, true});
+  impl_->listeners.emplace_back(std::move(acceptor), handler, true, impl_->shared.limits.connections);
   return bound;
 }
 
@@ -144,7 +158,7 @@ void HttpServer::listen_unix(const std::filesystem::path& path, HttpHandler& han
   if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
   if (ec) throw Error(ErrorKind::kIo, where + ": cannot listen: " + ec.message());
   impl_->socket_files.push_back(path);
-  impl_->listeners.push_back({std::move(acceptor), handler, false});
+  impl_->listeners.emplace_back(std::move(acceptor), handler, false, impl_->shared.limits.admin_connections);
 }
 
 void HttpServer::start() {
@@ -173,11 +187,15 @@ void HttpServer::stop() {
   impl_->guard.reset();
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
-  impl_->workers.join();
+  impl_->workers.stop();
   for (const auto& path : impl_->socket_files) ::unlink(path.c_str());
   impl_->socket_files.clear();
 }
 
-size_t HttpServer::connections() const { return impl_->shared.open.load(); }
+size_t HttpServer::connections() const {
+  size_t open = 0;
+  for (const Impl::Listener& listener : impl_->listeners) open += listener.table.open();
+  return open;
+}
 
 }  // namespace specdec::deploy

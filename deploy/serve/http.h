@@ -1,5 +1,6 @@
 // The HTTP/1.1 transport: connections, limits, time limits, streams and disconnects (Boost.Beast). It knows no route; a handler
-// decides what is answered. Listeners are TCP or Unix sockets, each with its own handler.
+// decides what is answered. Listeners are TCP or Unix sockets, each with its own handler and its own places for connections, so that the
+// clients of one never take the places of another.
 #pragma once
 
 #include <cstdint>
@@ -12,16 +13,25 @@
 #include <vector>
 
 #include "deploy/serve/api_error.h"
+#include "deploy/serve/byte_budget.h"
 #include "deploy/serve/limits.h"
 
 namespace specdec::deploy {
 
-struct HttpRequest {
-  std::string id;                     // made here, sent back as X-Request-Id
+struct RequestHead {
   std::string method, path, query;    // path as sent, undecoded, without the query
-  std::string authorization, content_type, content_encoding;
-  bool has_body = false;
+  std::string host;                   // of the target, where it names one, else of the Host header; with its port
+  std::string origin, authorization, content_type, content_encoding, expect;
+  unsigned version = 11;
+  bool keep_alive = false, has_body = false;
+};
+
+struct HttpRequest : RequestHead {
+  std::string id;                     // made here, sent back as X-Request-Id
   std::string body;
+  // Set by answer_head(): whose work it is, among whom the workers take turns, and what its bytes are counted by (null: nothing).
+  std::string party;
+  std::shared_ptr<ByteBudget::Hold> held;
 };
 
 struct HttpReply {
@@ -53,7 +63,7 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Right after the headers, before a body is read; must not block. A reply ends the request; nothing: the body is read and
   // respond() is called.
-  virtual std::optional<HttpReply> answer_head(const HttpRequest& request) = 0;
+  virtual std::optional<HttpReply> answer_head(HttpRequest& request) = 0;
   // On a worker thread, with the body. Never throws, never null.
   virtual std::shared_ptr<Exchange> respond(HttpRequest request) = 0;
   // Every reply that was begun, with its status; path is "" when the request could not be read.
@@ -62,7 +72,7 @@ class HttpHandler {
 
 class HttpServer {
  public:
-  explicit HttpServer(const ServeLimits& limits, int io_threads = 2, int worker_threads = 2);
+  explicit HttpServer(const ServeLimits& limits, int io_threads = 2, int worker_threads = 3);
   ~HttpServer();  // stop()
 
   // Binds and listens; connections wait until start(). Port 0 takes a free one. Returns the port. Throws Error(kIo) when the
@@ -76,7 +86,7 @@ class HttpServer {
   // Closes everything at once and joins the threads.
   void stop();
 
-  size_t connections() const;
+  size_t connections() const;  // of all listeners
 
  private:
   struct Impl;

@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <boost/beast/http.hpp>
 #include <cerrno>
 #include <random>
 
@@ -15,7 +16,6 @@ using boost::system::error_code;
 
 namespace {
 
-constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kLingerBytes = 32 << 20;
 constexpr double kLingerSeconds = 5;
 
@@ -34,23 +34,7 @@ std::string request_id() {
   return id;
 }
 
-ApiError error_of(const error_code& ec) {
-  if (ec == http::error::header_limit || ec == http::error::buffer_overflow) return headers_too_large();
-  if (ec == http::error::body_limit) return body_too_large();
-  if (ec == http::error::bad_version) return unsupported_http_version();
-  return malformed_request();
-}
-
-bool is_http_error(const error_code& ec) { return ec.category() == http::make_error_code(http::error::bad_version).category(); }
-
-// Origin form of a request target: path and query. Absolute form loses scheme and authority.
-std::string_view origin_form(std::string_view target) {
-  if (const size_t scheme = target.find("://"); scheme != std::string_view::npos && target.front() != '/') {
-    const size_t slash = target.find('/', scheme + 3);
-    return slash == std::string_view::npos ? "/" : target.substr(slash);
-  }
-  return target;
-}
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 template <class Message>
 void set_common(Message& message, const std::string& content_type, const std::string& request_id, bool keep_alive) {
@@ -72,13 +56,23 @@ HttpReply error_reply(const ApiError& error, const std::string& id) {
   return reply;
 }
 
-Connection::Connection(Socket socket, HttpHandler& handler, ConnectionShared& shared)
-    : socket_(std::move(socket)), handler_(handler), shared_(shared), deadline_(socket_.get_executor()), wake_(socket_.get_executor()),
-      buffer_(shared.limits.header_bytes + 4 * kReadBytes) {
-  shared_.open.fetch_add(1);
+Connection::Connection(Socket socket, std::string peer, HttpHandler& handler, ConnectionShared& shared)
+    : socket_(std::move(socket)), peer_(std::move(peer)), handler_(handler), shared_(shared), deadline_(socket_.get_executor()),
+      wake_(socket_.get_executor()), since_(steady_seconds()), reader_(shared.limits) {}
+
+Seat Connection::seat() const { return {peer_, phase_.load(), since_.load()}; }
+
+void Connection::enter(Phase phase) {
+  since_.store(steady_seconds());
+  phase_.store(phase);
 }
 
-Connection::~Connection() { shared_.open.fetch_sub(1); }
+void Connection::give_way() {
+  net::post(socket_.get_executor(), [self = shared_from_this()] {
+    error_code ignored;
+    if (self->phase_.load() != Phase::kAnswering) self->socket_.close(ignored);
+  });
+}
 
 void Connection::start() {
   net::co_spawn(
@@ -96,7 +90,7 @@ void Connection::start() {
 void Connection::close_if_idle() {
   net::post(socket_.get_executor(), [self = shared_from_this()] {
     error_code ignored;
-    if (self->idle_) self->socket_.close(ignored);
+    if (self->phase_.load() == Phase::kIdle) self->socket_.close(ignored);
   });
 }
 
@@ -140,118 +134,120 @@ net::awaitable<void> Connection::run() {
 }
 
 net::awaitable<Connection::After> Connection::one_request() {
-  error_code ec;
   request_ = {};
   keep_alive_ = false;
-  version_ = 11;
-  if (buffer_.size() == 0) {
+  reader_.next();
+  request_.id = request_id();
+  if (reader_.empty()) {
     // A fresh connection has the time of a header, a kept one may be idle for longer.
-    idle_ = true;
+    enter(Phase::kIdle);
     if (!first_ && shared_.closing.load()) co_return After::kClose;
     arm(first_ ? shared_.limits.header_seconds : shared_.limits.idle_seconds);
-    const auto room = buffer_.prepare(kReadBytes);
-    const size_t n = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
-    idle_ = false;
-    if (ec) co_return After::kClose;
-    buffer_.commit(n);
+    if (!co_await read_some()) co_return After::kClose;
   }
-  Parser parser;
-  parser.header_limit(static_cast<uint32_t>(shared_.limits.header_bytes));
-  parser.body_limit(shared_.limits.body_bytes);
-  request_.id = request_id();
-  const bool header_ok = co_await read_header(parser);
-  if (!header_ok) co_return After::kClose;
+  enter(Phase::kReading);
+  const bool head_ok = co_await read_head();
+  if (!head_ok) co_return After::kClose;
 
+  enter(Phase::kAnswering);
   std::optional<HttpReply> early = handler_.answer_head(request_);
   if (early) {
     // An unread body cannot be told from the next request: read it away at the end of the connection instead.
-    const bool close = !keep_alive() || !parser.is_done();
+    const bool close = !keep_alive() || request_.has_body;
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
     co_return close ? After::kClose : After::kNext;
   }
-  const bool body_ok = co_await read_body(parser);
+  enter(Phase::kReading);
+  const bool body_ok = co_await read_body();
   if (!body_ok) co_return After::kClose;
-  request_.body = std::move(parser.get().body());
-  std::shared_ptr<Exchange> exchange;
-  HttpRequest request = request_;
-  request_.body.clear();
-  auto work = [&]() -> net::awaitable<void> {
-    exchange = handler_.respond(std::move(request));
-    co_return;
-  };
   disarm();
-  co_await net::co_spawn(*shared_.workers, std::move(work), net::use_awaitable);
+  enter(Phase::kAnswering);
+  std::shared_ptr<Exchange> exchange = co_await respond();
   After after = co_await answer(std::move(exchange));
   co_return after;
 }
 
-net::awaitable<bool> Connection::read_header(Parser& parser) {
+// What the handler makes of the whole request, on a worker's thread.
+net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
+  const auto self = shared_from_this();
+  auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
+  auto request = std::make_shared<HttpRequest>(request_);
+  request->body = reader_.take_body();
+  request_.held.reset();  // what is made of the request holds it from here on
+  const bool large = request->body.size() > shared_.limits.small_body_bytes;
+  const auto start = [&](auto handler) {
+    auto resume = std::make_shared<decltype(handler)>(std::move(handler));
+    auto strand = net::make_work_guard(socket_.get_executor());  // the threads wait for what is on its way back
+    shared_.workers->submit({request_.party, large, [this, self, exchange, request, resume, strand]() mutable {
+                               *exchange = handler_.respond(std::move(*request));
+                               net::post(strand.get_executor(), [resume] { std::move (*resume)(); });
+                             }});
+  };
+  co_await net::async_initiate<const net::use_awaitable_t<>, void()>(start, net::use_awaitable);
+  co_return std::move(*exchange);
+}
+
+net::awaitable<bool> Connection::read_some() {
   error_code ec;
+  const auto room = reader_.prepare();
+  const size_t bytes = co_await socket_.async_read_some(room, net::redirect_error(net::use_awaitable, ec));
+  if (!ec) reader_.commit(bytes);
+  co_return !ec;
+}
+
+net::awaitable<bool> Connection::read_head() {
+  using State = RequestReader::State;
   arm(shared_.limits.header_seconds);
-  const size_t bytes = co_await http::async_read_header(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
-  if (ec) {
-    if (timed_out_)
-      co_await refuse(request_timeout());
-    else if (is_http_error(ec) && ec != http::error::end_of_stream && ec != http::error::partial_message)
-      co_await refuse(error_of(ec));
+  State state = reader_.read_head();
+  while (state == State::kHead) {
+    if (!co_await read_some()) {
+      if (timed_out_) co_await refuse(request_timeout());
+      co_return false;
+    }
+    state = reader_.read_head();
+  }
+  if (state == State::kFaulty) {
+    co_await refuse(reader_.fault());
     co_return false;
   }
-  fill_head(parser);
-  const auto& fields = parser.get();
-  size_t count = 0;
-  for (auto it = fields.begin(); it != fields.end(); ++it) ++count;
-  // Beast's own limit does not count every line; it only bounds what is read before this point.
-  if (count > shared_.limits.header_fields || bytes > shared_.limits.header_bytes) {
-    co_await refuse(headers_too_large());
-    co_return false;
-  }
-  // RFC 9112 3.2: exactly one Host in HTTP/1.1. Both lengths at once, or two of them, is how requests are smuggled.
-  const bool smuggled = fields.count(http::field::content_length) > 1 ||
-                        (fields.count(http::field::content_length) > 0 && fields.count(http::field::transfer_encoding) > 0);
-  if (smuggled || (version_ == 11 && fields.count(http::field::host) != 1)) {
-    co_await refuse(malformed_request());
-    co_return false;
-  }
+  static_cast<RequestHead&>(request_) = reader_.head();
+  keep_alive_ = request_.keep_alive;
   co_return true;
 }
 
-void Connection::fill_head(const Parser& parser) {
-  const auto& message = parser.get();
-  version_ = message.version();
-  keep_alive_ = message.keep_alive();
-  request_.method = std::string(message.method_string());
-  const std::string_view target = origin_form({message.target().data(), message.target().size()});
-  const size_t question = target.find('?');
-  request_.path = std::string(target.substr(0, question));
-  if (question != std::string_view::npos) request_.query = std::string(target.substr(question + 1));
-  request_.authorization = std::string(message[http::field::authorization]);
-  request_.content_type = std::string(message[http::field::content_type]);
-  request_.content_encoding = std::string(message[http::field::content_encoding]);
-  request_.has_body = !parser.is_done();
-}
-
-net::awaitable<bool> Connection::read_body(Parser& parser) {
-  error_code ec;
-  if (const auto expect = parser.get()[http::field::expect]; !expect.empty()) {
-    if (!beast::iequals(expect, "100-continue")) {
+net::awaitable<bool> Connection::read_body() {
+  using State = RequestReader::State;
+  if (!request_.expect.empty()) {
+    if (!beast::iequals(request_.expect, "100-continue")) {
       co_await refuse(unmet_expectation());
       co_return false;
     }
     static constexpr char kContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    error_code ec;
     arm(shared_.limits.write_seconds);
     const auto bytes = net::buffer(kContinue, sizeof kContinue - 1);
     co_await net::async_write(socket_, bytes, net::redirect_error(net::use_awaitable, ec));
     if (ec) co_return false;
   }
-  if (parser.is_done()) co_return true;
+  if (!request_.has_body) co_return true;
   arm(shared_.limits.body_seconds);
-  co_await http::async_read(socket_, buffer_, parser, net::redirect_error(net::use_awaitable, ec));
-  if (!ec) co_return true;
-  if (timed_out_)
-    co_await refuse(request_timeout());
-  else if (is_http_error(ec) && ec != http::error::partial_message)
-    co_await refuse(error_of(ec));
+  State state = reader_.read_body();
+  while (state == State::kBody) {
+    if (!co_await read_some()) {
+      if (timed_out_) co_await refuse(request_timeout());
+      co_return false;
+    }
+    state = reader_.read_body();
+    // Small ones are bounded by the number of connections.
+    const size_t bytes = reader_.body_bytes();
+    if (request_.held && bytes > shared_.limits.small_body_bytes && !request_.held->resize(bytes)) {
+      co_await refuse(too_many_bytes());
+      co_return false;
+    }
+  }
+  if (state == State::kWhole) co_return true;
+  co_await refuse(reader_.fault());
   co_return false;
 }
 
@@ -296,7 +292,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
     co_return close ? After::kClose : After::kNext;
   }
   if (turn.kind != Kind::kEnd && !streaming && !gone_) co_await refuse(request_timeout());
-  co_return turn.kind == Kind::kEnd && ok && keep_alive() && version_ == 11 ? After::kNext : After::kClose;
+  co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
 // Notices that the client has gone while the engine works: the socket becomes readable with nothing to read. Bytes of a next
@@ -317,7 +313,7 @@ net::awaitable<void> Connection::write_reply(HttpReply reply, bool close) {
   error_code ec;
   const bool head = request_.method == "HEAD";
   http::response<http::string_body> response;
-  response.version(version_ == 10 ? 10 : 11);
+  response.version(request_.version == 10 ? 10 : 11);
   response.result(static_cast<unsigned>(reply.status));
   set_common(response, reply.content_type, request_.id, !close);
   for (const auto& [name, value] : reply.headers) response.set(name, value);
@@ -341,11 +337,11 @@ net::awaitable<void> Connection::write_reply(HttpReply reply, bool close) {
 net::awaitable<bool> Connection::write_stream_head() {
   error_code ec;
   http::response<http::empty_body> response;
-  response.version(version_ == 10 ? 10 : 11);
+  response.version(request_.version == 10 ? 10 : 11);
   response.result(http::status::ok);
-  set_common(response, "text/event-stream; charset=utf-8", request_.id, keep_alive() && version_ == 11);
+  set_common(response, "text/event-stream; charset=utf-8", request_.id, keep_alive() && request_.version == 11);
   response.set("X-Accel-Buffering", "no");
-  response.chunked(version_ == 11);
+  response.chunked(request_.version == 11);
   handler_.replied(request_, 200);
   arm(shared_.limits.write_seconds);
   http::response_serializer<http::empty_body> serializer(response);
@@ -357,10 +353,10 @@ net::awaitable<bool> Connection::write_stream_head() {
 net::awaitable<bool> Connection::write_data(std::string data, bool last) {
   error_code ec;
   arm(shared_.limits.write_seconds);
-  if (version_ == 11 && last) {
+  if (request_.version == 11 && last) {
     const auto chunk = http::make_chunk_last();
     co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
-  } else if (version_ == 11) {
+  } else if (request_.version == 11) {
     const auto chunk = http::make_chunk(net::const_buffer(data.data(), data.size()));
     co_await net::async_write(socket_, chunk, net::redirect_error(net::use_awaitable, ec));
   } else if (!last) {
@@ -373,6 +369,7 @@ net::awaitable<bool> Connection::write_data(std::string data, bool last) {
 
 net::awaitable<void> Connection::refuse(ApiError error) {
   HttpReply reply = error_reply(error, request_.id);
+  request_.held.reset();
   co_await write_reply(std::move(reply), true);
   co_await linger();
 }
@@ -382,6 +379,7 @@ net::awaitable<void> Connection::linger() {
   error_code ec;
   std::string sink(64 << 10, '\0');
   size_t total = 0;
+  enter(Phase::kReading);
   arm(kLingerSeconds);
   while (!ec && total < kLingerBytes) {
     const auto room = net::buffer(sink);

@@ -4,13 +4,14 @@
 
 #include <atomic>
 #include <boost/asio.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http.hpp>
 #include <chrono>
 #include <memory>
 #include <string>
 
+#include "deploy/serve/connection_table.h"
+#include "deploy/serve/fair_workers.h"
 #include "deploy/serve/http.h"
+#include "deploy/serve/http_request_reader.h"
 
 namespace specdec::deploy {
 
@@ -19,31 +20,33 @@ namespace net = boost::asio;
 // What all connections share.
 struct ConnectionShared {
   ServeLimits limits;
-  net::thread_pool* workers = nullptr;
-  std::atomic<size_t> open{0};
+  FairWorkers* workers = nullptr;
   std::atomic<bool> closing{false};   // no keep-alive any more
 };
 
-class Connection : public std::enable_shared_from_this<Connection> {
+class Connection final : public Seated, public std::enable_shared_from_this<Connection> {
  public:
   using Socket = net::generic::stream_protocol::socket;
 
   // `socket` must belong to a strand.
-  Connection(Socket socket, HttpHandler& handler, ConnectionShared& shared);
-  ~Connection();
+  Connection(Socket socket, std::string peer, HttpHandler& handler, ConnectionShared& shared);
 
+  Seat seat() const override;
+  void give_way() override;
   void start();
   void close_if_idle();  // from any thread
   void close_now();      // from any thread
 
  private:
   enum class After { kNext, kClose };
-  using Parser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+  using Phase = Seat::Phase;
 
   net::awaitable<void> run();
   net::awaitable<After> one_request();
-  net::awaitable<bool> read_header(Parser& parser);                       // false: answered or closed
-  net::awaitable<bool> read_body(Parser& parser);
+  net::awaitable<bool> read_some();                                       // false: nothing came
+  net::awaitable<bool> read_head();                                       // false: answered or closed
+  net::awaitable<bool> read_body();
+  net::awaitable<std::shared_ptr<Exchange>> respond();
   net::awaitable<After> answer(std::shared_ptr<Exchange> exchange);
   net::awaitable<void> write_reply(HttpReply reply, bool close);
   net::awaitable<bool> write_stream_head();
@@ -52,21 +55,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
   net::awaitable<void> linger();
   net::awaitable<void> watch(uint64_t epoch);
 
-  void fill_head(const Parser& parser);
+  void enter(Phase phase);
   void arm(double seconds);
   void disarm();
   bool keep_alive() const { return keep_alive_ && !shared_.closing.load(); }
 
   Socket socket_;
+  const std::string peer_;
   HttpHandler& handler_;
   ConnectionShared& shared_;
   net::steady_timer deadline_;      // of the socket operation that runs
   net::steady_timer wake_;          // of the exchange; cancelled by its wake function
   uint64_t deadline_epoch_ = 0, watch_epoch_ = 0;
-  bool timed_out_ = false, gone_ = false, closed_ = false, idle_ = false, first_ = true;
-  boost::beast::flat_buffer buffer_;
+  bool timed_out_ = false, gone_ = false, closed_ = false, first_ = true;
+  std::atomic<Phase> phase_{Phase::kIdle};
+  std::atomic<double> since_{0};    // seconds of the steady clock at which phase_ began
+  RequestReader reader_;
   HttpRequest request_;
-  unsigned version_ = 11;
   bool keep_alive_ = false;
 };
 

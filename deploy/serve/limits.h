@@ -13,7 +13,9 @@ struct ServeLimits {
   size_t header_bytes = 32 << 10;   // request line and headers: 431
   size_t header_fields = 100;       // 431
   size_t body_bytes = 8 << 20;      // Content-Length and chunked counted alike: 413
-  size_t connections = 1024;        // over it: 503 and close
+  size_t connections = 1024;        // over it one that says nothing gives way, where there is none: 503 and close
+  size_t admin_connections = 16;    // of the Unix socket, the same way
+  size_t small_body_bytes = 64 << 10;  // larger ones share one worker, and are counted while they arrive
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
   // body (400 naming the parameter); the ranges of its numbers are in request_numbers.cpp
   int json_depth = 64;
@@ -29,6 +31,9 @@ struct ServeLimits {
   size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
   size_t conversation_bytes = 128;  // metadata.conversation_id
   size_t domains = 64;              // distinct ones, then "other"
+  // Bytes of bodies, prompts and replies of all requests that have not been answered: 429; half of them for one tenant where there are several.
+  size_t held_bytes = 1 << 30;
+  size_t reply_bytes = 64 << 20;    // of one request: 400 naming what makes it so long
   // one stream: text that the client has not fetched yet; over it the request is cancelled
   size_t pending_bytes = 1 << 20;
 };

@@ -19,10 +19,12 @@ void LiveGate::observe(const FinishedAnswer& answer) {
   auto track = std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
   if (track == tracks_.end()) {
     if (tracks_.size() == kDrafts) tracks_.pop_front();
-    track = tracks_.insert(tracks_.end(), Track{answer.result.draft, ConfidenceSequence(), {}});
+    track = tracks_.insert(tracks_.end(), Track{answer.result.draft, ConfidenceSequence(), {}, {}});
   }
-  if (track->seen.size() < kConversations && track->seen.insert(std::hash<std::string>{}(answer.request->conversation_id())).second)
-    track->sequence.observe(std::clamp(overlap, 0.0, 1.0));
+  size_t& of_tenant = track->by_tenant[answer.request->tenant];
+  if (track->seen.size() >= kConversations || of_tenant >= of_one_tenant_ || !track->seen.insert(std::hash<std::string>{}(answer.request->key())).second) return;
+  ++of_tenant;
+  track->sequence.observe(std::clamp(overlap, 0.0, 1.0));
 }
 
 LiveGate::Reading LiveGate::read(const std::string& serving, const Json& trial) const {

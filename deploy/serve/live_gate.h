@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -22,6 +23,9 @@ class LiveGate {
   static constexpr size_t kConversations = 1 << 16;  // of a draft: more would not narrow the interval much
   static constexpr int64_t kLeastReached = 8;        // positions; an answer of fewer says too little
 
+  // `of_one_tenant`: conversations of a draft that may be one tenant's.
+  explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
+
   void observe(const FinishedAnswer& answer);        // engine thread
 
   struct Reading {
@@ -37,7 +41,9 @@ class LiveGate {
     std::string draft;  // cut to kDraftLabel
     ConfidenceSequence sequence;
     std::unordered_set<uint64_t> seen;
+    std::map<std::string, size_t> by_tenant;
   };
+  const size_t of_one_tenant_;
   mutable std::mutex mutex_;
   std::deque<Track> tracks_;
 };

@@ -7,6 +7,7 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <vector>
 
@@ -32,6 +33,25 @@ Histogram& histogram(prometheus::Registry& registry, const char* name, const cha
 
 const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+
+constexpr char kTenant[] = "tenant";  // a label that is kept inside
+
+// One series a domain: of this tenant, or the sum of all.
+void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::string>& tenant) {
+  std::map<std::string, double> by_domain;
+  for (const prometheus::ClientMetric& metric : family.metric) {
+    std::string domain, whose;
+    for (const auto& label : metric.label) (label.name == kTenant ? whose : domain) = label.value;
+    if (!tenant || whose == *tenant) by_domain[domain] += metric.counter.value;
+  }
+  family.metric.clear();
+  for (const auto& [domain, value] : by_domain) {
+    prometheus::ClientMetric metric;
+    metric.label.push_back({"domain", domain});
+    metric.counter.value = value;
+    family.metric.push_back(std::move(metric));
+  }
+}
 
 // Counters only grow: each is moved up to the runner's running total.
 void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
@@ -256,13 +276,13 @@ void Metrics::tokens(size_t count, double seconds) {
   for (size_t i = 0; i < count; ++i) series_->between_tokens.Observe(seconds / static_cast<double>(count));
 }
 
-void Metrics::finished(const ChoiceResult& result, const std::string& domain, double seconds) {
+void Metrics::finished(const ChoiceResult& result, const Whose& whose, double seconds) {
   Series& s = *series_;
   s.finished.Add({{"reason", to_string(result.reason)}}).Increment();
   s.duration.Observe(seconds);
   const AcceptanceCounts& counts = result.counts;
   if (counts.steps == 0) return;
-  const prometheus::Labels labels = {{"domain", domain}};
+  const prometheus::Labels labels = {{"domain", whose.domain}, {kTenant, whose.tenant}};
   s.domain_reached.Add(labels).Increment(static_cast<double>(counts.reached()));
   s.domain_overlap.Add(labels).Increment(std::max(0.0, counts.overlap_sum()));
 }
@@ -273,11 +293,15 @@ void Metrics::replied(const std::string& route, int status) {
 
 void Metrics::record_lost() { series_->records_lost.Increment(); }
 
-std::string Metrics::text(size_t waiting, size_t running, size_t connections) const {
+std::string Metrics::text(size_t waiting, size_t running, size_t connections, const std::optional<std::string>& tenant) const {
   series_->waiting.Set(static_cast<double>(waiting));
   series_->running.Set(static_cast<double>(running));
   series_->connections.Set(static_cast<double>(connections));
-  return prometheus::TextSerializer().Serialize(series_->registry.Collect());
+  std::vector<prometheus::MetricFamily> families = series_->registry.Collect();
+  for (prometheus::MetricFamily& family : families)
+    if (family.name.starts_with("specdec:domain_")) merge_tenants(family, tenant);
+  std::erase_if(families, [](const auto& family) { return family.metric.empty(); });
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace specdec::deploy

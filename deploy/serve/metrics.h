@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "deploy/serve/queue.h"
@@ -32,14 +33,17 @@ class Metrics {
   void resumed(int64_t tokens);                       // read again
   void first_token(double seconds);                   // since the request was queued
   void tokens(size_t count, double seconds);          // since this answer's tokens before
-  void finished(const ChoiceResult& result, const std::string& domain, double seconds);  // `domain` from a bounded set
+  struct Whose {
+    std::string tenant, domain;                       // both from bounded sets
+  };
+  void finished(const ChoiceResult& result, const Whose& whose, double seconds);
 
   // Any thread.
   void replied(const std::string& route, int status);      // `route` from a fixed set
   void record_lost();                                      // a traffic or acceptance record that could not be written
 
-  // Text exposition format 0.0.4.
-  std::string text(size_t waiting, size_t running, size_t connections) const;
+  // Text exposition format 0.0.4. Domains: those of this tenant's answers; none: of all answers.
+  std::string text(size_t waiting, size_t running, size_t connections, const std::optional<std::string>& tenant = {}) const;
 
  private:
   struct Series;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/run_options.h"
 
@@ -13,6 +14,7 @@ struct ServeOptions {
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
+  std::vector<std::string> allowed_hosts; // names under which a server without keys answers, beside its own
   std::string admin_socket;
   std::string record_dir;                 // traffic records (with text) for `data`; acceptance records beside them
   double record_rejects = 0;              // part of the conversations whose rejected drafts are recorded too

@@ -67,7 +67,10 @@ bool cancelled(const std::shared_ptr<const GenerationRequest>& request) { return
 }  // namespace
 
 void RequestQueue::drop_cancelled() {
-  for (auto& [name, tenant] : tenants_) size_ -= std::erase_if(tenant.waiting, cancelled);
+  for (auto& [name, tenant] : tenants_) {
+    if (!tenant.waiting.empty() && cancelled(tenant.waiting.front())) tenant.taken = 0;
+    size_ -= std::erase_if(tenant.waiting, cancelled);
+  }
 }
 
 RequestQueue::Push RequestQueue::judge(size_t waiting, size_t of_tenant) const {
@@ -124,19 +127,33 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   return static_cast<int>(std::clamp(seconds, 1.0, static_cast<double>(kMaxRetrySeconds)));
 }
 
-std::shared_ptr<const GenerationRequest> RequestQueue::try_pop() {
+RequestQueue::Next RequestQueue::try_pop() {
   const std::lock_guard lock(mutex_);
   drop_cancelled();
-  Tenant* next = nullptr;
-  for (auto& [name, tenant] : tenants_)
-    if (!tenant.waiting.empty() && (!next || tenant.served < next->served)) next = &tenant;
-  if (!next) return nullptr;
-  auto request = std::move(next->waiting.front());
-  next->waiting.pop_front();
-  --size_;
-  for (const auto& prompt : request->prompts) next->served += kPromptWeight * static_cast<int64_t>(prompt.size());
-  last_ = next;
-  return request;
+  Tenant* tenant = nullptr;
+  for (auto& [name, other] : tenants_)
+    if (!other.waiting.empty() && (!tenant || other.served < tenant->served)) tenant = &other;
+  if (!tenant) return {};
+  Next next{tenant->waiting.front(), tenant->taken++};
+  if (tenant->taken == next.request->choices()) {
+    tenant->waiting.pop_front();
+    tenant->taken = 0;
+    --size_;
+  }
+  tenant->served += kPromptWeight;
+  last_ = tenant;
+  return next;
+}
+
+bool RequestQueue::more_of(const GenerationRequest& request) const {
+  const std::lock_guard lock(mutex_);
+  const auto tenant = tenants_.find(request.tenant);
+  return tenant != tenants_.end() && !tenant->second.waiting.empty() && tenant->second.waiting.front().get() == &request;
+}
+
+void RequestQueue::read(const std::string& tenant, int64_t prompt_tokens) {
+  const std::lock_guard lock(mutex_);
+  tenants_[tenant].served += kPromptWeight * prompt_tokens;
 }
 
 void RequestQueue::generated(const std::string& tenant, int64_t tokens) {

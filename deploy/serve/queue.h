@@ -18,6 +18,7 @@
 #include "base/run_options.h"
 #include "base/schema/reject_record.h"
 #include "base/schema/traffic_record.h"
+#include "deploy/serve/byte_budget.h"
 #include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
 
@@ -87,23 +88,28 @@ struct GenerationRequest {
   bool ignore_eos = false;
   std::string tenant;                       // whose turn it is, in the queue: the name of the API key
   std::string domain, conversation;
+  std::string conversation_key;             // what tells conversations apart, of all tenants; "": their ids do
   int64_t time = 0;                         // unix seconds
   double queued_at = 0;                     // Clock::seconds()
   std::vector<ChatMessage> messages;        // for the record: chat, or
   std::vector<std::string> texts;           // … one prompt text a prompt
   std::shared_ptr<Channel> channel;
+  std::shared_ptr<ByteBudget::Hold> held;   // what all of this and the reply are counted by; null: nothing
 
   const std::string& conversation_id() const { return conversation.empty() ? id : conversation; }
+  const std::string& key() const { return conversation_key.empty() ? conversation_id() : conversation_key; }
   size_t choices() const { return prompts.size() * static_cast<size_t>(n); }
 };
 
 // Seed of answer `index` (from 0) to one prompt: the request's own for 0, derived for the rest.
 uint64_t choice_seed(uint64_t seed, size_t index);
 
-// Waiting requests, by tenant. The next one is of the tenant that has been served least, first come first served within it: the virtual
-// token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. A prompt token counts 1 when the request
-// leaves the queue, a generated one 2 when it is there; a tenant that has had nothing waiting is lifted to the least of those that have
-// (to the one served last, where none has), so that nobody saves up turns.
+// Waiting requests, by tenant. What leaves the queue is one answer, so that a request of many answers takes as many turns as that many
+// requests of one would. The next answer is of the tenant that has been served least, first come first served within it: the virtual
+// token counter of Sheng et al., "Fairness in Serving Large Language Models", OSDI 2024. An answer counts 1 when it leaves the queue (the
+// prompt token that its first step reads), every other prompt token 1 when it is read, a generated one 2 when it is there. What was found
+// in a cache, shared with an answer to the same prompt, or is read again after preemption does not count. A tenant that has had nothing
+// waiting is lifted to the least of those that have (to the one served last, where none has), so that nobody saves up turns.
 class RequestQueue {
  public:
   static constexpr int64_t kPromptWeight = 1, kAnswerWeight = 2;
@@ -121,8 +127,15 @@ class RequestQueue {
   // the rate at which requests were finished lately.
   int retry_after(const std::string& tenant) const;
 
-  // Engine side: the next request, or null at once. Cancelled ones are skipped.
-  std::shared_ptr<const GenerationRequest> try_pop();
+  struct Next {
+    std::shared_ptr<const GenerationRequest> request;  // null: nothing waits
+    size_t choice = 0;
+  };
+  // Engine side: the next answer to be started, at once. A request's answers come in order. Cancelled requests are skipped.
+  Next try_pop();
+  // Answers of this request, some of which have been taken, still wait.
+  bool more_of(const GenerationRequest& request) const;
+  void read(const std::string& tenant, int64_t prompt_tokens);
   void generated(const std::string& tenant, int64_t tokens);
   void finished(double now);   // a request; Clock::seconds()
   // Waits until there is a request or the queue is closed.
@@ -133,6 +146,7 @@ class RequestQueue {
  private:
   struct Tenant {
     std::deque<std::shared_ptr<const GenerationRequest>> waiting;
+    size_t taken = 0;    // answers of the first one that have left
     int64_t served = 0;  // weighted tokens
   };
   // All under the lock.
@@ -144,7 +158,7 @@ class RequestQueue {
   mutable std::mutex mutex_;
   std::condition_variable ready_;
   std::map<std::string, Tenant> tenants_;   // as many as there are keys; none is removed
-  const Tenant* last_ = nullptr;            // that a request was taken of
+  const Tenant* last_ = nullptr;            // that an answer was taken of
   size_t size_ = 0;
   double finished_at_ = -1, interval_ = -1; // of the last one, if others waited then; mean seconds between two
   bool closed_ = false;

@@ -46,40 +46,16 @@ Json chat_token(const std::string& bytes, float logprob) {
   return {{"token", token_text(bytes)}, {"logprob", finite(logprob)}, {"bytes", std::move(list)}};
 }
 
-Json chat_logprobs(const std::vector<TokenEntry>& entries) {
-  Json content = Json::array();
-  for (const TokenEntry& entry : entries) {
-    Json token = chat_token(entry.bytes, entry.logprob.value_or(0));
-    token["top_logprobs"] = Json::array();
-    for (const auto& [bytes, logprob] : entry.top) token["top_logprobs"].push_back(chat_token(bytes, logprob));
-    content.push_back(std::move(token));
-  }
-  return {{"content", std::move(content)}, {"refusal", nullptr}};
+// Gives a key whose value is null this one. No string of a dumped text holds a bare quote, so the key is found and nothing else.
+void put(std::string& dumped, const std::string& key, const std::string& value) {
+  const std::string empty = "\"" + key + "\":null";
+  dumped.replace(dumped.find(empty), empty.size(), "\"" + key + "\":" + value);
 }
 
-// The drawn token is always in its own dictionary, as in OpenAI's.
-Json completion_logprobs(const ReplyFrame& frame, const Answer& answer) {
-  Json tokens = Json::array(), logprobs = Json::array(), top = Json::array(), offsets = Json::array();
-  size_t offset = answer.logprobs_offset;
-  for (const TokenEntry& entry : answer.logprobs) {
-    tokens.push_back(token_text(entry.bytes));
-    logprobs.push_back(entry.logprob ? Json(finite(*entry.logprob)) : Json());
-    offsets.push_back(offset);
-    offset += entry.characters;
-    Json likeliest = entry.logprob ? Json::object() : Json();
-    for (const auto& [bytes, logprob] : entry.top) likeliest.emplace(token_text(bytes), finite(logprob));  // of one text, the likelier
-    if (entry.logprob) likeliest.emplace(token_text(entry.bytes), finite(*entry.logprob));
-    top.push_back(std::move(likeliest));
-  }
-  return {{"tokens", std::move(tokens)},
-          {"token_logprobs", std::move(logprobs)},
-          {"top_logprobs", frame.logprobs > 0 ? std::move(top) : Json()},
-          {"text_offset", std::move(offsets)}};
-}
-
-Json logprobs_json(const ReplyFrame& frame, const Answer& answer) {
-  if (frame.logprobs < 0) return nullptr;
-  return frame.endpoint == Endpoint::kChat ? chat_logprobs(answer.logprobs) : completion_logprobs(frame, answer);
+std::string logprobs_text(const ReplyFrame& frame, const Answer& piece) {
+  LogprobsText text;
+  text.add(frame, piece.logprobs, piece.logprobs_offset);
+  return text.text(frame);
 }
 
 Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
@@ -106,11 +82,13 @@ Json metrics_json(const std::vector<Answer>& answers) {
             {"num_spec_tokens", histogram.size() - 1}}}};
 }
 
-std::string chunk(const ReplyFrame& frame, Json choice) {
+std::string chunk(const ReplyFrame& frame, Json choice, const std::string& logprobs = "null") {
   Json body = frame_json(frame, true);
   body["choices"].push_back(std::move(choice));
   if (frame.include_usage) body["usage"] = nullptr;
-  return event(body);
+  std::string text = event(body);
+  put(text, "logprobs", logprobs);
+  return text;
 }
 
 Json chunk_choice(const ReplyFrame& frame, size_t choice) {
@@ -139,21 +117,63 @@ size_t characters(const std::string& bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers) {
+// The drawn token is always in its own dictionary, as in OpenAI's.
+void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset) {
+  for (const TokenEntry& entry : entries) {
+    const char* const comma = tokens_.empty() ? "" : ",";
+    if (frame.endpoint == Endpoint::kChat) {
+      Json token = chat_token(entry.bytes, entry.logprob.value_or(0));
+      token["top_logprobs"] = Json::array();
+      for (const auto& [bytes, logprob] : entry.top) token["top_logprobs"].push_back(chat_token(bytes, logprob));
+      tokens_ += comma + dump(token);
+      continue;
+    }
+    tokens_ += comma + dump(token_text(entry.bytes));
+    logprobs_ += comma + dump(entry.logprob ? Json(finite(*entry.logprob)) : Json());
+    offsets_ += comma + std::to_string(offset);
+    offset += entry.characters;
+    if (frame.logprobs == 0) continue;
+    Json likeliest = entry.logprob ? Json::object() : Json();
+    for (const auto& [bytes, logprob] : entry.top) likeliest.emplace(token_text(bytes), finite(logprob));  // of one text, the likelier
+    if (entry.logprob) likeliest.emplace(token_text(entry.bytes), finite(*entry.logprob));
+    top_ += comma + dump(likeliest);
+  }
+}
+
+std::string LogprobsText::text(const ReplyFrame& frame) const {
+  if (frame.endpoint == Endpoint::kChat) return "{\"content\":[" + tokens_ + "],\"refusal\":null}";
+  return "{\"text_offset\":[" + offsets_ + "],\"token_logprobs\":[" + logprobs_ + "],\"tokens\":[" + tokens_ + "],\"top_logprobs\":" +
+         (frame.logprobs > 0 ? "[" + top_ + "]" : "null") + "}";
+}
+
+std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
   Json body = frame_json(frame, false);
+  body["usage"] = usage_json(frame, answers);
+  if (frame.include_metrics) body["metrics"] = metrics_json(answers);
+  const std::string around = dump(body);
+  const size_t place = around.find("\"choices\":[]") + 11;
+  std::string reply = around.substr(0, place);
   for (size_t i = 0; i < answers.size(); ++i) {
-    const Answer& answer = answers[i];
-    Json choice = {{"index", i}, {"logprobs", logprobs_json(frame, answer)}, {"finish_reason", to_string(answer.result->reason)}};
+    Answer answer = std::move(answers[i]);  // gone when it is written
+    Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
     if (frame.endpoint == Endpoint::kChat)
       choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};
     else
       choice["text"] = answer.text;
     if (frame.return_token_ids) choice["token_ids"] = answer.token_ids;
-    body["choices"].push_back(std::move(choice));
+    std::string text = dump(choice);
+    answer.written.add(frame, answer.logprobs, answer.logprobs_offset);
+    if (frame.logprobs >= 0) put(text, "logprobs", answer.written.text(frame));
+    reply += (i > 0 ? "," : "") + text;
   }
-  body["usage"] = usage_json(frame, answers);
-  if (frame.include_metrics) body["metrics"] = metrics_json(answers);
-  return dump(body);
+  return reply + around.substr(place);
+}
+
+size_t reply_bytes_per_token(const ReplyFrame& frame) {
+  constexpr size_t kText = 8, kId = 8;
+  const size_t scored = frame.logprobs < 0 ? 0 : static_cast<size_t>(frame.logprobs) + 1;
+  const size_t logprobs = frame.endpoint == Endpoint::kChat ? 100 * scored : 32 * scored + (scored > 0 ? 32 : 0);
+  return kText + (frame.return_token_ids ? kId : 0) + logprobs;
 }
 
 std::string first_event(const ReplyFrame& frame, size_t choice) {
@@ -170,9 +190,8 @@ std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& pi
     out["delta"] = {{"content", piece.text}};
   else
     out["text"] = piece.text;
-  if (!piece.logprobs.empty()) out["logprobs"] = logprobs_json(frame, piece);
   if (frame.return_token_ids) out["token_ids"] = piece.token_ids;
-  return chunk(frame, std::move(out));
+  return chunk(frame, std::move(out), piece.logprobs.empty() || frame.logprobs < 0 ? "null" : logprobs_text(frame, piece));
 }
 
 std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason) {

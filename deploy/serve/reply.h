@@ -32,16 +32,33 @@ struct TokenEntry {
   std::vector<std::pair<std::string, float>> top;  // the likeliest here, falling: bytes and log-probability
 };
 
+// Log-probabilities as the reply spells them, written as they come: an answer that waits for its end holds no more than its reply will.
+class LogprobsText {
+ public:
+  // `offset`: characters of the answer before the first of them.
+  void add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset);
+  std::string text(const ReplyFrame& frame) const;  // one JSON value
+  size_t bytes() const { return tokens_.size() + logprobs_.size() + top_.size() + offsets_.size(); }
+
+ private:
+  std::string tokens_, logprobs_, top_, offsets_;   // items, with commas between them
+};
+
 // One answer as collected so far, or the next piece of it.
 struct Answer {
   std::string text;
   std::vector<int32_t> token_ids;
-  std::vector<TokenEntry> logprobs;              // only where asked for
+  LogprobsText written;
+  std::vector<TokenEntry> logprobs;              // behind `written`; only where asked for
   size_t logprobs_offset = 0;                    // characters of the answer before logprobs[0]
   std::optional<ChoiceResult> result;
 };
 
-std::string full_reply(const ReplyFrame& frame, const std::vector<Answer>& answers);
+std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers);
+
+// About how many bytes of a whole reply a token is, of the answer or of an echoed prompt whose log-probabilities are asked for.
+size_t reply_bytes_per_token(const ReplyFrame& frame);
+inline constexpr size_t kReplyBytesPerAnswer = 256;  // beside its tokens
 
 size_t characters(const std::string& bytes);  // code points that begin in it
 

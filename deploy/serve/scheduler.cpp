@@ -35,6 +35,7 @@ struct Scheduler::Active {
   SequenceKey key = -1;
   Place place = Place::kReading;
   int64_t prompt_read = 0;
+  int64_t charged = 0;    // of these, to its tenant: what is read again is not
   bool begun = false;     // its prompt was read whole once
   bool again = false;     // it was suspended
   text::IncrementalDecoder decoder;
@@ -126,17 +127,9 @@ Scheduler::Active* Scheduler::next_reader() {
 // The next answer of the queue, opened.
 Scheduler::Active* Scheduler::take() {
   while (active_.size() < options_.max_batch) {
-    if (!joining_) {
-      joining_ = queue_.try_pop();
-      next_choice_ = 0;
-      if (!joining_) return nullptr;
-    }
-    if (joining_->channel->cancelled()) {
-      joining_ = nullptr;
-      continue;
-    }
-    auto sequence = std::make_unique<Active>(joining_, next_choice_, tokenizer_);
-    if (++next_choice_ == joining_->choices()) joining_ = nullptr;
+    RequestQueue::Next next = queue_.try_pop();
+    if (!next.request) return nullptr;
+    auto sequence = std::make_unique<Active>(std::move(next.request), next.choice, tokenizer_);
     if (!start(*sequence)) continue;
     active_.push_back(std::move(sequence));
     return active_.back().get();
@@ -167,7 +160,7 @@ bool Scheduler::start(Active& sequence) {
   spec.prompt_logprobs = request.echo && request.logprobs >= 0;
   spec.speculate = request.speculate;
   spec.tenant = std::hash<std::string>{}(request.tenant);
-  spec.conversation = request.conversation_id();
+  spec.conversation = request.key();
   spec.reject_top = share_place("rejects " + spec.conversation) < options_.reject_share ? kRejectTop : 0;
   if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;
   try {
@@ -197,6 +190,10 @@ int64_t Scheduler::read(Active& sequence, int64_t most) {
     return 0;
   }
   sequence.prompt_read += part.tokens;
+  if (!sequence.begun && sequence.prompt_read > sequence.charged) {
+    queue_.read(request.tenant, sequence.prompt_read - sequence.charged);
+    sequence.charged = sequence.prompt_read;
+  }
   if (sequence.again) metrics_.resumed(part.tokens);
   if (!part.whole) return part.tokens;
   sequence.place = Place::kRunning;
@@ -359,8 +356,8 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects, [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
   const double now = clock_.seconds();
-  metrics_.finished(result, sequence.request->domain, now - sequence.request->queued_at);
-  const bool others = joining_ == sequence.request || std::any_of(active_.begin(), active_.end(), [&](const auto& a) { return !a->ended && a->request == sequence.request; });
+  metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
+  const bool others = queue_.more_of(*sequence.request) || std::any_of(active_.begin(), active_.end(), [&](const auto& a) { return !a->ended && a->request == sequence.request; });
   if (!others) queue_.finished(now);
   ChoiceEvent event;
   event.choice = sequence.choice;
@@ -374,13 +371,9 @@ void Scheduler::drain() {
   for (auto& sequence : active_)
     if (!sequence->ended) end(*sequence, FinishReason::kDrained);
   leave();
-  if (!joining_) next_choice_ = 0;
-  for (auto request = joining_ ? std::exchange(joining_, nullptr) : queue_.try_pop(); request; request = queue_.try_pop()) {
-    for (; next_choice_ < request->choices(); ++next_choice_) {
-      Active waiting(request, next_choice_, tokenizer_);
-      end(waiting, FinishReason::kDrained);
-    }
-    next_choice_ = 0;
+  for (auto next = queue_.try_pop(); next.request; next = queue_.try_pop()) {
+    Active waiting(std::move(next.request), next.choice, tokenizer_);
+    end(waiting, FinishReason::kDrained);
   }
   running_.store(0, std::memory_order_relaxed);
 }

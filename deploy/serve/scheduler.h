@@ -80,8 +80,6 @@ class Scheduler {
 
   std::vector<std::unique_ptr<Active>> active_;       // as they came
   bool room_made_ = false;                            // caches were closed since they were found full
-  std::shared_ptr<const GenerationRequest> joining_;  // the request whose answers are being started
-  size_t next_choice_ = 0;
   std::vector<Active*> batch_;                        // buffers of step()
   std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;

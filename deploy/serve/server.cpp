@@ -44,6 +44,15 @@ size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
   return static_cast<size_t>(keys.tenants() > 1 ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
 }
 
+// The same for the bytes that requests hold.
+size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) { return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes; }
+
+AllowedHosts allowed_hosts(const ServeOptions& o) {
+  std::vector<std::string> names = o.allowed_hosts;
+  names.push_back(o.host);
+  return AllowedHosts(names);
+}
+
 // One descriptor a connection, and some for files.
 void raise_descriptor_limit(size_t connections) {
   rlimit limit{};
@@ -58,8 +67,8 @@ void raise_descriptor_limit(size_t connections) {
 
 struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
-      : options(o), clock(c), queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)),
-        api(std::move(keys), limits, queue, metrics, clock,
+      : options(o), tenants(keys.tenants()), clock(c), gate(keys.tenants() > 1 ? LiveGate::kConversations / 2 : LiveGate::kConversations), queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)), budget(limits.held_bytes, tenant_bytes(limits, keys)),
+        api({std::move(keys), allowed_hosts(o), queue, budget}, limits, metrics, clock,
             {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); },
              [this](const std::string& serving) { return read_gate(serving); }}),
         admin([this] { drain_asked.store(true); }), http(limits) {}
@@ -80,10 +89,12 @@ struct Server::Impl {
   }
 
   ServeOptions options;
+  const size_t tenants;
   const Clock& clock;
   Metrics metrics;
   LiveGate gate;
   RequestQueue queue;
+  ByteBudget budget;
   std::atomic<bool> drain_asked{false}, broken{false};
   std::atomic<Scheduler*> scheduler{nullptr};
   std::atomic<DraftControl*> drafts{nullptr};
@@ -97,7 +108,7 @@ Server::Server(const ServeOptions& options, const ServeLimits& limits, const Clo
   check(options);
   ApiKeys keys = options.api_key_file.empty() ? ApiKeys() : ApiKeys::load(options.api_key_file);
   check_exposure(options.host, keys);
-  raise_descriptor_limit(limits.connections);
+  raise_descriptor_limit(limits.connections + limits.admin_connections);
   impl_ = std::make_unique<Impl>(options, limits, clock, std::move(keys));
   impl_->port = impl_->http.listen(options.host, options.port, impl_->api);
   if (!options.admin_socket.empty()) impl_->http.listen_unix(options.admin_socket, impl_->admin);
@@ -107,6 +118,8 @@ Server::Server(const ServeOptions& options, const ServeLimits& limits, const Clo
 Server::~Server() = default;
 
 int Server::port() const { return impl_->port; }
+
+size_t Server::tenants() const { return impl_->tenants; }
 
 std::string Server::address() const {
   const std::string& host = impl_->options.host;

@@ -22,6 +22,7 @@ class Server {
   ~Server();
 
   int port() const;             // the one bound, when 0 was asked for
+  size_t tenants() const;       // names in the key file; 0: none
   std::string address() const;  // "http://127.0.0.1:8000"
 
   // Serves until stop_asked() is true or a drain is asked for on the admin socket, then drains: no new connections or

@@ -11,9 +11,13 @@ import asyncio
 import csv
 import datetime
 import json
+import os
 import random
+import resource
 import sys
+import tempfile
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -36,6 +40,15 @@ class Server(Served):
     def descriptors(self):
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
+    def processor_seconds(self):
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def metrics(self, key=None):
+        request = urllib.request.Request(self.url + "/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
+        lines = urllib.request.urlopen(request, timeout=60).read().decode().splitlines()
+        return {name.removeprefix("specdec:"): float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}
+
 
 async def read_reply(reader):
     status = int((await reader.readline()).split()[1])
@@ -56,8 +69,9 @@ async def body_of(reader, headers):
         await reader.readline()
 
 
-async def ask(server, path, body, cancel_after=None, unix=None):
-    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the client goes away."""
+async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_token=None):
+    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the client goes away;
+    on_token: called at its first one."""
     begin = time.perf_counter()
     out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
     try:
@@ -67,7 +81,9 @@ async def ask(server, path, body, cancel_after=None, unix=None):
         return out
     try:
         data = json.dumps(body).encode()
-        writer.write(f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+        head = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+        head += [f"Authorization: Bearer {key}"] if key else []
+        writer.write("".join(line + "\r\n" for line in [*head, ""]).encode() + data)
 
         async def read():
             out["status"], out["headers"] = await read_reply(reader)
@@ -75,6 +91,8 @@ async def ask(server, path, body, cancel_after=None, unix=None):
             async for piece in body_of(reader, out["headers"]):
                 whole += piece
                 if body.get("stream") and b"token_ids" in piece:
+                    if not out["times"] and on_token:
+                        on_token()
                     out["times"].append(time.perf_counter() - begin)
             return whole
 
@@ -134,23 +152,25 @@ class Work:
         return {"prompt": self.prompt(prompt_tokens), "max_tokens": max(1, tokens), "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": self.rng.choice([0, 1]), **more}
 
 
-async def replay(server, arrivals):
+async def replay(server, arrivals, key=None, on_end=None):
     """arrivals: (second, path, body, cancel_after). Sent at their time whatever came back before."""
     begin = time.perf_counter()
     tasks = []
     for at, path, body, cancel in arrivals:
         await asyncio.sleep(max(0, begin + at - time.perf_counter()))
-        tasks.append(asyncio.create_task(ask(server, path, body, cancel)))
+        tasks.append(asyncio.create_task(ask(server, path, body, cancel, key=key)))
+        if on_end:
+            tasks[-1].add_done_callback(lambda task: on_end(task.result()))
     answers = await asyncio.gather(*tasks)
     return answers, time.perf_counter() - begin
 
 
-async def closed_loop(server, o, make, workers, seconds):
+async def closed_loop(server, o, make, workers, seconds, key=None):
     answers, begin = [], time.perf_counter()
 
     async def worker():
         while time.perf_counter() - begin < seconds:
-            answers.append(await ask(server, "/v1/completions", make()))
+            answers.append(await ask(server, "/v1/completions", make(), key=key))
 
     await asyncio.gather(*(worker() for _ in range(workers)))
     return answers, time.perf_counter() - begin
@@ -173,18 +193,75 @@ def trace(o):
     return {"schema": "specdec.bench-trace/1", "scale": o.scale, "speeds": runs, "nothing_lost": all(not r["lost"] and set(r["statuses"]) <= {"200", "429", "503"} for r in runs.values())}
 
 
+def samples_of(server, stop):
+    """Memory and descriptors, every second until `stop` is set."""
+    samples = []
+
+    async def sample():
+        while not stop.is_set():
+            samples.append((server.resident(), server.descriptors()))
+            await asyncio.sleep(1)
+
+    return samples, asyncio.create_task(sample())
+
+
+def flatness(samples, server):
+    third = max(1, len(samples) // 3)
+    mean = lambda rows, column: sum(r[column] for r in rows) / max(1, len(rows))
+    return {"resident_mib": {"second third": round(mean(samples[third : 2 * third], 0) / 2**20, 1), "last third": round(mean(samples[2 * third :], 0) / 2**20, 1), "end": round(server.resident() / 2**20, 1)},
+            "descriptors": {"second third": round(mean(samples[third : 2 * third], 1), 1), "last third": round(mean(samples[2 * third :], 1), 1), "most": max(s[1] for s in samples), "end": server.descriptors()}}
+
+
+def per_processor_second(before, after, seconds):
+    return (after["generation_tokens_total"] - before["generation_tokens_total"]) / seconds
+
+
 def overload(o):
+    """One tenant sends `factor` times what the server can do; another one asks for one answer at a time all the while."""
     work = Work(o)
-    make = lambda: work.body(40, 48)
+    make = lambda: work.body(40, o.answer)
+    keys = Path(tempfile.mkdtemp()) / "keys"
+    keys.write_text("key-of-the-flood flood\nkey-of-the-other other\n")
+    o.flags += f" --api-key-file {keys}"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     server = Server(o)
-    asyncio.run(closed_loop(server, o, make, o.max_batch, 5))
-    peak = figures(*asyncio.run(closed_loop(server, o, make, 2 * o.max_batch, o.seconds)))
+    flood, other = "key-of-the-flood", "key-of-the-other"
+    asyncio.run(closed_loop(server, o, make, o.max_batch, 3, flood))
+    idle_descriptors, before, processor = server.descriptors(), server.metrics(flood), server.processor_seconds()
+    peak = figures(*asyncio.run(closed_loop(server, o, make, 2 * o.max_batch, o.peak_seconds, flood)))
+    peak["tokens_per_processor_second"] = per_processor_second(before, server.metrics(flood), server.processor_seconds() - processor)
     rate = o.factor * peak["answers_per_second"]
     arrivals = [(i / rate, "/v1/completions", make(), None) for i in range(int(rate * o.seconds))]
-    over = figures(*asyncio.run(replay(server, arrivals)))
+
+    async def run():
+        ended, waits, others, stop = Counter(), [], [], asyncio.Event()
+        samples, sampling = samples_of(server, stop)
+
+        async def ask_alone():
+            while not stop.is_set():
+                at = ended[200]
+                others.append(await ask(server, "/v1/completions", work.body(20, 8), key=other, on_token=lambda: waits.append(ended[200] - at)))
+
+        alone = asyncio.create_task(ask_alone())
+        answers, seconds = await replay(server, arrivals, flood, lambda answer: ended.update([answer["status"]]))
+        stop.set()
+        await asyncio.gather(alone, sampling)
+        await asyncio.sleep(1)
+        return answers, seconds, others, waits, samples
+
+    before, processor = server.metrics(flood), server.processor_seconds()
+    answers, seconds, others, waits, samples = asyncio.run(run())
+    after = server.metrics(flood)
     # What was accepted at the end is still answered behind the last arrival: goodput over all of that time.
+    over = figures(answers, seconds)
+    over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
+    refused = [a for a in answers + others if a["status"] in (429, 503)]
     return {"schema": "specdec.bench-overload/1", "peak": peak, "offered_answers_per_second": round(rate, 1), "overload": over, "goodput_to_peak": over["goodput_tokens_per_second"] / peak["goodput_tokens_per_second"],
-            "only_429_503": set(over["statuses"]) <= {"200", "429", "503"} and not over["lost"], "drained": server.stop() == 0}
+            "goodput_to_peak_by_processor_time": over["tokens_per_processor_second"] / peak["tokens_per_processor_second"],
+            "batch_size": (after["batch_size_sum"] - before["batch_size_sum"]) / (after["batch_size_count"] - before["batch_size_count"]),
+            "only_429_503": set(over["statuses"]) <= {"200", "429", "503"} and not over["lost"], "without_retry_after": sum("retry-after" not in a["headers"] for a in refused),
+            "other": {**figures(others, seconds), "answers_of_the_flood_while_it_waited": percentiles(waits)}, "idle_descriptors": idle_descriptors, **flatness(samples, server),
+            "running": after["num_requests_running"], "waiting": after["num_requests_waiting"], "kv_cache_usage_perc": after["kv_cache_usage_perc"], "drained": server.stop() == 0}
 
 
 def mixed(work, rng, i, fixed):
@@ -213,7 +290,9 @@ def soak(o):
         wanted = [(await ask(server, "/v1/completions", body))["text"] for body in fixed]
         for body in fixed:
             body["speculative"] = True
-        orders, samples, stop = Counter(), [], asyncio.Event()
+        orders, stop = Counter(), asyncio.Event()
+        idle_descriptors = server.descriptors()
+        samples, sampling = samples_of(server, stop)
 
         async def swap():
             while not stop.is_set():
@@ -222,12 +301,7 @@ def soak(o):
                     orders[f"{order['action']} {reply['status']}"] += 1
                     await asyncio.sleep(1)
 
-        async def sample():
-            while not stop.is_set():
-                samples.append((server.resident(), server.descriptors()))
-                await asyncio.sleep(1)
-
-        side = [asyncio.create_task(swap()), asyncio.create_task(sample())]
+        side = [asyncio.create_task(swap()), sampling]
         arrivals = [(i * o.seconds / o.requests, *mixed(work, rng, i, fixed)) for i in range(o.requests)]
         answers, seconds = await replay(server, arrivals)
         stop.set()
@@ -236,11 +310,10 @@ def soak(o):
         place = {id(body): i for i, body in enumerate(fixed)}
         again = [(a, place[id(body)]) for a, (_, _, body, _) in zip(answers, arrivals) if id(body) in place]
         changed = sum(a["status"] == 200 and a["text"] != wanted[i] for a, i in again)
-        third = len(samples) // 3
-        mean = lambda rows, column: sum(r[column] for r in rows) / len(rows)
+        end = server.metrics()
         return {"schema": "specdec.bench-soak/1", **figures(answers, seconds), "cancelled": sum(a["cancelled"] for a in answers), "orders": dict(orders), "seeded_answers": len(again), "seeded_texts_changed": changed,
-                "resident_mib": {"second third": round(mean(samples[third : 2 * third], 0) / 2**20, 1), "last third": round(mean(samples[2 * third :], 0) / 2**20, 1), "end": round(server.resident() / 2**20, 1)},
-                "descriptors": {"second third": round(mean(samples[third : 2 * third], 1), 1), "last third": round(mean(samples[2 * third :], 1), 1), "end": server.descriptors()}}
+                "idle_descriptors": idle_descriptors, **flatness(samples, server), "running": end["num_requests_running"], "waiting": end["num_requests_waiting"],
+                "kv_cache_usage_perc": end["kv_cache_usage_perc"]}
 
     result = asyncio.run(run())
     return {**result, "drained": server.stop() == 0}
@@ -260,6 +333,8 @@ def main():
     p.add_argument("--factor", type=float, default=10)
     p.add_argument("--requests", type=int, default=5000)
     p.add_argument("--seconds", type=float)
+    p.add_argument("--peak-seconds", type=float, default=10)
+    p.add_argument("--answer", type=int, default=48, help="overload: tokens of an answer")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--max-batch", type=int, default=8)
     p.add_argument("--seed", type=int, default=1)

@@ -9,13 +9,13 @@ HIDDEN, MLP, HEADS = 16, 32, 2
 CHAT_TEMPLATE = "{% for m in messages %}{{ '<s>' + m.content + '</s>' }}{% endfor %}{% if add_generation_prompt %}{{ '<s>' }}{% endif %}"
 
 
-def write_tiny_model(folder, layers, seed):
+def write_tiny_model(folder, layers, seed, context=256):
     """The same seed gives the same bytes."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps({
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "float32", "vocab_size": VOCAB, "hidden_size": HIDDEN,
         "intermediate_size": MLP, "num_hidden_layers": layers, "num_attention_heads": HEADS, "num_key_value_heads": HEADS, "head_dim": HIDDEN // HEADS,
-        "hidden_act": "silu", "max_position_embeddings": 256, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": False, "mlp_bias": False,
+        "hidden_act": "silu", "max_position_embeddings": context, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "attention_bias": False, "mlp_bias": False,
         "tie_word_embeddings": True, "bos_token_id": BOS, "eos_token_id": EOS}))
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps({

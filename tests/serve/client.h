@@ -144,10 +144,10 @@ class Client {
 };
 
 inline std::string get(const std::string& path, const std::string& headers = "") {
-  return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + headers + "\r\n";
+  return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n";
 }
 inline std::string post(const std::string& path, const std::string& body, const std::string& headers = "") {
-  return "POST " + path + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers +
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers +
          "\r\n" + body;
 }
 

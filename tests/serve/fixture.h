@@ -39,6 +39,7 @@ class FakeRunner final : public StepRunner {
     if (prompt.find("die:device") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
     Running r;
     r.prompt = r.unread = static_cast<int64_t>(spec.prompt.size()) - 1;
+    if (has(spec.same_prompt)) r.unread = 0;
     r.pass_dies = prompt.find("die:pass") != std::string::npos;
     r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
     r.endless = prompt.find("loop") != std::string::npos;
@@ -138,6 +139,10 @@ class FakeRunner final : public StepRunner {
   }
 
  private:
+  bool has(SequenceKey key) const {
+    const std::lock_guard lock(mutex_);
+    return running_.contains(key);
+  }
   struct Running {
     std::vector<int32_t> answer;
     size_t at = 0;

@@ -54,6 +54,23 @@ TEST(LiveGate, FirstAnswersOfConversationsByDraft) {
   EXPECT_EQ(gate.read(kOld, Json()).acceptance.n, 0) << "forgotten";
 }
 
+TEST(LiveGate, OneTenantLeavesPlacesToTheOthers) {
+  LiveGate gate(3);
+  const auto observe = [&gate](const std::string& tenant, const std::string& conversation, double overlap) {
+    FinishedAnswer a = answer("d", conversation, overlap);
+    auto request = std::make_shared<GenerationRequest>(*a.request);
+    request->tenant = tenant;
+    request->conversation_key = tenant + "/" + conversation;
+    a.request = request;
+    gate.observe(a);
+  };
+  for (int i = 0; i < 10; ++i) observe("loud", "c" + std::to_string(i), 0);
+  EXPECT_EQ(gate.read("d", Json()).acceptance.n, 3);
+  observe("other", "c0", 1);
+  EXPECT_EQ(gate.read("d", Json()).acceptance.n, 4) << "a conversation that another tenant calls the same";
+  EXPECT_NEAR(gate.read("d", Json()).acceptance.value, 0.25, 1e-9);
+}
+
 TEST(LiveGate, ADraftOnTrialIsJudgedByItsPairedScores) {
   LiveGate gate;
   Json trial = {{"state", "canary"}, {"candidate", {{"name", "new"}, {"id", kNew}}}, {"paired", {{"conversations", 0}, {"positions", 0}}}};

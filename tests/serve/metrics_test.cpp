@@ -69,7 +69,7 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   m.tokens(4, 0.08);
   ChoiceResult answer{FinishReason::kLength, 5, {}, {}};
   answer.counts.add_step(2, 1, {0.5, 0.75});
-  m.finished(answer, "code", 1.5);
+  m.finished(answer, {"", "code"}, 1.5);
   m.replied("/v1/completions", 200);
   m.record_lost();
   auto s = parse(m.text(3, 2, 9));
@@ -169,7 +169,7 @@ TEST(Metrics, TheDashboardAsksForWhatThereIs) {
   m.first_token(0.1);
   ChoiceResult answer{FinishReason::kLength, 5, {}, {}};
   answer.counts.add_step(2, 1, {0.5, 0.75});
-  m.finished(answer, "code", 1.5);
+  m.finished(answer, {"", "code"}, 1.5);
   const std::string page = kDashboardHtml, text = m.text(0, 0, 0);
   const std::regex asked(R"re(\b([PD]) \+ "([a-z_]*[a-z])")re");
   size_t names = 0;

@@ -18,8 +18,15 @@ std::shared_ptr<GenerationRequest> waiting(const std::string& tenant, size_t pro
   return r;
 }
 
+// Takes the next answer and, as a scheduler does, reads all of its prompt but what the first step reads.
+std::shared_ptr<const GenerationRequest> take(RequestQueue& queue) {
+  const RequestQueue::Next next = queue.try_pop();
+  if (next.request) queue.read(next.request->tenant, static_cast<int64_t>(next.request->prompts[next.choice / static_cast<size_t>(next.request->n)].size()) - 1);
+  return next.request;
+}
+
 std::string next(RequestQueue& queue) {
-  const auto request = queue.try_pop();
+  const auto request = take(queue);
   return request ? request->tenant : "";
 }
 
@@ -34,9 +41,9 @@ TEST(RequestQueue, RefusesWhenFullAndForgetsTheCancelled) {
   EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kAccepted);
   EXPECT_EQ(queue.push(c), RequestQueue::Push::kAccepted);
   EXPECT_EQ(queue.size(), 2u);
-  EXPECT_EQ(queue.try_pop(), b);
-  EXPECT_EQ(queue.try_pop(), c);
-  EXPECT_EQ(queue.try_pop(), nullptr);
+  EXPECT_EQ(take(queue), b);
+  EXPECT_EQ(take(queue), c);
+  EXPECT_EQ(take(queue), nullptr);
   queue.close();
   EXPECT_EQ(queue.would_push("x"), RequestQueue::Push::kClosed);
   EXPECT_EQ(queue.push(a), RequestQueue::Push::kClosed);
@@ -57,15 +64,15 @@ TEST(RequestQueue, TheLeastServedIsNextAndFirstComeFirstServedWithin) {
   std::vector<std::shared_ptr<GenerationRequest>> flood;
   for (int i = 0; i < 6; ++i) queue.push(flood.emplace_back(waiting("a", 10)));
   for (int i = 0; i < 3; ++i) queue.push(waiting("b", 10));
-  EXPECT_EQ(queue.try_pop(), flood[0]);
+  EXPECT_EQ(take(queue), flood[0]);
   EXPECT_EQ(next(queue), "b") << "it came later and was served less";
-  EXPECT_EQ(queue.try_pop(), flood[1]);
+  EXPECT_EQ(take(queue), flood[1]);
   queue.generated("a", 1);
   EXPECT_EQ(next(queue), "b") << "20 tokens and one generated against 10";
   queue.generated("b", 4);  // 28 against 22: a generated token counts twice
-  EXPECT_EQ(queue.try_pop(), flood[2]);
+  EXPECT_EQ(take(queue), flood[2]);
   EXPECT_EQ(next(queue), "b") << "28 against 32";
-  EXPECT_EQ(queue.try_pop(), flood[3]);
+  EXPECT_EQ(take(queue), flood[3]);
 }
 
 TEST(RequestQueue, NobodySavesUpTurns) {
@@ -81,6 +88,40 @@ TEST(RequestQueue, NobodySavesUpTurns) {
     for (int i = 0; i < 8; ++i) ++served[next(queue)];
     EXPECT_EQ(served["late"], 4) << "it is owed nothing for the time in which it asked for nothing";
   }
+}
+
+TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
+  RequestQueue queue(64);
+  const auto many = waiting("many", 10);
+  many->prompts.emplace_back(10, 2);
+  many->n = 3;
+  queue.push(many);
+  queue.push(waiting("many", 10));
+  for (int i = 0; i < 3; ++i) queue.push(waiting("one", 10));
+  std::string order;
+  for (RequestQueue::Next taken = queue.try_pop(); taken.request; taken = queue.try_pop()) {
+    EXPECT_EQ(queue.more_of(*many), taken.request == many ? taken.choice < 5 : queue.size() > 1) << order;
+    order += taken.request == many ? std::to_string(taken.choice) : taken.request->tenant.substr(0, 1);
+  }
+  EXPECT_EQ(order, "0o1o2o345m") << "between two answers of one request the other tenant has its turn";
+  EXPECT_EQ(queue.size(), 0u);
+  queue.push(many);
+  EXPECT_EQ(queue.try_pop().choice, 0u);
+  EXPECT_EQ(queue.size(), 1u) << "what has answers left still waits";
+  many->channel->cancel();
+  EXPECT_EQ(queue.try_pop().request, nullptr);
+  const auto after = waiting("many");
+  queue.push(after);
+  EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
+}
+
+TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {  // else prompts that are in the cache would be answered before everything else
+  RequestQueue queue(64);
+  for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));
+  for (int i = 0; i < 4; ++i) queue.push(waiting("other"));
+  std::map<std::string, int> served;
+  for (int i = 0; i < 4; ++i) ++served[queue.try_pop().request->tenant];
+  EXPECT_EQ(served["cached"], 2);
 }
 
 // Two tenants that always have something waiting are never further apart than the paper's bound,
@@ -107,7 +148,7 @@ TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
     for (int step = 0; step < 4000; ++step) {
       refill();
       while (running.size() < kBatch) {
-        const auto request = queue.try_pop();
+        const auto request = take(queue);
         ASSERT_TRUE(request);
         --requests[request->tenant];
         served[request->tenant] += RequestQueue::kPromptWeight * static_cast<int64_t>(request->prompts[0].size());
@@ -139,7 +180,7 @@ TEST(RequestQueue, RetryAfterIsWhatWaitsByTheRateOfThoseThatFinished) {
   EXPECT_EQ(queue.retry_after("new"), 20) << "the queue of all is full";
   for (double now = 104; now < 400; now += 9) queue.finished(now);
   EXPECT_EQ(queue.retry_after("a"), RequestQueue::kMaxRetrySeconds);
-  while (queue.try_pop()) {
+  while (take(queue)) {
   }
   queue.finished(500);
   queue.push(waiting("a"));

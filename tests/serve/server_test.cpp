@@ -152,10 +152,10 @@ TEST(Server, EveryErrorClass) {
   error(get("/v1/models/"), 404, "unknown_url", "");
   error(get("/v1/mod%65ls"), 404, "unknown_url", "");
   error(get(completions), 405, "method_not_allowed", "");
-  error("DELETE /v1/models HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed", "");
-  error("BREW /health HTTP/1.1\r\nHost: x\r\n\r\n", 405, "method_not_allowed", "");
-  error("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}", 415, "unsupported_media_type", "");
-  error("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415, "unsupported_media_type", "");
+  error("DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed", "");
+  error("BREW /health HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, "method_not_allowed", "");
+  error("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 415, "unsupported_media_type", "");
+  error("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415, "unsupported_media_type", "");
   error(post(completions, "{}", "Content-Encoding: gzip\r\n"), 415, "unsupported_media_type", "");
   error(post(completions, R"({"prompt":"die:start"})"), 500, "internal_error", "");
   error(post(completions, R"({"prompt":"die:step"})"), 500, "internal_error", "");
@@ -163,7 +163,7 @@ TEST(Server, EveryErrorClass) {
   EXPECT_EQ(s.complete("say:fine")["choices"][0]["text"], "fine") << "and the server lives";
   EXPECT_EQ(s.ask(post(completions, R"({"prompt":"x","max_tokens":62,"seed":1})")).status, 200) << "prompt and answer fill the context";
   EXPECT_EQ(s.ask(post(completions, R"({"prompt":")" + std::string(62, 'x') + R"(","max_tokens":1})")).status, 200);
-  const Response options = s.ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: x\r\n\r\n");
+  const Response options = s.ask("OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(options.status, 204);
   EXPECT_EQ(options.headers.at("allow"), "POST, OPTIONS");
 }
@@ -194,7 +194,7 @@ TEST(Server, AuthMatrix) {
     for (const std::string auth : {"", "Authorization: Bearer wrong-key-1\r\n", "Authorization: Bearer right-key-1\r\n", "Authorization: Bearer right-key-2\r\n",
                                    "Authorization: Basic eDpyaWdodC1rZXktMg==\r\n"}) {
       Client c(s.port);
-      c.send(route + " HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n" + auth + (route[0] == 'P' ? "Content-Length: 2\r\n\r\n{}" : "\r\n"));
+      c.send(route + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + auth + (route[0] == 'P' ? "Content-Length: 2\r\n\r\n{}" : "\r\n"));
       const bool open = route == "GET /health" || route == "GET /ready", right = auth.find("right") != std::string::npos || auth.find("Basic") != std::string::npos;
       const Response r = c.read(route.starts_with("HEAD"));
       EXPECT_EQ(r.status, open || right ? with_key : 401) << route << " " << auth;
@@ -211,6 +211,33 @@ TEST(Server, WithoutKeysOnlyLoopbackIsBound) {
   options.host = "127.0.0.1";
   options.max_batch = 0;
   expect_error(ErrorKind::kUsage, {"--max-batch"}, [&] { Server server(options, {}, clock); });
+}
+
+// A page whose name was made to point at 127.0.0.1 sends its own name as Host, and a page of another site its own as Origin.
+TEST(Server, WithoutKeysOnlyItsOwnNamesAreAnswered) {
+  Config setup;
+  setup.options.allowed_hosts = {"box.local"};
+  Running s(setup);
+  s.start();
+  const auto status = [&](const std::string& host, const std::string& more = "") { return s.ask("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n" + more + "\r\n"); };
+  for (const char* own : {"localhost", "127.0.0.1:8000", "[::1]:8000", "Box.Local"}) EXPECT_EQ(status(own).status, 200) << own;
+  EXPECT_EQ(status("localhost", "Origin: http://127.0.0.1:8000\r\n").status, 200);
+  EXPECT_EQ(s.ask("GET /v1/models HTTP/1.0\r\n\r\n").status, 200) << "no browser sends that";
+  const Response foreign = status("evil.example");
+  EXPECT_EQ(foreign.status, 403);
+  EXPECT_EQ(Json::parse(foreign.body)["error"]["code"], "foreign_host");
+  for (const char* origin : {"http://evil.example", "null"}) EXPECT_EQ(status("localhost", std::string("Origin: ") + origin + "\r\n").status, 403) << origin;
+  EXPECT_EQ(s.ask("GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n").status, 403) << "the target's authority counts";
+  for (const char* open : {"/health", "/ready", "/metrics", "/nowhere"}) EXPECT_EQ(s.ask(std::string("GET ") + open + " HTTP/1.1\r\nHost: evil.example\r\n\r\n").status, 403) << open;
+  EXPECT_EQ(s.ask("POST /v1/completions HTTP/1.1\r\nHost: evil.example\r\nContent-Type: application/json\r\nContent-Length: 14\r\n\r\n{\"prompt\":\"x\"}").status, 403);
+
+  const Scratch dir;
+  put(dir / "keys", "right-key-1\n");
+  Config keyed;
+  keyed.options.api_key_file = dir / "keys";
+  Running k(keyed);
+  k.start();
+  EXPECT_EQ(k.ask("GET /v1/models HTTP/1.1\r\nHost: llm.example\r\nOrigin: https://app.example\r\nAuthorization: Bearer right-key-1\r\n\r\n").status, 200) << "the key says who asks";
 }
 
 TEST(Server, AFullQueueIs429AndHealthStillAnswers) {
@@ -254,7 +281,7 @@ TEST(Server, AClientThatLeavesFreesItsPlace) {
   s.start();
   for (const bool stream : {true, false}) {
     Client c(s.port);
-    c.send(post("/v1/completions", std::string(R"({"prompt":"loop","max_tokens":10000000,"stream":)") + (stream ? "true}" : "false}")));
+    c.send(post("/v1/completions", std::string(R"({"prompt":"loop","max_tokens":7000000,"stream":)") + (stream ? "true}" : "false}")));
     ASSERT_TRUE(!stream || c.wait_for("data: "));
     wait_until([&] { return s.runner.open() == 1; });
     c.close();
@@ -315,7 +342,7 @@ TEST(Server, TheDrainHasAnEnd) {
   Running s(setup);
   s.start();
   Client whole(s.port), streamed(s.port);
-  whole.send(post("/v1/completions", R"({"prompt":"loop","max_tokens":16000000})"));
+  whole.send(post("/v1/completions", R"({"prompt":"loop","max_tokens":7000000})"));
   streamed.send(post("/v1/completions", R"({"prompt":"loop","max_tokens":16000000,"stream":true})"));
   ASSERT_TRUE(streamed.wait_for("data: "));
   wait_until([&] { return s.runner.open() == 2; });
@@ -364,6 +391,33 @@ TEST(Server, MetricsAndDashboard) {
   for (const char* foreign : {"http://", "https://", "src=", "@import"})
     for (size_t at = page.body.find(foreign); at != std::string::npos; at = page.body.find(foreign, at + 1))
       EXPECT_EQ(page.body.substr(at, 26), "http://www.w3.org/2000/svg") << "nothing is loaded from elsewhere";
+}
+
+TEST(Server, OneTenantLeavesDomainsToTheOthersAndSeesOnlyItsOwn) {
+  const Scratch dir;
+  put(dir / "keys", "key-of-anna-1 anna\nkey-of-otto-1 otto\nkey-of-ops-11 operator\n");
+  Config setup;
+  setup.options.api_key_file = dir / "keys";
+  setup.limits.domains = 4;
+  Running s(setup);
+  s.start();
+  const auto complete = [&](const std::string& key, const std::string& domain) {
+    const Response r = s.ask(post("/v1/completions", R"({"prompt":"say:some text","max_tokens":40,"metadata":{"domain":")" + domain + "\"}}", "Authorization: Bearer " + key + "\r\n"));
+    EXPECT_EQ(r.status, 200) << r.body;
+  };
+  const auto domains = [&](const std::string& key) {
+    const std::string text = s.ask(get("/metrics", "Authorization: Bearer " + key + "\r\n")).body;
+    std::string found;
+    for (size_t at = text.find("domain_reached_tokens_total{"); at != std::string::npos; at = text.find("domain_reached_tokens_total{", at + 1))
+      found += text.substr(at + 28, text.find('}', at) - at - 28) + " ";
+    EXPECT_EQ(text.find("tenant"), std::string::npos);
+    return found;
+  };
+  for (int i = 0; i < 5; ++i) complete("key-of-anna-1", "a" + std::to_string(i));
+  for (const char* domain : {"o0", "o1", "a0"}) complete("key-of-otto-1", domain);
+  EXPECT_EQ(domains("key-of-anna-1"), "domain=\"a0\" domain=\"a1\" domain=\"other\" ");
+  EXPECT_EQ(domains("key-of-otto-1"), "domain=\"a0\" domain=\"o0\" domain=\"o1\" ");
+  EXPECT_EQ(domains("key-of-ops-11"), "domain=\"a0\" domain=\"a1\" domain=\"o0\" domain=\"o1\" domain=\"other\" ");
 }
 
 TEST(Server, DomainsAreBounded) {

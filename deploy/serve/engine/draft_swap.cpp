@@ -49,7 +49,12 @@ DraftSwap::~DraftSwap() {
 
 void DraftSwap::set_loader(std::function<NamedDraft(const std::string&)> load) { load_ = std::move(load); }
 
-DraftSwap::Pick DraftSwap::pick(const std::string& conversation) {
+void DraftSwap::share_among_tenants(size_t of_one_tenant) {
+  const std::lock_guard lock(mutex_);
+  scored_of_one_tenant_ = of_one_tenant;
+}
+
+DraftSwap::Pick DraftSwap::pick(const std::string& conversation, uint64_t tenant) {
   const std::lock_guard lock(mutex_);
   if (!candidate_) return {serving_, nullptr};
   const double at = share_place(conversation);
@@ -57,15 +62,18 @@ DraftSwap::Pick DraftSwap::pick(const std::string& conversation) {
     ++served_;
     return {candidate_, nullptr};
   }
-  const bool scores = serving_ && at >= 1 - score_ && (scores_.size() < kScored || scores_.contains(conversation));
+  const bool room = scores_.contains(conversation) || (scores_.size() < kScored && scored_by_tenant_[tenant] < scored_of_one_tenant_);
+  const bool scores = serving_ && at >= 1 - score_ && room;
   return {serving_, scores ? candidate_ : nullptr};
 }
 
-void DraftSwap::scored(const std::string& conversation, const Pick& pick, std::span<const double> serving, std::span<const double> shadow) {
+void DraftSwap::scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving, std::span<const double> shadow) {
   pick.shadow->overlap.add(shadow);
   const std::lock_guard lock(mutex_);
   if (pick.shadow != candidate_) return;
-  Scores& sums = scores_.try_emplace(conversation, Scores{.place = scores_.size()}).first->second;
+  const auto [at, is_new] = scores_.try_emplace(conversation, Scores{.place = scores_.size()});
+  scored_by_tenant_[tenant] += is_new;
+  Scores& sums = at->second;
   for (const double x : serving) sums.serving += std::clamp(x, 0.0, 1.0);
   for (const double x : shadow) sums.candidate += std::clamp(x, 0.0, 1.0);
   sums.positions += static_cast<int64_t>(shadow.size());
@@ -120,6 +128,7 @@ std::shared_ptr<DraftSwap::Held> DraftSwap::end_trial(const char* outcome, const
   state_ = outcome;
   reason_ = reason;
   scores_.clear();
+  scored_by_tenant_.clear();
   if (candidate_) candidate_->on_trial = false;
   return std::exchange(candidate_, nullptr);
 }

@@ -65,10 +65,13 @@ class DraftSwap final : public DraftControl {
   // Reads a draft, on a thread of its own. Throws Error; until it is set every load is refused.
   void set_loader(std::function<NamedDraft(const std::string& name)> load);
 
+  // Of the conversations that are scored at most so many are one tenant's.
+  void share_among_tenants(size_t of_one_tenant = kScored / 2);
+
   // Engine thread. All of a conversation fall the same way for as long as the shares stay.
-  Pick pick(const std::string& conversation);
+  Pick pick(const std::string& conversation, uint64_t tenant = 0);
   // A step whose overlaps both drafts have, position by position.
-  void scored(const std::string& conversation, const Pick& pick, std::span<const double> serving, std::span<const double> shadow);
+  void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving, std::span<const double> shadow);
 
   std::vector<std::shared_ptr<const Held>> in_use() const;  // serving, on trial
 
@@ -98,6 +101,8 @@ class DraftSwap final : public DraftControl {
   double score_ = kScore, serve_ = 0;
   int64_t served_ = 0;                         // answers that the candidate drafted for
   std::map<std::string, Scores> scores_;       // by conversation
+  std::map<uint64_t, size_t> scored_by_tenant_;  // conversations of these
+  size_t scored_of_one_tenant_ = kScored;
   std::thread loader_;
 };
 

@@ -128,7 +128,8 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   NamedDraft draft;
   if (pair.draft) draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
-  const StepperRunnerOptions stepping = stepping_of(options, report);
+  StepperRunnerOptions stepping = stepping_of(options, report);
+  stepping.several_tenants = server->tenants() > 1;
   StepperRunner runner(*target, std::move(draft), stepping, clock);
   if (options.speculation.k != 0) runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
 

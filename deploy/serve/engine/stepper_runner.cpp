@@ -48,7 +48,9 @@ StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* d
 
 StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock)
     : options_(std::move(options)), clock_(clock), target_(target, clock, target_seconds_),
-      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {}
+      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {
+  if (options_.several_tenants) drafts_.share_among_tenants();
+}
 
 StepperRunner::~StepperRunner() {
   for (auto& [key, running] : running_) stepper_.finish(running->sequence);
@@ -56,7 +58,7 @@ StepperRunner::~StepperRunner() {
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller = decode::controller_options(options_.speculation);
-  DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation) : DraftSwap::Pick();
+  DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation, spec.tenant) : DraftSwap::Pick();
   const bool coupled = spec.seeded && options_.coupled_seeds;
   decode::OverlapMean* const expected = !pick.draft ? nullptr : coupled ? &pick.draft->coupled_overlap : &pick.draft->overlap;
   if (expected) controller.prior_overlap = expected->value();
@@ -182,7 +184,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   if (s.shadow_overlaps.empty()) return;
   result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);
   result.shadow_overlaps = s.shadow_overlaps;
-  drafts_.scored(running.conversation, pick, s.overlaps, s.shadow_overlaps);
+  drafts_.scored(running.conversation, s.tenant, pick, s.overlaps, s.shadow_overlaps);
 }
 
 // What the controllers of this step went by, draft by draft.

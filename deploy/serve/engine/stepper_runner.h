@@ -21,6 +21,7 @@ struct StepperRunnerOptions {
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
   int text_max_k = 0;           // of drafts from the text; 0: as `speculation` says
   bool coupled_seeds = true;    // seeded sequences take the coupled rule, whatever `speculation` says
+  bool several_tenants = false; // of the conversations that score a draft on trial at most half are one tenant's
 };
 
 class StepperRunner final : public StepRunner {

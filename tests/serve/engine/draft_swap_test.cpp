@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <condition_variable>
 #include <set>
 #include <thread>
@@ -246,6 +247,25 @@ TEST(DraftSwap, AGoodDraftForARandomOneRaisesAcceptance) {
   EXPECT_LT(before, 0.7);
 }
 
+TEST(DraftSwap, OneTenantLeavesScoresToTheOthers) {
+  Shelf shelf;
+  SwapServer server(shelf);
+  server.ordered({{"action", "load"}, {"draft", "good"}, {"score", 1}});
+  DraftSwap& drafts = server.drafts();
+  drafts.share_among_tenants(2);
+  const auto scores = [&](const std::string& conversation, uint64_t tenant) {
+    const DraftSwap::Pick pick = drafts.pick(conversation, tenant);
+    if (pick.shadow) drafts.scored(conversation, tenant, pick, std::array{0.5}, std::array{0.5});
+    return pick.shadow != nullptr;
+  };
+  std::string scored;
+  for (int i = 0; i < 5; ++i) scored += scores("loud " + std::to_string(i), 7) ? "y" : "n";
+  EXPECT_EQ(scored, "yynnn");
+  EXPECT_TRUE(scores("loud 1", 7)) << "a conversation that has a place keeps it";
+  EXPECT_TRUE(scores("other", 8));
+  EXPECT_EQ(server.draft_status()["paired"]["conversations"], 3);
+}
+
 TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
   Shelf shelf;
   SwapServer server(shelf);
@@ -260,8 +280,8 @@ TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
     EXPECT_TRUE(answers() == before || answers() == before + 3) << "a conversation was split";
     conversations += answers() > before;
   }
-  EXPECT_GT(conversations, 8);
-  EXPECT_LT(conversations, 32);
+  EXPECT_GT(conversations, 4);  // half of 40, drawn anew by every server
+  EXPECT_LT(conversations, 36);
   EXPECT_EQ(server.draft_status()["paired"]["conversations"], 0);
   const int64_t before = answers();
   server.ordered({{"action", "share"}, {"serve", 1}});
@@ -378,7 +398,7 @@ TEST(DraftSwap, OnlyTheAdminSocketTakesOrders) {
   ASSERT_EQ(::stat(server.admin_socket().c_str(), &socket), 0);
   EXPECT_EQ(socket.st_mode & 0777, 0600u) << "its mode is its key";
   Client admin(server.admin_socket());
-  admin.send("DELETE /admin/draft HTTP/1.1\r\nHost: x\r\n\r\n");
+  admin.send("DELETE /admin/draft HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const Response r = admin.read();
   EXPECT_EQ(r.status, 405);
   EXPECT_EQ(r.headers.at("allow"), "GET, POST");

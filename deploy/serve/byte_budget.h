@@ -1,0 +1,46 @@
+// How many bytes all requests may hold together, and how many those of one party: what a client may fill is bounded in bytes, not only
+// in requests. Thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace specdec::deploy {
+
+class ByteBudget {
+ public:
+  ByteBudget(size_t total, size_t of_one_party) : total_(total), of_one_party_(of_one_party) {}
+
+  // What one request holds; given back when it is destroyed. One thread at a time. The budget must outlive it.
+  class Hold {
+   public:
+    Hold(ByteBudget& budget, std::string party) : budget_(budget), party_(std::move(party)) {}
+    ~Hold() { (void)resize(0); }
+    Hold(const Hold&) = delete;
+    Hold& operator=(const Hold&) = delete;
+    // So many from now on; false: there is no room, and nothing has changed. Less is always possible.
+    [[nodiscard]] bool resize(size_t bytes) { return budget_.change(party_, bytes_, bytes); }
+    size_t bytes() const { return bytes_; }
+
+   private:
+    ByteBudget& budget_;
+    const std::string party_;
+    size_t bytes_ = 0;
+  };
+
+  std::shared_ptr<Hold> hold(const std::string& party) { return std::make_shared<Hold>(*this, party); }
+  size_t held() const;
+
+ private:
+  bool change(const std::string& party, size_t& bytes, size_t wanted);
+
+  const size_t total_, of_one_party_;
+  mutable std::mutex mutex_;
+  size_t held_ = 0;
+  std::map<std::string, size_t> by_party_;  // only those that hold something
+};
+
+}  // namespace specdec::deploy

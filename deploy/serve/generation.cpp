@@ -1,0 +1,153 @@
+#include "deploy/serve/generation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+namespace specdec::deploy {
+
+namespace {
+
+class Generation final : public Exchange {
+ public:
+  explicit Generation(GenerationReply reply)
+      : reply_(std::move(reply)), frame_(reply_.frame), stream_(reply_.stream), answers_(reply_.request->choices()), begun_(answers_.size(), false),
+        channel_(reply_.request->channel) {}
+  ~Generation() override {
+    channel_->on_event({});
+    channel_->cancel();
+  }
+
+  void on_wake(std::function<void()> wake) override { channel_->on_event(std::move(wake)); }
+  void abandon() override { channel_->cancel(); }
+
+  Turn next() override {
+    if (ended_) return {Turn::Kind::kEnd, {}, {}};
+    std::string data;
+    for (ChoiceEvent& event : merge(channel_->take())) {
+      if (event.result && event.result->reason != FinishReason::kStop && event.result->reason != FinishReason::kLength)
+        return fail(event.result->reason, std::move(data));
+      collect(event);
+      if (!stream_ && !within_bounds()) return too_long();
+      if (stream_) data += events(event);
+    }
+    const bool complete = std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.result.has_value(); });
+    if (complete && !stream_) return {Turn::Kind::kReply, {200, "application/json", full_reply(frame_, std::move(answers_)), {}}, {}};
+    if (complete) {
+      ended_ = true;
+      data += usage_event(frame_, answers_) + done_event();
+    }
+    if (data.empty()) return {};
+    sent_ = true;
+    return {Turn::Kind::kData, {}, std::move(data)};
+  }
+
+ private:
+  // One event a choice: a slow client gets fewer, longer pieces.
+  static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
+    std::vector<ChoiceEvent> merged;
+    for (ChoiceEvent& event : events) {
+      const auto same = std::find_if(merged.begin(), merged.end(), [&](const ChoiceEvent& m) { return m.choice == event.choice; });
+      if (same == merged.end()) {
+        merged.push_back(std::move(event));
+        continue;
+      }
+      same->text += event.text;
+      same->token_ids.insert(same->token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+      std::move(event.logprobs.begin(), event.logprobs.end(), std::back_inserter(same->logprobs));
+      if (event.result) same->result = std::move(event.result);
+    }
+    return merged;
+  }
+
+  // Of a stream the answer holds no more than the piece that comes next.
+  void collect(const ChoiceEvent& event) {
+    Answer& answer = answers_[event.choice];
+    if (stream_) {
+      for (const TokenEntry& entry : answer.logprobs) answer.logprobs_offset += entry.characters;
+      answer.text.clear();
+      answer.token_ids.clear();
+      answer.logprobs.clear();
+    }
+    answer.text += event.text;
+    answer.token_ids.insert(answer.token_ids.end(), event.token_ids.begin(), event.token_ids.end());
+    for (const decode::PositionLogprobs& position : event.logprobs) {
+      answer.logprobs.push_back(entry_of(position));
+      if (!stream_) write(answer);
+    }
+    answer.result = event.result;
+    if (!stream_) bytes_ += event.text.size() + event.token_ids.size() * sizeof(int32_t);
+  }
+
+  // Of a whole reply log-probabilities are kept as the text that they will be.
+  void write(Answer& answer) {
+    bytes_ -= answer.written.bytes();
+    answer.written.add(frame_, answer.logprobs, answer.logprobs_offset);
+    bytes_ += answer.written.bytes();
+    for (const TokenEntry& entry : answer.logprobs) answer.logprobs_offset += entry.characters;
+    answer.logprobs.clear();
+  }
+
+  // What was promised when the request was let in is an estimate: long tokens make more of it, which is counted now.
+  bool within_bounds() {
+    if (bytes_ > reply_.reply_bytes) return false;
+    const auto& held = reply_.request->held;
+    return !held || bytes_ <= held->bytes() || held->resize(std::min(2 * bytes_, reply_.reply_bytes));
+  }
+
+  Turn too_long() {
+    channel_->cancel();
+    const ApiError error = bytes_ > reply_.reply_bytes ? invalid_parameter(reply_.max_tokens_param, "fewer tokens: the reply would be longer than " + std::to_string(reply_.reply_bytes) + " bytes")
+                                                      : too_many_bytes();
+    return {Turn::Kind::kReply, error_reply(error, reply_.request->id), {}};
+  }
+
+  const std::string& bytes_of(int32_t id) const { return reply_.token_bytes->tokens[static_cast<size_t>(id)]; }
+
+  TokenEntry entry_of(const decode::PositionLogprobs& position) const {
+    TokenEntry entry;
+    entry.bytes = bytes_of(position.token.id);
+    const bool special = std::binary_search(reply_.token_bytes->special.begin(), reply_.token_bytes->special.end(), position.token.id);
+    entry.characters = special ? 0 : characters(entry.bytes);
+    if (!std::isnan(position.token.logprob)) entry.logprob = position.token.logprob;
+    for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(bytes_of(t.id), t.logprob);
+    return entry;
+  }
+
+  std::string events(const ChoiceEvent& event) {
+    std::string data;
+    if (!begun_[event.choice]) data += first_event(frame_, event.choice);
+    begun_[event.choice] = true;
+    data += delta_event(frame_, event.choice, answers_[event.choice]);
+    if (event.result) data += finish_event(frame_, event.choice, event.result->reason);
+    return data;
+  }
+
+  // Before the first byte a failure is a status, behind it an event.
+  Turn fail(FinishReason reason, std::string data) {
+    channel_->cancel();
+    const ApiError error = reason == FinishReason::kDrained       ? draining()
+                           : reason == FinishReason::kNoTokenLeft ? no_token_left()
+                           : reason == FinishReason::kNoRoom      ? no_room()
+                                                                  : internal_error();
+    if (!sent_) return {Turn::Kind::kReply, error_reply(error, reply_.request->id), {}};
+    ended_ = true;
+    return {Turn::Kind::kData, {}, data + error_event(error, reply_.request->id) + done_event()};
+  }
+
+  const GenerationReply reply_;
+  const ReplyFrame& frame_;
+  const bool stream_;
+  std::vector<Answer> answers_;
+  std::vector<bool> begun_;
+  std::shared_ptr<Channel> channel_;
+  size_t bytes_ = 0;              // of a whole reply, so far
+  bool sent_ = false, ended_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<Exchange> make_generation(GenerationReply reply) { return std::make_shared<Generation>(std::move(reply)); }
+
+}  // namespace specdec::deploy

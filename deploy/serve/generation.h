@@ -1,0 +1,25 @@
+// From the events of one queued request to its reply, as one body or as a stream.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "deploy/serve/http.h"
+#include "deploy/serve/queue.h"
+#include "deploy/serve/reply.h"
+#include "text/tokenizer.h"
+
+namespace specdec::deploy {
+
+struct GenerationReply {
+  ReplyFrame frame;
+  bool stream = false;
+  std::shared_ptr<const GenerationRequest> request;
+  std::shared_ptr<const text::TokenBytes> token_bytes;
+  size_t reply_bytes = 0;        // that a whole reply may have: over it the request ends with a 400
+  std::string max_tokens_param;  // which that 400 names
+};
+
+std::shared_ptr<Exchange> make_generation(GenerationReply reply);
+
+}  // namespace specdec::deploy

@@ -1,0 +1,161 @@
+// Whose turn it is, from the queue to the steps: the unit is the answer, whatever the requests are that answers come in.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "deploy/serve/scheduler.h"
+#include "tests/base/manual_clock.h"
+#include "tests/serve/fixture.h"
+
+namespace specdec::deploy {
+namespace {
+
+// Counts what each tenant was given, as the queue is meant to count it.
+class CountingRunner final : public StepRunner {
+ public:
+  SequenceKey start(const SequenceSpec& spec) override {
+    const SequenceKey key = runner.start(spec);
+    of_[key] = {spec.tenant, 0, 0};
+    ++started[spec.tenant];
+    service[spec.tenant] += 1;  // the token that its first step reads
+    forked += spec.same_prompt >= 0;
+    return key;
+  }
+  PromptRead read(SequenceKey key, int64_t most) override {
+    const PromptRead part = runner.read(key, most);
+    Of& of = of_.at(key);
+    of.read += part.tokens;
+    if (of.read > of.counted && !of.begun) {
+      service[of.tenant] += of.read - of.counted;
+      of.counted = of.read;
+    }
+    of.begun |= part.whole;
+    return part;
+  }
+  void suspend(SequenceKey key) override {
+    of_.at(key).read = 0;
+    runner.suspend(key);
+  }
+  void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
+    runner.step(batch, results);
+    for (size_t i = 0; i < batch.size(); ++i) service[of_.at(batch[i]).tenant] += 2 * static_cast<int64_t>(results[i].emitted.size());
+  }
+  void finish(SequenceKey key) override { runner.finish(key); }
+  StageSeconds stage_seconds() const override { return {}; }
+
+  FakeRunner runner;
+  std::map<uint64_t, int64_t> service;
+  std::map<uint64_t, size_t> started;
+  int forked = 0;
+
+ private:
+  struct Of {
+    uint64_t tenant;
+    int64_t read, counted;
+    bool begun = false;
+  };
+  std::map<SequenceKey, Of> of_;
+};
+
+struct FairnessBench {
+  explicit FairnessBench(size_t max_batch) {
+    SchedulerOptions options;
+    options.max_batch = max_batch;
+    options.eos_ids = {kEos};
+    options.prompt_budget_tokens = 32;
+    scheduler = std::make_unique<Scheduler>(options, runner, queue, byte_tokenizer(), metrics, clock);
+  }
+  CountingRunner runner;
+  RequestQueue queue{1024};
+  Metrics metrics;
+  specdec::testing::ManualClock clock;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::vector<std::string>& prompts, int64_t n, int64_t max_tokens) {
+  auto r = std::make_shared<GenerationRequest>();
+  r->id = "req-" + tenant;
+  r->tenant = tenant;
+  for (const std::string& prompt : prompts) r->prompts.push_back(byte_tokenizer().encode(prompt, true));
+  r->n = n;
+  r->max_tokens = max_tokens;
+  r->ignore_eos = true;
+  r->seed = 1;
+  r->channel = std::make_shared<Channel>(1 << 20);
+  return r;
+}
+
+// Turns until the other tenant's only request is answered, which comes when the first step of the flood is done.
+int turns_of_the_other(bool one_request) {
+  FairnessBench b(4);
+  std::vector<std::string> prompts;
+  for (int i = 0; i < 64; ++i) prompts.push_back("a prompt of the flood, number " + std::to_string(i));
+  if (one_request) {
+    b.queue.push(asked("flood", prompts, 2, 12));
+  } else {
+    for (const std::string& prompt : prompts)
+      for (int n = 0; n < 2; ++n) b.queue.push(asked("flood", {prompt}, 1, 12));
+  }
+  b.scheduler->turn();
+  const auto other = asked("other", {"one"}, 1, 4);
+  b.queue.push(other);
+  for (int turns = 1; turns < 10000; ++turns) {
+    EXPECT_TRUE(b.scheduler->turn());
+    for (const ChoiceEvent& event : other->channel->take())
+      if (event.result) return turns;
+  }
+  ADD_FAILURE() << "never answered";
+  return 0;
+}
+
+TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
+  const int singles = turns_of_the_other(false), together = turns_of_the_other(true);
+  EXPECT_LE(together, 2 * singles);
+  EXPECT_LE(singles, 40) << "and that is soon";
+}
+
+// Both always have something waiting; one sends many answers a request, with prompts that are shared and caches that are full now and
+// then. What the two were given stays within the bound of docs/serve.md.
+TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
+  constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;
+  // An answer's last step may emit up to three tokens more than it shows.
+  constexpr int64_t kBound = 2 * std::max(kLongestPrompt + 1, 2 * kBatch * (kLongestAnswer + 3));
+  int forked = 0;
+  size_t preempted = 0;
+  for (uint64_t seed = 0; seed < 12; ++seed) {
+    PhiloxStream random(seed, 9);
+    FairnessBench b(kBatch);
+    if (seed % 2) b.runner.runner.limit_room(150);
+    std::vector<std::shared_ptr<GenerationRequest>> sent;
+    const auto below = [&random](int64_t n) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(n))); };
+    std::map<std::string, size_t> pushed;
+    const auto waiting = [&](const std::string& tenant) { return pushed[tenant] - b.runner.started[std::hash<std::string>{}(tenant)]; };
+    const auto push = [&](const std::string& tenant, const std::vector<std::string>& prompts, int64_t n, int64_t max_tokens) {
+      b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
+      pushed[tenant] += sent.back()->choices();
+    };
+    const auto refill = [&] {  // a turn starts four at most
+      while (waiting("many") <= kBatch) {
+        std::vector<std::string> prompts;
+        for (int64_t i = 1 + below(8); i > 0; --i) prompts.push_back(std::string(static_cast<size_t>(1 + below(kLongestPrompt)), 'p'));
+        push("many", prompts, 1 + below(8), 1 + below(kLongestAnswer));
+      }
+      while (waiting("single") <= kBatch) push("single", {"s"}, 1, 1 + below(5));
+    };
+    refill();
+    for (int turn = 0; turn < 1500; ++turn) {
+      refill();
+      ASSERT_TRUE(b.scheduler->turn());
+      const int64_t many = b.runner.service[std::hash<std::string>{}("many")], single = b.runner.service[std::hash<std::string>{}("single")];
+      ASSERT_LE(std::abs(many - single), kBound) << "seed " << seed << ", turn " << turn;
+    }
+    EXPECT_GT(b.runner.service[std::hash<std::string>{}("single")], 2000);
+    forked += b.runner.forked;
+    preempted += b.runner.runner.suspended();
+  }
+  EXPECT_GT(forked, 100) << "prompts were shared";
+  EXPECT_GT(preempted, 100u) << "caches were full";
+}
+
+}  // namespace
+}  // namespace specdec::deploy
