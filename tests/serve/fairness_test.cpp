@@ -125,7 +125,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   for (uint64_t seed = 0; seed < 12; ++seed) {
     PhiloxStream random(seed, 9);
     FairnessBench b(kBatch);
-    if (seed % 2) b.runner.runner.limit_room(150);
+    if (seed % 2) b.runner.runner.limit_room(95);
     std::vector<std::shared_ptr<GenerationRequest>> sent;
     const auto below = [&random](int64_t n) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(n))); };
     std::map<std::string, size_t> pushed;
@@ -154,7 +154,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
     preempted += b.runner.runner.suspended();
   }
   EXPECT_GT(forked, 100) << "prompts were shared";
-  EXPECT_GT(preempted, 100u) << "caches were full";
+  EXPECT_GT(preempted, 50u) << "caches were full";
 }
 
 }  // namespace
