@@ -13,6 +13,7 @@ using boost::system::error_code;
 namespace {
 
 constexpr size_t kReadBytes = 16 << 10;
+constexpr size_t kLastChunk = 5;  // "0", CRLF, CRLF
 
 bool is_token_character(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
@@ -146,8 +147,11 @@ void RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
+  // The parser takes it for granted that a last chunk of which it has seen a part is longer the next time: an assertion of its own ends the
+  // process otherwise. Nothing that is shorter than a last chunk ends a chunked body, so it waits for that.
+  const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
-  while (buffer_.size() > 0 && !parser_->is_done()) {
+  while (buffer_.size() >= least && !parser_->is_done()) {
     error_code ec;
     const size_t used = parser_->put(buffer_.data(), ec);
     buffer_.consume(used);

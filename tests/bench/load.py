@@ -264,14 +264,14 @@ def overload(o):
             "running": after["num_requests_running"], "waiting": after["num_requests_waiting"], "kv_cache_usage_perc": after["kv_cache_usage_perc"], "drained": server.stop() == 0}
 
 
-def mixed(work, rng, i, fixed):
+def mixed(o, work, rng, i, fixed):
     kind = rng.random()
     if kind < 0.15:
         return "/v1/completions", fixed[i % len(fixed)], None
     if kind < 0.35:
         return "/v1/completions", work.body(30, 24, stream=False, min_p=0.05), None
     if kind < 0.5:
-        return "/v1/completions", work.body(60, 64), rng.uniform(0.005, 0.4)  # the client goes away
+        return "/v1/completions", work.body(60, o.answer), rng.uniform(0.005, o.patience)  # the client goes away
     if kind < 0.6:
         return "/v1/completions", work.body(20, 24, guided_regex="[a-z ]{1,40}"), None
     if kind < 0.7:
@@ -302,7 +302,7 @@ def soak(o):
                     await asyncio.sleep(1)
 
         side = [asyncio.create_task(swap()), sampling]
-        arrivals = [(i * o.seconds / o.requests, *mixed(work, rng, i, fixed)) for i in range(o.requests)]
+        arrivals = [(i * o.seconds / o.requests, *mixed(o, work, rng, i, fixed)) for i in range(o.requests)]
         answers, seconds = await replay(server, arrivals)
         stop.set()
         await asyncio.gather(*side)
@@ -334,16 +334,18 @@ def main():
     p.add_argument("--requests", type=int, default=5000)
     p.add_argument("--seconds", type=float)
     p.add_argument("--peak-seconds", type=float, default=10)
-    p.add_argument("--answer", type=int, default=48, help="overload: tokens of an answer")
+    p.add_argument("--answer", type=int, help="overload: tokens of an answer (48); soak: of those whose client leaves (64)")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--max-batch", type=int, default=8)
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--flags", default="", help="more flags of specdec serve")
+    p.add_argument("--patience", type=float, default=0.4, help="soak: seconds after which clients that leave have left")
     p.add_argument("--out", type=Path)
     o = p.parse_args()
     if o.what == "trace" and not o.arrivals:
         p.error("trace: --arrivals names the CSV")
     o.seconds = o.seconds or {"trace": 60, "overload": 30, "soak": 600}[o.what]
+    o.answer = o.answer or {"overload": 48, "soak": 64}.get(o.what)
     o.other = o.other or o.draft
     text = json.dumps({"trace": trace, "overload": overload, "soak": soak}[o.what](o), indent=1)
     print(text)

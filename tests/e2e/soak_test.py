@@ -6,7 +6,7 @@ from load_run import expect_flat, run_load
 from specdec_run import expect
 
 SECONDS = int(os.environ.get("SPECDEC_SOAK_SECONDS", 120))
-figures = run_load("soak", 4, "--seconds", SECONDS, "--requests", 12 * SECONDS)
+figures = run_load("soak", 12, "--seconds", SECONDS, "--requests", 12 * SECONDS, "--answer", 700, "--patience", 0.06)
 expect(not figures["lost"] and set(figures["statuses"]) <= {"0", "200", "400", "429"}, f"nothing is lost: {figures['statuses']} {figures['lost']}")
 expect(figures["statuses"].get("0", 0) <= figures["cancelled"], "only clients that left have no answer")
 expect(figures["cancelled"] > SECONDS / 4, f"clients left: {figures['cancelled']}")
