@@ -9,18 +9,17 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
-#include <fstream>
-#include <iterator>
+#include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "base/progress.h"
 
 namespace specdec {
@@ -36,62 +35,27 @@ const char kPartialSuffix[] = ".partial";
   throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(error) + hint);
 }
 
-// ---- fault injection (documented in the header) ----
+thread_local int public_files = 0;
 
-bool has_argument(const std::string& word) {
-  static const std::string kArguments = [] {
-    std::ifstream in("/proc/self/cmdline", std::ios::binary);
-    return std::string(1, '\0') + std::string(std::istreambuf_iterator<char>(in), {});
-  }();
-  return kArguments.find('\0' + word + '\0') != std::string::npos;
-}
+// A mode for open and mkdir. The umask can only take away from it.
+mode_t file_mode() { return public_files > 0 ? 0664 : 0600; }
+mode_t directory_mode() { return public_files > 0 ? 0775 : 0700; }
 
-bool reached(const char* variable, std::atomic<int64_t>& count) {
-  const char* at = std::getenv(variable);
-  const char* word = at ? std::strchr(at, '@') : nullptr;
-  return at && (!word || has_argument(word + 1)) && ++count == std::atoll(at);
-}
-
-std::atomic<int64_t> operations{0}, writes{0};
-
-void before_change() {
-  if (reached("SPECDEC_KILL_AT", operations)) ::raise(SIGKILL);
-}
-
-ssize_t injected_write(int fd, const char* data, size_t size) {
-  if (reached("SPECDEC_KILL_AT", operations)) {
-    if (::write(fd, data, size / 2) >= 0) ::raise(SIGKILL);
+// Makes a call again while a signal interrupts it.
+template <class Call>
+auto uninterrupted(Call call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
   }
-  if (reached("SPECDEC_ENOSPC_AT", writes)) {
-    if (::write(fd, data, size / 2) >= 0) errno = ENOSPC;
-    return -1;
-  }
-  return ::write(fd, data, size);
-}
-
-void write_all(int fd, std::string_view bytes, const fs::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t n = injected_write(fd, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) io_error(path, "cannot write", errno);
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-}
-
-void fsync_fd(int fd, const fs::path& path) {
-  before_change();
-  // A failed fsync is final: the kernel may have marked the pages clean, so trying again would lie.
-  if (::fsync(fd) != 0) io_error(path, "cannot flush to disk", errno);
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {
-  before_change();
   if (::rename(from.c_str(), to.c_str()) != 0) io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
 }
 
 // 0, or the error number.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
-  before_change();
   return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) : ::rename(from.c_str(), to.c_str())) == 0 ? 0 : errno;
 }
 
@@ -150,6 +114,29 @@ bool publish_without_replacing(const fs::path& tmp, const fs::path& destination)
 
 }  // namespace
 
+// ---- who may read it ----
+
+PublicFiles::PublicFiles() { ++public_files; }
+PublicFiles::~PublicFiles() { --public_files; }
+
+int open_file(const fs::path& path, int flags) {
+  const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, file_mode()); });
+  if (fd < 0) io_error(path, flags & O_CREAT ? "cannot create" : "cannot open", errno);
+  return fd;
+}
+
+void write_all(int fd, std::string_view bytes, const fs::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t n = uninterrupted([&] { return ::write(fd, bytes.data(), bytes.size()); });
+    if (n <= 0) io_error(path, "cannot write", n < 0 ? errno : EIO);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void flush_to_disk(int fd, const fs::path& path) {
+  if (uninterrupted([&] { return ::fsync(fd); }) != 0) io_error(path, "cannot flush to disk", errno);
+}
+
 // ---- reading ----
 
 size_t read_stream(int fd, std::span<char> out, const std::string& what) {
@@ -169,7 +156,7 @@ size_t read_stream(int fd, std::span<char> out, const std::string& what) {
 
 InputFile::InputFile(fs::path path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
   // O_NONBLOCK: opening a FIFO without a writer must not hang.
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); });
   if (fd_ < 0) {
     const int error = errno;
     const bool absent = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO || error == ENAMETOOLONG;
@@ -197,8 +184,7 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
     throw Error(kind_, path_.string() + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
                            ", the file has " + std::to_string(size_));
   for (size_t done = 0; done < out.size();) {
-    const ssize_t n = ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done));
-    if (n < 0 && errno == EINTR) continue;
+    const ssize_t n = uninterrupted([&] { return ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done)); });
     if (n < 0) io_error(path_, "cannot read", errno);
     if (n == 0) throw Error(kind_, path_.string() + ": became shorter while it was read (another program writes to it)");
     done += static_cast<size_t>(n);
@@ -216,10 +202,8 @@ std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
 
 // ---- writing ----
 
-OutputFile::OutputFile(fs::path path, Open how) : path_(std::move(path)), how_(how) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | (how == Open::kNew ? O_TRUNC : O_APPEND) | O_CLOEXEC | O_NOCTTY, 0666);
-  if (fd_ < 0) io_error(path_, "cannot create", errno);
-}
+OutputFile::OutputFile(fs::path path, Open how)
+    : path_(std::move(path)), how_(how), fd_(open_file(path_, O_WRONLY | O_CREAT | (how == Open::kNew ? O_TRUNC : O_APPEND))) {}
 
 OutputFile::~OutputFile() {
   if (fd_ < 0) return;
@@ -246,8 +230,13 @@ void OutputFile::flush() {
 void OutputFile::finish() {
   if (fd_ < 0) return;
   flush();
-  fsync_fd(fd_, path_);
-  if (::close(std::exchange(fd_, -1)) != 0) {
+  try {
+    flush_to_disk(fd_, path_);
+  } catch (const Error&) {
+    how_ = Open::kNew;  // what is on the disk is unknown: the destructor removes it
+    throw;
+  }
+  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {  // Linux has closed it then
     const int error = errno;
     ::unlink(path_.c_str());
     io_error(path_, "cannot close", error);
@@ -280,7 +269,6 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
 
 void write_link_atomic(const fs::path& path, const fs::path& target) {
   const auto make = [&target](const fs::path& link) {
-    before_change();
     return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
   };
   int error = make(path);  // a new link needs no second name, and a death leaves none
@@ -294,29 +282,28 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
 }
 
 void append_line(const fs::path& path, std::string_view line, bool durable) {
-  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666);
-  if (fd < 0) io_error(path, "cannot open for appending", errno);
+  const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK);
   // A writer killed in mid line leaves no newline: start on a fresh line, so that only the torn one is lost.
   std::string text;
   struct stat info {};
   char last = '\n';
-  if (::fstat(fd, &info) == 0 && info.st_size > 0 && ::pread(fd, &last, 1, info.st_size - 1) == 1 && last != '\n') text = "\n";
+  if (::fstat(fd, &info) == 0 && info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n') text = "\n";
   text.append(line).append("\n");
-  const ssize_t n = injected_write(fd, text.data(), text.size());
-  int error = n < 0 ? errno : n < static_cast<ssize_t>(text.size()) ? ENOSPC : 0;
-  if (!error && durable) {
-    before_change();
-    if (::fsync(fd) != 0) error = errno;
+  try {
+    write_all(fd, text, path);
+    if (durable) flush_to_disk(fd, path);
+  } catch (...) {
+    ::close(fd);
+    throw;
   }
   ::close(fd);
-  if (error) io_error(path, "cannot append", error);
+  if (durable && info.st_size == 0) fsync_directory(parent_of(path));
 }
 
 void fsync_directory(const fs::path& directory) {
-  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) io_error(directory, "cannot open directory", errno);
+  const int fd = open_file(directory, O_RDONLY | O_DIRECTORY);
   try {
-    fsync_fd(fd, directory);
+    flush_to_disk(fd, directory);
   } catch (...) {
     ::close(fd);
     throw;
@@ -344,8 +331,25 @@ void make_directories(const fs::path& directory) {
   if (fs::is_directory(directory, ec)) return;
   if (directory.has_parent_path() && directory.parent_path() != directory) make_directories(directory.parent_path());
   if (!directory.has_filename()) return;  // "a/b/": done by its parent
-  before_change();
-  if (::mkdir(directory.c_str(), 0777) != 0 && !(errno == EEXIST && fs::is_directory(directory, ec))) io_error(directory, "cannot create directory", errno);
+  if (::mkdir(directory.c_str(), directory_mode()) != 0) {
+    const int error = errno;
+    if (error != EEXIST || !fs::is_directory(directory, ec)) io_error(directory, "cannot create directory", error);
+  }
+  if (::access(parent_of(directory).c_str(), R_OK) == 0) fsync_directory(parent_of(directory));
+}
+
+void make_private_directory(const fs::path& directory) {
+  make_directories(directory);
+  struct stat info {};
+  if (::stat(directory.c_str(), &info) != 0 || (info.st_mode & 077) == 0) return;
+  static std::mutex mutex;
+  static std::set<fs::path> said;
+  const std::lock_guard guard(mutex);
+  if (!said.insert(without_trailing_slash(fs::absolute(directory).lexically_normal())).second) return;
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777);
+  log(LogLevel::kWarn, directory.string() + ": other users can " + ((info.st_mode & 022) != 0 ? "write to" : "look into") + " this directory (mode " + mode +
+                           "), and it will hold data that is yours alone: chmod 700 " + directory.string());
 }
 
 void remove_tree(const fs::path& path) {
@@ -359,7 +363,6 @@ void remove_tree(const fs::path& path) {
     if (ec && ec != std::errc::no_such_file_or_directory) throw Error(ErrorKind::kIo, path.string() + ": cannot list: " + ec.message());
     for (const fs::path& entry : entries) remove_tree(entry);
   }
-  before_change();
   if ((directory ? ::rmdir(path.c_str()) : ::unlink(path.c_str())) != 0 && errno != ENOENT) io_error(path, "cannot remove", errno);
 }
 
@@ -407,8 +410,7 @@ void remove_partials(const fs::path& parent, int64_t older_than_seconds) {
 // ---- lock, space ----
 
 FileLock::FileLock(const fs::path& path) {
-  fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666);
-  if (fd_ < 0) io_error(path, "cannot open the lock file", errno);
+  fd_ = open_file(path, O_RDWR | O_CREAT | O_NONBLOCK);
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     char owner[24] = "";

@@ -1,10 +1,9 @@
 // Files: bounded reads that refuse anything but regular files, mapped views, and crash-safe publishing.
-// A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears.
+// A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears. Calls that a signal
+// interrupts are made again, and writes that end early go on. tests/faults injects all of these.
 //
-// Fault injection for tests: every write, fsync, rename, mkdir and unlink made through this file is counted. With
-// SPECDEC_KILL_AT=n in the environment the n-th of them raises SIGKILL (a write after half of its bytes); with
-// SPECDEC_ENOSPC_AT=n the n-th write writes half of its bytes and then fails with ENOSPC. Counting starts with the variable. "n@word"
-// counts only in processes that were started with the argument `word`: a command, not the children that inherit its environment.
+// What is written here is for this user alone: files get 0600 and directories 0700, whatever the umask says, since most of them hold
+// prompts, answers, training data or state. What is meant for others is written while a PublicFiles lives.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +18,24 @@
 namespace specdec {
 
 namespace fs = std::filesystem;
+
+// While one lives, what this thread creates through this file can be read by others as far as the umask allows (at most 0664 and 0775:
+// never written by everyone): stores and packages, the hub's cache, files for a repository, metrics for an exporter.
+class PublicFiles {
+ public:
+  PublicFiles();
+  ~PublicFiles();
+  PublicFiles(const PublicFiles&) = delete;
+  PublicFiles& operator=(const PublicFiles&) = delete;
+};
+
+// The whole of `bytes` into an open file; then what was written onto the disk. Throw Error(kIo) naming `path`. A flush that failed is final:
+// nobody knows what of the file is there, and a second one would find nothing left to write.
+void write_all(int fd, std::string_view bytes, const fs::path& path);
+void flush_to_disk(int fd, const fs::path& path);
+
+// open(2) with these flags and O_CLOEXEC, O_NOCTTY; a new file gets the mode above. Throws Error(kIo) naming `path`. The caller closes it.
+int open_file(const fs::path& path, int flags);
 
 // Whole content of a regular file (opened O_NONBLOCK and fstat'ed, so a FIFO or a device neither hangs nor is read).
 // Throws Error(kind) if missing, not regular or larger than max_bytes; Error(kIo) if reading fails or is not permitted.
@@ -48,7 +65,8 @@ class InputFile {
 };
 
 // Buffered sequential writer to a new file; finish() flushes, fsyncs and closes with every return value checked.
-// Without finish() the destructor removes the file. One that resumes appends to what is there, and what it wrote stays.
+// Without finish() the destructor removes the file. One that resumes appends to what is there, and what it wrote stays, unless it could not
+// be flushed to disk: nobody knows then what of it is there, so the file goes.
 class OutputFile {
  public:
   enum class Open { kNew, kResume };
@@ -73,8 +91,8 @@ class OutputFile {
 // Replaces `path` with `bytes`: unique temporary file beside it, write, fsync, rename, fsync of the directory.
 void write_file_atomic(const fs::path& path, std::string_view bytes);
 
-// Appends one line (a newline is added) to a JSONL file in one write(2) call.
-// `durable`: fsynced before it returns.
+// Appends one line (a newline is added) to a JSONL file in one write(2) call, or more where the first one ends early.
+// `durable`: fsynced before it returns, a new file's name too.
 void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);
@@ -88,8 +106,11 @@ void write_link_atomic(const fs::path& path, const fs::path& target);
 // or not regular, Error(kIo) otherwise.
 void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
 
-// Makes the directory and its missing parents.
+// Makes the directory and its missing parents, durably.
 void make_directories(const fs::path& directory);
+// The same for one that holds what only this user may read. One that is there and that other users can look into or write to is used as
+// it is, with one warning in the log: a volume that a cluster mounts is often open to all, and the files in it are private anyway.
+void make_private_directory(const fs::path& directory);
 
 // Removes a file or a whole directory tree; links are removed, never followed. What is gone already is no error.
 void remove_tree(const fs::path& path);

@@ -12,17 +12,14 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/progress.h"
 
 namespace specdec::cli {
 
 namespace {
 
-int open_log(const std::filesystem::path& file) {
-  const int fd = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (fd < 0) throw Error(ErrorKind::kIo, file.string() + ": " + std::strerror(errno));
-  return fd;
-}
+int open_log(const std::filesystem::path& file) { return open_file(file, O_WRONLY | O_CREAT | O_APPEND); }
 
 std::vector<std::string> argv_of(const std::string& program, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), program);

@@ -41,13 +41,12 @@ Answer answer_from_json(const Json& line, const std::string& where) {
 }  // namespace
 
 AnswerLog::AnswerLog(fs::path file, const Json& settings, bool resume) : path_(std::move(file)) {
-  make_directories(path_.parent_path());
+  make_private_directory(path_.parent_path());
   const bool exists = fs::exists(path_);
   if (exists && !resume)
     throw Error(ErrorKind::kUsage, path_.string() + ": answers of an interrupted run: add --resume to keep them, or remove the file");
   if (exists) read_existing(settings);
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-  if (fd_ < 0) io_error(path_, "cannot open");
+  fd_ = open_file(path_, O_WRONLY | O_CREAT | O_APPEND);
   if (::lseek(fd_, 0, SEEK_END) == 0) {
     write_line({{"schema", kSchema}, {"settings", settings}});
     fsync_directory(path_.parent_path());
@@ -85,14 +84,8 @@ void AnswerLog::read_existing(const Json& settings) {
 }
 
 void AnswerLog::write_line(const Json& line) {
-  const std::string text = canonical_json(line) + "\n";
-  for (size_t done = 0; done < text.size();) {
-    const ssize_t n = ::write(fd_, text.data() + done, text.size() - done);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) io_error(path_, "cannot write");
-    done += static_cast<size_t>(n);
-  }
-  if (::fdatasync(fd_) != 0) io_error(path_, "cannot flush to disk");
+  write_all(fd_, canonical_json(line) + "\n", path_);
+  flush_to_disk(fd_, path_);
 }
 
 void AnswerLog::append(const Answer& answer) {

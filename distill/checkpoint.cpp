@@ -65,6 +65,7 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
+    if (e.kind() == ErrorKind::kIo) throw;  // a disk that cannot be read now says nothing of what lies on it: no other checkpoint is taken instead
     return e.what();
   } catch (const Json::exception& e) {
     return e.what();

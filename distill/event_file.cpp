@@ -5,10 +5,10 @@
 
 #include <array>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace specdec::distill {
 
@@ -81,8 +81,7 @@ EventFile::EventFile(const std::filesystem::path& directory, int64_t unix_second
       "events.out.tfevents." + std::to_string(unix_seconds) + "." + host + "." + std::to_string(::getpid()) + ".";
   for (int n = 0; fd_ < 0; ++n) {
     path_ = directory / (stem + std::to_string(n));
-    fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-    if (fd_ < 0 && errno != EEXIST) throw Error(ErrorKind::kIo, path_.string() + ": " + std::strerror(errno));
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path_))) fd_ = open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
   }
   const auto wall = static_cast<double>(unix_seconds);
   std::string version = event(wall, 0);
@@ -99,14 +98,7 @@ EventFile::~EventFile() {
   if (fd_ >= 0) ::close(fd_);
 }
 
-void EventFile::append(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(fd_, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) throw Error(ErrorKind::kIo, path_.string() + ": " + std::strerror(errno));
-    bytes.remove_prefix(static_cast<size_t>(n));
-  }
-}
+void EventFile::append(std::string_view bytes) { write_all(fd_, bytes, path_); }
 
 void EventFile::scalars(double wall_time, int64_t step, const std::vector<std::pair<std::string, double>>& values) {
   std::string summary;

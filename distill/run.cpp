@@ -291,7 +291,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   const model::DecoderConfig draft = draft_config(s);
   load_data(s, draft);
   fill_defaults(s, draft);
-  make_directories(out);
+  make_private_directory(out);
   const FileLock lock(out / ".lock");
   enter_run_directory(s);
   remove_partials(out, 0);  // of a run that was killed: the lock says that nobody is writing them

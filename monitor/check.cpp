@@ -175,8 +175,9 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   follow.work();
   follow.tell_alertmanager();
   publish();
-  if (!options.policy.prom.empty())
-    write_file_atomic(options.policy.prom, textfile(result.json, follow.memory(), static_cast<int64_t>(state.actions_of("redistil", 0).size()), clock.unix_seconds()));
+  if (options.policy.prom.empty()) return result;
+  const PublicFiles for_the_exporter;
+  write_file_atomic(options.policy.prom, textfile(result.json, follow.memory(), static_cast<int64_t>(state.actions_of("redistil", 0).size()), clock.unix_seconds()));
   return result;
 }
 

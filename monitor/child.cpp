@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/child.h"
 #include "base/error.h"
@@ -16,7 +14,7 @@ namespace specdec::monitor {
 namespace {
 
 // Told to stop it waits for its child, and then still writes the code. $0 is the file, "$@" the command.
-constexpr const char* kWrapper = "trap : TERM INT HUP; \"$@\"; code=$?; printf '%s\\n' $code > \"$0.tmp\" && mv -f \"$0.tmp\" \"$0\"; exit $code";
+constexpr const char* kWrapper = "trap : TERM INT HUP; \"$@\"; code=$?; (umask 077; printf '%s\\n' $code > \"$0.tmp\") && mv -f \"$0.tmp\" \"$0\"; exit $code";
 
 fs::path code_file(const fs::path& outcome) { return outcome.string() + ".code"; }
 fs::path output_file(const fs::path& outcome) { return outcome.string() + ".out"; }
@@ -24,8 +22,7 @@ fs::path output_file(const fs::path& outcome) { return outcome.string() + ".out"
 int run_wrapped(const ChildOrder& order) {
   ChildStart start{.argv = {"/bin/sh", "-c", kWrapper, code_file(order.outcome).string()}, .environment = order.environment, .out = 2, .keep = order.lock, .outlives_us = true};
   start.argv.insert(start.argv.end(), order.argv.begin(), order.argv.end());
-  if (order.capture) start.out = ::open(output_file(order.outcome).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (start.out < 0) throw Error(ErrorKind::kIo, output_file(order.outcome).string() + ": " + std::strerror(errno));
+  if (order.capture) start.out = open_file(output_file(order.outcome), O_WRONLY | O_CREAT | O_TRUNC);
   Child child(start);
   if (order.capture) ::close(start.out);
   return child.wait();
@@ -34,7 +31,7 @@ int run_wrapped(const ChildOrder& order) {
 }  // namespace
 
 ChildEnd run_child(const ChildOrder& order) {
-  make_directories(fs::absolute(order.outcome).parent_path());
+  make_private_directory(fs::absolute(order.outcome).parent_path());
   ChildEnd end;
   if (fs::exists(code_file(order.outcome))) {
     end.code = std::atoi(read_file(code_file(order.outcome), 64).c_str());

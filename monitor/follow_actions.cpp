@@ -111,7 +111,7 @@ Follow::Done Follow::run(const ActionEntry& action) {
 
 // A drop that is smaller than --min-loss for sure refutes the alarm; one that is surely a drop and may be larger confirms it.
 Follow::Done Follow::run_probe(const ActionEntry& action) {
-  make_directories(options_.state.string() + ".actions");
+  make_private_directory(options_.state.string() + ".actions");
   write_file_atomic(options_.state.string() + ".actions/baseline.json", facts_.package.manifest.report.dump());
   std::string output;
   Done done;

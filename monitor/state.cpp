@@ -2,7 +2,9 @@
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <SQLiteCpp/VariadicBind.h>
+#include <fcntl.h>
 #include <sqlite3.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -147,6 +149,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     throw Error(ErrorKind::kData, file.string() + ": no monitor state there (see specdec monitor check --state)");
   if (file.has_parent_path() && !fs::is_directory(file.parent_path(), ec))
     throw Error(ErrorKind::kIo, file.string() + ": its directory does not exist");
+  if (!fs::exists(status)) ::close(open_file(file, O_RDWR | O_CREAT));  // SQLite would make it readable to all; its journal gets this mode
   guarded(file.string(), [&] {
     connection_ = std::make_unique<Connection>(file, patience_ms);
     SQLite::Database& db = connection_->db;

@@ -251,6 +251,7 @@ HubOptions hub_options_from_environment() {
 
 HubSnapshot fetch_model(const HubName& hub, const HubOptions& options, const ProgressFn& progress) {
   if (options.offline) return with_context("offline (HF_HUB_OFFLINE)", [&] { return cached_snapshot(hub); });
+  const PublicFiles as_huggingface_hub_does;
   return Fetch(hub, options, progress).run();
 }
 

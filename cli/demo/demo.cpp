@@ -122,7 +122,8 @@ class Demo {
       if (!fs::exists(out_ / "demo.marker")) throw Error(ErrorKind::kUsage, "--out: " + out_.string() + " exists and is not a demo's directory");
       fs::remove_all(out_);
     }
-    fs::create_directories(out_ / "logs");
+    make_private_directory(out_);
+    make_directories(out_ / "logs");
     write_file_atomic(out_ / "demo.marker", "specdec demo writes here and removes this directory when it runs again\n");
   }
 

@@ -92,6 +92,7 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
 std::string watched(const InitOptions& o) { return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel); }
 
 int run_init(const Global& global, const InitOptions& options) {
+  const PublicFiles for_a_repository;
   const SystemClock clock;
   const double start = clock.seconds();
   Json result = {{"schema", "specdec.init/1"}, {"verdict", "done"}, {"started", format_utc(clock.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};

@@ -181,6 +181,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
   const SystemClock clock;
   std::optional<FileLock> lock;
   if (!order.plan) {
+    make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
     remove_partials(settings.work / "runs", 0);

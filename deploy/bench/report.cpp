@@ -269,7 +269,7 @@ std::string bench_text(const BenchResult& r) {
 }
 
 void write_bench(const BenchResult& result, const std::filesystem::path& directory) {
-  make_directories(directory);
+  make_private_directory(directory);
   write_file_atomic(directory / "bench.json", to_json(result).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   write_pages(bench_page(result), directory, "bench");
 }

@@ -20,21 +20,35 @@ constexpr double kLookAgain = 10;  // seconds, at a full quota
 constexpr char kPartial[] = ".partial";
 
 std::filesystem::path made(const std::filesystem::path& directory) {
-  make_directories(directory);
+  make_private_directory(directory);
   return directory;
+}
+
+std::string published_name(const std::filesystem::path& partial) {
+  std::string name = partial.string();
+  name.resize(name.size() - (sizeof kPartial - 1));
+  return name;
 }
 
 // Durable under the new name, or not there: fsync of the file, rename, fsync of the directory.
 void publish(const std::filesystem::path& partial) {
-  std::string name = partial.string();
-  name.resize(name.size() - (sizeof kPartial - 1));
-  const int fd = ::open(partial.c_str(), O_RDONLY | O_CLOEXEC);
-  const bool synced = fd >= 0 && ::fsync(fd) == 0;
-  if (fd >= 0) ::close(fd);
-  std::error_code ec;
-  if (synced) std::filesystem::rename(partial, name, ec);
-  if (!synced || ec) throw Error(ErrorKind::kIo, partial.string() + ": cannot publish it as " + name);
-  fsync_directory(partial.parent_path());
+  const int fd = open_file(partial, O_RDONLY);
+  try {
+    flush_to_disk(fd, partial);
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+  ::close(fd);
+  rename_file(partial, published_name(partial));
+}
+
+// What a process that is gone left: perhaps because it could not be flushed, and then only writing it anew brings it onto the disk.
+void publish_left_over(const std::filesystem::path& partial) {
+  const std::filesystem::path fresh = partial.string() + ".copy";
+  copy_regular_file(partial, fresh, ErrorKind::kIo);
+  rename_file(fresh, published_name(partial));
+  remove_tree(partial);
 }
 
 uint64_t bytes_under(const std::filesystem::path& directory) {
@@ -99,7 +113,7 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
   std::vector<std::filesystem::path> left;
   for (const auto& entry : std::filesystem::directory_iterator(directory_))
     if (entry.is_regular_file() && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
-  for (const auto& path : left) publish(path);
+  for (const auto& path : left) publish_left_over(path);
 }
 
 RotatingLog::~RotatingLog() {
@@ -152,9 +166,7 @@ Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock
   }
   if (!options_.acceptance_log.empty()) {
     // Refused at start rather than at the first answer.
-    const int fd = ::open(options_.acceptance_log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
-    if (fd < 0) throw Error(ErrorKind::kIo, "--acceptance-log: " + options_.acceptance_log + ": cannot be written");
-    ::close(fd);
+    ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK));
   }
   if (traffic_ || !options_.acceptance_log.empty()) thread_ = std::thread([this] { work(); });
 }

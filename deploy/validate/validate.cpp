@@ -462,7 +462,7 @@ Validation run_validate(const ValidateOptions& options, const Clock& clock, cons
 }
 
 void write_validation(const Validation& v, const std::filesystem::path& directory) {
-  make_directories(directory);
+  make_private_directory(directory);
   write_file_atomic(directory / "report.json", to_json(v.report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   write_pages(report_page(v.report, v.details), directory, "report");
   write_file_atomic(directory / "report.junit.xml", junit_xml(v.report));

@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <ctime>
 
+#include "base/log.h"
 #include "tests/base/scratch.h"
+#include "tests/faults/points.h"
 
 namespace specdec {
 namespace {
@@ -89,7 +92,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
                                                     const std::string found = get(dir / "f");
                                                     EXPECT_TRUE(found == "old" || found == fresh) << n;
                                                   });
-  EXPECT_EQ(points, 4);  // write, fsync, rename, fsync of the directory
+  EXPECT_EQ(points, 5);  // create, write, fsync, rename, fsync of the directory
   EXPECT_EQ(get(dir / "f"), fresh);
   remove_partials(dir.root(), 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.root()), fs::directory_iterator()), 1);
@@ -98,9 +101,11 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
 TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
-  EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", "1", [&] { write_file_atomic(dir / "f", "new"); }), 74);
-  EXPECT_EQ(get(dir / "f"), "old");
-  EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", "2", [&] { write_file_atomic(dir / "f", "new"); }), 0);
+  for (int n = 1; n <= 3; ++n) {  // the file, its bytes, its name
+    EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }), 74);
+    EXPECT_EQ(get(dir / "f"), "old");
+  }
+  EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", "4", [&] { write_file_atomic(dir / "f", "new"); }), 0);
   EXPECT_EQ(get(dir / "f"), "new");
   for (int n = 1; n <= 2; ++n)
     EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { publish_directory(dir / "d", fill_new); }), 74);
@@ -256,6 +261,189 @@ TEST(DirectoryLock, SharedAndExclusive) {
   EXPECT_EQ(DirectoryLock(dir / "none", Kind::kShared).state(), State::kGone);
   put(dir / "file", "x");
   EXPECT_EQ(DirectoryLock(dir / "file", Kind::kShared).state(), State::kGone);
+}
+
+// ---- who may read it ----
+
+mode_t mode_of(const fs::path& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
+}
+
+TEST(File, IsPrivateWhateverTheUmaskUnlessItIsPublic) {
+  const testing::Scratch dir;
+  for (const mode_t mask : {0, 022, 027}) {
+    const mode_t before = ::umask(mask);
+    make_directories(dir / "private/deep");
+    write_file_atomic(dir / "private/f", "x");
+    append_line(dir / "private/log", "x", true);
+    { OutputFile(dir / "private/out").finish(); }
+    copy_regular_file(dir / "private/f", dir / "private/copy");
+    const FileLock lock(dir / "private/lock");
+    ::close(open_file(dir / "private/opened", O_WRONLY | O_CREAT));
+    publish_directory(dir / "private/d", fill_new);
+    replace_directory(dir / "private/d", fill_new);
+    {
+      const PublicFiles scope;
+      make_directories(dir / "public/deep");
+      write_file_atomic(dir / "public/f", "x");
+      publish_directory(dir / "public/d", fill_new);
+    }
+    write_file_atomic(dir / "public/mine", "x");
+    ::umask(before);
+    int seen = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(dir / "private"))
+      EXPECT_EQ(mode_of(entry.path()), fs::is_directory(entry.path()) ? 0700u : 0600u) << entry.path() << ++seen;
+    EXPECT_EQ(mode_of(dir / "private"), 0700u);
+    EXPECT_EQ(mode_of(dir / "public/mine"), 0600u);
+    remove_tree(dir / "public/mine");
+    for (const auto& entry : fs::recursive_directory_iterator(dir / "public"))
+      EXPECT_EQ(mode_of(entry.path()), (fs::is_directory(entry.path()) ? 0775u : 0664u) & ~mask) << entry.path();
+    remove_tree(dir / "private");
+    remove_tree(dir / "public");
+  }
+}
+
+TEST(File, APrivateDirectoryThatOthersCanLookIntoIsSaidOnce) {
+  const testing::Scratch dir;
+  std::vector<std::string> said;
+  set_log_sink([&](LogLevel level, const std::string& text) {
+    if (level == LogLevel::kWarn) said.push_back(text);
+  });
+  make_private_directory(dir / "fresh");
+  make_private_directory(dir / "fresh");
+  EXPECT_TRUE(said.empty());
+  fs::create_directory(dir / "open");
+  ASSERT_EQ(::chmod((dir / "open").c_str(), 0755), 0);
+  make_private_directory(dir / "open");
+  make_private_directory(dir / "open/");
+  fs::create_directory(dir / "wide");
+  ASSERT_EQ(::chmod((dir / "wide").c_str(), 0777), 0);
+  make_private_directory(dir / "wide");
+  set_log_sink({});
+  ASSERT_EQ(said.size(), 2u);
+  EXPECT_NE(said[0].find("look into this directory (mode 0755)"), std::string::npos) << said[0];
+  EXPECT_NE(said[1].find("write to this directory (mode 0777)"), std::string::npos) << said[1];
+}
+
+// ---- faults and power cuts ----
+
+struct Action {
+  const char* name;
+  std::function<void(const fs::path& root)> before, run;
+  std::function<bool(const fs::path& root)> old_state, new_state;
+};
+
+std::vector<Action> actions() {
+  const auto has_old = [](const fs::path& d) { return get(d / "a") == "old a" && get(d / "gone") == "x"; };
+  const auto old_directory = [](const fs::path& root) { put(root / "d" / "a", "old a"), put(root / "d" / "gone", "x"); };
+  return {{"write_file_atomic", [](const fs::path& r) { put(r / "f", "old"); }, [](const fs::path& r) { write_file_atomic(r / "f", std::string(5000, 'f')); },
+           [](const fs::path& r) { return get(r / "f") == "old"; }, [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
+          {"publish_directory", [](const fs::path&) {}, [](const fs::path& r) { publish_directory(r / "s/t/d", fill_new); },
+           [](const fs::path& r) { return !fs::exists(r / "s/t/d"); }, [](const fs::path& r) { return is_new(r / "s/t/d"); }},
+          {"publish_from", [](const fs::path&) {},
+           [](const fs::path& r) {
+             publish_from(r / "tmp", [&](const fs::path& tmp) {
+               fill_new(tmp);
+               return r / "packages/d";
+             });
+           },
+           [](const fs::path& r) { return !fs::exists(r / "packages/d"); }, [](const fs::path& r) { return is_new(r / "packages/d"); }},
+          {"replace_directory", old_directory, [](const fs::path& r) { replace_directory(r / "d", fill_new); }, [=](const fs::path& r) { return has_old(r / "d"); },
+           [](const fs::path& r) { return is_new(r / "d") && !fs::exists(r / "d/gone"); }},
+          {"append_line", [](const fs::path&) {}, [](const fs::path& r) { append_line(r / "log", "line", true); },
+           [](const fs::path& r) { return !get(r / "log").ends_with("line\n"); }, [](const fs::path& r) { return get(r / "log").ends_with("line\n"); }},
+          {"write_link_atomic", [](const fs::path& r) { put(r / "a", "a"), put(r / "link", "before"); }, [](const fs::path& r) { write_link_atomic(r / "link", "a"); },
+           [](const fs::path& r) { return get(r / "link") == "before"; }, [](const fs::path& r) { return get(r / "link") == "a"; }},
+          {"make_directories", [](const fs::path&) {}, [](const fs::path& r) { make_directories(r / "a/b/c"); },
+           [](const fs::path& r) { return !fs::exists(r / "a/b/c"); }, [](const fs::path& r) { return fs::is_directory(r / "a/b/c"); }},
+          {"copy_regular_file", [](const fs::path& r) { put(r / "f", std::string(3'000'000, 'c')); },
+           [](const fs::path& r) {
+             copy_regular_file(r / "f", r / "g");
+             fsync_directory(r);
+           },
+           [](const fs::path& r) { return get(r / "f") == std::string(3'000'000, 'c'); }, [](const fs::path& r) { return get(r / "g") == get(r / "f"); }}};
+}
+
+// Old or new under every fault; new where it says so; and the same again ends well.
+TEST(Faults, LeaveTheOldOrTheNew) {
+  const testing::Scratch dir(/*in_memory=*/true);
+  testing::Points points;
+  for (const Action& action : actions()) {
+    SCOPED_TRACE(action.name);
+    const fs::path root = dir / action.name;
+    const auto before = [&] {
+      fs::remove_all(root);
+      fs::create_directories(root);
+      action.before(root);
+    };
+    testing::for_each_fault(points, before, [&] { action.run(root); }, [&](bool done) {
+      EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
+      action.run(root);
+      EXPECT_TRUE(action.new_state(root));
+    });
+  }
+}
+
+TEST(PowerCuts, LeaveTheOldOrTheNewAndWhatWasDoneIsDurable) {
+  const testing::Scratch dir(/*in_memory=*/true);
+  testing::Points points;
+  for (const Action& action : actions()) {
+    SCOPED_TRACE(action.name);
+    const fs::path root = dir / action.name;
+    fs::create_directories(root);
+    const int changes = testing::for_each_power_cut(points, root, [&] { action.before(root); }, [&] { action.run(root); }, [&](bool done) {
+      EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
+      action.run(root);
+      EXPECT_TRUE(action.new_state(root));
+    });
+    EXPECT_GE(changes, 3);
+  }
+}
+
+// That the model can tell: what forgets one of its flushes is caught.
+TEST(PowerCuts, FindAForgottenFlush) {
+  const testing::Scratch dir(/*in_memory=*/true);
+  const auto lost = [&](const std::function<void(const fs::path&)>& write, testing::Lost how) {
+    const fs::path root = dir / "root";
+    fs::remove_all(root);
+    put(root / "f", "old");
+    fs::remove_all(dir / "start");
+    fs::remove(dir / "journal");
+    fs::copy(root, dir / "start", fs::copy_options::recursive);
+    EXPECT_EQ(testing::in_child("SPECDEC_FAULT_JOURNAL", (dir / "journal").string(), [&] {
+                ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
+                write(root);
+              }), 0);
+    const testing::PowerCut cut(dir / "journal", dir / "start", root.string());
+    cut.restore(cut.changes(), how, 1, root);
+    return get(root / "f");
+  };
+  const auto no_flush = [](const fs::path& r) {
+    const int fd = open_file(r / "new", O_WRONLY | O_CREAT);
+    write_all(fd, "new", r / "new");
+    ::close(fd);
+    rename_file(r / "new", r / "f");
+  };
+  const auto no_directory = [](const fs::path& r) {
+    { OutputFile(r / "new").finish(); }
+    EXPECT_EQ(::rename((r / "new").c_str(), (r / "f").c_str()), 0);
+  };
+  EXPECT_EQ(lost(no_flush, testing::Lost::kContents), "") << "the name without its bytes";
+  EXPECT_EQ(lost(no_directory, testing::Lost::kAll), "old") << "the rename is lost";
+  EXPECT_EQ(lost([](const fs::path& r) { write_file_atomic(r / "f", "new"); }, testing::Lost::kAll), "new");
+}
+
+TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
+  const testing::Scratch dir;
+  for (int n = 1; n <= 2; ++n) {  // of the file, of its directory
+    put(dir / "f", "old");
+    EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }), 74) << n;
+    EXPECT_EQ(get(dir / "f"), n == 1 ? "old" : "new");
+  }
+  put(dir / "part", "begun");
+  EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", "1", [&] { OutputFile(dir / "part", OutputFile::Open::kResume).finish(); }), 74);
+  EXPECT_FALSE(fs::exists(dir / "part")) << "a file that could not be flushed is not continued";
 }
 
 }  // namespace

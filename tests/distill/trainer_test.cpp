@@ -61,7 +61,7 @@ TEST(FaultPolicyTest, SkipsRollsBackThenStops) {
 }
 
 TEST(TrainerTest, RaisesAcceptanceAndWritesWhatItMeasured) {
-  const Scratch scratch;
+  const Scratch scratch(true);
   Fixture f(scratch / "run", 150);
   f.options.evaluate_every = 50;
   model::Decoder draft = f.draft();
@@ -83,7 +83,7 @@ TEST(TrainerTest, RaisesAcceptanceAndWritesWhatItMeasured) {
 
 TEST(TrainerTest, EveryLossLowersItself) {
   for (const char* name : {"ce", "kl", "rkl", "jsd", "tv", "nla", "lk_hybrid", "0.1*ce+0.9*tv"}) {
-    const Scratch scratch;
+    const Scratch scratch(true);
     Fixture f(scratch / "run", 60);
     f.options.loss.mix = parse_loss(name);
     f.options.accumulate = 2;
@@ -101,7 +101,7 @@ TEST(TrainerTest, EveryLossLowersItself) {
 }
 
 TEST(TrainerTest, StopsAtTheTimeLimit) {
-  const Scratch scratch;
+  const Scratch scratch(true);
   Fixture f(scratch / "run");
   f.options.schedule.total_steps = 0;
   f.options.schedule.time_limit_seconds = 400;
@@ -119,7 +119,7 @@ TEST(TrainerTest, StopsAtTheTimeLimit) {
 
 // Six steps straight = a part, death by SIGKILL at any change of the file system, and the rest: bit for bit.
 TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
-  const Scratch scratch;
+  const Scratch scratch(true);
   const auto shorten = [](Fixture& fixture) {
     fixture.options.evaluate_every = 3;
     fixture.options.checkpoint_every = 2;
@@ -154,7 +154,7 @@ TEST(TrainerTest, KilledAnywhereAndResumedGivesTheSameBits) {
 }
 
 TEST(TrainerTest, AnotherSeedGivesOtherBits) {
-  const Scratch scratch;
+  const Scratch scratch(true);
   Fixture a(scratch / "a"), b(scratch / "b");
   b.options.seed = 10;
   model::Decoder x = a.draft(), y = b.draft();

@@ -6,6 +6,7 @@ import struct
 import tempfile
 from pathlib import Path
 
+from faults import ENOSPC, environment
 from specdec_run import SOURCE, expect, run
 
 MODEL = SOURCE / "cli/demo/assets/target"
@@ -110,7 +111,7 @@ run("data", "ingest", work / "fifo.jsonl", "--target", MODEL, "--out", work / "n
 run("data", "ingest", work / "no-such.jsonl", "--target", MODEL, "--out", work / "none", code=7, last_line=("no-such.jsonl",), timeout=60)
 
 # A full disk and a place that may not be written: 74, and nothing half-published.
-run("data", "ingest", log, "--target", MODEL, "--out", work / "full", code=74, env={"SPECDEC_ENOSPC_AT": "2"}, timeout=60)
+run("data", "ingest", log, "--target", MODEL, "--out", work / "full", code=74, env=environment(ENOSPC, 3, work), timeout=60)
 expect(not (work / "full").exists(), "nothing published on a full disk")
 run("data", "ingest", log, "--target", MODEL, "--out", "/proc/none/out", code=74, timeout=60)
 

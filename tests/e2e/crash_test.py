@@ -1,17 +1,17 @@
-"""`kill -9` at every change that `specdec distill` and `specdec package` make to the file system, and a full disk at every write: readers
-see the old or the new and nothing between, and the same command again gives the same bits as if nothing had happened."""
+"""`kill -9` at every change that `specdec distill`, `package` and `data ingest` make to the file system, every fault that a file system can
+bring (tests/e2e/faults.py) and power cuts: readers see the old or the new and nothing between, what was said to be done stays done, and the
+same command again gives the same bits as if nothing had happened."""
 import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, run_json
+from faults import Subject, must, under_faults
+from specdec_run import expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
 # In memory: what a killed process leaves does not depend on the disk, and thousands of fsyncs do.
@@ -33,53 +33,30 @@ def partials(folder):
     return [f for f in folder.rglob("*") if ".partial" in f.name]
 
 
-def must(condition, text):
-    if not condition:
-        print("FAILED:", text)
-        sys.exit(1)
-
-
-def attempt(arguments, variable, n):
-    done = subprocess.run([str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=60, env={**os.environ, variable: str(n)})
-    return done.returncode, done.stderr.decode(errors="replace").strip().splitlines()
-
-
-def every_point(point):
-    """point(n) for n = 1, 2, … on every core until one of them says that the command ended by itself; how many it took."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for first in range(1, 2000, 8):
-            ended = list(pool.map(point, range(first, first + 8)))
-            if any(ended):
-                must(ended == sorted(ended), "points after the end are no points")
-                return first + ended.index(True) - 1
-    must(False, "the command never ends by itself")
-
-
 # --- distill ---
 
 def check_run(out, n):
     """What readers of a run may rely on at any time: a draft that is whole or not there, checkpoints likewise."""
     draft, result = out / "draft", out / "result.json"
     if draft.exists():
-        must(tree(draft).keys() == reference.keys(), f"point {n}: the draft lacks files")
-        must(all(sha == reference[name] for name, sha in tree(draft).items() if name != "specdec.json"), f"point {n}: the draft differs")
+        must(tree(draft).keys() == reference.keys(), f"{n}: the draft lacks files")
+        must(all(sha == reference[name] for name, sha in tree(draft).items() if name != "specdec.json"), f"{n}: the draft differs")
         json.loads((draft / "specdec.json").read_text())
     if result.exists():
-        must(draft.exists() and json.loads(result.read_text())["training"]["steps"] == 3, f"point {n}: a result without its draft")
+        must(draft.exists() and json.loads(result.read_text())["training"]["steps"] == 3, f"{n}: a result without its draft")
     for checkpoint in (out / "checkpoints").glob("step-????????"):
         state = json.loads((checkpoint / "state.json").read_text())
-        must(all(sha256(checkpoint / name) == sha for name, sha in state["files"].items()), f"point {n}: {checkpoint.name} is damaged")
+        must(all(sha256(checkpoint / name) == sha for name, sha in state["files"].items()), f"{n}: {checkpoint.name} is damaged")
     latest = out / "checkpoints/latest"
-    must(not latest.exists() or (out / "checkpoints" / latest.read_text().strip()).is_dir(), f"point {n}: latest names no checkpoint")
+    must(not latest.exists() or (out / "checkpoints" / latest.read_text().strip()).is_dir(), f"{n}: latest names no checkpoint")
 
 
 def finish_run(out, n):
     code, _, _ = run(*DISTILL, "--out", out, "--resume", "-q", code=code_of_distill, timeout=60)
-    must(tree(out / "draft").keys() == reference.keys(), f"point {n}: files of the resumed draft")
-    must(all(sha == reference[name] for name, sha in tree(out / "draft").items() if name != "specdec.json"), f"point {n}: the resumed draft differs")
-    must(figures_of(out) == figures, f"point {n}: figures of the resumed run differ")
-    must(not partials(out), f"point {n}: left over: {partials(out)}")
-    shutil.rmtree(out)
+    must(tree(out / "draft").keys() == reference.keys(), f"{n}: files of the resumed draft")
+    must(all(sha == reference[name] for name, sha in tree(out / "draft").items() if name != "specdec.json"), f"{n}: the resumed draft differs")
+    must(figures_of(out) == figures, f"{n}: figures of the resumed run differ")
+    must(not partials(out), f"{n}: left over: {partials(out)}")
 
 
 def figures_of(out):
@@ -89,25 +66,27 @@ def figures_of(out):
     return [training, result["verdict"], result["acceptance"], result["draft"]["id"]]
 
 
-def kill_distill(n):
-    out = work / f"run-{n}"
-    code, _ = attempt([*DISTILL, "--out", out, "--resume", "-q"], "SPECDEC_KILL_AT", n)
-    must(code in (-9, code_of_distill), f"point {n}: exit {code}")
-    check_run(out, n)
-    finish_run(out, n)
-    return code != -9
+class Distill(Subject):
+    name, often = "distill", 4
+    reads_below = work
 
+    def __init__(self):
+        self.codes = (code_of_distill,)
 
-def full_distill(n):
-    out = work / f"full-{n}"
-    code, lines = attempt([*DISTILL, "--out", out, "--resume", "-q"], "SPECDEC_ENOSPC_AT", n)
-    if code == code_of_distill:
-        return True
-    check_full(code, lines, n, out)
-    check_run(out, n)
-    if n % 4 == 0:
-        finish_run(out, n)
-    return False
+    def prepare(self, folder):
+        pass
+
+    def command(self, folder):
+        return [*DISTILL, "--out", folder / "run", "--resume", "-q"]
+
+    def check(self, folder, text):
+        check_run(folder / "run", text)
+
+    def done(self, folder, text):
+        must((folder / "run/result.json").exists() and tree(folder / "run/draft").keys() == reference.keys(), f"{text}: done, and then not there")
+
+    def finish(self, folder, text):
+        finish_run(folder / "run", text)
 
 
 def check_full(code, lines, n, place):
@@ -138,79 +117,99 @@ def named(store):
 
 def check_store(store, n):
     _, listed = run_json("package", "list", "--store", store)
-    must(all(p["problem"] == "" for p in listed["packages"]), f"point {n}: {listed['packages']}")
-    must(content(old_package) in [content(Path(p["path"])) for p in listed["packages"]], f"point {n}: the old package is gone")
+    must(all(p["problem"] == "" for p in listed["packages"]), f"{n}: {listed['packages']}")
+    must(content(old_package) in [content(Path(p["path"])) for p in listed["packages"]], f"{n}: the old package is gone")
     for package in listed["packages"]:
         run("package", "verify", package["path"])
-    must(content(named(store)) in (content(old_package), content(new_package)), f"point {n}: what production names")
+    must(content(named(store)) in (content(old_package), content(new_package)), f"{n}: what production names")
 
 
 def finish_store(store, n):
     for left in [*partials(store)]:
         os.utime(left, (time.time() - 2 * 86400,) * 2)  # left-overs are removed when they are a day old
     run(*publish(store, new_draft))
-    must(content(named(store)) == content(new_package), f"point {n}: production names the new package")
-    must(len(list((store / "packages").iterdir())) == 2, f"point {n}: two packages, none twice")
-    must(not partials(store), f"point {n}: left over: {partials(store)}")
+    must(content(named(store)) == content(new_package), f"{n}: production names the new package")
+    must(len(list((store / "packages").iterdir())) == 2, f"{n}: two packages, none twice")
+    must(not partials(store), f"{n}: left over: {partials(store)}")
     run("package", "rollback", "--store", store, "--channel", "production")
-    must(content(named(store)) == content(old_package), f"point {n}: the roll-back")
-    shutil.rmtree(store)
+    must(content(named(store)) == content(old_package), f"{n}: the roll-back")
 
 
-def kill_package(n):
-    store = work / f"store-{n}"
-    shutil.copytree(old_store, store)
-    code, _ = attempt(publish(store, new_draft), "SPECDEC_KILL_AT", n)
-    must(code in (-9, 0), f"point {n}: exit {code}")
-    check_store(store, n)
-    finish_store(store, n)
-    return code == 0
+class Package(Subject):
+    name = "package"
+    reads_below = work
+
+    def prepare(self, folder):
+        shutil.copytree(old_store, folder / "store")
+
+    def command(self, folder):
+        return publish(folder / "store", new_draft)
+
+    def check(self, folder, text):
+        check_store(folder / "store", text)
+
+    def done(self, folder, text):
+        must(content(named(folder / "store")) == content(new_package), f"{text}: done, and production names the old package")
+
+    def finish(self, folder, text):
+        finish_store(folder / "store", text)
 
 
-def kill_store(n, *arguments):
-    """One kill point of a command that changes nothing but the store."""
-    store = work / f"moved-{arguments[0]}-{n}"
-    shutil.copytree(moved_store, store)
-    code, _ = attempt(["package", *arguments, "--store", store, "-q"], "SPECDEC_KILL_AT", n)
-    must(code in (-9, 0), f"{arguments[0]}, point {n}: exit {code}")
-    _, listed = run_json("package", "list", "--store", store)
-    must(all(p["problem"] == "" for p in listed["packages"]), f"{arguments[0]}, point {n}: {listed['packages']}")
-    for package in listed["packages"]:
-        run("package", "verify", package["path"])
-    run("package", "verify", f"{store}:production")
-    run("package", *arguments, "--store", store, "-q")
-    run("package", "gc", "--store", store, "--keep", 1, "-q")
-    run("package", "verify", f"{store}:production")
-    # What died on its way to a channel carries the suffix, and goes when it is a day old.
-    must(not partials(store / "tmp"), f"{arguments[0]}, point {n}: left over: {partials(store / 'tmp')}")
-    shutil.rmtree(store)
-    return code == 0
+class InStore(Subject):
+    """A command that changes nothing but the store."""
 
+    def __init__(self, *arguments, names=None):
+        self.name, self.arguments, self.names = arguments[0], arguments, names
 
-def full_package(n):
-    store = work / f"full-store-{n}"
-    shutil.copytree(old_store, store)
-    code, lines = attempt(publish(store, new_draft), "SPECDEC_ENOSPC_AT", n)
-    if code != 0:
-        check_full(code, lines, n, store)
-    check_store(store, n)
-    finish_store(store, n)
-    return code == 0
+    def prepare(self, folder):
+        shutil.copytree(moved_store, folder / "store")
+
+    def command(self, folder):
+        return ["package", *self.arguments, "--store", folder / "store", "-q"]
+
+    def check(self, folder, text):
+        _, listed = run_json("package", "list", "--store", folder / "store")
+        must(all(p["problem"] == "" for p in listed["packages"]), f"{text}: {listed['packages']}")
+        for package in listed["packages"]:
+            run("package", "verify", package["path"])
+        run("package", "verify", f"{folder}/store:production")
+
+    def done(self, folder, text):
+        must(not self.names or named(folder / "store").name == self.names, f"{text}: done, and production names {named(folder / 'store').name}")
+
+    def finish(self, folder, text):
+        store = folder / "store"
+        run("package", *self.arguments, "--store", store, "-q")
+        run("package", "gc", "--store", store, "--keep", 1, "-q")
+        run("package", "verify", f"{store}:production")
+        for left in partials(store / "tmp"):
+            os.utime(left, (time.time() - 2 * 86400,) * 2)
+        run("package", "gc", "--store", store, "--keep", 1, "-q")
+        # What died on its way to a channel carries the suffix, and goes when it is a day old.
+        must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
 
 
 # --- ingest ---
 
-def full_ingest(n):
-    out = work / f"data-{n}"
-    shutil.copytree(data, out)
-    code, lines = attempt(ingest(out), "SPECDEC_ENOSPC_AT", n)
-    if code != 0:
-        check_full(code, lines, n, work)
-        must(tree(out) == tree(data), f"write {n}: the old data is not intact")
-        run(*ingest(out))
-    must(tree(out) == tree(more_data), f"write {n}: the data of the second try")
-    shutil.rmtree(out)
-    return code == 0
+class Ingest(Subject):
+    name = "ingest"
+    reads_below = work
+
+    def prepare(self, folder):
+        shutil.copytree(data, folder / "data")
+
+    def command(self, folder):
+        return ingest(folder / "data")
+
+    def check(self, folder, text):
+        must(tree(folder / "data") in (tree(data), tree(more_data)), f"{text}: neither the old data nor the new")
+
+    def done(self, folder, text):
+        must(tree(folder / "data") == tree(more_data), f"{text}: done, and the old data is there")
+
+    def finish(self, folder, text):
+        run(*self.command(folder))
+        must(tree(folder / "data") == tree(more_data), f"{text}: the data of the second try")
 
 
 def ingest(out):
@@ -280,12 +279,7 @@ try:
     reference, figures = tree(work / "run/draft"), figures_of(work / "run")
     checkpoints = sorted(f.name for f in (work / "run/checkpoints").iterdir())
     expect(checkpoints == ["latest", "step-00000000", "step-00000002", "step-00000003"], f"a run of 3 steps: {checkpoints}")
-    started = time.monotonic()
-    points = every_point(kill_distill)
-    print(f"ok: distill killed at each of its {points} changes of the file system and resumed to the same bits, {time.monotonic() - started:.0f} s")
-    started = time.monotonic()
-    points = every_point(full_distill)
-    print(f"ok: distill on a full disk at each of its {points} writes, every fourth resumed, {time.monotonic() - started:.0f} s")
+    under_faults(Distill(), work)
 
     shutil.copytree(work / "run/draft", new_draft)
     run("distill", "--target", target, "--data", data, "--draft", "prune:1", "--max-steps", 1, "--threads", 1, "--out", work / "old-run", "-q", code=(0, 3, 4))
@@ -299,9 +293,7 @@ try:
     shutil.copytree(old_store, work / "new-store")
     run(*publish(work / "new-store", new_draft))
     new_package = named(work / "new-store")
-    started = time.monotonic()
-    points = every_point(kill_package)
-    print(f"ok: package killed at each of its {points} changes of the file system, {time.monotonic() - started:.0f} s")
+    under_faults(Package(), work)
     moved_store = work / "moved-store"  # production names the new package and knows the old one; a third is garbage
     shutil.copytree(old_store, moved_store)
     run(*publish(moved_store, new_draft))
@@ -313,15 +305,11 @@ try:
     run("package", "rollback", "--store", moved_store, "--channel", "production")
     third = [p for p in (moved_store / "packages").iterdir() if p != named(moved_store) and content(p) != content(old_package)]
     must(len(third) == 1, f"three packages: {third}")
-    started = time.monotonic()
-    counts = {command[0]: every_point(lambda n, command=command: kill_store(n, *command)) for command in (
-        ("promote", third[0].name, "--channel", "production"), ("rollback", "--channel", "production", "--from", named(moved_store).name), ("pin", third[0].name), ("gc", "--keep", 1))}
-    expect(sum(counts.values()) >= 35, "enough points")
-    print(f"ok: the store's commands killed at each of their changes of the file system: {counts}, {time.monotonic() - started:.0f} s")
-    points = every_point(full_package)
-    print(f"ok: package on a full disk at each of its {points} writes")
-    points = every_point(full_ingest)
-    print(f"ok: ingest on a full disk at each of its {points} writes")
+    rolled_back = old_package.name
+    for subject in (InStore("promote", third[0].name, "--channel", "production", names=third[0].name),
+                    InStore("rollback", "--channel", "production", "--from", named(moved_store).name, names=rolled_back), InStore("pin", third[0].name), InStore("gc", "--keep", 1)):
+        under_faults(subject, work)
+    under_faults(Ingest(), work)
     expect([tree(target), tree(data)] == inputs, "target and data as they were")
 
     for name, command, options in (

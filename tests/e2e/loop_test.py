@@ -3,13 +3,11 @@ although the logs have grown; a verdict is not asked for again before the cooldo
 import json
 import os
 import shutil
-import subprocess
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from specdec_run import SPECDEC, expect, run, run_json
+from faults import Subject, must, under_faults
+from specdec_run import expect, run, run_json
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-loop-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
@@ -48,7 +46,7 @@ allow-failed = true
 
 def new_loop(name, channel="production", regenerate="auto", cooldown="24h", floor=0.01, exit_zero="true"):
     folder = work / name
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     shutil.copy(work / "log.jsonl", folder / "day-1.jsonl")
     (folder / "LOOP.toml").write_text(SETTINGS.format(channel=channel, regenerate=regenerate, cooldown=cooldown, floor=floor, exit_zero=exit_zero))
     return folder
@@ -75,45 +73,46 @@ def add_day(folder, n):
     write_traffic(folder / f"day-{n}.jsonl", 20, seed=n)
 
 
-# --- killed at every change ---
+# --- killed at every change, faults, power cuts ---
 
-def kill_loop(n):
-    folder = new_loop(f"kill-{n}")
-    done = subprocess.run([str(SPECDEC), "loop", "run", str(folder / "LOOP.toml")], capture_output=True, timeout=120,
-                          env={**os.environ, "OMP_NUM_THREADS": "1", "SPECDEC_KILL_AT": f"{n}@loop"})
-    if done.returncode not in (0, -9):
-        raise SystemExit(f"point {n}: exit {done.returncode}: {done.stderr.decode()}")
-    for state in folder.glob("loop/runs/*/state.json"):
-        json.loads(state.read_text())
-    add_day(folder, 2)  # logs grow meanwhile
-    interrupted = any("data" in s["stages"] and s["verdict"] == "running" for s in states(folder))
-    before = {f: f.read_bytes() for f in folder.glob("loop/runs/*/distill/draft/model.safetensors")}
-    result = loop_json(folder)
-    assert result["verdict"] == "promoted", (n, result)
-    if interrupted:
-        assert len(states(folder)) == 1 and len(result["inputs"]["logs"]) == 1, (n, "the interrupted run goes on, with the logs of then")
-        assert all(f.read_bytes() == b for f, b in before.items()), (n, "a draft that was there was trained again")
-    loop(folder)  # the second day, if the run above was the first day's
-    left = [str(p) for p in folder.rglob("*partial*")]
-    assert not left, (n, left)
-    _, listed = run_json("package", "list", "--store", folder / "store")
-    assert all(p["problem"] == "" for p in listed["packages"]) and any(p["channels"] == ["production"] for p in listed["packages"]), (n, listed)
-    assert len(listed["packages"]) <= 2, (n, "a package twice")
-    before = trainings_of(folder)
-    loop(folder)
-    assert trainings_of(folder) == before, (n, "the same trigger trained again")
-    shutil.rmtree(folder)
-    return done.returncode == 0
+class Loop(Subject):
+    name, word, least, often = "loop", "loop", 1, 1
 
+    def environment(self, folder):
+        return {"OMP_NUM_THREADS": "1"}
 
-def every_point(point):
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for first in range(1, 500, 4):
-            ended = list(pool.map(point, range(first, first + 4)))
-            if any(ended):
-                assert ended == sorted(ended), "points after the end are no points"
-                return first + ended.index(True) - 1
-    raise SystemExit("the loop never ends by itself")
+    def prepare(self, folder):
+        new_loop(folder.name)
+
+    def command(self, folder):
+        return ["loop", "run", folder / "LOOP.toml"]
+
+    def check(self, folder, text):
+        for state in folder.glob("loop/runs/*/state.json"):
+            json.loads(state.read_text())
+
+    def done(self, folder, text):
+        _, listed = run_json("package", "list", "--store", folder / "store")
+        must(any(p["channels"] == ["production"] for p in listed["packages"]), f"{text}: done, and nothing is promoted: {listed}")
+
+    def finish(self, folder, text):
+        add_day(folder, 2)  # logs grow meanwhile
+        interrupted = any("data" in s["stages"] and s["verdict"] == "running" for s in states(folder))
+        before = {f: f.read_bytes() for f in folder.glob("loop/runs/*/distill/draft/model.safetensors")}
+        result = loop_json(folder)
+        must(result["verdict"] == "promoted", f"{text}: {result}")
+        if interrupted:
+            must(len(states(folder)) == 1 and len(result["inputs"]["logs"]) == 1, f"{text}: the interrupted run goes on, with the logs of then")
+            must("power cut" in text or all(f.read_bytes() == b for f, b in before.items()), f"{text}: a draft that was there was trained again")
+        loop(folder)  # the second day, if the run above was the first day's
+        left = [str(p) for p in folder.rglob("*partial*") if "power cut" not in text or "store/tmp" not in str(p)]
+        must(not left, f"{text}: left over: {left}")
+        _, listed = run_json("package", "list", "--store", folder / "store")
+        must(all(p["problem"] == "" for p in listed["packages"]) and any(p["channels"] == ["production"] for p in listed["packages"]), f"{text}: {listed}")
+        must(len(listed["packages"]) <= 2, f"{text}: a package twice")
+        before = trainings_of(folder)
+        loop(folder)
+        must(trainings_of(folder) == before, f"{text}: the same trigger trained again")
 
 
 try:
@@ -183,8 +182,6 @@ try:
         run("loop", "run", broken / "LOOP.toml", code=2, last_line=["LOOP.toml", says])
     expect(not (broken / "loop").exists(), "wrong settings leave nothing behind")
 
-    started = time.monotonic()
-    points = every_point(kill_loop)
-    expect(points >= 20, f"the loop killed at each of its {points} changes of the file system, {time.monotonic() - started:.0f} s")
+    under_faults(Loop(), work)
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -1,6 +1,6 @@
 """`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way from a drift alarm over a
-redistillation, a promoted candidate and its relapse to the roll-back: later checks end on the very same way, the training has run once,
-each alarm and each transition has been told, and the store is valid all the time."""
+redistillation, a promoted candidate and its relapse to the roll-back, faults of the file system there, and power cuts: later checks end on
+the very same way, the training has run once, each alarm and each transition has been told, and the store is valid all the time."""
 import http.server
 import json
 import os
@@ -9,14 +9,14 @@ import socketserver
 import sqlite3
 import struct
 import subprocess
-import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from specdec_run import SKIP, SOURCE, SPECDEC, expect, run
+from faults import EIO, EDQUOT, EINTR, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
+from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
 work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
@@ -87,23 +87,50 @@ def records(pair, overlap, n):
     return (json.dumps(row) + "\n") * n
 
 
-def check(place, n, point=None):
-    """One check; killed at the point if it comes so far. Its exit code."""
+def check(place, n, point=None, kind=KILL, journal=None):
+    """One check; killed at the point, or met by another fault there, if it comes so far. Its exit code."""
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
-        env.update(LD_PRELOAD=str(shim), SPECDEC_KILL_COUNTER=str(place / "counter"), SPECDEC_KILL_CHANGE=str(point))
+        env |= {"LD_PRELOAD": str(PRELOAD), "SPECDEC_FAULT_COUNTER": str(counter(place)), "SPECDEC_FAULT_BELOW": str(place), f"SPECDEC_{kind}_AT": str(point)}
+        env |= {"SPECDEC_FAULT_JOURNAL": str(journal)} if journal else {}
     command = [str(SPECDEC), "monitor", "check", "--package", f"{store}:production", "--candidate", f"{store}:candidate", "--allow-failed", "--source", place / "acceptance.jsonl",
                "--state", place / "m.db", "--confirm", "alarm", "--min-fresh", "0", "--admin", f"{url}/{n}", "--webhook", f"{url}/{n}/hook", "--prom", place / "m.prom",
                "--redistil", f"sh {place}/train.sh", "--on-drift", f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms"]
     with open(place / "said", "w") as said:   # no pipe: a child that outlives its check would hold it open
         done = subprocess.run(list(map(str, command)), stdout=said, stderr=said, env=env, timeout=120)
-    must(done.returncode in (0, 3, 4, -9, 75), f"point {n}: exit {done.returncode}: {(place / 'said').read_text()[-400:]}")
+    must(done.returncode in (0, 3, 4, -9, 75) or (kind not in (KILL, SHORT, EINTR) and done.returncode == 74), f"point {n}: exit {done.returncode}: {(place / 'said').read_text()[-400:]}")
     return done.returncode
 
 
+def counter(place):
+    return place.with_suffix(".counter")
+
+
 def counted(place):
-    return struct.unpack("q", (place / "counter").read_bytes())[0]
+    return struct.unpack("q", counter(place).read_bytes())[0]
+
+
+def alone(place):
+    """Waits for the children of a check that was killed: the power goes for them, too."""
+    def others():
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(place).encode() in process.read_bytes():
+                    return True
+            except OSError:
+                pass
+        return False
+    deadline = time.monotonic() + 30
+    while others():
+        must(time.monotonic() < deadline, f"{place.name}: a child goes on and on")
+        time.sleep(0.02)
+
+
+def power_cut(place, start, journal, lost):
+    alone(place)
+    done = int(subprocess.run([REPLAY, journal, start, place], capture_output=True, text=True, check=True).stdout.split("\n")[0])
+    subprocess.run([REPLAY, journal, start, place, str(done), lost, str(number()), place], check=True)
 
 
 def lines(file):
@@ -128,20 +155,27 @@ def valid(place, n):
             left.unlink()
 
 
-def night(n, point=None):
+def night(n, point=None, kind=KILL, lost=None):
     """Three phases, each until its check has come to its end. Without a point: how many there are; else whether it was
-    never reached."""
+    never reached. `lost`: where it is killed the power goes, and what was not flushed with it."""
     place = work / f"night-{n}"
+    start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
     (place / "train.sh").write_text(f"echo $SPECDEC_ALARM_KEY >> {place}/trained\ncp {place}/candidate.ref {place}/store/refs/candidate.new\nmv {place}/store/refs/candidate.new {place}/store/refs/candidate\n")
-    (place / "counter").write_bytes(struct.pack("q", 0))
+    counter(place).write_bytes(struct.pack("q", 0))
     killed = False
     for phase, text in enumerate((records(old, 0.5, 200), "", records(new, 0.02, 400))):
         with open(place / "acceptance.jsonl", "a") as log:
             log.write(text)
         if not killed:
-            code = check(place, n, point)
+            if lost:
+                shutil.copytree(place, start, symlinks=True)
+                journal.unlink(missing_ok=True)
+            check(place, n, point, kind, journal if lost else None)
             killed = bool(point) and counted(place) >= point
+            if lost and killed:
+                power_cut(place, start, journal, lost)
+            shutil.rmtree(start, ignore_errors=True)
             if not killed:
                 continue
             valid(place, n)
@@ -153,6 +187,8 @@ def night(n, point=None):
     check(place, n)
     verify(place, n)
     points = counted(place)
+    journal.unlink(missing_ok=True)
+    counter(place).unlink()
     shutil.rmtree(place)
     return not killed if point else points
 
@@ -215,16 +251,10 @@ def killed_while_training():
     expect(len(lines(place / "trained")) == 1 and "REDISTILLING candidate CANDIDATE" in way_of(place), f"trained once, and its package is taken: {way_of(place)}")
 
 
-compiler = shutil.which(os.environ.get("CXX", "c++"))
-if not compiler:
-    print("SKIPPED: no C++ compiler for the library that kills")
-    sys.exit(SKIP)
 listener = Listener(("127.0.0.1", 0), Admin)
 url = f"http://127.0.0.1:{listener.server_address[1]}"
 threading.Thread(target=listener.serve_forever, daemon=True).start()
 try:
-    shim = work / "kill_point.so"
-    subprocess.run([compiler, "-std=c++20", "-O1", "-shared", "-fPIC", "-o", shim, SOURCE / "tests/e2e/kill_point.cpp", "-ldl"], check=True)
     write_tiny_model(work / "target", layers=2, seed=1)
     shutil.copytree(work / "target", work / "old-draft")
     write_tiny_model(work / "new-draft", layers=1, seed=5)
@@ -245,6 +275,16 @@ try:
     with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
         reached = list(pool.map(lambda n: not night(n, n), range(1, total + 1)))
     expect(total >= 200 and sum(reached) >= total - 5, f"killed at each of {sum(reached)} of {total} changes of the file system, {time.monotonic() - started:.0f} s")
+    for kind in (EIO, ENOSPC, EDQUOT, FSYNC, SHORT, EINTR):
+        total = night(f"count-{kind}", 0, kind)
+        with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
+            points = some(total)
+            reached = list(pool.map(lambda n, kind=kind: not night(f"{kind}-{n}", n, kind), points))
+        expect(all(reached), f"{kind} at {len(points)} of {total}")
+    points = some(night("count-cut", 0), 6)
+    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
+        list(pool.map(lambda n: night(f"cut-{n}", n, KILL, ("all", "contents", "some")[number() % 3]), points))
+    expect(True, f"power cuts at {len(points)} changes")
     killed_while_training()
 finally:
     listener.shutdown()

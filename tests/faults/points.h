@@ -1,0 +1,100 @@
+// A function under every fault that a file system can bring, and after a power cut at any of its changes. Needs specdec_faults linked.
+// SPECDEC_FAULTS=all takes every point; without it a tenth of each, by a seed that is printed and that SPECDEC_FAULT_SEED repeats.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "tests/base/scratch.h"
+#include "tests/faults/power_cut.h"
+
+namespace specdec::testing {
+
+class Points {
+ public:
+  Points() {
+    const char* seed = std::getenv("SPECDEC_FAULT_SEED");
+    seed_ = seed ? std::strtoull(seed, nullptr, 10) : std::random_device{}();
+    random_.seed(seed_);
+    const char* which = std::getenv("SPECDEC_FAULTS");
+    all_ = which && std::string(which) == "all";
+    std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_), all_ ? "all" : "a tenth of the");
+  }
+  // From 1 to n: all of them, or a tenth and at least `least`, ascending.
+  std::vector<int> of(int n, int least = 3) {
+    std::vector<int> points(static_cast<size_t>(std::max(n, 0)));
+    for (int i = 0; i < n; ++i) points[static_cast<size_t>(i)] = i + 1;
+    if (all_) return points;
+    std::shuffle(points.begin(), points.end(), random_);
+    points.resize(std::min(points.size(), static_cast<size_t>(std::max(least, (n + 9) / 10))));
+    std::sort(points.begin(), points.end());
+    return points;
+  }
+  uint64_t number() { return random_(); }
+
+ private:
+  uint64_t seed_ = 0;
+  std::mt19937_64 random_;
+  bool all_ = false;
+};
+
+// How many changes (reads …) of f the variable counts.
+inline int count_points(const char* variable, const std::function<void()>& f) {
+  const Scratch scratch;
+  put(scratch / "counter", std::string(8, '\0'));
+  const int code = in_child(variable, "0", [&] {
+    ::setenv("SPECDEC_FAULT_COUNTER", (scratch / "counter").c_str(), 1);
+    f();
+  });
+  EXPECT_EQ(code, 0);
+  int64_t n = 0;
+  std::memcpy(&n, get(scratch / "counter").data(), sizeof n);
+  return static_cast<int>(n);
+}
+
+// Every kind of fault: check(true) where f says that it is done, which a fault that can be overcome may not change; else check(false), after
+// an error (exit 74) and nothing worse.
+inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f, const std::function<void(bool done)>& check) {
+  for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT", "SPECDEC_READ_AT", "SPECDEC_SHORT_AT", "SPECDEC_EINTR_AT"}) {
+    const bool overcome = std::string(variable) == "SPECDEC_SHORT_AT" || std::string(variable) == "SPECDEC_EINTR_AT";
+    before();
+    const int n = count_points(variable, f);
+    for (const int point : points.of(n)) {
+      SCOPED_TRACE(std::string(variable) + "=" + std::to_string(point) + " of " + std::to_string(n));
+      before();
+      const int code = in_child(variable, std::to_string(point), f);
+      EXPECT_TRUE(code == 0 || (code == 74 && !overcome)) << "exit " << code;
+      check(code == 0);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// What a power cut after any change of f may leave in `root`, which before() prepares. `done`: after f had ended.
+inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before, const std::function<void()>& f,
+                              const std::function<void(bool done)>& check) {
+  const Scratch scratch;
+  before();
+  fs::copy(root, scratch / "start", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  EXPECT_EQ(in_child("SPECDEC_FAULT_JOURNAL", (scratch / "journal").string(), [&] {
+              ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
+              f();
+            }), 0);
+  const PowerCut cut(scratch / "journal", scratch / "start", root.string());
+  const int n = static_cast<int>(cut.changes());
+  std::vector<int> moments = points.of(n, 5);
+  if (moments.empty() || moments.back() != n) moments.push_back(n);
+  for (const int moment : moments)
+    for (const Lost lost : {Lost::kAll, Lost::kContents, Lost::kSome, Lost::kSome}) {
+      const uint64_t seed = points.number();
+      SCOPED_TRACE("power cut after change " + std::to_string(moment) + " of " + std::to_string(n) + (moment > 0 ? " (" + cut.name(static_cast<size_t>(moment) - 1) + ")" : "") +
+                   ", lost " + std::to_string(static_cast<int>(lost)) + ", seed " + std::to_string(seed));
+      cut.restore(static_cast<size_t>(moment), lost, seed, root);
+      check(moment == n);
+      if (::testing::Test::HasFailure()) return n;
+    }
+  return n;
+}
+
+}  // namespace specdec::testing
