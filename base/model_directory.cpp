@@ -28,7 +28,7 @@ void set_hub_resolver(HubResolver resolver) { hub_resolver() = std::move(resolve
 ResolvedModel resolve_model(const std::string& argument) {
   if (argument.empty()) throw Error(ErrorKind::kUsage, "MODEL is empty: give a local directory, a package or org/name");
   if (const auto package = locate_package(argument)) {
-    require_trusted(package->root);
+    require_trusted(*package);
     ResolvedModel model = packaged_target(*package, argument);
     model.draft = package->draft;
     model.package_digest = package->digest;
@@ -36,7 +36,7 @@ ResolvedModel resolve_model(const std::string& argument) {
     const fs::path& target = model.directory;
     const Fingerprint found = fingerprint_model(target);
     if (const std::string tiers = differing_tiers(package->manifest.target, found); tiers.empty())
-      verify_files(package->root, package->manifest, true);
+      model.verified = verify_files(package->root, package->manifest, true);
     else
       model.stale_reason = target.string() + " is another model than the one this package was validated with (or damaged): " + tiers + " differ (expected " +
                            package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";

@@ -41,6 +41,7 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
 
 // Never from the command line, which other users see.
 std::string read_passphrase(const PackageFlags& flags) {
+  if (flags.key.empty()) return "";
   if (flags.passphrase_file.empty()) {
     const char* const given = std::getenv("MINISIGN_PASSPHRASE");
     return given ? given : "";
@@ -81,7 +82,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
     result["is_new"] = outcome.is_new;
     if (!flags.key.empty()) deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
     if (!flags.channel.empty()) {
-      const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now());
+      const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now(), channel_signer(flags));
       result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
       next = shell_words({"specdec", "serve", flags.store + ":" + change.channel});
@@ -183,6 +184,13 @@ int run_lint(const Global& global, const PackageFlags& flags) {
 
 }  // namespace
 
+deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.key, read_passphrase(flags)}; }
+
+void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what) {
+  app.add_option("--key", flags.key, what);
+  app.add_option("--passphrase-file", flags.passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+}
+
 void add_package(Cli& cli) {
   auto flags = std::make_shared<PackageFlags>();
   CLI::App* app = cli.app.add_subcommand("package", "Publishes a validated pair as one immutable directory; keeps the channels of a store");
@@ -199,8 +207,8 @@ void add_package(Cli& cli) {
   app->add_option("--visibility", flags->visibility, "public: anyone may read it, the manifest says so; private goes to no public hub repository")
       ->check(CLI::IsMember({"private", "public"}))->capture_default_str()->group("Create");
   app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
-  app->add_option("--key", flags->key, "Sign it with this secret key of minisign before that")->group("Create");
-  app->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE")->group("Create");
+  add_key_flags(*app, *flags, "Sign it, and the channel, with this secret key of minisign before that");
+  for (const char* name : {"--key", "--passphrase-file"}) app->get_option(name)->group("Create");
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
@@ -216,8 +224,8 @@ void add_package(Cli& cli) {
   verify->add_option("--public-key,--trusted", flags->public_key, "File of minisign public keys: one of them must have signed it");
   CLI::App* sign = app->add_subcommand("sign", "Signs the manifest with a secret key of minisign");
   sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
-  sign->add_option("--key", flags->key, "Secret key file (minisign -G)")->required();
-  sign->add_option("--passphrase-file", flags->passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+  add_key_flags(*sign, *flags, "Secret key file (minisign -G)");
+  sign->get_option("--key")->required();
   CLI::App* quantise = app->add_subcommand("quantise", "A draft in 8 bits, as vLLM, SGLang and transformers load it");
   quantise->alias("quantize");
   quantise->add_option("--draft", flags->draft, "MODEL; of a package its draft")->required();

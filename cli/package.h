@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "cli/command.h"
+#include "deploy/package/store.h"
 
 namespace specdec::cli {
 
@@ -33,6 +34,9 @@ class PackageResult {
   Json json_;
 };
 
+// --key and --passphrase-file, and who signs by them: nobody without the first.
+void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what);
+deploy::ChannelSigner channel_signer(const PackageFlags& flags);
 // push and pull.
 void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::function<void(PackageCommand)>& select);
 // list, promote, rollback, gc, pin, unpin below `app`; `select` names the one that was chosen.

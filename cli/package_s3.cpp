@@ -30,12 +30,25 @@ class S3Package : public deploy::PackageSource, public deploy::PackageSink {
   std::string at_;
 };
 
-deploy::PackageOutcome push_to_s3(const Global& global, const PackageFlags& flags, PackageResult&) {
+ChannelRecord read_record(net::S3Client& s3, const std::string& channel) {
+  const std::string text = s3.get("refs/" + channel, 4096);
+  return text.empty() ? ChannelRecord{} : parse_channel(text, channel, s3.name("refs/" + channel));
+}
+
+// The channel's record as it came with the package, or signed here, or the digest alone.
+ChannelRecord record_for(net::S3Client& s3, const PackageFlags& flags, const deploy::PackageOutcome& outcome, int64_t now) {
+  const ChannelRecord& carried = outcome.channel;
+  if (!flags.key.empty()) return deploy::sign_channel(flags.channel, outcome.digest, std::max(carried.number, read_record(s3, flags.channel).number) + 1, now, channel_signer(flags));
+  if (carried.number > 0 && carried.statement == channel_statement(flags.channel, outcome.digest, carried.number)) return carried;
+  return {outcome.digest, 0, "", ""};
+}
+
+deploy::PackageOutcome push_to_s3(const Global& global, const PackageFlags& flags, PackageResult& result) {
   net::S3Client s3(net::parse_s3(flags.store), net::s3_options_from_environment());
   S3Package sink(s3);
   deploy::PackageOutcome outcome = deploy::upload_package(flags.package, sink, flags.understood, make_progress(global));
   outcome.path = sink.name();
-  if (!flags.channel.empty()) s3.put("refs/" + flags.channel, outcome.digest + "\n", false);
+  if (!flags.channel.empty()) s3.put("refs/" + flags.channel, to_text(record_for(s3, flags, outcome, result.now())), false);
   return outcome;
 }
 
@@ -46,18 +59,20 @@ deploy::PackageOutcome pull_from_s3(const Global& global, const PackageFlags& fl
   const std::string store = flags.package.substr(0, colon), name = flags.package.substr(colon + 1);
   net::S3Client s3(net::parse_s3(store), net::s3_options_from_environment());
   std::string digest;
+  ChannelRecord record;
   if (name.starts_with("sha256-")) {
     digest = name.substr(7);
     if (!is_sha256_hex(digest)) throw Error(ErrorKind::kUsage, flags.package + ": expected all 64 digits of the package's digest");
   } else {
     require_channel_name(name);
-    digest = s3.get("refs/" + name, 4096);
-    while (!digest.empty() && digest.back() == '\n') digest.pop_back();
+    record = read_record(s3, name);
+    digest = record.digest;
     if (digest.empty()) throw Error(ErrorKind::kData, store + ": no channel '" + name + "'");
-    if (!is_sha256_hex(digest)) throw Error(ErrorKind::kData, s3.name("refs/" + name) + ": damaged channel: expected a package digest");
   }
   S3Package source(s3, digest);
-  return deploy::transfer_package(source, flags.store, digest, make_progress(global));
+  deploy::PackageOutcome outcome = deploy::transfer_package(source, flags.store, digest, make_progress(global));
+  outcome.channel = record;
+  return outcome;
 }
 
 }  // namespace

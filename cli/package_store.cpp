@@ -58,12 +58,14 @@ std::string digest_of(const std::string& package) {
 
 int run_move(const Global& global, const PackageFlags& flags, bool back) {
   PackageResult result(back ? "rollback" : "promote");
-  const deploy::ChannelChange change = back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now(), digest_of(flags.from))
-                                            : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now());
+  const deploy::ChannelSigner signer = channel_signer(flags);
+  const deploy::ChannelChange change = back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now(), digest_of(flags.from), signer)
+                                            : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now(), signer);
   result["verdict"] = change.changed ? "changed" : "unchanged";
   result["channel"] = change.channel;
   result["from"] = change.from;
   result["to"] = change.to;
+  if (change.number > 0) result["number"] = change.number;
   result["inputs"] = {{"store", flags.store}};
   if (global.json)
     result.print();
@@ -114,6 +116,7 @@ void add_store_flag(CLI::App& app, PackageFlags& flags) { app.add_option("--stor
 void add_channel_flags(CLI::App& app, PackageFlags& flags) {
   app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")->required();
   app.add_option("--why", flags.why, "Reason, kept in the channel's log");
+  add_key_flags(app, flags, "Signs the channel with this secret key of minisign: a store with a trusted.pub demands it");
 }
 
 }  // namespace

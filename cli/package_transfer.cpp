@@ -15,7 +15,9 @@ const StoreKind& kind_of(const std::string& store);
 deploy::PackageOutcome push_to_directory(const Global& global, const PackageFlags& flags, PackageResult& result) {
   deploy::PackageOutcome outcome = kind_of(flags.package).pull(global, flags);
   if (!flags.channel.empty()) {
-    const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why, result.now());
+    deploy::ChannelSigner signer = channel_signer(flags);
+    signer.record = outcome.channel;
+    const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why, result.now(), signer);
     result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
   }
   return outcome;
@@ -66,6 +68,7 @@ void add_transfer_commands(CLI::App& app, PackageFlags& flags, const std::functi
     command->add_option("--store", flags.store, "Store that gets it: a directory, made where missing, s3://bucket/prefix or hf://org/name")->required();
     command->add_option("--channel", flags.channel, "Channel there that names it afterwards; at a hub a branch, main without this");
     command->add_option("--why", flags.why, "Reason, kept in a directory's channel log and in a hub's commit");
+    add_key_flags(*command, flags, "Signs the channel there with this secret key of minisign; without it the signature that the channel of this name has comes along");
     command->footer("S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION, AWS_ENDPOINT_URL_S3. Hub: HF_TOKEN, HF_ENDPOINT.\n"
                     "  specdec package push store:production --store s3://bucket/drafts --channel production\n"
                     "  specdec package pull s3://bucket/drafts:production --store store --channel production\n"

@@ -57,10 +57,12 @@ fs::path find_by_digest(const fs::path& store, const std::string& name) {
   return found[0];
 }
 
-fs::path channel_package(const fs::path& store, const std::string& channel) {
+fs::path channel_package(const fs::path& store, const std::string& channel, ChannelRecord& record) {
   for (std::string last;;) {
-    const std::string digest = read_channel(store, channel);
+    record = read_channel_record(store, channel);
+    const std::string& digest = record.digest;
     if (digest.empty()) throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
+    require_trusted_channel(store, channel, record);
     const fs::path package = store / "packages" / (kDigestPrefix + digest);
     if (fs::is_directory(package)) return package;
     if (digest == last) throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
@@ -68,19 +70,19 @@ fs::path channel_package(const fs::path& store, const std::string& channel) {
   }
 }
 
-// The directory of a package argument; empty if it is none.
-fs::path package_directory(const std::string& argument) {
+// The directory of a package argument; empty if it is none. `channel`: what the argument's channel says.
+fs::path package_directory(const std::string& argument, ChannelRecord& channel) {
   const fs::path path(argument);
   if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;  // a model may own a manifest.json too
   if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;  // damaged: read_manifest says so
   if (fs::is_regular_file(path) && path.parent_path().filename() == "refs") {
     const fs::path refs = fs::absolute(path).parent_path();
-    if (is_store(refs.parent_path())) return channel_package(refs.parent_path(), path.filename().string());
+    if (is_store(refs.parent_path())) return channel_package(refs.parent_path(), path.filename().string(), channel);
   }
   const size_t colon = argument.rfind(':');
   if (colon == std::string::npos || !is_store(argument.substr(0, colon))) return {};
   const std::string store = argument.substr(0, colon), name = argument.substr(colon + 1);
-  return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name);
+  return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name, channel);
 }
 
 }  // namespace
@@ -175,20 +177,28 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
   return m;
 }
 
-PackageManifest read_manifest(const std::filesystem::path& package) {
+namespace {
+std::string manifest_text(const fs::path& package) {
   const fs::path file = package / "manifest.json";
   if (fs::is_symlink(fs::symlink_status(file))) throw Error(kManifest, file.string() + ": damaged package: a link, expected a regular file");
-  return package_manifest_from_json(read_json(file, kManifest), file.string());
+  return read_file(file);
 }
+PackageManifest parse_manifest(const std::string& text, const std::string& where) { return package_manifest_from_json(parse_json(text, where), where); }
+}  // namespace
+
+PackageManifest read_manifest(const std::filesystem::path& package) { return parse_manifest(manifest_text(package), (package / "manifest.json").string()); }
 
 std::string package_digest(const std::filesystem::path& package) { return sha256_file(package / "manifest.json"); }
 
-void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests) {
+std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests) {
   const auto refuse = [&](const std::string& text) { throw Error(kManifest, package.string() + ": damaged package: " + text); };
+  const auto verified = std::make_shared<VerifiedFiles>(package);
   // A directory that carries its digest as name must hold that manifest.
   const std::string name = (package.has_filename() ? package : package.parent_path()).filename().string();
+  verified->begin("manifest.json");
   if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) && kDigestPrefix + package_digest(package) != name)
     refuse("manifest.json was changed (its digest is not the directory's name)");
+  verified->end();
   std::set<std::string> found = files_below(package);
   for (const PackagedFile& f : manifest.files) {
     if (found.erase(f.path) == 0) refuse(f.path + " is missing");
@@ -196,18 +206,33 @@ void verify_files(const std::filesystem::path& package, const PackageManifest& m
     if (size != f.size) refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
   }
   if (!found.empty()) refuse(*found.begin() + " is not in the manifest");
-  if (!verify_digests) return;
-  for (const PackagedFile& f : manifest.files)
+  if (!verify_digests) return verified;
+  for (const PackagedFile& f : manifest.files) {
+    verified->begin(f.path);
     if (sha256_file(package / f.path) != f.sha256) refuse(f.path + " was changed (its digest is not the manifest's)");
+    verified->end();
+  }
+  return verified;
 }
 
-void require_trusted(const std::filesystem::path& package) {
-  const fs::path absolute = fs::absolute(package).lexically_normal(), root = absolute.has_filename() ? absolute : absolute.parent_path();
-  const fs::path keys = root.parent_path().parent_path() / "trusted.pub";
-  if (root.parent_path().filename() != "packages" || !fs::exists(fs::symlink_status(keys))) return;
-  const fs::path signature = root / kSignatureFile;
-  if (!fs::exists(signature)) throw Error(kManifest, root.string() + ": not signed, and " + keys.string() + " demands it: specdec package sign");
-  verify_minisign(read_file(root / "manifest.json"), read_file(signature, 1u << 16), read_minisign_keys(keys), signature.string());
+std::shared_ptr<const VerifiedFiles> verify_small_files(const ResolvedPackage& package, uint64_t max_bytes) {
+  const auto verified = std::make_shared<VerifiedFiles>(package.root);
+  for (const PackagedFile& f : package.manifest.files) {
+    if (f.size > max_bytes) continue;
+    verified->begin(f.path);
+    if (sha256_file(package.root / f.path) != f.sha256) throw Error(kManifest, package.root.string() + ": damaged package: " + f.path + " was changed (its digest is not the manifest's)");
+    verified->end();
+  }
+  return verified;
+}
+
+void require_trusted(const ResolvedPackage& package) {
+  for (const fs::path& store : package.stores) {
+    const fs::path keys = trusted_keys(store), signature = package.root / kSignatureFile;
+    if (keys.empty()) continue;
+    if (!fs::exists(signature)) throw Error(kManifest, package.root.string() + ": not signed, and " + keys.string() + " demands it: specdec package sign");
+    verify_minisign(package.manifest_text, read_file(signature, 1u << 16), read_minisign_keys(keys), signature.string());
+  }
 }
 
 void require_channel_name(const std::string& channel) {
@@ -217,33 +242,29 @@ void require_channel_name(const std::string& channel) {
     throw Error(ErrorKind::kUsage, "channel '" + channel.substr(0, 80) + "': expected at most 64 of [A-Za-z0-9._-], not starting with '.' or sha256-, not ending in .log or .partial");
 }
 
-std::string read_channel(const std::filesystem::path& store, const std::string& channel) {
-  require_channel_name(channel);
-  const fs::path file = store / "refs" / channel;
-  if (!fs::exists(file)) return "";
-  std::string text = read_file(file, 4096, kManifest);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  if (!is_sha256_hex(text)) throw Error(kManifest, file.string() + ": damaged channel: expected a package digest");
-  return text;
-}
+std::string read_channel(const std::filesystem::path& store, const std::string& channel) { return read_channel_record(store, channel).digest; }
 
 std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   constexpr int kMaxTries = 500;  // a removal holds the lock for two looks at the channels and one rename
-  fs::path root;
+  Place place;
+  ResolvedPackage package;
+  fs::path& root = place.real;
   std::shared_ptr<const DirectoryLock> hold;
   for (int tries = 0;; ++tries) {
-    root = package_directory(argument);
-    if (root.empty()) return std::nullopt;
+    const fs::path named = package_directory(argument, package.channel);
+    if (named.empty()) return std::nullopt;
+    place = follow_links(named);  // from here on no link is followed: what is checked is what is opened
     hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
     if (hold->state() == DirectoryLock::State::kHeld || hold->state() == DirectoryLock::State::kUnsupported) break;
     if (tries == kMaxTries) throw Error(ErrorKind::kNetwork, root.string() + ": locked by another process, which may be removing it: try again");
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
-  ResolvedPackage package;
   package.root = root;
+  package.stores = place.stores;
   package.hold = std::move(hold);
-  package.manifest = read_manifest(root);
-  package.digest = package_digest(root);
+  package.manifest_text = manifest_text(root);
+  package.manifest = parse_manifest(package.manifest_text, (root / "manifest.json").string());
+  package.digest = sha256_hex(package.manifest_text);
   package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
   package.draft = root / "draft";
   return package;
@@ -252,7 +273,7 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests) {
   auto package = locate_package(argument);
   if (package) {
-    require_trusted(package->root);
+    require_trusted(*package);
     verify_files(package->root, package->manifest, verify_digests);
   }
   return package;

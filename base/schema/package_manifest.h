@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "base/schema/package_trust.h"
 #include "base/schema/validation_report.h"
 
 namespace specdec {
@@ -50,28 +51,34 @@ PackageManifest read_manifest(const std::filesystem::path& package);  // Error(k
 
 // A MODEL argument resolved to directories: a package gives both, a plain directory one.
 struct ResolvedPackage {
-  std::filesystem::path root, target, draft;
-  std::string digest;
+  std::filesystem::path root, target, draft;  // root: where the directory lies that was opened and is held, without links
+  std::string digest, manifest_text;          // of one reading of manifest.json
+  std::vector<std::filesystem::path> stores;  // through whose packages/ it was reached: their trusted.pub holds for it
   PackageManifest manifest;
+  ChannelRecord channel;                      // where the argument named one; else empty
   std::shared_ptr<const DirectoryLock> hold;  // while a copy lives, `package gc` leaves the package where it is
 };
 // Exactly the listed files, regular and of the listed sizes, with their digests if `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
-void verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
+// Whoever then reads them asks the result afterwards whether they are still the files that were checked.
+std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
+// The same of the files of at most `max_bytes` alone, with their digests: what is read before all of it has been checked.
+std::shared_ptr<const VerifiedFiles> verify_small_files(const ResolvedPackage& package, uint64_t max_bytes);
 // Digest of manifest.json: the package's name without "sha256-".
 std::string package_digest(const std::filesystem::path& package);
-// The digest that STORE/refs/CHANNEL holds, "" if there is no such channel. Throws Error(kData) for anything else in it.
+// The digest that STORE/refs/CHANNEL holds, "" if there is no such channel. Throws Error(kData) for anything else in it. Its signature is not looked at.
 std::string read_channel(const std::filesystem::path& store, const std::string& channel);
 // Letters, digits, '.', '_' and '-', at most 64, not starting with '.', not ending in .log or .partial and not a digest: fit for a file name. Throws Error(kUsage).
 void require_channel_name(const std::string& channel);
 // `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
 // ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. A channel that moves meanwhile gives the
-// old package or the new one, whole and held. Throws Error(kData) when damaged, Error(kNetwork) while the package is being removed.
+// old package or the new one, whole and held. Throws Error(kData) when damaged or for a channel that require_trusted_channel refuses,
+// Error(kNetwork) while the package is being removed.
 std::optional<ResolvedPackage> locate_package(const std::string& argument);
 // Beside the manifest: its signature by minisign.
 inline constexpr const char* kSignatureFile = "manifest.json.minisig";
-// A package in a store with a trusted.pub (public keys of minisign) must carry a signature of one of them: Error(kData) where it does not.
-// Packages elsewhere and stores without the file demand nothing.
-void require_trusted(const std::filesystem::path& package);
+// A package that lies in a store with a trusted.pub (public keys of minisign), or was reached through one, must carry a signature of one of them:
+// Error(kData) where it does not. Packages elsewhere, copies too, and stores without the file demand nothing.
+void require_trusted(const ResolvedPackage& package);
 // locate_package, then require_trusted and verify_files.
 std::optional<ResolvedPackage> resolve_package(const std::string& argument, bool verify_digests);
 

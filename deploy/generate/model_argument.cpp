@@ -19,6 +19,7 @@ struct Draft {
   std::optional<Fingerprint> made_for;
   std::string stale_reason = {};  // of its package: the target there has changed, and nothing was verified
   std::shared_ptr<const DirectoryLock> hold = {};
+  std::shared_ptr<const VerifiedFiles> verified = {};
 };
 // Without a draft of its own a pair takes the target's package's: `target`, which was looked up once, since its channel may move.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
@@ -26,7 +27,12 @@ Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
   const ResolvedModel model = own ? target : resolve_model(options.draft);
   if (model.draft.empty()) return {model.directory, std::nullopt};
-  return {model.draft, read_manifest(model.draft.parent_path()).target, model.stale_reason, model.hold};
+  return {model.draft, read_manifest(model.draft.parent_path()).target, model.stale_reason, model.hold, model.verified};
+}
+
+// What was loaded is what was checked before.
+void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
+  if (files) files->require_unchanged();
 }
 
 // The model with its package held: package gc leaves it as long as the weights are in use.
@@ -116,6 +122,8 @@ LoadedPair load_pair(const PairOptions& options) {
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
   pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
   if (draft_config) pair.draft = keep(model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft), draft.hold);
+  require_unchanged(target.verified);
+  require_unchanged(draft.verified);
   return pair;
 }
 
@@ -136,6 +144,7 @@ LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   model::check_memory(plan);
   loaded.cache_bytes = plan.draft_cache_bytes;
   loaded.draft = keep(model::load_for_decoding(loaded.directory, pair.device, dtype, model::Role::kDraft), found.hold);
+  require_unchanged(found.verified);
   return loaded;
 }
 

@@ -267,6 +267,7 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   manifest.created = format_utc(now);
   manifest.tool_version = SPECDEC_VERSION;
 
+  const PublicFiles in_a_store;
   const fs::path workshop = options.store / "tmp", packages = options.store / "packages";
   make_directories(packages);
   make_directories(options.store / "refs");
@@ -308,6 +309,7 @@ PackageOutcome sign_package(const std::string& argument, const fs::path& secret_
   // Beside the others it would be a file that the manifest does not list, if this died.
   const fs::path store = package->root.parent_path().parent_path(), workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
   const fs::path fresh = workshop / ("sha256-" + package->digest + "." + std::to_string(::getpid()) + ".minisig.partial");
+  const PublicFiles in_a_store;
   OutputFile out(fresh);
   out.write(text);
   out.finish();

@@ -39,6 +39,7 @@ struct PackageOutcome {
   Json gate = nullptr;                   // gate_json() of the report that decided; null where none was read
   std::string gate_line;                 // the same in one line
   std::string next;                      // the one command to run next
+  ChannelRecord channel;                 // of what was copied, where it was named by a channel
   std::vector<std::string> warnings;
   std::shared_ptr<const DirectoryLock> hold;  // while it lives no garbage collection takes the package, though no channel names it yet
 };

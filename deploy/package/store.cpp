@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/minisign.h"
 
 namespace specdec::deploy {
 
@@ -40,15 +41,44 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
+// The channel's next record. Signed where the store demands it or a signer is given, with a number above all that is known here of it.
+ChannelRecord next_record(const fs::path& store, const std::string& channel, const ChannelRecord& current, const std::string& to, int64_t now, const ChannelSigner& signer) {
+  const fs::path keys = trusted_keys(store);
+  ChannelRecord next;
+  next.digest = to;
+  if (keys.empty()) return next;
+  const int64_t known = std::max(current.number, seen_number(store, channel));
+  const std::vector<MinisignPublicKey> trusted = read_minisign_keys(keys);
+  if (!signer.key.empty()) {
+    next = sign_channel(channel, to, known + 1, now, signer);
+    verify_minisign(next.statement, next.signature, trusted, signer.key.string());
+    return next;
+  }
+  const ChannelRecord& given = signer.record;
+  if (given.number == 0 || given.statement != channel_statement(channel, to, given.number))
+    throw Error(ErrorKind::kUsage, "--key: " + keys.string() + " demands signed channels: expected the secret key that signs " + channel);
+  verify_minisign(given.statement, given.signature, trusted, "the record of channel " + channel + " that comes with the package");
+  if (given.number < known)
+    throw Error(ErrorKind::kData, (store / "refs" / channel).string() + ": is number " + std::to_string(known) + " here, and the record that comes with the package is number " +
+                                      std::to_string(given.number) + ": an older state of the channel");
+  return given;
+}
+
 // The log line first: a reference that moved is then always in the log, and a line without a move does no harm.
 ChannelChange move_channel(const fs::path& store, const std::string& channel, const std::string& to, const std::string& action, const std::string& why,
-                           int64_t now) {
-  const ChannelChange change{channel, read_channel(store, channel), to, true};
-  if (change.from == to) return {channel, to, to, false};
-  append_line(store / "refs" / (channel + ".log"),
-              canonical_json({{"time", format_utc(now)}, {"who", who()}, {"action", action}, {"why", why}, {"from", change.from}, {"to", to}}), /*durable=*/true);
-  write_file_atomic(store / "refs" / channel, to + "\n");
-  return change;
+                           int64_t now, const ChannelSigner& signer) {
+  const ChannelRecord current = read_channel_record(store, channel);
+  const bool same = current.digest == to;
+  const bool signing_only = same && !trusted_keys(store).empty() && current.number < std::max<int64_t>(1, seen_number(store, channel));
+  if (same && !signing_only) return {channel, to, to, false, current.number};
+  const ChannelRecord next = next_record(store, channel, current, to, now, signer);
+  if (!same) {
+    Json line = {{"time", format_utc(now)}, {"who", who()}, {"action", action}, {"why", why}, {"from", current.digest}, {"to", to}};
+    if (next.number > 0) line["number"] = next.number;
+    append_line(store / "refs" / (channel + ".log"), canonical_json(line), /*durable=*/true);
+  }
+  write_file_atomic(store / "refs" / channel, to_text(next));
+  return {channel, current.digest, to, true, next.number};
 }
 
 void make_channel_directories(const fs::path& store) {
@@ -120,31 +150,40 @@ uint64_t bytes_below(const fs::path& directory) {
 
 }  // namespace
 
-ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel, const std::string& why, int64_t now) {
+ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now, const ChannelSigner& signer) {
+  const std::string statement = channel_statement(channel, digest, number);
+  return {digest, number, statement, sign_minisign(statement, signer.key, signer.passphrase, "timestamp:" + std::to_string(now) + "\tchannel:" + channel + "\tnumber:" + std::to_string(number))};
+}
+
+ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel, const std::string& why, int64_t now,
+                      const ChannelSigner& signer) {
+  const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
   const ResolvedPackage found = find_package(store, package);  // held until the channel names it
-  require_trusted(found.root);
+  require_trusted(found);
   verify_files(found.root, found.manifest, true);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
-  return move_channel(store, channel, found.digest, "promote", why, now);
+  return move_channel(store, channel, found.digest, "promote", why, now, signer);
 }
 
-ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now, const std::string& from) {
+ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now, const std::string& from,
+                       const ChannelSigner& signer) {
+  const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / (channel + ".lock"));
   const std::string current = read_channel(store, channel);
   if (current.empty()) throw Error(ErrorKind::kData, store.string() + ": no channel '" + channel + "'");
-  if (!from.empty() && from != current) return {channel, current, current, false};
+  if (!from.empty() && from != current) return {channel, current, current, false, 0};
   const std::string previous = previous_of(read_log(store, channel), current);
   if (previous.empty()) throw Error(ErrorKind::kData, store.string() + ": channel '" + channel + "' had no package before " + current.substr(0, 12));
   const ResolvedPackage found = find_package(store, previous);
-  require_trusted(found.root);
+  require_trusted(found);
   verify_files(found.root, found.manifest, true);
-  return move_channel(store, channel, previous, "rollback", why, now);
+  return move_channel(store, channel, previous, "rollback", why, now, signer);
 }
 
 std::vector<std::string> channel_history(const fs::path& store, const std::string& channel, size_t count) {
@@ -162,6 +201,7 @@ std::vector<std::string> channel_history(const fs::path& store, const std::strin
 }
 
 bool pin(const fs::path& store, const std::string& package, const std::string& why, int64_t now) {
+  const PublicFiles in_a_store;
   require_store(store);
   const ResolvedPackage found = find_package(store, package);
   if (fs::exists(pin_of(store, found.digest))) return false;
@@ -207,6 +247,7 @@ std::vector<ListedPackage> list_packages(const fs::path& store) {
 }
 
 Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
+  const PublicFiles in_a_store;
   require_store(store);
   make_channel_directories(store);
   const FileLock lock(store / "tmp" / "gc.lock");

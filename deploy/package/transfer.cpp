@@ -106,6 +106,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
     if (signature.empty()) throw Error(ErrorKind::kData, source.name() + ": not signed, and " + (store / "trusted.pub").string() + " demands it");
     outcome.signer = verify_minisign(text, signature, read_minisign_keys(store / "trusted.pub"), source.name() + ": " + kSignatureFile).signer;
   }
+  const PublicFiles in_a_store;
   for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
   outcome.path = store / "packages" / ("sha256-" + outcome.digest);
   const FileLock lock(store / "tmp" / ("sha256-" + outcome.digest + ".lock"));
@@ -148,11 +149,12 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
   if (sink.is_public() && !package->manifest.is_public && !may_be_read)
     throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package->digest.substr(0, 12) + " is marked private, as packages are unless made with --visibility public: "
                                        "make the repository private, or say --i-understand: drafts repeat what they were trained on, and the report names its requests");
-  require_trusted(package->root);
+  require_trusted(*package);
   verify_files(package->root, package->manifest, true);
   PackageOutcome outcome;
   outcome.digest = package->digest;
   outcome.path = package->root;
+  outcome.channel = package->channel;
   std::vector<PackagedFile> files = package->manifest.files;
   for (const char* name : {kSignatureFile, "manifest.json"})
     if (const fs::path file = package->root / name; fs::exists(file)) files.push_back({name, fs::file_size(file), sha256_file(file)});
@@ -174,9 +176,11 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
 PackageOutcome copy_package(const std::string& argument, const fs::path& store, const ProgressFn& progress) {
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
-  require_trusted(package->root);
+  require_trusted(*package);
   DirectorySource source(*package);
-  return transfer_package(source, store, package->digest, progress);
+  PackageOutcome outcome = transfer_package(source, store, package->digest, progress);
+  outcome.channel = package->channel;
+  return outcome;
 }
 
 }  // namespace specdec::deploy

@@ -1,6 +1,7 @@
 """The store from outside: a server holds its package against gc, signatures by an encrypted key of minisign, stores that demand them, push
 and pull to directories and S3, lint as SARIF."""
 import json
+import os
 import re
 import shutil
 import signal
@@ -61,6 +62,8 @@ try:
     _, gc = run_json("package", "gc", "--store", store, "--keep", 1, "--dry-run")
     expect(gc["verdict"] == "would_change" and (store / f"packages/sha256-{first}").is_dir(), "a dry run says what would go")
 
+    state = work / "state"
+    os.environ["XDG_STATE_HOME"] = str(state)
     passphrase = work / "passphrase"
     passphrase.write_text("correct horse\n")
     mirror = work / "mirror"
@@ -75,9 +78,29 @@ try:
     if shutil.which("minisign"):
         package = store / f"packages/sha256-{third}"
         expect(subprocess.run(["minisign", "-q", "-V", "-p", KEYS / "locked.pub", "-m", package / "manifest.json"]).returncode == 0, "minisign takes the signature")
-    _, pushed = run_json("package", "push", f"{store}:production", "--store", mirror, "--channel", "production")
+    to_mirror = ("package", "push", f"{store}:production", "--store", mirror, "--channel", "production")
+    run(*to_mirror, code=2, last_line=["--key", "demands signed channels"])
+    signed_by = ("--key", KEYS / "locked.key", "--passphrase-file", passphrase)
+    run(*to_mirror, *signed_by)
+    shutil.rmtree(mirror / "packages"), shutil.rmtree(mirror / "refs"), shutil.rmtree(state)
+    _, pushed = run_json(*to_mirror, *signed_by)
     expect(pushed["digest"] == third and pushed["is_new"] and pushed["channel"]["changed"], "a store that demands signatures takes a signed package")
     here = work / "here"
+    first_state = (mirror / "refs/production").read_bytes()
+    run("package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by)
+    (mirror / "refs/production").write_text(third + "\n")
+    run("package", "verify", f"{mirror}:production", code=7, last_line=["not signed", f"specdec package promote sha256-{third}", "--key"])
+    _, mended = run_json("package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by)
+    expect(mended["number"] == 2, "the command that the message names mends it, with a new number")
+    (mirror / "refs/production").write_bytes(first_state)
+    run("package", "verify", f"{mirror}:production", code=7, last_line=["an older state of the channel", "number 1", "number 2"])
+    run("generate", "--target", f"{mirror}:production", "--prompt", "x", "--max-tokens", 2, code=7, last_line=["an older state of the channel"])
+    _, mended = run_json("package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by)
+    expect(mended["number"] == 3, "and so does it after a backup was restored")
+    (current := work / "current").symlink_to(mirror / f"packages/sha256-{third}")
+    (signature := mirror / f"packages/sha256-{third}/manifest.json.minisig").rename(work / "aside")
+    run("generate", "--target", current, "--prompt", "x", "--max-tokens", 2, code=7, last_line=["not signed", "demands it"])
+    (work / "aside").rename(signature)
     _, pulled = run_json("package", "pull", f"{mirror}:production", "--store", here)
     expect(pulled["path"].startswith(str(here)) and pulled["is_new"], "and gives it on")
     run("package", "verify", pulled["path"])

@@ -230,10 +230,12 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   EXPECT_EQ(verify_package(made.path.string()).exit_code, 0) << "its signature is no file too many";
   EXPECT_EQ(verify_package(made.path.string(), keys / "plain.pub").signer, read_minisign_keys(keys / "plain.pub")[0].name());
   EXPECT_NE(get(signature).find("\tpackage:sha256-" + made.digest), std::string::npos);
-  EXPECT_TRUE(promote(store, made.digest, "prod", "", 0).changed);
+  ::setenv("XDG_STATE_HOME", (pair.dir / "state").c_str(), 1);
+  const ChannelSigner signer{keys / "plain.key", ""};
+  EXPECT_TRUE(promote(store, made.digest, "prod", "", 0, signer).changed);
   expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { verify_package(made.path.string(), keys / "locked.pub"); });
   put(store / "trusted.pub", get(keys / "locked.pub"));
-  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { promote(store, made.digest, "canary", "", 0); });
+  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { promote(store, made.digest, "canary", "", 0, signer); });
   expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { resolve_model(store.string() + ":prod"); });
   put(store / "trusted.pub", get(keys / "plain.pub"));
   std::string text = get(signature);
@@ -242,6 +244,7 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   expect_error(ErrorKind::kData, {"trusted comment was changed"}, [&] { resolve_package(store.string() + ":prod", false); });
   put(store / "trusted.pub", "");
   expect_error(ErrorKind::kData, {"no public key"}, [&] { resolve_package(store.string() + ":prod", false); });
+  ::unsetenv("XDG_STATE_HOME");
 }
 
 // SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole packages

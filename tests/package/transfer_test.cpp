@@ -165,7 +165,7 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   const PackageOutcome copied = copy_package(made.path.string(), pair.dir / "other", {});
   EXPECT_FALSE(copied.signer.empty());
   EXPECT_EQ(get(copied.path / kSignatureFile), get(made.path / kSignatureFile));
-  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0).changed);
+  EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0, {keys / "plain.key", ""}).changed);
 }
 
 // Killed at every change of the file system: the other store has the whole package or none, and the same again ends well.

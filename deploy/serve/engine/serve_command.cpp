@@ -38,11 +38,17 @@ std::optional<ValidationReport> packaged_report(const ServeOptions& options, con
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
+  std::shared_ptr<const VerifiedFiles> verified;  // of a package: the files that the template came from
 };
 
-Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& package) {
+Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& package, bool allow_stale) {
+  constexpr uint64_t kMaxTemplateFile = 16u << 20;
   Chat chat;
   try {
+    if (package && !allow_stale) {
+      require_trusted(*package);
+      chat.verified = verify_small_files(*package, kMaxTemplateFile);
+    }
     chat.chat_template = text::ChatTemplate::load(package ? package->target : resolve_model(target).directory);
   } catch (const Error& e) {
     chat.error = e;
@@ -109,13 +115,14 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   const std::string target_name = wanted.target;
   const std::optional<ResolvedPackage> package = locate_package(target_name);
   if (package) wanted.target = package->root.string();  // a channel is looked up once: it may move while this starts
-  const Chat chat = load_chat(wanted.target, package);
+  const Chat chat = load_chat(wanted.target, package, options.allow_stale);
   const text::GrammarChecker grammars;  // forks, as loading the template does
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   const LoadedPair pair = load_pair(wanted);
   if (!pair.target) return {true, pair.warning};
   if (chat.error) throw *chat.error;
+  if (chat.verified) chat.verified->require_unchanged();
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
   if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
