@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 
 namespace specdec::cli {
 
@@ -153,12 +154,21 @@ ProgressFn make_progress(const Global& global) {
   return [line](const Progress& p) { line->show(p); };
 }
 
-std::string read_api_key(const std::string& file) {
+Secret read_api_key(const std::string& file) {
   const std::string text = read_file(file, 1u << 16, ErrorKind::kConfig);
   const auto printable = [](char c) { return c > ' ' && c < 127; };
   const auto begin = std::find_if(text.begin(), text.end(), printable), end = std::find_if_not(begin, text.end(), printable);
   if (begin == end) throw Error(ErrorKind::kConfig, file + ": no key, expected one on the first line");
-  return std::string(begin, end);
+  return Secret(std::string(begin, end));
+}
+
+SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows) {
+  if (argument.starts_with('@')) return SecretUrl(read_api_key(argument.substr(1)).reveal(), shows);
+  SecretUrl url(argument, shows);
+  const auto holds = [&](const std::string& given) { return given.find(argument) != std::string::npos; };
+  if (url.has_secret() && std::any_of(global.arguments.begin(), global.arguments.end(), holds))
+    log(LogLevel::kWarn, url.shown() + ": every user of this machine can read the arguments of a command: put the URL into a file and give @FILE");
+  return url;
 }
 
 }  // namespace specdec::cli

@@ -10,6 +10,7 @@
 
 #include "base/progress.h"
 #include "base/run_options.h"
+#include "base/secret.h"
 
 namespace CLI {
 class App;  // a heavy header: only files that declare flags include it
@@ -81,7 +82,10 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options);       // --ve
 void add_shape_flags(CLI::App& sub, SpeculationOptions& options);        // --tree, --suffix
 
 // The key a client sends: the first word of a file that serve --api-key-file reads, too. Throws Error(kConfig) for a file without one.
-std::string read_api_key(const std::string& file);
+Secret read_api_key(const std::string& file);
+// A URL argument: itself, or with @FILE the first word of that file, which no other user of the machine sees. Warns of a secret that stands
+// among the arguments. Throws Error(kConfig) for a file without one.
+SecretUrl secret_url(const Global& global, const std::string& argument, SecretUrl::Shows shows);
 
 // Hub names as MODEL are looked up, and downloaded where they are missing, from here on. Called again it asks the hub again.
 void install_hub(const Global& global);

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -18,6 +19,24 @@ namespace specdec::cli {
 
 namespace {
 
+// The columns are those that were judged: what was seen, and what the baseline promises for the positions that were reached.
+void print_evidence(const Json& evidence) {
+  bool header = false;
+  for (const Json& s : evidence["strata"]) {
+    if (!s["acceptance"].is_number()) continue;   // nothing was seen of it
+    if (!std::exchange(header, true)) std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference", "tolerance", "log10 e");
+    std::printf("  %-16s %9lld %11.3f %9.3f %+11.3f %10.3f %8.1f\n", s["name"].get<std::string>().c_str(), static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].get<double>(),
+                s["expected"].get<double>(), s["difference"].get<double>(), s["tolerance"].get<double>(), s["log10_e"].get<double>());
+  }
+  for (const Json& scrapes : evidence["scrapes"])
+    std::printf("  %s: %lld of %lld scrapes judged\n", scrapes["sources"].get<std::string>().c_str(), static_cast<long long>(scrapes["value"].get<int64_t>()),
+                static_cast<long long>(scrapes["limit"].get<int64_t>()));
+  for (const Json& note : evidence["notes"]) std::printf("  note: %s\n", note.get<std::string>().c_str());
+  for (const Json& source : evidence["sources"]["set_aside"]) std::printf("  set aside: %s\n", source.get<std::string>().c_str());
+  if (evidence.contains("first_broken_line"))
+    std::fprintf(stderr, "specdec: warning: %s\n", evidence["first_broken_line"].get<std::string>().c_str());
+}
+
 void print_result(const Global& global, const monitor::CheckResult& result) {
   if (global.json) {
     std::printf("%s\n", result.json.dump().c_str());
@@ -27,12 +46,8 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
       std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(), t["event"].get<std::string>().c_str(),
                   t["reason"].get<std::string>().c_str());
     for (const Json& w : result.json["waiting"]) std::printf("  %s: %s\n", result.json["state"].get<std::string>().c_str(), w.get<std::string>().c_str());
-    for (const Json& s : result.json["evidence"]["strata"])
-      std::printf("  %-16s %6lld requests  acceptance %s  baseline %.3f  log10 e %.1f\n", s["name"].get<std::string>().c_str(),
-                  static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].is_number() ? Json(std::round(s["acceptance"].get<double>() * 1000) / 1000).dump().c_str() : "–",
-                  s["baseline"].get<double>(), s["log10_e"].get<double>());
-    if (result.json["evidence"].contains("first_broken_line"))
-      std::fprintf(stderr, "specdec: warning: %s\n", result.json["evidence"]["first_broken_line"].get<std::string>().c_str());
+    print_evidence(result.json["evidence"]);
+    std::printf("next: %s\n", result.json["next"].get<std::string>().c_str());
   }
   std::fflush(stdout);
 }
@@ -119,6 +134,15 @@ CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double uni
   return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
+// Each occurrence of the flag adds one.
+CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows, std::vector<SecretUrl>& urls, const char* help) {
+  const auto set = [&global, shows, &urls](const std::vector<std::string>& given) {
+    urls.clear();
+    for (const std::string& text : given) urls.push_back(secret_url(global, text, shows));
+  };
+  return sub.add_option_function<std::vector<std::string>>(flag, set, help);
+}
+
 void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   const char* const group = "Redistilling";
   sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")->group(group);
@@ -135,7 +159,7 @@ void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")->check(CLI::PositiveNumber)->group(group);
 }
 
-void add_policy_flags(CLI::App& sub, monitor::Policy& p) {
+void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
   sub.add_option("--canary", p.canary, "Data directory of the canary set (its requests are in the package's report): an alarm is confirmed on it")->group("Confirmation");
   sub.add_option("--probe", p.probe, "A command instead; prints what specdec --json validate --baseline prints")->group("Confirmation");
   sub.add_option_function<std::string>("--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; }, "probe | alarm: the alarm confirms itself")
@@ -155,16 +179,17 @@ void add_policy_flags(CLI::App& sub, monitor::Policy& p) {
   const char* const telling = "Telling";
   sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")->group(telling);
   sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
-  sub.add_option("--webhook", p.webhooks, "URL that gets every transition as JSON; may be repeated")->group(telling);
+  add_urls(sub, "--webhook", global, SecretUrl::Shows::kHost, p.webhooks, "URL that gets every transition as JSON, or @FILE that holds it; may be repeated")->group(telling);
   sub.add_option_function<std::string>("--webhook-secret-file", [&p](const std::string& file) { p.webhook_secret = read_api_key(file); }, "File with the key of X-Specdec-Signature-256")->group(telling);
-  sub.add_option("--alertmanager", p.alertmanager, "URL of an Alertmanager that gets the alert SpecdecDraft")->group(telling);
+  sub.add_option_function<std::string>("--alertmanager", [&p, &global](const std::string& url) { p.alertmanager = secret_url(global, url, SecretUrl::Shows::kPath); }, "URL of an Alertmanager that gets the alert SpecdecDraft")->group(telling);
   sub.add_option("--alert", p.alert, "An Alertmanager notification (webhook version 4) as evidence: a file or - for standard input")->group(telling);
   sub.add_option("--prom", p.prom, "Textfile for node_exporter")->group(telling);
 }
 
-void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state) {
+void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions& o, std::string& state) {
   sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
-  sub.add_option("--source", o.sources, "Records (*.jsonl file or directory), the URL of a /metrics page, or prometheus+URL[?match={label=\"value\"}]; may be repeated");
+  add_urls(sub, "--source", global, SecretUrl::Shows::kPath, o.sources,
+           "Records (*.jsonl file or directory), the URL of a /metrics page, prometheus+URL[?match={label=\"value\"}], or @FILE that holds one; may be repeated");
   sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
                                        "File with the key of the servers whose /metrics pages are read");
   sub.add_option("--target", o.target, "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the package's own, or the one it refers to");
@@ -183,7 +208,7 @@ void add_check_flags(CLI::App& sub, monitor::CheckOptions& o, std::string& state
   sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
   sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");
-  add_policy_flags(sub, o.policy);
+  add_policy_flags(sub, global, o.policy);
 }
 
 }  // namespace
@@ -201,7 +226,7 @@ void add_monitor(Cli& cli) {
 
   add_monitor_baseline(*sub, cli);
   CLI::App* check = sub->add_subcommand("check", "One look, for cron");
-  add_check_flags(*check, *options, *state);
+  add_check_flags(*check, cli.global, *options, *state);
   check->footer(
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
       "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target models/target --state monitor.db \\\n"
@@ -216,7 +241,7 @@ void add_monitor(Cli& cli) {
   });
 
   CLI::App* watch = sub->add_subcommand("watch", "Looks every --interval seconds until a signal; a failed poll is a warning");
-  add_check_flags(*watch, *options, *state);
+  add_check_flags(*watch, cli.global, *options, *state);
   watch->add_option("--interval", *interval, "Seconds between looks")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
   watch->footer("Example:\n  specdec monitor watch --package store:production --source http://127.0.0.1:8000/metrics --state monitor.db --interval 300");
   watch->callback([&cli, options, state, interval] {

@@ -21,7 +21,7 @@ struct BaselineOptions {
 int run_baseline(const Global& global, const BaselineOptions& options) {
   const std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  const monitor::EstimatedBaseline result = monitor::measure_baseline(options.sources, *package);
+  const monitor::EstimatedBaseline result = monitor::measure_baseline({options.sources.begin(), options.sources.end()}, *package);
   const bool good = result.problem.empty();
   if (good) write_file_atomic(options.out, canonical_json(to_json(result.baseline)) + "\n");
   if (global.json) {

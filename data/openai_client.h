@@ -10,7 +10,7 @@ namespace specdec::data {
 
 struct ClientOptions {
   std::string url;                    // http(s)://host[:port][/v1]; /v1 is added when there is no path
-  std::string api_key;                // "" = none; never logged
+  Secret api_key;                     // "" = none
   double request_timeout_s = 600;
   size_t max_response_bytes = 64u << 20;
   net::Backoff backoff;

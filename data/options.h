@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/run_options.h"
+#include "base/secret.h"
 
 namespace specdec::data {
 
@@ -46,7 +47,7 @@ struct RegenerateOptions {
   std::string url;                     // http(s)://host[:port][/v1]
   std::string model;                   // name at the endpoint; "" = the first of /v1/models
   std::string target;                  // resolved local directory of the same model; "" = none (then written_by = model name)
-  std::string api_key;
+  Secret api_key;
   std::optional<double> temperature;   // else the row's own, else 1
   int64_t max_tokens = 0;              // 0 = as many as the old answer had
   int concurrency = 4;

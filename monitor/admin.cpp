@@ -24,7 +24,7 @@ Interval interval_of(const Json& paired, const char* which) {
 
 }  // namespace
 
-Admin::Admin(const std::string& address, const std::string& key) : key_(key) {
+Admin::Admin(const std::string& address, const Secret& key) : key_(key) {
   if (address.starts_with("unix:")) {
     socket_ = address.substr(5);
     if (socket_.empty()) throw Error(ErrorKind::kUsage, "--admin: expected unix:PATH, found '" + address + "'");

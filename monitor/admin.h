@@ -11,7 +11,7 @@ namespace specdec::monitor {
 class Admin {
  public:
   // http(s)://host:port or unix:PATH. Throws Error(kUsage) for anything else.
-  Admin(const std::string& address, const std::string& key);
+  Admin(const std::string& address, const Secret& key);
 
   struct Reply {
     int status = 0;
@@ -30,7 +30,8 @@ class Admin {
  private:
   Reply exchange(const std::string* body);
   net::HttpClient client_;
-  std::string url_, socket_, key_;
+  std::string url_, socket_;
+  Secret key_;
 };
 
 // What the scores of a trial decide: "better" when the lower end of the paired difference is above −margin and the candidate is not surely

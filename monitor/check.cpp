@@ -11,19 +11,25 @@
 #include "monitor/follow.h"
 #include "monitor/full_check.h"
 #include "monitor/look.h"
+#include "monitor/next_step.h"
 #include "monitor/notify.h"
+#include "net/http_client.h"
 
 namespace specdec::monitor {
 
 namespace {
 
-// The verdict on the target comes before everything else: a changed target does not wait for drift.
-std::string stale_reason(const Facts& facts) {
-  const std::string tiers = facts.remote ? "" : differing_tiers(facts.package.manifest.target, facts.target);
-  if (tiers.empty()) return facts.sight.stale;
-  return facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.target.id.substr(0, 12) + ", bound to " +
-         facts.package.manifest.target.id.substr(0, 12) + ")";
+// What was seen of the target without asking those who serve it.
+Sighting sighting_of(const Facts& facts) {
+  const std::string tiers = facts.remote ? "" : differing_tiers(facts.package.manifest.target, facts.local);
+  std::string stale = facts.sight.stale;
+  if (!tiers.empty())
+    stale = facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.local.id.substr(0, 12) + ", bound to " +
+            facts.package.manifest.target.id.substr(0, 12) + ")";
+  return {facts.witness, stale, facts.local.id};
 }
+
+constexpr const char* kServedTarget = "served_target";
 
 // What the state remembers under a key.
 using Remembered = std::function<std::string(const char* key)>;
@@ -32,7 +38,9 @@ const char* memory_key(const Facts& facts) { return facts.remote ? "target_watch
 Facts gather(const CheckOptions& options, const Remembered& remembered, const Clock& clock) {
   std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  Facts facts{std::move(*package), {}, {}, {}, is_url(options.target), {}};
+  Facts facts;
+  facts.package = std::move(*package);
+  facts.remote = is_url(options.target);
   facts.report = validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
   const Fingerprint& bound = facts.package.manifest.target;
   const WatchedPair pair{facts.package.digest, bound.id};
@@ -41,14 +49,17 @@ Facts gather(const CheckOptions& options, const Remembered& remembered, const Cl
     watch.url = options.target;
     watch.false_alarm_every_days = options.false_alarm_every_days;
     facts.sight = watch_target(watch, pair, remembered(memory_key(facts)), clock);
-    facts.target = bound;
-    if (!facts.sight.stale.empty()) facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
+    facts.witness = Witness::kEndpoint;
+    facts.target = facts.local = bound;
+    if (!facts.sight.stale.empty()) facts.local.id = facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
     if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);   // where the probe finds it
     return facts;
   }
   facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
-  facts.target = fingerprint_model(facts.served.directory);
+  facts.target = facts.local = fingerprint_model(facts.served.directory);
   const fs::path& packaged = facts.package.target;
+  const bool own_copy = options.target.empty() && facts.package.manifest.target_reference.empty();
+  facts.witness = options.full_target ? Witness::kBytes : own_copy ? Witness::kCopy : Witness::kDirectory;
   if (options.full_target) facts.sight = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(), facts.served.directory, remembered(memory_key(facts)));
   return facts;
 }
@@ -63,6 +74,8 @@ void require_options(const CheckOptions& o) {
   need(p.canary.empty() || p.probe.empty(), "--canary and --probe: give one of them");
   need(p.gpu_hours == 0 || (o.requests_per_day > 0 && p.tokens_per_second > 0 && p.tokens_per_request > 0),
        "--redistil-gpu-hours: needs --requests-per-day, --tokens-per-request and --tokens-per-second too");
+  for (const SecretUrl& url : p.webhooks) need(is_url(url.reveal()) && !net::origin_of(url.reveal()).empty(), "--webhook: expected http(s)://host/…, found " + url.shown());
+  if (!p.alertmanager.empty()) net::base_url(p.alertmanager.reveal(), "--alertmanager", "its configuration");
   need(p.admin.empty() || !p.candidate.empty(), "--admin: needs --candidate STORE:CHANNEL, where new packages appear");
   need(p.job.empty() == p.job_image.empty(), "--job and --job-image: give both or none");
   need(p.job.empty() || !p.loop.empty(), "--job: needs --loop, which the Job runs");
@@ -72,6 +85,8 @@ Json result_json(const Facts& facts, const Judged& judged, const Json& evidence,
   Json json = {{"schema", "specdec.monitor/1"},
                {"verdict", judged.verdict},
                {"reason", judged.reason},
+               {"figure", judged.figure},
+               {"next", judged.next},
                {"started", format_utc(clock.unix_seconds())},
                {"tool_version", SPECDEC_VERSION},
                {"inputs", {{"package", facts.package.digest}, {"target", facts.package.manifest.target.id}, {"draft", facts.package.manifest.draft.id}, {"served", facts.target.id}}},
@@ -88,14 +103,37 @@ void keep_sight(State& state, const Facts& facts) {
 
 fs::path report_file(const CheckOptions& options) { return options.state.string() + ".report.json"; }
 
+// What is known of the target that is served before the sources are asked.
+void recall_served(const State& state, Facts& facts) {
+  const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
+  const bool asked_elsewhere = facts.witness != Witness::kCopy && memory.by != Witness::kServer;
+  if (memory.package == facts.package.digest && !asked_elsewhere) facts.found(memory.stale, memory.by);
+}
+
 struct Looked {
   Judged judged;
   Json result;
   std::string alarm_key;   // "" = no alarm
 };
 
-// One look and the transition it leads to, committed together.
-Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& facts, State& state, Follow& follow) {
+// The sources, read but not kept. Where another target is known to be served, those that fail do not hide it.
+Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, bool stale) {
+  try {
+    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds());
+    if (!facts.sight.named.empty()) look.claims.add(options.target, facts.sight.named);
+    return look;
+  } catch (const Error& e) {
+    if ((!stale && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
+    Look look;
+    look.set_aside.push_back(e.what());
+    for (const NamedRecord& r : memory.newest) look.claims.records.add(r.time, r.target);
+    return look;
+  }
+}
+
+// One look and the transition it leads to, committed together. Throws Error(kNetwork) while an update of the target is under way: whose
+// acceptance would be judged?
+Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, State& state, Follow& follow) {
   state.begin();
   const bool is_new = state.value("package") != facts.package.digest;
   if (is_new || options.acknowledge) start_anew(state, facts.package.digest, is_new ? "new_package" : "acknowledged", clock.unix_seconds());
@@ -103,24 +141,45 @@ Looked look_once(const CheckOptions& options, const Clock& clock, const Facts& f
   Detector detector = make_detector(options, facts.package, facts.report);
   if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
 
-  Look look;
-  const std::string stale = stale_reason(facts);
-  Looked out{{"stale_target", stale}, {}, {}};
-  if (stale.empty()) {
-    look = take_look(options, facts.package, facts.report, state, detector);
+  const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
+  const Sighting sighting = sighting_of(facts);
+  Detector fed = detector;
+  Look look = read_sources(options, clock, facts, state, fed, memory, !sighting.stale.empty());
+  ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting, look.claims, clock.unix_seconds());
+  facts.found(served.target, served.memory.by);
+  const bool left = !served.stale.empty() || !served.wait.empty();   // the records are left for when the bound target is back
+  if (left) served.memory.newest = memory.newest;
+  state.set_value(kServedTarget, to_json(served.memory).dump());
+  if (!served.wait.empty()) {
+    follow.nothing_seen();
+    state.commit();
+    throw Error(ErrorKind::kNetwork, served.wait);
+  }
+  Looked out;
+  if (left) {
+    Look unread;
+    unread.set_aside = look.set_aside;
+    unread.without_others = look.without_others;
+    look = std::move(unread);
+    keep(look, state);
+    out.judged = {"stale_target", served.stale, {{"name", "target"}, {"value", facts.target.id.substr(0, 12)}, {"limit", facts.package.manifest.target.id.substr(0, 12)}}, ""};
+  } else {
+    detector = std::move(fed);
+    keep(look, state);
     out.judged = judge(options, detector, facts.report, look);
   }
+  out.judged.next = next_command(options, out.judged.verdict);
   Json evidence = evidence_json(options, detector, look);
+  evidence["served"] = served.evidence;
   if (!facts.sight.evidence.is_null()) evidence["target"] = facts.sight.evidence;
   out.result = result_json(facts, out.judged, evidence, clock);
   state.set_value("detector", detector.state().dump());
-  if (state.value("verdict") != out.judged.verdict) state.append(HistoryEntry{0, clock.unix_seconds(), out.judged.verdict, facts.package.digest, out.result});
-  state.set_value("verdict", out.judged.verdict);
-  follow.looked(out.judged.verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records,
-                stale.empty() ? speedup_now(facts.report, detector) : 1);
   const std::string& verdict = out.judged.verdict;
+  if (state.value("verdict") != verdict) state.append(HistoryEntry{0, clock.unix_seconds(), verdict, facts.package.digest, out.result});
+  state.set_value("verdict", verdict);
+  follow.looked(verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records, left ? 1 : speedup_now(facts.report, detector));
   if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
-    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (stale.empty() ? "" : " " + stale);
+    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (left ? " " + facts.target.id : "");
   if (!out.alarm_key.empty() && !options.on_drift.empty())
     follow.alarmed(out.alarm_key, {{"SPECDEC_ALARM_VERDICT", verdict},
                                    {"SPECDEC_ALARM_REASON", out.judged.reason},
@@ -154,10 +213,12 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   Facts facts = gather(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);
   State state(options.state);
   keep_sight(state, facts);
+  recall_served(state, facts);
   Follow follow(options, clock, state, lock.descriptor(), facts);
   if (follow.settle()) {
     facts = gather(options, [&](const char* key) { return state.value(key); }, clock);
     keep_sight(state, facts);
+    recall_served(state, facts);
   }
   const Looked looked = look_once(options, clock, facts, state, follow);
 

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/secret.h"
 #include "monitor/policy.h"
 #include "monitor/state.h"
 #include "monitor/target_watch.h"
@@ -16,8 +17,8 @@ namespace specdec::monitor {
 
 struct CheckOptions {
   std::string package;                    // package directory or STORE:CHANNEL
-  std::vector<std::string> sources;       // record files, directories, /metrics URLs
-  std::string api_key;                    // sent to the URLs among the sources, "" = none
+  std::vector<SecretUrl> sources;         // record files, directories, /metrics URLs
+  Secret api_key;                         // sent to the URLs among the sources, "" = none
   std::string target;                     // MODEL or the URL of an OpenAI-compatible endpoint: the target as served now; "" = the package's own
   bool full_target = false;               // of a local target every byte, not the fingerprint's samples alone
   TargetWatchOptions target_watch;        // of a URL; its `url` is taken from `target`

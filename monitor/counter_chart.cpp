@@ -56,6 +56,7 @@ bool CounterChart::add(const Counters& counters) {
     return true;
   }
   const Bucket b = bucket_of(counters);
+  waiting_ = b.tested < kMinTested ? b.tested : 0;
   if (b.tested < kMinTested) return false;
   const bool judged = n_ >= kPhaseOne;
   const double x = b.sum / b.tested, expected = b.own ? (judged ? -mean_ : x) : b.expected / b.tested, residual = b.own ? -x : expected - x;
@@ -66,6 +67,9 @@ bool CounterChart::add(const Counters& counters) {
     return true;
   }
   ++n_;
+  tested_ += b.tested;
+  sum_ += b.sum;
+  expected_ += b.expected;
   if (judged) {
     // The spread is that of the first kPhaseOne buckets: a drop must not widen its own limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
@@ -82,15 +86,28 @@ bool CounterChart::add(const Counters& counters) {
   return true;
 }
 
-Json CounterChart::state() const { return {{"schema", "specdec.chart/1"}, {"n", n_}, {"mean", mean_}, {"m2", m2_}, {"cusum", cusum_}, {"alarm", alarm_}}; }
+ChartView CounterChart::view(const std::string& sources) const {
+  return {sources, n_, tested_, tested_ > 0 ? sum_ / tested_ : 0, tested_ > 0 ? expected_ / tested_ : 0, waiting_};
+}
 
-void CounterChart::restore(const Json& state, const std::string& where) {
+Json CounterChart::state() const {
+  return {{"schema", "specdec.chart/1"}, {"n", n_}, {"mean", mean_}, {"m2", m2_}, {"cusum", cusum_}, {"tested", tested_}, {"sum", sum_}, {"expected", expected_}, {"alarm", alarm_}};
+}
+
+bool CounterChart::restore(const Json& state) {
+  const std::string where = "chart";
   require_schema(state, "chart", 1, where);
-  n_ = json_int(state, "n", 0, int64_t{1} << 53, where, ErrorKind::kData);
-  mean_ = json_double(state, "mean", -1e6, 1e6, where, ErrorKind::kData);
-  m2_ = json_double(state, "m2", 0, 1e18, where, ErrorKind::kData);
-  cusum_ = json_double(state, "cusum", 0, 1e18, where, ErrorKind::kData);
+  constexpr double kMost = 1e18;
+  const auto holds = [&](const char* key, double low, double high) { return state.contains(key) && state[key].is_number() && state[key] >= low && state[key] <= high; };
+  if (!holds("n", 0, kMost) || !holds("mean", -1e6, 1e6) || !holds("m2", 0, kMost) || !holds("cusum", 0, kMost)) return false;
+  n_ = state["n"].get<int64_t>();
+  mean_ = state["mean"].get<double>();
+  m2_ = state["m2"].get<double>();
+  cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
+  for (const auto& [key, value] : {std::pair{"tested", &tested_}, {"sum", &sum_}, {"expected", &expected_}})
+    if (holds(key, 0, kMost)) *value = state[key].get<double>();   // a chart of an earlier version has none
+  return true;
 }
 
 }  // namespace specdec::monitor

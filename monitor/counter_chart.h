@@ -18,6 +18,14 @@
 
 namespace specdec::monitor {
 
+// What the counters of one engine say, all its servers together.
+struct ChartView {
+  std::string sources;            // whose they are
+  int64_t judged = 0;             // scrapes, of CounterChart::kPhaseOne before a verdict
+  double tested = 0, acceptance = 0, expected = 0;   // of the judged ones: tokens, means; expected 0 = their own first ones are compared with
+  double waiting = 0;             // tokens tested since, too few for a scrape that counts
+};
+
 class CounterChart {
  public:
   static constexpr int64_t kPhaseOne = 10;     // buckets that estimate the spread before the chart may alarm
@@ -32,8 +40,12 @@ class CounterChart {
   std::string note() const { return note_; }    // of the last bucket: speculation went silent, …
   int64_t buckets() const { return n_; }
 
+  // What was judged so far, of these sources.
+  ChartView view(const std::string& sources) const;
+
   Json state() const;
-  void restore(const Json& state, const std::string& where);
+  // False, and nothing restored, for numbers that no chart holds: it begins anew.
+  bool restore(const Json& state);
 
  private:
   // One bucket as sums; own: by its own first buckets.
@@ -47,6 +59,8 @@ class CounterChart {
   double tolerance_, limit_;
   int64_t n_ = 0;
   double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over residuals b − x
+  double tested_ = 0, sum_ = 0, expected_ = 0;  // of the judged buckets
+  double waiting_ = 0;                          // tested in a bucket that is too small
   std::string alarm_, note_;
 };
 

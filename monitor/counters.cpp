@@ -6,13 +6,26 @@
 #include <set>
 
 #include "base/acceptance.h"
+#include "base/schema/acceptance_range.h"
 
 namespace specdec::monitor {
 
 namespace {
 
 constexpr size_t kMaxPosition = 64;
-constexpr size_t kMaxSeries = 20000;
+constexpr size_t kMaxSeries = 20000, kMaxShown = 120;
+constexpr double kMostPerSecond = 1e7;       // tokens or steps of one replica: more than any server makes
+constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
+// Counters are read one after the other while the server counts on: that much of one may be missing in another.
+constexpr double kSlackShare = 0.05, kSlack = 4096;
+
+// Labels and names of others, short and printable.
+std::string shown(const std::string& text) {
+  std::string out = text.substr(0, kMaxShown);
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f) c = '?';
+  return out;
+}
 
 struct Sample {
   std::string name;
@@ -101,16 +114,21 @@ const std::string* position_label(const Sample& s) {
   return nullptr;
 }
 
+// Labels that say what is counted, not who counts.
+constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
+
 std::string key_of(const Sample& s, bool of_replica) {
   std::string key = of_replica ? "" : s.name;
   for (const auto& [name, value] : s.labels) {
-    if (of_replica && (name == "position" || name == "token_position")) continue;
+    if (of_replica && std::find(std::begin(kNoReplica), std::end(kNoReplica), name) != std::end(kNoReplica)) continue;
     key += (key.ends_with('"') ? "," : "{") + name + "=\"";
     for (const char c : value) key += c == '"' || c == '\\' ? std::string("\\") + c : std::string(1, c);
     key += '"';
   }
   return key.ends_with('"') ? key + "}" : key;
 }
+
+std::string replica_of(const std::string& series) { return key_of(parse_sample(series + " 0", "state", 0), true); }
 
 // The sums, from the series.
 void sum_up(Counters& c, const std::string& where) {
@@ -147,11 +165,13 @@ class Collector {
     if (!k) return;
     if (k->meaning == Meaning::kInfo) {
       const auto label = [&](const char* key) { return s.labels.count(key) ? s.labels.at(key) : std::string(); };
-      counters_.draft = label("draft");
-      counters_.target = label("target");
+      if (s.value != 0) counters_.pairs[key_of(s, true)] = {label("draft"), label("target")};
       return;
     }
-    if (!std::isfinite(s.value) || s.value < 0) bad_line(where_, number, s.name + " is no count");
+    if (!in_range(AcceptanceFigure::kCounter, s.value)) {
+      bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " + range_of(AcceptanceFigure::kCounter).expected());
+      return;
+    }
     if (k->meaning >= Meaning::kAcceptedAt) {
       const std::string* position = position_label(s);
       if (!position || position->empty() || position->size() > 3 || !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
@@ -170,13 +190,16 @@ class Collector {
   Counters done() {
     const auto listed = [](const std::set<std::string>& names) {
       std::string text;
-      for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
+      for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shown(name);
       return text;
     };
     if (engines_.size() > 1) throw PageError(where_ + ": counters of several engines (" + listed(engines_) + "), expected one: narrow the match");
     if (model_.empty() ? models_.size() > 1 : !models_.empty() && !models_.contains(model_))
       throw PageError(where_ + ": counters of " + listed(models_) + (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_));
     if (!engines_.empty()) counters_.engine = *engines_.begin();
+    std::erase_if(counters_.series, [&](const auto& series) { return bad_.contains(replica_of(series.first)); });
+    if (!bad_.empty() && counters_.series.empty()) throw PageError(where_ + ": " + bad_.begin()->second);
+    for (const auto& [replica, reason] : bad_) counters_.set_aside.push_back(shown(replica) + ": " + reason);
     sum_up(counters_, where_);
     return std::move(counters_);
   }
@@ -185,7 +208,21 @@ class Collector {
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
+  std::map<std::string, std::string> bad_;   // replica → what is wrong with its numbers
 };
+
+// What a replica counted between two scrapes cannot be so.
+std::string contradiction(const Counters& c) {
+  const auto above = [](double part, double whole) { return part > whole * (1 + kSlackShare) + kSlack; };
+  if (c.drafted > 0 && above(c.accepted, c.drafted)) return "more accepted than drafted";
+  for (size_t i = 0; i < c.overlap_sum_at.size(); ++i)
+    if (above(c.overlap_sum_at[i], i < c.reached_at.size() ? c.reached_at[i] : 0)) return "an overlap above 1";
+  for (size_t i = 0; i < c.accepted_at.size(); ++i) {
+    if (!c.reached_at.empty() && above(c.accepted_at[i], i < c.reached_at.size() ? c.reached_at[i] : 0)) return "more accepted than reached";
+    if (c.drafts > 0 && above(c.accepted_at[i], c.drafts)) return "more accepted at a position than there were steps";
+  }
+  return "";
+}
 
 }  // namespace
 
@@ -221,7 +258,7 @@ Counters parse_query_answer(const std::string& text, const std::string& where, c
   const auto bad = [&](const std::string& what) { throw PageError(where + ": " + what + ", expected a Prometheus server's answer with an instant vector"); };
   Json answer;
   try {
-    answer = parse_json(text, where);
+    answer = parse_foreign_json(text, where, {});
   } catch (const Error& e) {
     throw PageError(e.what());
   }
@@ -246,39 +283,67 @@ Counters parse_query_answer(const std::string& text, const std::string& where, c
   return collector.done();
 }
 
+void Counters::keep(const std::function<bool(const ServedPair&)>& is_own) {
+  std::set<std::string> others;
+  for (const auto& [replica, pair] : pairs)
+    if (!is_own(pair)) others.insert(replica);
+  if (others.empty()) return;
+  std::erase_if(series, [&](const auto& s) { return others.contains(replica_of(s.first)); });
+  Counters kept;
+  kept.engine = engine;
+  kept.time = time;
+  kept.pairs = std::move(pairs);
+  kept.set_aside = std::move(set_aside);
+  kept.series = std::move(series);
+  sum_up(kept, "state");
+  *this = std::move(kept);
+}
+
 Counters difference(const Counters& now, const Counters& before) {
-  const auto replica_of = [](const std::string& key) { return key_of(parse_sample(key + " 0", "state", 0), true); };
   std::set<std::string> replicas, restarted;
   for (const auto& [key, value] : before.series) {
     const std::string replica = replica_of(key);
     replicas.insert(replica);
     if (const auto found = now.series.find(key); found != now.series.end() && found->second < value) restarted.insert(replica);
   }
-  Counters d;
-  d.engine = now.engine;
-  d.draft = now.draft;
-  d.target = now.target;
+  const bool timed = before.time > 0 && now.time > before.time;
+  const double most = kMostPerSecond * static_cast<double>(timed ? std::max(now.time - before.time, kShortestElapsed) : kUnknownElapsed);
+  std::map<std::string, Counters> by_replica;
+  std::map<std::string, std::string> bad;
   for (const auto& [key, value] : now.series) {
     const std::string replica = replica_of(key);
     if (!replicas.contains(replica)) continue;
     const auto old = before.series.find(key);
-    d.series[key] = old == before.series.end() || restarted.contains(replica) ? value : value - old->second;
+    const double rise = old == before.series.end() || restarted.contains(replica) ? value : value - old->second;
+    if (rise > most) bad.emplace(replica, "a counter rose faster than any server can count");
+    by_replica[replica].series[key] = rise;
+  }
+  Counters d;
+  d.engine = now.engine;
+  d.time = now.time;
+  d.pairs = now.pairs;
+  for (auto& [replica, counters] : by_replica) {
+    sum_up(counters, "state");
+    if (const std::string text = contradiction(counters); !text.empty()) bad.emplace(replica, text);
+    if (const auto found = bad.find(replica); found != bad.end()) d.set_aside.push_back((replica.empty() ? "" : shown(replica) + ": ") + found->second);
+    else d.series.merge(counters.series);
   }
   sum_up(d, "state");
   d.any = now.any;
   return d;
 }
 
-Json to_json(const Counters& c) { return {{"engine", c.engine}, {"draft", c.draft}, {"target", c.target}, {"series", c.series}}; }
+Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}, {"series", c.series}}; }
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.contains("series")) return c;   // of a version that kept sums: the next scrape begins anew
+  if (!o.is_object() || !o.contains("series")) return c;   // of a version that kept sums: the next scrape begins anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
-  c.draft = json_string(o, "draft", "", where, ErrorKind::kData);
-  c.target = json_string(o, "target", "", where, ErrorKind::kData);
-  for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items())
-    c.series[key] = json_double(Json{{"value", value}}, "value", 0, 1e300, where + ": " + key, ErrorKind::kData);
+  c.time = json_int(o, "time", 0, kMaxCount, 0, where, ErrorKind::kData);
+  for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {
+    if (!value.is_number() || !in_range(AcceptanceFigure::kCounter, value.get<double>())) return {};
+    c.series[key] = value.get<double>();
+  }
   sum_up(c, where);
   return c;
 }

@@ -16,7 +16,7 @@ namespace specdec::monitor {
 
 struct EndpointOptions {
   std::string url;               // http(s)://host[:port][/v1]; /v1 is added where there is no path
-  std::string api_key;           // "" = none
+  Secret api_key;                // "" = none
   std::string model;             // "" = the first of /v1/models
   std::function<void(double)> sleep;   // replaces waiting between attempts (tests)
 };

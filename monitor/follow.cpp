@@ -44,15 +44,25 @@ void start_anew(State& state, const std::string& package, const std::string& why
   state.set_value("epoch", std::to_string(epoch.empty() ? 1 : std::stoll(epoch) + 1));
 }
 
+void Facts::found(const std::string& id, Witness by) {
+  target = local;
+  unknown = !id.empty() && by == Witness::kEndpoint;
+  if (id.empty() || same_target(id, local.id)) return;
+  target = {};
+  target.id = id;
+}
+
 std::string Facts::misfit(const Fingerprint& bound) const {
-  if (!remote || sight.stale.empty()) return differing_tiers(bound, target);
-  return bound.id == package.manifest.target.id ? "all" : "";
+  if (unknown) return same_target(bound.id, package.manifest.target.id) ? "all" : "";
+  if (target.id == local.id) return differing_tiers(bound, target);
+  return same_target(bound.id, target.id) ? "" : "all";
 }
 
 Follow::Follow(const CheckOptions& options, const Clock& clock, State& state, int lock, const Facts& facts)
     : options_(options), clock_(clock), state_(state), lock_(lock), facts_(facts) {
   const std::string where = options.state.string() + ": machine";
   if (const std::string old = state.value("machine"); !old.empty()) memory_ = memory_from_json(parse_json(old, where), where);
+  disbelieve_future(memory_, now(), options.policy.bake_hours);
   if (!options.policy.candidate.empty()) {
     channel_of(options.policy.candidate, "--candidate");
     channel_of(options.package, "--package, beside --candidate");
@@ -161,7 +171,7 @@ void Follow::apply(Event event, const std::string& reason, const Json& evidence)
       notify({{"schema", "specdec.monitor_event/1"}, {"id", id}, {"time", format_utc(now())}, {"from", name(from)}, {"to", name(move->to)},
               {"event", name(event)}, {"reason", reason}, {"package", options_.package}, {"evidence", evidence}}, id);
       if (is_calm(move->to) && !is_calm(from) && !options_.policy.alertmanager.empty())
-        put("alert", "alert " + std::to_string(id), {{"url", options_.policy.alertmanager + "/api/v2/alerts"}, {"body", alert_json(options_.package, name(move->to), reason, now(), now())}});
+        put("alert", "alert " + std::to_string(id), {{"body", alert_json(options_.package, name(move->to), reason, now(), now())}});
     }
     const std::string tried = memory_.candidate;
     if (event == Event::kCandidate && !tried.empty() && tried != found_->digest) add(Act::kDrop, Event::kWithdrawn, id);
@@ -175,10 +185,10 @@ void Follow::apply(Event event, const std::string& reason, const Json& evidence)
 }
 
 void Follow::notify(const Json& event, int64_t transition) {
-  for (const std::string& url : options_.policy.webhooks) put("webhook", "webhook " + std::to_string(transition) + " " + url, {{"url", url}, {"body", event}});
+  for (const std::string& to : names_of(options_.policy.webhooks)) put("webhook", "webhook " + std::to_string(transition) + " " + to, {{"to", to}, {"body", event}});
 }
 
-std::vector<std::string> Follow::probe_command() const {
+std::vector<std::string> Follow::probe_command(bool off) const {
   const Policy& p = options_.policy;
   if (!p.probe.empty()) return {"/bin/sh", "-c", p.probe};
   if (p.canary.empty()) return {};
@@ -187,7 +197,6 @@ std::vector<std::string> Follow::probe_command() const {
   std::vector<std::string> argv = {options_.program, "--json", "-q", "validate", "--target", absolute_path(facts_.served.directory), "--draft", absolute_path(facts_.package.draft),
                                    "--data", p.canary, "--out", folder + "/probe", "--split", r.split, "--contexts", r.contexts, "--temperature",
                                    Json(r.temperature).dump(), "--max-requests", "0", "--seed", "0", "--exit-zero"};
-  const bool off = memory_.stage == Stage::kDisabled;
   const std::vector<std::string> more = off ? std::vector<std::string>{"--parts", "rollout,speed"} : std::vector<std::string>{"--parts", "acceptance", "--baseline", folder + "/baseline.json"};
   argv.insert(argv.end(), more.begin(), more.end());
   return argv;
@@ -195,17 +204,19 @@ std::vector<std::string> Follow::probe_command() const {
 
 Json Follow::redistil_payload() const {
   const Policy& p = options_.policy;
-  Json payload = {{"target", facts_.target.id}, {"records", memory_.records}, {"argv", Json::array()}};
-  std::vector<std::string> argv;
-  if (!p.job.empty()) {   // the cluster runs the loop; a command beside it applies the manifest
+  Json payload = {{"target", facts_.target.id}, {"records", memory_.records}};
+  if (!p.job.empty()) {
     payload["job"] = absolute_path(p.job);
     payload["manifest"] = job_manifest(memory_.key, p.job_image, {"specdec", "loop", "run", p.loop});
-  } else if (!p.loop.empty()) {
-    argv = {options_.program, "loop", "run", absolute_path(p.loop)};
   }
-  if (!p.redistil.empty()) argv = {"/bin/sh", "-c", p.redistil};
-  payload["argv"] = argv;
   return payload;
+}
+
+std::vector<std::string> Follow::redistil_command() const {
+  const Policy& p = options_.policy;
+  if (!p.redistil.empty()) return {"/bin/sh", "-c", p.redistil};
+  if (!p.job.empty() || p.loop.empty()) return {};   // the cluster runs the loop; a command beside it applies the manifest
+  return {options_.program, "loop", "run", absolute_path(p.loop)};
 }
 
 // Writes an act down with all that is needed to do it, from the memory as it is.
@@ -220,8 +231,8 @@ void Follow::add(Act act, Event event, int64_t transition) {
   };
   switch (act) {
     case Act::kProbe:   // the same question once a day
-      if (const auto argv = probe_command(); !argv.empty())
-        put("probe", "probe " + state_.value("epoch") + " " + name(memory_.stage) + " " + std::to_string(now() / 86400), {{"argv", argv}, {"off", memory_.stage == Stage::kDisabled}});
+      if (const bool off = memory_.stage == Stage::kDisabled; !probe_command(off).empty())
+        put("probe", "probe " + state_.value("epoch") + " " + name(memory_.stage) + " " + std::to_string(now() / 86400), {{"off", off}});
       break;
     case Act::kRedistil:
       put("redistil", memory_.key, redistil_payload());
@@ -244,12 +255,12 @@ void Follow::add(Act act, Event event, int64_t transition) {
     }
     case Act::kDisable:
       if (!memory_.off && !p.disable.empty()) {
-        put("disable", "disable " + state_.value("epoch") + " " + std::to_string(now()), {{"argv", {"/bin/sh", "-c", p.disable}}});
+        put("disable", "disable " + state_.value("epoch") + " " + std::to_string(now()), Json::object());
         memory_.off = true;
       }
       break;
     case Act::kEnable:
-      if (memory_.off && !p.enable.empty()) put("enable", key, {{"argv", {"/bin/sh", "-c", p.enable}}});
+      if (memory_.off && !p.enable.empty()) put("enable", key, Json::object());
       memory_.off = false;
       break;
     case Act::kRestart:
@@ -267,6 +278,11 @@ void Follow::package_seen(bool is_new) {
   if (memory_.expected != facts_.package.digest)
     apply(Event::kNewPackage, options_.package + " names " + facts_.package.digest.substr(0, 12), {{"package", facts_.package.digest}});
   memory_.expected.clear();
+}
+
+void Follow::nothing_seen() {
+  state_.set_value("machine", to_json(memory_).dump());
+  inside_ = false;
 }
 
 void Follow::looked(const std::string& verdict, const std::string& reason, const Json& evidence, int64_t records, double speedup_now) {
@@ -288,8 +304,7 @@ void Follow::looked(const std::string& verdict, const std::string& reason, const
     const bool from_outside = event == Event::kAlarm && verdict != "drift" && alert;
     apply(*event, from_outside ? "Alertmanager: " + *alert : reason, evidence);
   }
-  state_.set_value("machine", to_json(memory_).dump());
-  inside_ = false;
+  nothing_seen();
 }
 
 std::optional<ResolvedPackage> Follow::untried() {
@@ -359,7 +374,7 @@ bool Follow::ask() {
   const bool stale = memory_.stage == Stage::kStaleTarget;
   if (memory_.stage == Stage::kSuspect && options_.policy.alarm_confirms) {
     apply(Event::kConfirmed, "the alarm is taken for it (--confirm alarm)", Json::object());
-  } else if (memory_.stage == Stage::kSuspect && probe_command().empty()) {
+  } else if (memory_.stage == Stage::kSuspect && probe_command(memory_.stage == Stage::kDisabled).empty()) {
     wait("the alarm is not confirmed: --canary, --probe or --confirm alarm says how");
   } else if (memory_.stage == Stage::kConfirmed || stale || memory_.stage == Stage::kDisabled) {
     const std::string refused = refusal(options_, state_, memory_, facts_.report, {facts_.target.id, stale, speedup_now_}, now());
@@ -388,7 +403,7 @@ void Follow::work() {
 
 void Follow::tell_alertmanager() {
   if (options_.policy.alertmanager.empty() || is_calm(memory_.stage)) return;
-  const Posted posted = post_json(options_.policy.alertmanager + "/api/v2/alerts", alert_json(options_.package, name(memory_.stage), memory_.reason, memory_.since, now() + kAlertHolds).dump(), "", "");
+  const Posted posted = post_json(alerts_url(options_.policy.alertmanager), alert_json(options_.package, name(memory_.stage), memory_.reason, memory_.since, now() + kAlertHolds).dump(), "", "");
   actions_.push_back({{"kind", "alert"}, {"ended", posted.ok}, {"code", posted.status}, {"outcome", posted.text}});
 }
 

@@ -17,19 +17,25 @@
 #include "base/schema/validation_report.h"
 #include "monitor/check.h"
 #include "monitor/machine.h"
+#include "monitor/served_target.h"
 #include "monitor/target_watch.h"
 
 namespace specdec::monitor {
 
-// What a check knows before it looks.
+// What a check knows before it looks, and which target it then found to be served.
 struct Facts {
   ResolvedPackage package;
   ValidationReport report;
   ResolvedModel served;    // of an endpoint the package's, where a probe needs it
-  Fingerprint target;      // of what is served; an endpoint shows none: the package's, under another id where the sight says stale
+  Fingerprint local;       // of what lies there; an endpoint shows none: the package's, under another id where the sight says stale
   bool remote = false;     // --target is an endpoint
   TargetSight sight;       // … and how it looked; of a local target with --full
+  Witness witness = Witness::kCopy;   // who the target was looked at by
+  Fingerprint target;      // what is served as far as is known: `local`, or what the sources name
+  bool unknown = false;    // it is another one whose fingerprint nobody tells
 
+  // What judge_served found: `id` "" = nothing else than `local`.
+  void found(const std::string& id, Witness by);
   // Which tiers of the target that a draft is bound to differ from what is served, "" = none. What an endpoint serves now fits no draft for
   // the target that is known to have gone, and any other may be for it.
   std::string misfit(const Fingerprint& bound) const;
@@ -45,8 +51,9 @@ class Follow {
 
   // Ends what an earlier check had begun, and asks the canary. True if a channel was moved by it.
   bool settle();
-  // Within the look's transaction: these three.
+  // Within the look's transaction: these.
   void package_seen(bool is_new);
+  void nothing_seen();   // instead of looked(): the look ended without a verdict
   void looked(const std::string& verdict, const std::string& reason, const Json& evidence, int64_t records, double speedup_now);
   void alarmed(const std::string& alarm_key, const Json& environment);
   // --on-drift: runs until it has ended with exit code 0, while the alarm lasts, and at least once. Returns "trigger" of the result, null without an alarm.
@@ -92,7 +99,9 @@ class Follow {
   bool ask_canary();
   std::optional<ResolvedPackage> untried();
   void wait(const std::string& reason);
-  std::vector<std::string> probe_command() const;
+  std::vector<std::string> probe_command(bool off) const;   // empty = none is given, as below
+  std::vector<std::string> redistil_command() const;
+  std::vector<std::string> argv_of(const ActionEntry& action) const;
   Json redistil_payload() const;
   int64_t now() const { return clock_.unix_seconds(); }
 

@@ -15,12 +15,11 @@ namespace {
 
 constexpr int64_t kMaxAttempts = 20;     // of what does not come to its end, before it is given up
 constexpr int64_t kEnoughPaired = 30;    // requests of a paired probe
+constexpr const char* kNotGiven = "its command or URL is not given any more";
 
 bool is_post(const std::string& kind) { return kind == "webhook" || kind == "alert"; }
 // Stopped by a signal or by something that may pass: again at the next check, but not for ever.
 bool is_temporary(int code, const ActionEntry& action) { return (code == 75 || code > 128) && action.attempts < kMaxAttempts; }
-
-std::vector<std::string> argv_of(const Json& payload) { return payload.at("argv").get<std::vector<std::string>>(); }
 
 std::string last_line(const std::string& text) {
   const size_t end = text.find_last_not_of(" \n\r\t");
@@ -45,9 +44,21 @@ void Follow::forget_recorded() const {
     if (const fs::path& file = entry.path(); (file.extension() == ".code" || file.extension() == ".out") && !wanted.contains(file.stem().string())) forget_outcome(file.parent_path() / file.stem());
 }
 
+// Commands are those of this check's options: they may hold secrets, which are not written down.
+std::vector<std::string> Follow::argv_of(const ActionEntry& action) const {
+  const Policy& p = options_.policy;
+  const auto given = [](const std::string& command) { return command.empty() ? std::vector<std::string>() : shell(command); };
+  if (action.kind == "command") return given(options_.on_drift);
+  if (action.kind == "disable") return given(p.disable);
+  if (action.kind == "enable") return given(p.enable);
+  if (action.kind == "probe") return probe_command(action.payload.value("off", false));
+  if (action.kind == "redistil") return redistil_command();
+  return action.payload.at("argv").get<std::vector<std::string>>();
+}
+
 int Follow::child(const ActionEntry& action, std::string* output) {
   ChildOrder order;
-  order.argv = argv_of(action.payload);
+  order.argv = argv_of(action);
   order.environment = {{"SPECDEC_ALARM_KEY", action.key}};
   if (!action.payload.contains("environment")) order.environment.emplace_back("SPECDEC_ALARM_REASON", memory_.reason);
   else
@@ -65,7 +76,7 @@ bool Follow::run_pending() {
   bool followed = false, blocked = false;
   for (const ActionEntry& row : state_.pending_actions()) {
     if (row.kind == "command" || (blocked && !is_post(row.kind))) continue;
-    if (row.kind == "redistil" && row.payload.value("target", "") != facts_.target.id) continue;   // for a target that is gone: the look says so
+    if (row.kind == "redistil" && !same_target(row.payload.value("target", ""), facts_.target.id)) continue;   // for a target that is gone: the look says so
     if (tried_.contains(row.id)) {
       blocked |= !is_post(row.kind);
       continue;
@@ -105,12 +116,14 @@ Follow::Done Follow::run(const ActionEntry& action) {
   if (action.kind == "load") return run_load(action);
   if (action.kind == "promote" || action.kind == "drop" || action.kind == "roll_back") return run_moves(action);
   if (is_post(action.kind)) return run_post(action);
+  if (argv_of(action).empty()) return {.ended = true, .code = 0, .text = kNotGiven, .event = {}, .reason = "", .evidence = {}};
   const int code = child(action);   // disable, enable
   return {.ended = code == 0, .code = code, .text = "exit " + std::to_string(code), .event = {}, .reason = "", .evidence = {}};
 }
 
 // A drop that is smaller than --min-loss for sure refutes the alarm; one that is surely a drop and may be larger confirms it.
 Follow::Done Follow::run_probe(const ActionEntry& action) {
+  if (argv_of(action).empty()) return {.ended = true, .code = 0, .text = kNotGiven, .event = {}, .reason = "", .evidence = {}};
   make_private_directory(options_.state.string() + ".actions");
   write_file_atomic(options_.state.string() + ".actions/baseline.json", facts_.package.manifest.report.dump());
   std::string output;
@@ -158,7 +171,10 @@ Follow::Done Follow::run_redistil(const ActionEntry& action) {
     write_file_atomic(payload["job"].get<std::string>(), payload["manifest"].get<std::string>());
     done.text = "wrote " + payload["job"].get<std::string>();
   }
-  if (payload["argv"].empty()) return done;
+  if (argv_of(action).empty()) {
+    if (!payload.contains("job")) done.event = Event::kFailed, done.text = kNotGiven;
+    return done;
+  }
   done.code = child(action);
   done.text += (done.text.empty() ? "exit " : ", exit ") + std::to_string(done.code);
   if (is_temporary(done.code, action)) {
@@ -236,7 +252,12 @@ Follow::Done Follow::run_moves(const ActionEntry& action) {
 }
 
 Follow::Done Follow::run_post(const ActionEntry& action) {
-  const Posted posted = post_json(action.payload.at("url"), action.payload.at("body").dump(), action.key, action.kind == "webhook" ? options_.policy.webhook_secret : "");
+  const Policy& p = options_.policy;
+  const std::vector<std::string> names = names_of(p.webhooks);
+  const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), action.payload.value("to", "")) - names.begin());
+  const bool webhook = action.kind == "webhook";
+  if (webhook ? at == names.size() : p.alertmanager.empty()) return {.ended = true, .code = 0, .text = kNotGiven, .event = {}, .reason = "", .evidence = {}};
+  const Posted posted = post_json(webhook ? p.webhooks[at] : alerts_url(p.alertmanager), action.payload.at("body").dump(), action.key, webhook ? p.webhook_secret : Secret());
   Done done{.ended = posted.ok, .code = posted.status, .text = posted.text, .event = {}, .reason = "", .evidence = {}};
   if (!posted.ok && action.attempts >= kMaxAttempts) {
     done.ended = true;
@@ -249,7 +270,7 @@ void Follow::alarmed(const std::string& alarm_key, const Json& environment) {
   ActionEntry entry;
   entry.key = "trigger " + alarm_key;
   entry.kind = "command";
-  entry.payload = {{"argv", shell(options_.on_drift)}, {"environment", environment}};
+  entry.payload = {{"environment", environment}};
   entry.created = now();
   state_.add_action(entry);
 }
@@ -260,7 +281,7 @@ Json Follow::on_drift(const std::string& alarm_key) {
   if (const auto known = state_.action(current); known && known->ended) trigger = {{"ran", false}, {"before", true}};
   for (ActionEntry& action : state_.pending_actions()) {
     if (action.kind != "command") continue;
-    if (action.key != current && action.code) {   // it was told, and the alarm is over
+    if ((action.key != current && action.code) || options_.on_drift.empty()) {   // it was told, and the alarm is over; or nobody is to be told
       state_.end_action(action.id, now());
       continue;
     }
@@ -269,11 +290,11 @@ Json Follow::on_drift(const std::string& alarm_key) {
       ++action.attempts;
     }
     const int code = child(action);
-    const std::string command = argv_of(action.payload).back(), text = "--on-drift: exit " + std::to_string(code);
+    const std::string text = "--on-drift: exit " + std::to_string(code);
     in_transaction([&] {
       state_.record_attempt(action.id, code, text);
       if (code == 0) state_.end_action(action.id, now());
-      state_.append(HistoryEntry{0, now(), "trigger", facts_.package.digest, {{"command", command}, {"exit_code", code}, {"verdict", state_.value("verdict")}, {"reason", text}}});
+      state_.append(HistoryEntry{0, now(), "trigger", facts_.package.digest, {{"exit_code", code}, {"verdict", state_.value("verdict")}, {"reason", text}}});
     });
     forget_outcome(outcome_of(action));
     if (action.key == current) trigger = {{"ran", true}, {"exit_code", code}};

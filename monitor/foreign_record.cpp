@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstdlib>
+#include <charconv>
+
+#include "base/schema/acceptance_range.h"
 
 namespace specdec::monitor {
 
@@ -10,28 +12,36 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
-constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMaxDraft = 1024;   // tokens of one step
+constexpr double kFirstTime = 1e9;    // a smaller number is no unix time in seconds
 
-int64_t count(const Json& object, const char* key, const std::string& where) { return json_int(object, key, 0, kMost, where, ErrorKind::kData); }
+// Errors name the place and what is wrong with it. What stands there is foreign text and is not repeated.
+[[noreturn]] void refuse(const std::string& where, const char* what) { throw Error(ErrorKind::kData, where + ": " + what); }
+
+int64_t count(const Json& object, const char* key, const std::string& where) { return whole_figure(object, key, AcceptanceFigure::kTokens, where); }
+
+// The number of draft tokens that a key or a value of a list says.
+int64_t width_of(const std::string& key, const std::string& where) {
+  int64_t width = -1;
+  const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), width);
+  if (error != std::errc() || end != key.data() + key.size() || width < 0 || width > kMaxDraft) refuse(where, "expected numbers of tokens as keys");
+  return width;
+}
 
 // Steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
 std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
   std::vector<int64_t> steps;
   const auto put = [&](size_t j, const Json& n) {
-    if (j >= kMaxBuckets) throw Error(ErrorKind::kData, where + ": more than " + std::to_string(kMaxBuckets) + " accepted tokens a step");
+    if (j >= kMaxBuckets) refuse(where, "more accepted tokens a step than any draft makes");
     if (steps.size() <= j) steps.resize(j + 1);
-    steps[j] = json_int(Json{{"n", n}}, "n", 0, kMost, where, ErrorKind::kData);
+    steps[j] = count(Json{{"steps", n}}, "steps", where);
   };
   if (value.is_array()) {
     for (size_t j = 0; j < value.size(); ++j) put(j, value[j]);
   } else if (value.is_object()) {
-    for (const auto& [key, n] : value.items()) {
-      if (key.empty() || key.size() > 4 || key.find_first_not_of("0123456789") != std::string::npos)
-        throw Error(ErrorKind::kData, where + ": expected numbers of accepted tokens, found '" + key + "'");
-      put(std::stoul(key), n);
-    }
+    for (const auto& [key, n] : value.items()) put(static_cast<size_t>(width_of(key, where)), n);
   } else {
-    throw Error(ErrorKind::kData, where + ": expected a histogram");
+    refuse(where, "expected a histogram");
   }
   return steps;
 }
@@ -39,12 +49,17 @@ std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
 std::vector<int64_t> list_of(const Json& object, const char* key, const std::string& where) {
   std::vector<int64_t> values;
   if (!object.contains(key) || object[key].is_null()) return values;
-  for (const Json& v : json_array(object, key, kMaxSteps, where, ErrorKind::kData)) values.push_back(json_int(Json{{key, v}}, key, 0, 1024, where, ErrorKind::kData));
+  const Json& list = object[key];
+  if (!list.is_array() || list.size() > kMaxSteps) refuse(where, "expected a list of steps");
+  for (const Json& v : list) {
+    values.push_back(count(Json{{key, v}}, key, where));
+    if (values.back() > kMaxDraft) refuse(where, "more draft tokens a step than any draft makes");
+  }
   return values;
 }
 
 void add_steps(AcceptanceCounts& c, int64_t steps, int64_t drafted, int64_t accepted) {
-  if (accepted > drafted) throw Error(ErrorKind::kData, "a step of " + std::to_string(drafted) + " draft tokens cannot accept " + std::to_string(accepted));
+  if (accepted > drafted) refuse("record", "a step accepts more tokens than it drafted");
   if (drafted == 0) {
     c.plain_steps += steps;
     return;
@@ -63,10 +78,13 @@ void add_steps(AcceptanceCounts& c, int64_t steps, int64_t drafted, int64_t acce
   }
 }
 
-void finish(AcceptanceRecord& r) { r.counts.overlap_sum_at.assign(r.counts.accepted_at.begin(), r.counts.accepted_at.end()); }
+void finish(AcceptanceRecord& r, const std::string& where) {
+  r.counts.overlap_sum_at.assign(r.counts.accepted_at.begin(), r.counts.accepted_at.end());
+  r.validate(where);
+}
 
 void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const std::string& where) {
-  if (accepted > drafted) throw Error(ErrorKind::kData, where + ": " + std::to_string(accepted) + " of " + std::to_string(drafted) + " draft tokens accepted");
+  if (accepted > drafted) refuse(where, "more draft tokens accepted than drafted");
   r.efficiency = true;
   r.counts.steps = r.counts.drafted = drafted;
   r.counts.accepted = accepted;
@@ -80,11 +98,9 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
     counted += histogram[j];
     weighted += histogram[j] * static_cast<int64_t>(j);
   }
-  if (counted != steps || weighted != accepted)
-    throw Error(ErrorKind::kData, where + ": the histogram says " + std::to_string(weighted) + " accepted in " + std::to_string(counted) + " steps, the counts " +
-                                      std::to_string(accepted) + " in " + std::to_string(steps));
+  if (counted != steps || weighted != accepted) refuse(where, "the histogram and the counts contradict each other");
   const int64_t k = steps > 0 && drafted % steps == 0 ? drafted / steps : 0;
-  if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > 1024) return by_efficiency(r, drafted, accepted, where);
+  if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > kMaxDraft) return by_efficiency(r, drafted, accepted, where);
   for (size_t j = 0; j < histogram.size(); ++j)
     if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
 }
@@ -99,16 +115,14 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
     for (const auto& [k, counts] : o["acceptance_histogram_by_draft_length"].items()) {
       const std::vector<int64_t> histogram = histogram_of(counts, where + ": acceptance_histogram_by_draft_length");
       for (size_t j = 0; j < histogram.size(); ++j)
-        if (histogram[j] > 0) add_steps(r.counts, histogram[j], json_int(Json{{"k", Json(std::strtol(k.c_str(), nullptr, 10))}}, "k", 0, 1024, where, ErrorKind::kData), static_cast<int64_t>(j));
+        if (histogram[j] > 0) add_steps(r.counts, histogram[j], width_of(k, where), static_cast<int64_t>(j));
     }
   } else if (!per_step.empty() && per_step.size() == kept.size()) {
     for (size_t i = 0; i < per_step.size(); ++i) add_steps(r.counts, 1, per_step[i], kept[i]);
   } else {
     from_histogram(r, histogram_of(o["acceptance_histogram"], where + ": acceptance_histogram"), count(o, "num_spec_steps", where), drafted, accepted, where);
   }
-  if (r.counts.accepted != accepted || r.counts.drafted != drafted)
-    throw Error(ErrorKind::kData, where + ": the steps say " + std::to_string(r.counts.accepted) + " of " + std::to_string(r.counts.drafted) + " accepted, the counts " +
-                                      std::to_string(accepted) + " of " + std::to_string(drafted));
+  if (r.counts.accepted != accepted || r.counts.drafted != drafted) refuse(where, "the steps and the counts contradict each other");
 }
 
 void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
@@ -129,7 +143,8 @@ void read_request(AcceptanceRecord& r, const Json& o) {
     if (o.contains(key) && !o[key].is_null() && o[key] != "") r.constrained = true;
   if (o.contains("response_format") && o["response_format"].is_object() && o["response_format"].value("type", Json("text")) != "text") r.constrained = true;
   for (const char* key : {"created", "timestamp", "time"})
-    if (o.contains(key) && o[key].is_number() && o[key] >= 1e9 && o[key] < 1e11) r.time = static_cast<int64_t>(o[key].get<double>());
+    if (o.contains(key) && o[key].is_number() && o[key] >= kFirstTime && in_range(AcceptanceFigure::kTime, o[key].get<double>()))
+      r.time = static_cast<int64_t>(o[key].get<double>());
   if (o.contains("domain") && o["domain"].is_string()) {
     r.segment = o["domain"].get<std::string>().substr(0, 32);
     for (char& c : r.segment)
@@ -152,7 +167,7 @@ struct Search {
     read_request(request, node);
     // SGLang's log has the request as JSON inside of a string.
     if (node.contains("request_parameters") && node["request_parameters"].is_string())
-      visit(parse_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters"), depth + 1);
+      visit(parse_foreign_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters", {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), depth + 1);
     AcceptanceRecord r;
     const bool vllm = node.contains("acceptance_histogram") && node.contains("num_spec_steps"), sglang = node.contains("spec_verify_ct") && !node["spec_verify_ct"].is_null(),
                llama = node.contains("draft_n") && node.contains("draft_n_accepted");
@@ -160,8 +175,8 @@ struct Search {
     else if (sglang) read_sglang(r, node, where);
     else if (llama) read_llama(r, node, where);
     if (vllm || sglang || llama) {
-      finish(r);
-      if (records.size() >= kMaxAnswers) throw Error(ErrorKind::kData, where + ": more than " + std::to_string(kMaxAnswers) + " answers in a line");
+      finish(r, where);
+      if (records.size() >= kMaxAnswers) refuse(where, "more answers in a line than are read");
       records.push_back(std::move(r));
       return;
     }
@@ -175,7 +190,7 @@ struct Search {
 
 std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::string& where) {
   Search search{where, {}, {}};
-  search.visit(parse_json(line, where, ErrorKind::kData, {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), 0);
+  search.visit(parse_foreign_json(line, where, {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), 0);
   if (search.records.empty())
     throw Error(ErrorKind::kData, where + ": no acceptance in it: expected a record of specdec (schema specdec.acceptance/1), vLLM or TensorRT-LLM (acceptance_histogram), SGLang "
                                           "(spec_verify_ct) or llama.cpp (timings.draft_n)");

@@ -4,20 +4,22 @@
 #include <cstdio>
 
 #include "monitor/payback.h"
+#include "monitor/served_target.h"
 
 namespace specdec::monitor {
 
 namespace {
-constexpr int64_t kWeek = 7 * 86400;
+constexpr int64_t kWeek = 7 * 86400, kSkew = 300;
 }
 
 std::string refusal(const CheckOptions& options, const State& state, const Memory& memory, const ValidationReport& report, const Wish& wish, int64_t now) {
   const Policy& p = options.policy;
   if (p.loop.empty() && p.redistil.empty() && p.job.empty()) return "no redistillation is set up (--loop, --redistil or --job)";
-  const auto begun = state.actions_of("redistil", 0);
+  std::vector<ActionEntry> begun = state.actions_of("redistil", 0);
+  std::erase_if(begun, [now](const ActionEntry& a) { return a.created > now + kSkew; });   // of a clock that had run ahead: it would be waited for until then
   const auto in_week = std::count_if(begun.begin(), begun.end(), [&](const ActionEntry& a) { return a.created > now - kWeek; });
   if (in_week >= p.budget) return "budget: " + std::to_string(in_week) + " redistillations in 7 days, " + std::to_string(p.budget) + " allowed";
-  const auto last = std::find_if(begun.rbegin(), begun.rend(), [&](const ActionEntry& a) { return a.payload.value("target", "") == wish.target; });
+  const auto last = std::find_if(begun.rbegin(), begun.rend(), [&](const ActionEntry& a) { return same_target(a.payload.value("target", ""), wish.target); });
   if (last != begun.rend()) {
     if (const double hours = static_cast<double>(now - last->created) / 3600; hours < p.cooldown_hours) {
       char text[120];

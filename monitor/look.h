@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -9,19 +10,30 @@
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
 #include "monitor/check.h"
+#include "monitor/counter_chart.h"
 #include "monitor/detector.h"
+#include "monitor/served_target.h"
 #include "monitor/source.h"
 #include "monitor/state.h"
 
 namespace specdec::monitor {
 
 struct Look {
+  int64_t records_sources = 0, pages = 0;                                  // that were read
+  std::vector<std::string> set_aside;                                      // the others, and replicas, each with its reason
   ReadFigures read;
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
   std::string first_without_baseline;
   std::vector<std::string> notes;                                          // told, but no reason for a warning
-  std::vector<std::string> chart_alarms, chart_notes;                      // of counters
-  int64_t chart_buckets = 0;
+  std::vector<std::string> chart_alarms, chart_notes;                      // of counters; what is worth a warning
+  std::vector<ChartView> charts;
+  Claims claims;
+  int64_t chart_buckets() const;
+  // To be kept by keep() once it is known that it was the bound target's traffic.
+  std::map<std::string, FilePosition> positions;
+  std::map<std::string, Counters> counters;
+  std::map<std::string, Counters> without_others;   // bases less the replicas that now serve another pair: kept whatever the verdict
+  std::map<std::string, std::string> chart_states;
 };
 
 // With the baseline that the options name, or the report's. Throws Error(kData): a file that is no baseline, or of another pair.
@@ -29,14 +41,19 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
 
 // A baseline of the records in `sources` (files and directories, read from their beginnings) of this package's pair. Throws what
 // read_records throws, and Error(kUsage) for a URL: counters are no requests.
-EstimatedBaseline measure_baseline(const std::vector<std::string>& sources, const ResolvedPackage& package);
+EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package);
 
-// Reads on from where the state stands, feeds the detector and the charts, and moves the state's positions. Throws what
-// read_records, fetch and parse_exposition throw.
-Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, State& state, Detector& detector);
+// Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. A
+// source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |
+// kNetwork | kIo). Throws Error(kUsage) for a source that is none.
+Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
+               const std::vector<NamedRecord>& newest, int64_t now);
+void keep(const Look& look, State& state);
 
 struct Judged {
   std::string verdict, reason;   // of monitor_exit_code(); one line
+  Json figure;                   // what it was judged by: {name, value, limit, …}
+  std::string next;              // the command to run next
 };
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look);
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "monitor/served_target.h"
 
 namespace specdec::monitor {
 
@@ -106,10 +107,15 @@ Memory memory_from_json(const Json& o, const std::string& where) {
   return m;
 }
 
+void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
+  m.since = std::min(m.since, now);
+  m.bake_until = std::min(m.bake_until, now + static_cast<int64_t>(bake_hours * 3600));
+}
+
 std::optional<Event> event_of(const Memory& m, const Seen& seen, int64_t now) {
   if (!m.expected.empty() && seen.package != m.expected) return std::nullopt;   // our own move is still to be done
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
-  if (seen.verdict == "stale_target") return at_work && m.goal == seen.target ? std::nullopt : std::optional(Event::kStale);
+  if (seen.verdict == "stale_target") return at_work && same_target(m.goal, seen.target) ? std::nullopt : std::optional(Event::kStale);
   if (seen.verdict == "drift") {
     const bool baking = now < m.bake_until && m.promoted == seen.package && !m.former.empty() && seen.former_fits;
     return baking ? Event::kRelapse : Event::kAlarm;

@@ -64,6 +64,9 @@ struct Memory {
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
 
+// Times that a clock which had run ahead wrote down are not waited for.
+void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
+
 // What a look says to the machine. `verdict`: of the look; a target that the redistillation under way is for is no news. Nothing: too
 // little data, or nothing new.
 struct Seen {

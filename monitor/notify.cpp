@@ -41,16 +41,15 @@ class Page {
 
 }  // namespace
 
-Posted post_json(const std::string& url, const std::string& body, const std::string& key, const std::string& secret) {
-  net::base_url(url.substr(0, url.find('?')), "webhook", "--webhook-secret-file");
+Posted post_json(const SecretUrl& url, const std::string& body, const std::string& key, const Secret& secret) {
   net::HttpClient client;
   const net::HttpReply reply = client.send(
       [&] {
         net::HttpRequest request;
-        request.url = url;
+        request.url = url.reveal();
         request.post = &body;
         request.headers = {"X-Specdec-Delivery: " + key};
-        if (!secret.empty()) request.headers.push_back("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256(secret, body)));
+        if (!secret.empty()) request.headers.push_back("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256(secret.reveal(), body)));
         request.timeout_s = 10;
         request.connect_timeout_s = 5;
         request.max_body_bytes = 1u << 20;
@@ -60,6 +59,12 @@ Posted post_json(const std::string& url, const std::string& body, const std::str
   const bool ok = reply.problem.empty() && reply.status >= 200 && reply.status < 300;
   const std::string answer = reply.problem.empty() ? "status " + std::to_string(reply.status) : reply.problem;
   return {ok, static_cast<int>(reply.status), answer + " after " + std::to_string(reply.attempts) + (reply.attempts == 1 ? " attempt" : " attempts")};
+}
+
+SecretUrl alerts_url(const SecretUrl& alertmanager) {
+  std::string url = alertmanager.reveal();
+  while (url.ends_with('/')) url.pop_back();
+  return SecretUrl(url + "/api/v2/alerts");
 }
 
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts, int64_t ends) {

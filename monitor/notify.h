@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "base/secret.h"
 #include "monitor/machine.h"
 
 namespace specdec::monitor {
@@ -18,8 +19,9 @@ struct Posted {
 // POST of JSON: no redirect, 10 s an attempt, three attempts with back-off. With a secret the header X-Specdec-Signature-256 is
 // "sha256=" + HMAC-SHA-256 of the body, as GitHub's. X-Specdec-Delivery is the key: the same event may come twice. Throws Error(kUsage) for an URL
 // that is none.
-Posted post_json(const std::string& url, const std::string& body, const std::string& key, const std::string& secret);
+Posted post_json(const SecretUrl& url, const std::string& body, const std::string& key, const Secret& secret);
 
+SecretUrl alerts_url(const SecretUrl& alertmanager);
 // Body of POST /api/v2/alerts: one alert "SpecdecDraft" of this package, firing until `ends` or resolved at `ends`.
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts, int64_t ends);
 

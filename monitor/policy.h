@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/secret.h"
+
 namespace specdec::monitor {
 
 struct Policy {
@@ -26,15 +28,17 @@ struct Policy {
   // Candidate and canary
   std::string candidate;             // STORE:CHANNEL where redistilled packages appear
   bool allow_failed = false;         // also those that were packaged with --allow-failed
-  std::string admin, admin_key;      // the server's admin listener: http(s)://… or unix:PATH
+  std::string admin;                 // the server's admin listener: http(s)://… or unix:PATH
+  Secret admin_key;
   double score = 0.2, serve = 0;     // parts of the conversations: scored by the candidate, served with it
   double margin = 0.01;              // by how much the candidate may be worse
   double bake_hours = 24, canary_days = 7;
   // Speculation off and on
   std::string disable, enable;       // commands
   // Telling others
-  std::vector<std::string> webhooks;
-  std::string webhook_secret, alertmanager;
+  std::vector<SecretUrl> webhooks;   // that show their host alone
+  Secret webhook_secret;
+  SecretUrl alertmanager;
   std::string alert;                 // file with an Alertmanager notification, "-" = standard input
   std::string prom;                  // textfile of node_exporter
 };

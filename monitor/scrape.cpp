@@ -23,14 +23,14 @@ std::string percent_encoded(const std::string& text) {
 
 constexpr std::string_view kPrometheus = "prometheus+";
 
-std::string query_url(const std::string& source) {
-  const std::string url = source.substr(kPrometheus.size());
+std::string query_url(const SecretUrl& source) {
+  const std::string url = source.reveal().substr(kPrometheus.size());
   const size_t question = url.find('?');
   std::string base = url.substr(0, question), match;
   if (question != std::string::npos) {
     const std::string rest = url.substr(question + 1);
     if (!rest.starts_with("match={") || !rest.ends_with('}'))
-      throw Error(ErrorKind::kUsage, "--source: " + source + ": expected ?match={label=\"value\",…} behind the address, found ?" + rest);
+      throw Error(ErrorKind::kUsage, "--source: " + source.shown() + ": expected ?match={label=\"value\",…} and nothing else after the address");
     match = rest.substr(7, rest.size() - 8);
   }
   while (base.ends_with('/')) base.pop_back();
@@ -44,21 +44,21 @@ bool is_url(const std::string& text) {
   return rest.starts_with("http://") || rest.starts_with("https://");
 }
 
-Counters read_counters(const std::string& source, const std::string& api_key, const std::string& model) {
-  if (source.starts_with(kPrometheus)) return parse_query_answer(fetch(query_url(source), api_key), source, model);
-  return parse_exposition(fetch(source, api_key), source, model);
+Counters read_counters(const SecretUrl& source, const Secret& api_key, const std::string& model) {
+  if (source.reveal().starts_with(kPrometheus)) return parse_query_answer(fetch(query_url(source), api_key), source.shown(), model);
+  return parse_exposition(fetch(source, api_key), source.shown(), model);
 }
 
-std::string fetch(const std::string& url, const std::string& api_key) {
+std::string fetch(const SecretUrl& url, const Secret& api_key) {
   net::HttpRequest request;
-  request.url = url;
+  request.url = url.reveal();
   request.bearer = api_key;
   request.timeout_s = 30;
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
-  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem);
+  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
   if (reply.status != 200)
-    throw Error(ErrorKind::kNetwork, url + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+    throw Error(ErrorKind::kNetwork, url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
   return std::move(reply.body);
 }
 

@@ -19,6 +19,16 @@ constexpr size_t kBlock = 1 << 18;   // stays in the cache while it is read
 
 }  // namespace
 
+std::vector<std::string> names_of(const std::vector<SecretUrl>& sources) {
+  std::vector<std::string> names;
+  std::map<std::string, int> seen;
+  for (const SecretUrl& source : sources) {
+    const int before = seen[source.shown()]++;
+    names.push_back(source.shown() + (before ? " #" + std::to_string(before + 1) : ""));
+  }
+  return names;
+}
+
 std::vector<fs::path> record_files(const fs::path& source) {
   std::error_code ec;
   const fs::file_status status = fs::status(source, ec);
@@ -57,7 +67,7 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   size_t held = 0;         // its first bytes: a line whose end is still to come
   AcceptanceRecord record;
   const std::string where = "record";
-  const auto broken = [&](const std::string& reason) {
+  const auto broken = [&](const std::string& reason) {   // readers of records say what is wrong without repeating what they found
     if (++figures.broken_lines == 1) figures.first_problem = file.string() + ": line " + std::to_string(line_number) + " since the last check: " + reason;
   };
   const auto read_line = [&](std::string_view line) {

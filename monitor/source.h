@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/schema/acceptance_record.h"
+#include "base/secret.h"
 #include "monitor/scrape.h"
 
 namespace specdec::monitor {
@@ -27,6 +28,9 @@ struct ReadFigures {
   int64_t records = 0, broken_lines = 0;
   std::string first_problem;   // of the broken lines: file, line number in this read, reason
 };
+
+// What names URLs and files in the state and in results: as they are shown, told apart by a number where that is the same.
+std::vector<std::string> names_of(const std::vector<SecretUrl>& sources);
 
 // The .jsonl files of a directory, and SGLang's request-metrics logs (not its subdirectories), oldest name first, or the file itself. Throws Error(kData) if missing
 // or neither a regular file nor a directory.

@@ -4,6 +4,7 @@
 #include <SQLiteCpp/VariadicBind.h>
 #include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -70,6 +71,15 @@ auto guarded(const std::string& file, F&& f) {
   }
 }
 
+// Nobody else's: SQLite gives its journals the mode of the file.
+void make_private(const fs::path& file) {
+  const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
+  if (fd < 0) return;   // SQLite says why
+  struct stat status {};
+  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077)) ::fchmod(fd, status.st_mode & 0700);
+  ::close(fd);
+}
+
 std::string text(SQLite::Statement& row, int column) { return row.getColumn(column).getString(); }
 int64_t number(SQLite::Statement& row, int column) { return row.getColumn(column).getInt64(); }
 
@@ -124,11 +134,18 @@ struct State::Connection {
 
 namespace {
 
+// Earlier versions wrote down URLs and commands with what is secret in them.
+constexpr const char* kForgetSecrets =
+    "UPDATE action SET payload = json_remove(payload, '$.url', '$.argv') WHERE kind IN ('webhook', 'alert', 'command', 'probe', 'redistil', 'disable', 'enable')"
+    " AND (json_type(payload, '$.url') IS NOT NULL OR json_type(payload, '$.argv') IS NOT NULL);"
+    "DELETE FROM scrape WHERE (url LIKE '%@%' AND url NOT LIKE '%***@%') OR (url LIKE '%?%' AND url NOT LIKE '%?match={%' AND url NOT LIKE '%?***%');";
+
 // Forward only, in one transaction, the old file copied before. A copy that was cut short is made anew.
 void migrate(SQLite::Database& db, const fs::path& file) {
   const std::string copy = file.string() + ".v1";
   std::error_code ignored;
   fs::remove(copy, ignored);
+  make_private(copy);
   SQLite::Statement vacuum(db, "VACUUM INTO ?");
   vacuum.bind(1, copy);
   vacuum.exec();
@@ -149,11 +166,11 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     throw Error(ErrorKind::kData, file.string() + ": no monitor state there (see specdec monitor check --state)");
   if (file.has_parent_path() && !fs::is_directory(file.parent_path(), ec))
     throw Error(ErrorKind::kIo, file.string() + ": its directory does not exist");
-  if (!fs::exists(status)) ::close(open_file(file, O_RDWR | O_CREAT));  // SQLite would make it readable to all; its journal gets this mode
+  if (open == Open::kOrCreate) make_private(file);
   guarded(file.string(), [&] {
     connection_ = std::make_unique<Connection>(file, patience_ms);
     SQLite::Database& db = connection_->db;
-    db.exec("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON;");
+    db.exec("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON;");
     const int id = db.execAndGet("PRAGMA application_id").getInt();
     const int version = db.execAndGet("PRAGMA user_version").getInt();
     const int tables = db.execAndGet("SELECT count(*) FROM sqlite_schema").getInt();
@@ -171,6 +188,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     const std::string check = db.execAndGet("PRAGMA quick_check").getString();
     if (check != "ok") throw Error(ErrorKind::kData, file.string() + ": damaged (" + check + "): move it away to start anew");
     if (version == 1) migrate(db, file);
+    if (open == Open::kOrCreate) db.exec(kForgetSecrets);
   });
 }
 

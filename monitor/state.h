@@ -1,4 +1,4 @@
-// The monitor's memory: one SQLite file, one connection, one writer. History is append-only. Durable before a verdict is told
+// The monitor's memory: one SQLite file of its user alone (0600), one connection, one writer, without secrets. History is append-only. Durable before a verdict is told
 // (journal DELETE, synchronous EXTRA); a damaged file is an error, never overwritten; one of an older version is copied to <file>.v1 and
 // brought forward.
 #pragma once

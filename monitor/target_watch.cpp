@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "monitor/endpoint.h"
 #include "monitor/exchangeable.h"
+#include "monitor/served_target.h"
 #include "monitor/source.h"
 
 namespace specdec::monitor {
@@ -18,7 +19,6 @@ constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;    // looks
 constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
 // A mean difference of log-probabilities under this moves Σ min(p, q) by half of it: within the detector's own tolerance.
 constexpr double kSmallestDifference = 0.01;
-constexpr int64_t kRollingPatienceSeconds = 86400;
 constexpr int kCanaryTokens = 64;
 constexpr uint64_t kSeed = 0x746172676574;  // "target"
 const char* const kPrompts[] = {"a", "I", "1", "{", "#", "T", "é", "中"};
@@ -119,6 +119,8 @@ class Watch {
     identity_ = endpoint_.identity();
     if (identity_.contains("specdec_target")) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
+    if (m_.last > now_) m_.last = 0;   // a clock that ran ahead is not believed
+    m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
       m_ = Memory{};
       begin();
@@ -133,7 +135,8 @@ class Watch {
   TargetSight by_fingerprint() {
     const std::string served = identity_["specdec_target"].is_string() ? identity_["specdec_target"].get<std::string>() : "";
     TargetSight out;
-    if (served.size() < 12 || !pair_.target.starts_with(served))
+    out.named = is_fingerprint(served) ? served : "";
+    if (!same_target(served, pair_.target))
       out.stale = endpoint_.url() + " serves another target than the draft was validated for (" + served.substr(0, 12) + ", bound to " + pair_.target.substr(0, 12) + ")";
     out.evidence = {{"url", endpoint_.url()}, {"watched_by", "fingerprint"}, {"identity", identity_}};
     return out;

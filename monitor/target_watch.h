@@ -9,11 +9,13 @@
 
 #include "base/clock.h"
 #include "base/json.h"
+#include "base/secret.h"
 
 namespace specdec::monitor {
 
 struct TargetWatchOptions {
-  std::string url, api_key, model;   // model "" = the first of /v1/models
+  std::string url, model;            // model "" = the first of /v1/models
+  Secret api_key;
   int calls = 32;                    // of each of 8 prompts a look
   double every_s = 86400;            // between looks; what the endpoint says of itself is asked for each time
   double false_alarm_every_days = 365;
@@ -22,6 +24,7 @@ struct TargetWatchOptions {
 
 struct TargetSight {
   std::string stale;   // why it is another target, "" = it is not known to be one; stays until another package or an acknowledgement
+  std::string named;   // the fingerprint that it tells of what it serves, "" = none
   std::string wait;    // a rolling update is under way: look again (exit 75), "" = none
   Json evidence;       // "evidence.target" of the result
   std::string memory;  // to be kept for the next call

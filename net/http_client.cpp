@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "net/url_parts.h"
 
 namespace specdec::net {
 
@@ -36,12 +37,13 @@ struct Exchange {
   HttpReply reply;
   std::exception_ptr failure;
   bool foreign = false;          // the host was named by a redirect
+  bool proxied = false;          // what is connected to is a proxy
   bool* own_is_private;          // an address of the first host was private: then so may be those it sends us to
   bool refused_private = false;
   uint64_t sent = 0;             // of HttpRequest::upload
 };
 
-std::string without_query(const std::string& url) { return url.substr(0, url.find('?')); }
+std::string shown(const std::string& url) { return SecretUrl(url).shown(); }
 
 // Where the body of a reply begins in what was asked for.
 uint64_t range_begin(const HttpReply& reply) {
@@ -60,7 +62,7 @@ size_t on_header(char* data, size_t size, size_t count, void* to) {
   const size_t colon = line.find(':');
   if (colon == std::string::npos || line.size() > kMaxHeaderBytes || exchange.reply.headers.size() >= kMaxHeaders) return size * count;
   std::string name = line.substr(0, colon);
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  name = lower(name);
   const size_t value = line.find_first_not_of(" \t", colon + 1);
   exchange.reply.headers[name] = value == std::string::npos ? "" : line.substr(value);
   return size * count;
@@ -78,7 +80,7 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
     } else if (exchange.reply.body.size() + bytes.size() <= exchange.request.max_body_bytes) {
       exchange.reply.body += bytes;
     } else {
-      throw Error(ErrorKind::kNetwork, without_query(exchange.request.url) + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
+      throw Error(ErrorKind::kNetwork, shown(exchange.request.url) + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
     }
     return bytes.size();
   } catch (...) {
@@ -113,7 +115,7 @@ int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return 
 // Looks at the address that is connected to, not at the name: a name may resolve to another one a moment later.
 curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
   auto& exchange = *static_cast<Exchange*>(with);
-  const bool inside = is_private(address->addr);
+  const bool inside = !exchange.proxied && is_private(address->addr);
   if (!exchange.foreign) *exchange.own_is_private |= inside;
   if (exchange.foreign && inside && !*exchange.own_is_private) {
     exchange.refused_private = true;
@@ -126,17 +128,21 @@ bool is_temporary(const HttpReply& reply) {
   return !reply.problem.empty() || reply.status == 429 || reply.status == 500 || reply.status == 502 || reply.status == 503 || reply.status == 504;
 }
 
+}  // namespace
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 std::string part_of(const std::string& url, CURLUPart part) {
   const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), curl_url_cleanup);
   char* text = nullptr;
   if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK || curl_url_get(parsed.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return "";
   std::string value = text;
   curl_free(text);
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return value;
+  return lower(value);
 }
-
-}  // namespace
 
 void stop_check() {
   if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
@@ -148,22 +154,6 @@ void interruptible_sleep(double seconds) {
     stop_check();
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-}
-
-bool is_private(const sockaddr& address) {
-  uint32_t v4 = 0;
-  if (address.sa_family == AF_INET) {
-    v4 = ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr);
-  } else if (address.sa_family == AF_INET6) {
-    const in6_addr& v6 = reinterpret_cast<const sockaddr_in6&>(address).sin6_addr;
-    if (!IN6_IS_ADDR_V4MAPPED(&v6)) return IN6_IS_ADDR_LOOPBACK(&v6) || IN6_IS_ADDR_UNSPECIFIED(&v6) || IN6_IS_ADDR_LINKLOCAL(&v6) || (v6.s6_addr[0] & 0xfe) == 0xfc;
-    std::memcpy(&v4, &v6.s6_addr[12], 4);
-    v4 = ntohl(v4);
-  } else {
-    return true;
-  }
-  const uint32_t a = v4 >> 24, b = (v4 >> 16) & 255;
-  return a == 0 || a == 10 || a == 127 || (a == 100 && (b & 0xc0) == 64) || (a == 169 && b == 254) || (a == 172 && (b & 0xf0) == 16) || (a == 192 && b == 168);
 }
 
 std::string origin_of(const std::string& url) {
@@ -196,7 +186,7 @@ std::string base_url(const std::string& url, const std::string& what, const std:
   // Not shown: what stands before the '@' is a secret.
   if (host.find('@') != std::string::npos) throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
   if (scheme == 0 || host.empty() || base.find_first_of(" \t\r\n?#") != std::string::npos || origin_of(base).empty())
-    throw Error(ErrorKind::kUsage, what + ": expected http(s)://host[:port][/path], found '" + url.substr(0, 200) + "'");
+    throw Error(ErrorKind::kUsage, what + ": expected http(s)://host[:port][/path], found '" + shown(url).substr(0, 200) + "'");
   return base;
 }
 
@@ -221,10 +211,35 @@ HttpClient::HttpClient() : impl_(std::make_unique<Impl>()) {
 HttpClient::~HttpClient() = default;
 HttpClient::HttpClient(HttpClient&&) noexcept = default;
 
+namespace {
+
+[[noreturn]] void refuse_private(const HttpRequest& request, const std::string& url) {
+  throw Error(ErrorKind::kNetwork, shown(request.url) + (url == request.url ? ": leads to " : ": redirected to ") + origin_of(url) + ", an address of a private network: refused");
+}
+
+// The proxy, "" = none. Where there is one it connects: who it is asked for is all that can be judged.
+std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool& own_is_private) {
+  const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
+  if (proxy.empty()) return "";
+  if (!foreign) own_is_private |= is_private_host(url);
+  else if (!own_is_private && is_private_host(url)) refuse_private(request, url);
+  return proxy;
+}
+
+// A key, or the password of a URL, is for no listener on the way.
+void require_kept(const HttpRequest& request) {
+  const bool has_key = (!request.bearer.empty() && !request.foreign) || !part_of(request.url, CURLUPART_PASSWORD).empty() || !part_of(request.url, CURLUPART_USER).empty();
+  if (has_key && request.unix_socket.empty() && !keeps_secrets(request.url))
+    throw Error(ErrorKind::kUsage, shown(request.url) + ": a key is not sent over plain http to another machine: use https, or a tunnel that ends on this one");
+}
+
+}  // namespace
+
 HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
   CURL* curl = impl_->curl;
   curl_easy_reset(curl);
-  Exchange exchange{curl, request, {}, {}, foreign, &impl_->own_is_private, false};
+  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private);
+  Exchange exchange{curl, request, {}, {}, foreign, !proxy.empty(), &impl_->own_is_private, false};
   std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
   const auto add = [&headers](const std::string& line) {
     curl_slist* list = curl_slist_append(headers.get(), line.c_str());
@@ -233,11 +248,13 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
     headers.reset(list);
   };
   for (const std::string& line : request.headers) add(line);
-  if (!request.bearer.empty() && !foreign) add("Authorization: Bearer " + request.bearer);
+  if (!request.bearer.empty() && !foreign) add("Authorization: Bearer " + request.bearer.reveal());
   char reason[CURL_ERROR_SIZE] = "";
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
+  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());   // "" = none, whatever the environment says
+  curl_easy_setopt(curl, CURLOPT_NOPROXY, "");
   if (!request.unix_socket.empty()) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, request.unix_socket.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
   curl_easy_setopt(curl, CURLOPT_USERAGENT, "specdec/" SPECDEC_VERSION);
@@ -283,8 +300,7 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   const CURLcode code = curl_easy_perform(curl);
   stop_check();
   if (exchange.failure) std::rethrow_exception(exchange.failure);
-  if (exchange.refused_private)
-    throw Error(ErrorKind::kNetwork, without_query(request.url) + (url == request.url ? ": leads to " : ": redirected to ") + origin_of(url) + ", an address of a private network: refused");
+  if (exchange.refused_private) refuse_private(request, url);
   HttpReply& reply = exchange.reply;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
   curl_off_t wait = -1;
@@ -292,14 +308,15 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   char* next = nullptr;
   redirect = curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next ? next : "";
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
-    throw Error(ErrorKind::kNetwork, without_query(request.url) + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
+    throw Error(ErrorKind::kNetwork, shown(request.url) + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
   if (code != CURLE_OK) reply.problem = *reason ? reason : curl_easy_strerror(code);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   return reply;
 }
 
 HttpReply HttpClient::once(const HttpRequest& request) {
-  if (request.bearer.find_first_of("\r\n") != std::string::npos) throw Error(ErrorKind::kUsage, "the API key holds a line break");
+  if (request.bearer.reveal().find_first_of("\r\n") != std::string::npos) throw Error(ErrorKind::kUsage, "the API key holds a line break");
+  require_kept(request);
   const std::string home = origin_of(request.url);
   std::string url = request.url;
   for (int hops = 0;; ++hops) {
@@ -308,8 +325,8 @@ HttpReply HttpClient::once(const HttpRequest& request) {
     HttpReply reply = hop(request, url, request.foreign || origin != home, next);
     if (next.empty() || !reply.problem.empty() || request.post || request.upload || request.redirects == Redirects::kNone) return reply;
     if (request.redirects == Redirects::kSameOrigin && origin_of(next) != home) return reply;
-    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, without_query(request.url) + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
-    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, without_query(request.url) + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
+    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, shown(request.url) + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
+    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, shown(request.url) + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
     url = next;
   }
 }

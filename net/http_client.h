@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/secret.h"
+
 struct sockaddr;
 
 namespace specdec::net {
@@ -44,7 +46,7 @@ struct HttpRequest {
   std::function<void(uint64_t at, std::span<char> out)> upload;
   uint64_t upload_bytes = 0;
   bool foreign = false;               // another host named `url`: as behind a redirect no bearer, and from a public address to no private one
-  std::string bearer;                 // key or token: goes to the scheme, host and port of `url` and nowhere else
+  Secret bearer;                      // key or token: goes to the scheme, host and port of `url` and nowhere else, and only where keeps_secrets()
   std::vector<std::string> headers;   // "Name: value"
   // At most 5, of GET and HEAD only, never from https to http; what is not followed is the reply. From an address that is public to
   // one that is private, link-local or loopback never.
@@ -57,8 +59,8 @@ struct HttpRequest {
   std::function<void(const HttpReply& head, std::string_view bytes)> on_body;
 };
 
-// One connection that is kept open; one thread at a time. Different objects may be used by different threads. Messages hold URLs without
-// their query, which may be a signature.
+// One connection that is kept open; one thread at a time. Different objects may be used by different threads. Messages hold URLs as
+// SecretUrl shows them. The proxy is that of http_proxy, https_proxy or all_proxy where no_proxy does not name the host.
 class HttpClient {
  public:
   HttpClient();
@@ -66,7 +68,8 @@ class HttpClient {
   HttpClient(HttpClient&&) noexcept;
   HttpClient& operator=(HttpClient&&) = delete;
 
-  // One exchange. Throws Error(kNetwork): larger than allowed, a redirect that is refused, stopped by a signal.
+  // One exchange. Throws Error(kNetwork): larger than allowed, a redirect that is refused, stopped by a signal; Error(kUsage): a key, or a
+  // password in the URL, would go over plain http to another machine.
   HttpReply once(const HttpRequest& request);
   // Makes and sends a request until it is answered or Backoff is used up: the last reply, whatever it is.
   HttpReply send(const std::function<HttpRequest()>& make, const Backoff& backoff);
@@ -87,8 +90,15 @@ bool keeps_secrets(const std::string& url);
 // Of RFC 3986: all but the unreserved characters, and '/' where it is kept.
 std::string percent_encoded(std::string_view text, bool keep_slash);
 
-// Private, link-local, loopback, shared (100.64/10) or no internet address at all.
+// The proxy that the environment names for a URL, "" = none.
+std::string proxy_of(const std::string& url);
+
+// Private, link-local, loopback, shared (100.64/10) or no internet address at all; also where such an IPv4 address stands in an IPv6 one
+// (mapped, compatible, NAT64, 6to4, Teredo, ISATAP).
 bool is_private(const sockaddr& address);
+// The same of a URL's host, where the connection does not show it because a proxy makes it: of an address itself, of names that are never
+// public, else of what this machine's resolver says. A name that only the proxy can resolve is not private.
+bool is_private_host(const std::string& url);
 
 // Throws Error(kNetwork, "stopped by a signal") once a stop was requested.
 void stop_check();

@@ -47,21 +47,23 @@ double seconds_variable(const char* name, double fallback) {
 
 void read_token(HubOptions& options) {
   if (is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN")) return;
+  std::string token;
   for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"})
-    if (options.token.empty()) options.token = variable(name), options.token_source = name;
-  if (options.token.empty()) {
+    if (token.empty()) token = variable(name), options.token_source = name;
+  if (token.empty()) {
     const std::string path = variable("HF_TOKEN_PATH");
     options.token_source = path.empty() ? (hub_home() / "token").string() : path;
     std::error_code ec;
-    if (fs::exists(options.token_source, ec)) options.token = read_file(options.token_source, 65536, ErrorKind::kConfig);
+    if (fs::exists(options.token_source, ec)) token = read_file(options.token_source, 65536, ErrorKind::kConfig);
   }
   const auto blank = [](char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; };
-  while (!options.token.empty() && blank(options.token.back())) options.token.pop_back();
-  options.token.erase(options.token.begin(), std::find_if_not(options.token.begin(), options.token.end(), blank));
-  if (options.token.empty()) options.token_source.clear();
-  if (!std::all_of(options.token.begin(), options.token.end(), [](char c) { return c > ' ' && c < 127; }))
+  while (!token.empty() && blank(token.back())) token.pop_back();
+  token.erase(token.begin(), std::find_if_not(token.begin(), token.end(), blank));
+  if (token.empty()) options.token_source.clear();
+  if (!std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 127; }))
     throw Error(ErrorKind::kConfig, options.token_source + ": expected a token of printable characters without spaces");
   // The token would be in a core file, and libcurl's copies with it.
+  options.token = token;
   if (!options.token.empty()) ::prctl(PR_SET_DUMPABLE, 0);
 }
 

@@ -15,7 +15,7 @@ bool is_model_file(const std::string& name);
 
 struct HubOptions {
   std::string endpoint = "https://huggingface.co";
-  std::string token;                // never in a message; sent to the endpoint's origin alone, over https or to this machine
+  Secret token;                     // sent to the endpoint's origin alone, over https or to this machine
   std::string token_source;         // "HF_TOKEN" or a file's path; "" = no token
   bool offline = false;             // the cache alone
   double metadata_timeout_s = 10;   // of a question about a repository or a file

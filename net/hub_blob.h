@@ -39,7 +39,7 @@ class HubSource {
   [[noreturn]] void refuse(const std::string& url, const HttpReply& reply) const;
   const HubName& hub_;
   const HubOptions& options_;
-  std::string bearer_;
+  Secret bearer_;
   HttpClient http_;
 };
 

@@ -209,7 +209,7 @@ HttpReply HubRepository::put(const std::string& url, const InputFile& file, uint
   uint64_t furthest = 0;
   const HttpReply reply = http_.send([&] {
     HttpRequest r = request(url);
-    r.bearer.clear();
+    r.bearer = {};
     r.foreign = true;
     r.method = "PUT";
     r.upload_bytes = bytes;
@@ -233,7 +233,7 @@ HttpReply HubRepository::put(const std::string& url, const InputFile& file, uint
 HttpReply HubRepository::post_to(const std::string& url, const std::string& body, bool with_token) {
   const HttpReply reply = http_.send([&] {
     HttpRequest r = request(url);
-    if (!with_token) r.bearer.clear();
+    if (!with_token) r.bearer = {};
     r.foreign = !with_token;
     r.method = "POST";
     r.post = &body;

@@ -53,7 +53,7 @@ std::string sign_s3(const S3Options& options, const std::string& method, const s
   }
   canonical += "\n" + names + "\n" + headers.at("x-amz-content-sha256");
   const std::string date = headers.at("x-amz-date"), day = date.substr(0, 8), scope = day + "/" + options.region + "/s3/aws4_request";
-  const std::string key = hmac_sha256(hmac_sha256(hmac_sha256(hmac_sha256("AWS4" + options.secret_key, day), options.region), "s3"), "aws4_request");
+  const std::string key = hmac_sha256(hmac_sha256(hmac_sha256(hmac_sha256("AWS4" + options.secret_key.reveal(), day), options.region), "s3"), "aws4_request");
   const std::string signature = to_hex(hmac_sha256(key, "AWS4-HMAC-SHA256\n" + date + "\n" + scope + "\n" + sha256_hex(canonical)));
   return "AWS4-HMAC-SHA256 Credential=" + options.access_key + "/" + scope + ",SignedHeaders=" + names + ",Signature=" + signature;
 }
@@ -89,7 +89,7 @@ HttpReply S3Client::ask(const std::string& method, const std::string& key, const
     headers["host"] = origin_.substr(origin_.find("://") + 3);
     headers["x-amz-date"] = amz_date();
     headers["x-amz-content-sha256"] = payload;
-    if (!options_.session_token.empty()) headers["x-amz-security-token"] = options_.session_token;
+    if (!options_.session_token.empty()) headers["x-amz-security-token"] = options_.session_token.reveal();
     HttpRequest request;
     request.url = origin_ + path + (query.empty() ? "" : "?" + query);
     request.head = method == "HEAD";

@@ -16,7 +16,8 @@ namespace specdec::net {
 struct S3Options {
   std::string endpoint;             // "" = Amazon's of the region; others are asked by path: ENDPOINT/BUCKET/KEY
   std::string region = "us-east-1";
-  std::string access_key, secret_key, session_token;  // never in a message
+  std::string access_key;
+  Secret secret_key, session_token;
   uint64_t part_bytes = 64u << 20;  // larger files go in parts of so many bytes
   Backoff backoff = [] { Backoff b; b.max_attempts = 5; return b; }();
 };

@@ -4,12 +4,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/schema/acceptance_range.h"
+
 namespace specdec {
 
 namespace {
 
 constexpr size_t kMaxPositions = 8, kMaxLineBytes = 300, kMaxReadBytes = 4096;
-constexpr int64_t kMaxOfRecord = int64_t{1} << 40;
+constexpr int64_t kLatest = range_of(AcceptanceFigure::kTime).high, kMostTokens = range_of(AcceptanceFigure::kTokens).high;
+static_assert(range_of(AcceptanceFigure::kThousandths).high == kMostTokens * 1000);
 const std::string kSchema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
 
 // Sums of the positions from `last` on go into `last`.
@@ -40,11 +43,28 @@ Json to_json(const AcceptanceRecord& r, size_t positions) {
   return json;
 }
 
-std::vector<int64_t> counts_of(const Json& object, const char* key, int64_t high, const std::string& where) {
+std::vector<int64_t> counts_of(const Json& object, const char* key, AcceptanceFigure figure, const std::string& where) {
   std::vector<int64_t> out;
-  for (const Json& item : json_array(object, key, kMaxPositions, where, ErrorKind::kData))
-    out.push_back(json_int(Json{{key, item}}, key, 0, high, where, ErrorKind::kData));
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) throw Error(ErrorKind::kData, where + ": " + key + ": missing");
+  if (!found->is_array() || found->size() > kMaxPositions) throw Error(ErrorKind::kData, where + ": " + key + ": expected at most " + std::to_string(kMaxPositions) + " numbers");
+  for (const Json& item : *found) out.push_back(whole_figure(Json{{key, item}}, key, figure, where));
   return out;
+}
+
+// What a key holds is not repeated in an error: a line may be of anybody.
+std::string text_of(const Json& object, const char* key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return "";
+  if (!found->is_string()) throw Error(ErrorKind::kData, where + ": " + key + ": expected text");
+  return found->get<std::string>();
+}
+
+bool flag_of(const Json& object, const char* key, const std::string& where) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return false;
+  if (!found->is_boolean()) throw Error(ErrorKind::kData, where + ": " + key + ": expected true or false");
+  return found->get<bool>();
 }
 
 // A key as one character, and a set of them.
@@ -85,14 +105,14 @@ class FastReader {
     std::string_view schema;
     switch (key) {
       case kSchemaKey: return text(schema) && schema == kSchema;
-      case 't': return whole(r.time, INT64_MAX);
+      case 't': return whole(r.time, kLatest);
       case 's': return text(r.segment);
       case 'T': return decimal(r.temperature);
       case 'q': return text(r.draft);
       case 'p': return text(r.target);
-      case kPlainSteps: return whole(c.plain_steps, kMaxOfRecord);
-      case 'D': return whole(c.drafted, kMaxOfRecord);
-      case 'e': return whole(c.emitted, kMaxOfRecord);
+      case kPlainSteps: return whole(c.plain_steps, kMostTokens);
+      case 'D': return whole(c.drafted, kMostTokens);
+      case 'e': return whole(c.emitted, kMostTokens);
       case 'r': return list(c.reached_at, 1);
       case 'a': return list(c.accepted_at, 1);
       case 'o': return list(c.overlap_sum_at, 1000);
@@ -161,7 +181,7 @@ class FastReader {
     if (skip(']')) return true;
     do {
       int64_t n = 0;
-      if (to.size() == kMaxPositions || !whole(n, kMaxOfRecord * unit)) return false;
+      if (to.size() == kMaxPositions || !whole(n, kMostTokens * unit)) return false;
       to.push_back(static_cast<T>(n) / static_cast<T>(unit));
     } while (skip(','));
     return skip(']');
@@ -172,22 +192,24 @@ class FastReader {
 };
 
 AcceptanceRecord read_slowly(std::string_view line, const std::string& where) {
-  const Json root = parse_json(line, where, ErrorKind::kData, {.max_bytes = kMaxReadBytes, .max_depth = 4});
-  require_schema(root, "acceptance", AcceptanceRecord::kVersion, where);
+  using enum AcceptanceFigure;
+  const Json root = parse_foreign_json(line, where, {.max_bytes = kMaxReadBytes, .max_depth = 4});
+  if (!root.is_object()) throw Error(ErrorKind::kData, where + ": expected a JSON object");
+  if (text_of(root, "schema", where) != kSchema) throw Error(ErrorKind::kData, where + ": schema: expected " + kSchema + ", found none or another version");
   AcceptanceRecord r;
-  r.time = json_int(root, "t", 0, INT64_MAX, where, ErrorKind::kData);
-  r.segment = json_string(root, "s", "", where, ErrorKind::kData);
-  r.temperature = json_double(root, "T", 0, 10, where, ErrorKind::kData);
-  r.draft = json_string(root, "q", "", where, ErrorKind::kData);
-  r.target = json_string(root, "p", "", where, ErrorKind::kData);
-  r.constrained = json_bool(root, "g", false, where, ErrorKind::kData);
+  r.time = whole_figure(root, "t", kTime, where);
+  r.segment = text_of(root, "s", where);
+  r.temperature = figure_of(root, "T", kTemperature, where);
+  r.draft = text_of(root, "q", where);
+  r.target = text_of(root, "p", where);
+  r.constrained = flag_of(root, "g", where);
   AcceptanceCounts& c = r.counts;
-  c.plain_steps = json_int(root, "n0", 0, kMaxOfRecord, where, ErrorKind::kData);
-  c.drafted = json_int(root, "D", 0, kMaxOfRecord, where, ErrorKind::kData);
-  c.emitted = json_int(root, "e", 0, kMaxOfRecord, where, ErrorKind::kData);
-  c.reached_at = counts_of(root, "r", kMaxOfRecord, where);
-  c.accepted_at = counts_of(root, "a", kMaxOfRecord, where);
-  for (int64_t thousandths : counts_of(root, "o", kMaxOfRecord * 1000, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
+  c.plain_steps = whole_figure(root, "n0", kTokens, where);
+  c.drafted = whole_figure(root, "D", kTokens, where);
+  c.emitted = whole_figure(root, "e", kTokens, where);
+  c.reached_at = counts_of(root, "r", kTokens, where);
+  c.accepted_at = counts_of(root, "a", kTokens, where);
+  for (int64_t thousandths : counts_of(root, "o", kThousandths, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
   return r;
 }
 
@@ -209,15 +231,16 @@ void AcceptanceRecord::validate(const std::string& where) const {
   const auto check = [&](bool ok, const char* text) {
     if (!ok) throw Error(ErrorKind::kData, where + ": " + text);
   };
-  check(time >= 0, "t: expected unix seconds >= 0");
+  check(in_range(AcceptanceFigure::kTime, static_cast<double>(time)), "t: expected unix seconds of the years 1970 to 9999");
   check(is_segment(segment), "s: expected at most 32 bytes of [A-Za-z0-9._-]");
-  check(temperature >= 0 && temperature <= 10, "T: expected a temperature in [0, 10]");
+  check(in_range(AcceptanceFigure::kTemperature, temperature), "T: expected a temperature in [0, 10]");
   check(is_short_digest(draft) && is_short_digest(target), "q, p: expected 12 hexadecimal digits or nothing");
   const AcceptanceCounts& c = counts;
   check(c.reached_at.size() == c.accepted_at.size() && c.reached_at.size() == c.overlap_sum_at.size(), "r, a, o: expected equally many positions");
   check(c.steps >= 0 && c.plain_steps >= 0 && c.emitted >= 0 && c.accepted >= 0 && c.accepted <= c.drafted, "counts: expected 0 <= accepted <= drafted");
   check(c.steps == (c.reached_at.empty() ? 0 : c.reached_at[0]), "r: the first number must be the number of steps");
   check(c.accepted == std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0}), "a: must sum to the accepted tokens");
+  for (const int64_t n : {c.drafted, c.emitted, c.plain_steps}) check(in_range(AcceptanceFigure::kTokens, static_cast<double>(n)), "D, e, n0: more than a request can have");
   check(c.drafted >= c.reached(), "r: more reached than drafted");
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     check(c.accepted_at[i] >= 0 && c.accepted_at[i] <= c.reached_at[i], "a: more accepted than reached");

@@ -9,6 +9,8 @@ TEST(Clock, UtcDates) {
   EXPECT_EQ(format_utc(0), "1970-01-01T00:00:00Z");
   EXPECT_EQ(format_utc(1795262400), "2026-11-21T12:00:00Z");
   EXPECT_EQ(format_utc(951782399), "2000-02-28T23:59:59Z");
+  EXPECT_EQ(format_utc(INT64_MAX), "unix 9223372036854775807") << "showing a time never fails";
+  EXPECT_EQ(format_utc(INT64_MIN), "unix -9223372036854775808");
 }
 
 TEST(Clock, Durations) {

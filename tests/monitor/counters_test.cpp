@@ -38,8 +38,7 @@ TEST(Exposition, ReadsOurOwnPage) {
   EXPECT_EQ(c.accepted_at, (std::vector<double>{9, 6}));
   EXPECT_EQ(c.reached_at, (std::vector<double>{10, 9}));
   EXPECT_EQ(c.overlap_sum_at, (std::vector<double>{8.5, 5.25}));
-  EXPECT_EQ(c.draft, "abc");
-  EXPECT_EQ(c.target, "d\"e}f");
+  EXPECT_EQ(c.pairs.at(""), (ServedPair{"abc", "d\"e}f"}));
 }
 
 TEST(Exposition, ReadsVllm) {

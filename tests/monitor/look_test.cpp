@@ -50,7 +50,8 @@ class Looked : public ::testing::Test {
   Json look() {
     Detector detector = make_detector(options, package, report);
     State state(options.state);
-    const Look seen = take_look(options, package, report, state, detector);
+    const Look seen = take_look(options, package, report, state, detector, {}, 1796000000);
+    keep(seen, state);
     judged = judge(options, detector, report, seen);
     return evidence_json(options, detector, seen);
   }
@@ -70,7 +71,7 @@ TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   write(300, 0.40, [](AcceptanceRecord& r) { r.temperature = 0; });
   const Json e = look();
   EXPECT_EQ(judged.verdict, "inconclusive");
-  EXPECT_NE(judged.reason.find("300 new requests are of conditions that were never measured (such as '- t0')"), std::string::npos) << judged.reason;
+  EXPECT_NE(judged.reason.find("300 of 300 new requests are of conditions that were never measured (such as '- t0')"), std::string::npos) << judged.reason;
   EXPECT_EQ(e["without_baseline"], 300);
   EXPECT_EQ(e["requests"], 0);
 }
@@ -83,7 +84,7 @@ TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   });
   const Json e = look();
   EXPECT_EQ(judged.verdict, "inconclusive");
-  EXPECT_NE(judged.reason.find("200 new requests were decoded without the draft"), std::string::npos) << judged.reason;
+  EXPECT_NE(judged.reason.find("200 of 200 new requests were decoded without the draft"), std::string::npos) << judged.reason;
   EXPECT_EQ(e["not_drafted"], 200);
   EXPECT_EQ(e["without_baseline"], 0);
 }

@@ -47,7 +47,7 @@ class Monitored : public ::testing::Test {
     std::ofstream out(dir / "log.jsonl", std::ios::app);
     for (int i = 0; i < n; ++i) {
       AcceptanceRecord r;
-      r.time = 1795000000 + written++;
+      r.time = 1699990000 + written++;   // before ManualClock's now
       r.segment = i % 2 ? "code" : "chat";
       r.draft = draft == "own" ? draft_id.substr(0, 12) : draft;
       r.target = target == "own" ? target_id.substr(0, 12) : target;

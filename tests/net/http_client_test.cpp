@@ -173,9 +173,79 @@ TEST(HttpClient, Addresses) {
     return is_private(reinterpret_cast<const sockaddr&>(v6));
   };
   for (const char* inside : {"127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1", "::", "fe80::1", "fd00::1",
-                             "::ffff:10.0.0.1", "::ffff:169.254.169.254"})
+                             "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::10.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::8.8.8.8", "2002:a00:1::", "2002:a9fe:a9fe::1",
+                             "2002:7f00:1::", "2001:0:0808:0808::f5ff:fffe", "2001:0:a00:1::f7f7:f7f7", "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:10.0.0.1", "fec0::1", "ff02::1",
+                             "192.0.0.8", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"})
     EXPECT_TRUE(is_inside(inside)) << inside;
-  for (const char* outside : {"8.8.8.8", "172.32.0.1", "172.15.0.1", "192.169.0.1", "100.128.0.1", "11.0.0.1", "2606:4700::1", "::ffff:8.8.8.8"}) EXPECT_FALSE(is_inside(outside)) << outside;
+  for (const char* outside : {"8.8.8.8", "172.32.0.1", "172.15.0.1", "192.169.0.1", "100.128.0.1", "11.0.0.1", "2606:4700::1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1",
+                              "2001:0:0808:0808::f7f7:f7f7", "2606:4700::5efe:8.8.8.8", "198.20.0.1", "192.0.1.1", "223.255.255.255"})
+    EXPECT_FALSE(is_inside(outside)) << outside;
+}
+
+// A key, and the password of a URL, go over https or stay on this machine: one rule for all that use the client.
+TEST(HttpClient, AKeyIsNotSentInTheClear) {
+  for (const char* url : {"http://10.255.255.1/metrics?token=s3cret", "http://metrics.example/x"})
+    expect_error(ErrorKind::kUsage, {"plain http", "https"}, [&] { HttpClient().once(get(url)); });
+  HttpRequest password;
+  password.url = "http://me:hunter2@metrics.example/x?token=s3cret";
+  const std::string refused = testing::error_of([&] { HttpClient().once(password); }, ErrorKind::kUsage);
+  EXPECT_NE(refused.find("http://***@metrics.example/x?***"), std::string::npos) << refused;
+  ToyServer server([](const ToyRequest& r) -> ToyReply { return {200, has_key(r) ? "key" : "none", ""}; });
+  EXPECT_EQ(HttpClient().once(get(server.url())).body, "key") << "this machine";
+}
+
+// Sets variables of the environment for as long as it lives.
+class Environment {
+ public:
+  explicit Environment(const std::vector<std::pair<const char*, std::string>>& variables) : variables_(variables) {
+    for (const auto& [name, value] : variables_) ::setenv(name, value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const auto& [name, value] : variables_) ::unsetenv(name);
+  }
+
+ private:
+  std::vector<std::pair<const char*, std::string>> variables_;
+};
+
+TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
+  std::vector<std::string> asked;
+  ToyServer proxy([&](const ToyRequest& r) -> ToyReply {
+    asked.push_back(r.path);
+    if (r.path == "http://8.8.8.8/away") return {302, "", "Location: http://169.254.169.254/latest\r\n"};
+    return {200, "through the proxy", ""};
+  });
+  const Environment environment({{"http_proxy", proxy.url()}});
+  HttpRequest r;
+  r.redirects = Redirects::kAnywhere;
+  r.url = "http://8.8.8.8/away";
+  expect_error(ErrorKind::kNetwork, {"redirected to http://169.254.169.254:80", "private network"}, [&] { HttpClient().once(r); });
+  for (const char* inside : {"http://10.0.0.1/", "http://[::ffff:10.0.0.1]/", "http://[64:ff9b::a00:1]/", "http://metadata.google.internal/", "http://intranet/"}) {
+    r.url = inside;
+    r.foreign = true;
+    expect_error(ErrorKind::kNetwork, {"private network"}, [&] { HttpClient().once(r); });
+  }
+  EXPECT_EQ(asked, std::vector<std::string>{"http://8.8.8.8/away"}) << "nothing inside was asked for";
+  r.url = "http://1.1.1.1/there";
+  EXPECT_EQ(HttpClient().once(r).body, "through the proxy") << "a public address leads out, although the proxy is inside";
+  HttpClient client;
+  r.foreign = false;
+  r.url = "http://10.0.0.1/own";
+  EXPECT_EQ(client.once(r).status, 200);
+  r.foreign = true;
+  r.url = "http://10.0.0.2/";
+  EXPECT_EQ(client.once(r).status, 200) << "a hub inside may name an address inside";
+}
+
+TEST(HttpClient, WhichProxy) {
+  const Environment environment({{"http_proxy", "http://p:1"}, {"HTTPS_PROXY", "http://s:2"}, {"no_proxy", "example.org, .lan,10.0.0.0/8 *.x"}});
+  EXPECT_EQ(proxy_of("http://host/x"), "http://p:1");
+  EXPECT_EQ(proxy_of("https://host/x"), "http://s:2");
+  for (const char* direct : {"http://example.org", "https://a.example.org:1/x", "http://b.lan", "http://10.9.8.7:1", "http://127.0.0.1:5", "http://localhost", "http://[::1]:2"}) EXPECT_EQ(proxy_of(direct), "") << direct;
+  EXPECT_EQ(proxy_of("http://notexample.org"), "http://p:1");
+  EXPECT_EQ(proxy_of("http://11.0.0.1"), "http://p:1");
+  const Environment none(std::vector<std::pair<const char*, std::string>>{{"no_proxy", "*"}});
+  EXPECT_EQ(proxy_of("http://host"), "");
 }
 
 TEST(HttpClient, Urls) {
@@ -183,6 +253,7 @@ TEST(HttpClient, Urls) {
   for (const char* bad : {"", "host", "ftp://host", "http://", "http://host?x", "http://ho st", "http://host/#a"}) expect_error(ErrorKind::kUsage, {"X: expected"}, [&] { base_url(bad, "X", "Y"); });
   const std::string refused = testing::error_of([] { base_url("https://me:sekret@host", "X", "Y"); }, ErrorKind::kUsage);
   EXPECT_EQ(refused.find("sekret"), std::string::npos);
+  EXPECT_EQ(testing::error_of([] { base_url("https://host/?token=sekret", "X", "Y"); }, ErrorKind::kUsage).find("sekret"), std::string::npos);
   EXPECT_EQ(percent_encoded("a b/c#%?\xc3\xa9-._~", true), "a%20b/c%23%25%3F%C3%A9-._~");
   EXPECT_EQ(percent_encoded("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(origin_of("https://HOST/x"), "https://host:443");

@@ -41,23 +41,23 @@ TEST_F(HubEnvironment, EndpointSwitchesAndTimes) {
 }
 
 TEST_F(HubEnvironment, TokensInTheirOrder) {
-  EXPECT_EQ(hub_options_from_environment().token + hub_options_from_environment().token_source, "");
+  EXPECT_EQ(hub_options_from_environment().token.reveal() + hub_options_from_environment().token_source, "");
   testing::put(dir / "token", "of-home\n");
-  EXPECT_EQ(hub_options_from_environment().token, "of-home");
+  EXPECT_EQ(hub_options_from_environment().token.reveal(), "of-home");
   EXPECT_EQ(hub_options_from_environment().token_source, (dir / "token").string());
   testing::put(dir / "mine", " of-file \r\n");
   set("HF_TOKEN_PATH", (dir / "mine").string());
-  EXPECT_EQ(hub_options_from_environment().token, "of-file");
+  EXPECT_EQ(hub_options_from_environment().token.reveal(), "of-file");
   set("HUGGING_FACE_HUB_TOKEN", "old-name");
-  EXPECT_EQ(hub_options_from_environment().token, "old-name");
+  EXPECT_EQ(hub_options_from_environment().token.reveal(), "old-name");
   set("HF_TOKEN", "of-variable");
-  EXPECT_EQ(hub_options_from_environment().token, "of-variable");
+  EXPECT_EQ(hub_options_from_environment().token.reveal(), "of-variable");
   EXPECT_EQ(hub_options_from_environment().token_source, "HF_TOKEN");
   set("HF_TOKEN", "a\nb");
   const std::string message = testing::error_of([] { hub_options_from_environment(); }, ErrorKind::kConfig);
   EXPECT_EQ(message.find("a\nb"), std::string::npos);
   set("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1");
-  EXPECT_EQ(hub_options_from_environment().token, "");
+  EXPECT_EQ(hub_options_from_environment().token.reveal(), "");
 }
 
 TEST(Hub, ModelFiles) {

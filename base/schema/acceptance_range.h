@@ -1,0 +1,48 @@
+// The numbers that an acceptance record or a counter of acceptance may hold: one table of ranges and one check for all of them. The
+// errors name the place, the key and what is expected, never what was found: it is foreign text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+
+namespace specdec {
+
+enum class AcceptanceFigure {
+  kTime,         // unix seconds of a record
+  kTemperature,
+  kTokens,       // tokens, steps or positions of one request
+  kThousandths,  // an overlap sum of one request, in thousandths
+  kCounter,      // a counter of a server since it was started
+};
+
+struct AcceptanceRange {
+  int64_t low, high;
+  bool whole;
+  std::string expected() const;  // "a whole number in [0, 16777216]"
+};
+constexpr AcceptanceRange range_of(AcceptanceFigure figure) {
+  constexpr int64_t kMostTokens = int64_t{1} << 24;   // the longest contexts have 10 million
+  switch (figure) {
+    case AcceptanceFigure::kTime: return {0, 253402300799, true};   // the end of year 9999
+    case AcceptanceFigure::kTemperature: return {0, 10, false};
+    case AcceptanceFigure::kTokens: return {0, kMostTokens, true};
+    case AcceptanceFigure::kThousandths: return {0, kMostTokens * 1000, true};
+    case AcceptanceFigure::kCounter: return {0, int64_t{1} << 53, false};   // doubles count one by one up to here
+  }
+  return {0, 0, true};
+}
+// False for NaN and infinities, too.
+constexpr bool in_range(AcceptanceFigure figure, double value) {
+  return value >= static_cast<double>(range_of(figure).low) && value <= static_cast<double>(range_of(figure).high);
+}
+
+// The number under `key` of a record. Throws Error(kData) if it is missing, no number or out of its range.
+int64_t whole_figure(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
+double figure_of(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
+// Parses one line or page of others. Throws Error(kData) with the byte where it is broken.
+Json parse_foreign_json(std::string_view text, const std::string& where, const JsonLimits& limits);
+
+}  // namespace specdec

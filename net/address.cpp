@@ -1,0 +1,120 @@
+// Which addresses are inside, and which proxy leads out.
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "net/http_client.h"
+#include "net/url_parts.h"
+
+namespace specdec::net {
+
+namespace {
+
+using V6 = std::array<unsigned char, 16>;
+
+bool is_private_v4(uint32_t address) {
+  const auto within = [address](uint32_t network, int bits) { return (address ^ network) >> (32 - bits) == 0; };
+  return within(0x00000000, 8) || within(0x0a000000, 8) || within(0x7f000000, 8) || within(0x64400000, 10) || within(0xa9fe0000, 16) || within(0xac100000, 12) ||
+         within(0xc0000000, 24) || within(0xc0a80000, 16) || within(0xc6120000, 15) || within(0xe0000000, 3);   // 192.0.0/24, 198.18/15, multicast and reserved
+}
+
+uint32_t v4_at(const V6& a, size_t at) { return uint32_t{a[at]} << 24 | uint32_t{a[at + 1]} << 16 | uint32_t{a[at + 2]} << 8 | a[at + 3]; }
+
+bool starts_with(const V6& a, std::initializer_list<int> prefix) {
+  size_t i = 0;
+  for (const int byte : prefix)
+    if (a[i++] != byte) return false;
+  return true;
+}
+
+bool is_private_v6(const V6& a) {
+  const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
+  if (zeros && a[10] == 0xff && a[11] == 0xff) return is_private_v4(v4_at(a, 12));                       // ::ffff:0:0/96, mapped
+  if (zeros && a[10] == 0 && a[11] == 0) return true;                                                     // ::, ::1 and ::/96, compatible: not routed
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return is_private_v4(v4_at(a, 12));  // 64:ff9b::/96, NAT64
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return true;                                           // 64:ff9b:1::/48, a network's own NAT64
+  if (starts_with(a, {0x20, 0x02})) return is_private_v4(v4_at(a, 2));                                    // 2002::/16, 6to4
+  if (starts_with(a, {0x20, 0x01, 0, 0})) return is_private_v4(v4_at(a, 4)) || is_private_v4(~v4_at(a, 12));   // 2001::/32, Teredo: server and client
+  if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe) return is_private_v4(v4_at(a, 12));  // ISATAP
+  return (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) || a[0] == 0xff;                        // unique local, link- and site-local, multicast
+}
+
+std::string from_environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+// An address within "10.0.0.0/8".
+bool in_network(const std::string& host, const std::string& network) {
+  const size_t slash = network.find('/');
+  in_addr address{}, of{};
+  int bits = -1;
+  if (slash == std::string::npos || ::inet_pton(AF_INET, host.c_str(), &address) != 1 || ::inet_pton(AF_INET, network.substr(0, slash).c_str(), &of) != 1) return false;
+  const char* end = network.data() + network.size();
+  if (std::from_chars(network.data() + slash + 1, end, bits).ptr != end || bits < 0 || bits > 32) return false;
+  return bits == 0 || (ntohl(address.s_addr) ^ ntohl(of.s_addr)) >> (32 - bits) == 0;
+}
+
+// no_proxy: names with all below them, addresses, networks, "*".
+bool is_excepted(const std::string& host, const std::string& list) {
+  for (size_t begin = 0; begin < list.size();) {
+    const size_t end = std::min(list.find_first_of(", ", begin), list.size());
+    std::string name = lower(list.substr(begin, end - begin));
+    begin = end + 1;
+    if (name == "*") return true;
+    while (name.starts_with('.')) name.erase(0, 1);
+    if (name.empty()) continue;
+    if (host == name || host == "[" + name + "]" || host.ends_with("." + name) || in_network(host, name)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool is_private(const sockaddr& address) {
+  if (address.sa_family == AF_INET) return is_private_v4(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr));
+  if (address.sa_family != AF_INET6) return true;
+  V6 bytes{};
+  std::memcpy(bytes.data(), reinterpret_cast<const sockaddr_in6&>(address).sin6_addr.s6_addr, bytes.size());
+  return is_private_v6(bytes);
+}
+
+bool is_private_host(const std::string& url) {
+  std::string host = part_of(url, CURLUPART_HOST);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  while (host.ends_with('.')) host.pop_back();
+  if (host.empty()) return true;
+  const bool is_address = host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
+  if (!is_address && host.find('.') == std::string::npos) return true;   // a name of the own network
+  for (const char* inside : {".internal", ".local", ".localhost", ".lan", ".home.arpa"})
+    if (host.ends_with(inside)) return true;
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  if (is_address) hints.ai_flags = AI_NUMERICHOST;
+  if (::getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return is_address;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> all(found, ::freeaddrinfo);
+  for (const addrinfo* at = all.get(); at; at = at->ai_next)
+    if (is_private(*at->ai_addr)) return true;
+  return false;
+}
+
+// As libcurl chooses it, but here, since what is connected to is then known to be a proxy.
+std::string proxy_of(const std::string& url) {
+  const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
+  if (!secure && keeps_secrets(url)) return "";   // this machine: a key for it must not travel
+  std::string proxy = secure ? from_environment("https_proxy") : from_environment("http_proxy");   // HTTP_PROXY is what a CGI script's client may set
+  if (proxy.empty() && secure) proxy = from_environment("HTTPS_PROXY");
+  if (proxy.empty()) proxy = from_environment("all_proxy");
+  if (proxy.empty()) proxy = from_environment("ALL_PROXY");
+  const std::string except = from_environment("no_proxy").empty() ? from_environment("NO_PROXY") : from_environment("no_proxy");
+  return proxy.empty() || is_excepted(part_of(url, CURLUPART_HOST), except) ? "" : proxy;
+}
+
+}  // namespace specdec::net

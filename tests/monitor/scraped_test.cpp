@@ -1,0 +1,199 @@
+// Checks whose only source is a /metrics page.
+#include <gtest/gtest.h>
+
+#include "monitor/counter_chart.h"
+#include "tests/monitor/loopback.h"
+#include "tests/monitor/monitored.h"
+
+namespace specdec::monitor {
+namespace {
+
+using specdec::testing::expect_error;
+using specdec::testing::get;
+
+class Scraped : public Monitored {
+ protected:
+  Scraped() { options.sources = {server.url()}; }
+
+  // One more scrape after `steps` steps with K = 1 at that overlap.
+  CheckResult scrape(double steps, double overlap, const std::string& info = "") {
+    drafts += steps;
+    sum += steps * overlap;
+    generated += steps * (1 + overlap);
+    server.page(page(info));
+    return look();
+  }
+  std::string page(const std::string& info) const {
+    const auto line = [](const std::string& name, double value) { return "specdec:" + name + " " + std::to_string(value) + "\n"; };
+    return line("spec_decode_num_drafts_total", drafts) + line("spec_decode_num_draft_tokens_total", drafts) +
+           line("spec_decode_num_accepted_tokens_total", sum) + line("spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", sum) +
+           line("spec_decode_num_reached_tokens_per_pos_total{position=\"0\"}", drafts) +
+           line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) + line("generation_tokens_total", generated) + info;
+  }
+  double noisy(double mean) { return mean + 0.01 * traffic.normal(); }
+
+  Loopback server;
+  double drafts = 0, sum = 0, generated = 0;
+};
+
+TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
+  scrape(1000, 0.7);   // the base of the differences
+  for (int i = 0; i < 40; ++i) {
+    const CheckResult r = scrape(1000, noisy(0.70));
+    EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? "inconclusive" : "healthy") << i << ": " << r.reason;
+  }
+  int scrapes = 0;
+  CheckResult r;
+  do r = scrape(1000, noisy(0.64));
+  while (r.verdict == "healthy" && ++scrapes < 30);
+  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_LT(scrapes, 8);
+  EXPECT_NE(r.reason.find(server.url()), std::string::npos) << r.reason;
+  EXPECT_EQ(scrape(1000, 0.75).verdict, "drift") << "an alarm is kept";
+}
+
+TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
+  scrape(1000, 0.7);
+  const CheckResult r = scrape(1000, 0.01);
+  EXPECT_EQ(r.verdict, "drift");
+  EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
+}
+
+TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
+  for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
+  drafts = sum = generated = 0;
+  for (int i = 0; i < 15; ++i) EXPECT_EQ(scrape(800, noisy(0.70)).verdict, "healthy");
+}
+
+TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
+  scrape(1000, 0.7);
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);   // 10 steps a scrape: 5 scrapes make a bucket
+  EXPECT_EQ(look().verdict, "drift");
+}
+
+TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
+  server.page("specdec:generation_tokens_total 5\n");
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("absent is not zero"), std::string::npos) << r.reason;
+  scrape(1000, 0.7);
+  generated += 5000;
+  r = scrape(0, 0);
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("none drafted"), std::string::npos) << r.reason;
+}
+
+// The README's own line: a page as the only source, and no --target.
+TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
+  const auto info = [this](const std::string& target) { return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n"; };
+  for (int i = 0; i < 12; ++i) scrape(1000, noisy(0.7), info(target_id));
+  EXPECT_EQ(look().verdict, "healthy");
+  const std::string other(64, 'b');
+  for (int i = 0; i < 2; ++i) {
+    const CheckResult r = scrape(1000, 0.1, info(other));
+    EXPECT_EQ(r.verdict, "stale_target") << r.reason;
+    EXPECT_EQ(r.exit_code, 5);
+    EXPECT_NE(r.reason.find(server.url() + " serves another target"), std::string::npos) << r.reason;
+    EXPECT_EQ(r.json["evidence"]["served"]["named"][0]["target"], other.substr(0, 12));
+  }
+  server.page("", 503);
+  EXPECT_EQ(look().exit_code, 5) << "a server that does not answer has not named the bound target";
+  const CheckResult back = scrape(1000, noisy(0.7), info(target_id));
+  EXPECT_EQ(back.exit_code, 0) << back.verdict << ": " << back.reason;
+  EXPECT_EQ(back.json["state"], "HEALTHY");
+}
+
+TEST_F(Scraped, ItSaysHowManyScrapesWereJudged) {
+  CheckResult r = scrape(1000, 0.7);
+  EXPECT_NE(r.reason.find("0 of 10 scrapes judged"), std::string::npos) << r.reason;
+  for (int i = 0; i < 6; ++i) r = scrape(1000, noisy(0.7));
+  EXPECT_EQ(r.verdict, "inconclusive");
+  EXPECT_NE(r.reason.find("6 of 10 scrapes judged: acceptance 0.7"), std::string::npos) << r.reason;
+  EXPECT_EQ(r.reason.find("requests"), std::string::npos) << r.reason;
+  EXPECT_EQ(r.json["figure"]["name"], "scrapes");
+  EXPECT_EQ(r.json["figure"]["value"], 6);
+  EXPECT_EQ(r.json["figure"]["limit"], 10);
+  EXPECT_EQ(r.json["evidence"]["scrapes"][0]["tested_tokens"], 6000);
+  r = scrape(30, 0.7);
+  EXPECT_NE(r.reason.find("; 30 of 50 tested tokens of the next"), std::string::npos) << r.reason;
+}
+
+TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
+  for (int i = 0; i < 12; ++i) scrape(1000, noisy(0.70));
+  const double drafts_before = drafts;
+  for (const double absurd : {1e305, 1e20, -5.0}) {
+    drafts = absurd;
+    server.page(page(""));
+    expect_error(ErrorKind::kData, {server.url(), "no count", "[0, 9007199254740992]"}, [&] { look(); });
+  }
+  drafts = drafts_before + 1e15;   // within what a counter holds, and more than any server makes
+  server.page(page(""));
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "warn") << r.reason;
+  EXPECT_NE(r.reason.find("rose faster than any server can count"), std::string::npos) << r.reason;
+  drafts = drafts_before;
+  EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
+  for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  sum += 100000;   // overlap without steps
+  server.page(page(""));
+  r = look();
+  EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;
+  EXPECT_EQ(scrape(1000, noisy(0.70)).verdict, "healthy");
+}
+
+TEST_F(Scraped, AStateThatHoldsAnAbsurdCounterBeginsAnew) {
+  for (int i = 0; i < 12; ++i) scrape(1000, noisy(0.70));
+  {
+    State state(options.state);
+    Counters poisoned = parse_exposition(page(""), "page");
+    poisoned.series["specdec:spec_decode_num_drafts_total"] = 1e305;
+    state.set_counters(state.value("epoch") + " " + server.url(), poisoned);
+    Json chart = parse_json(state.value("chart " + state.value("epoch") + " specdec"), "chart");
+    chart["m2"] = 1e300;
+    state.set_value("chart " + state.value("epoch") + " specdec", chart.dump());
+  }
+  EXPECT_NE(scrape(1000, 0.7).reason.find("0 of 10 scrapes judged"), std::string::npos);
+  EXPECT_NE(scrape(1000, 0.7).reason.find("1 of 10 scrapes judged"), std::string::npos);
+}
+
+TEST_F(Scraped, AnotherPairsCountersAreNotJudged) {
+  scrape(1000, 0.7);
+  const CheckResult r = scrape(1000, 0.01, "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n");
+  EXPECT_EQ(r.verdict, "warn");
+  EXPECT_NE(r.reason.find("another pair"), std::string::npos) << r.reason;
+  const std::string own = "specdec:info{draft=\"" + draft_id + "\",target=\"" + target_id + "\"} 1\n";
+  EXPECT_EQ(scrape(1000, 0.01, own).verdict, "inconclusive") << "what was counted beside another pair is no base";
+  EXPECT_EQ(scrape(1000, 0.01, own).verdict, "drift");
+}
+
+TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
+  for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
+  const std::string before = get(options.state);
+  server.page("specdec:spec_decode_num_drafts_total x\n");
+  expect_error(ErrorKind::kData, {server.url(), "line 1"}, [&] { look(); });
+  EXPECT_THROW(look(), PageError) << "watch goes on after it";
+  server.page("", 503);
+  expect_error(ErrorKind::kNetwork, {"503"}, [&] { look(); });
+  EXPECT_EQ(get(options.state), before);
+}
+
+// vLLM gives accepted counts only: conditional acceptance against the baseline's.
+TEST_F(Scraped, VllmCounters) {
+  double drafts_now = 0, accepted = 0;
+  const auto vllm = [&](double overlap) {
+    drafts_now += 1000;
+    accepted += 1000 * overlap;
+    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
+                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
+    return look().verdict;
+  };
+  for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
+  EXPECT_EQ(vllm(0.70), "healthy");
+  std::string verdict;
+  for (int i = 0; i < 12; ++i) verdict = vllm(0.62);
+  EXPECT_EQ(verdict, "drift");
+}
+
+}  // namespace
+}  // namespace specdec::monitor
