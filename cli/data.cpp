@@ -253,6 +253,8 @@ void add_ingest(Cli& cli, CLI::App& data) {
   sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")->group("Domains");
   sub->add_option("--tenant-field", o->tenant_field, "Field that holds the tenant (else what the format has: team, user, …)")->group("Domains");
   sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")->capture_default_str()->group("Domains");
+  sub->add_option("--salt", o->salt, "File of the secret that tenants, conversations and ids are hashed with; made if it is missing (else OUT.salt). Data directories\n"
+                  "that share it have the same ids; whoever has it can test guesses of names: do not hand it on");
   sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
   sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
   sub->add_option("--near-duplicates", o->near_duplicates, "Drop rows whose newest exchange has this Jaccard similarity (0.5 … 1, say 0.8) with an earlier one; 0 = off")->capture_default_str();

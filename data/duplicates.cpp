@@ -4,6 +4,8 @@
 #include <array>
 #include <cstring>
 
+#include "base/cpu_clones.h"
+
 namespace specdec::data {
 
 namespace {
@@ -18,7 +20,8 @@ constexpr std::array<bool, 256> kWhiteSpace = [] {
 constexpr size_t kPlainWindow = 256;
 
 // No white space but single spaces: such a window stays as it is. Vector instructions for the machine at hand.
-__attribute__((target_clones("avx2", "default"))) bool is_plain(const char* text) {
+SPECDEC_CLONES("avx2", "default")
+bool is_plain(const char* text) {
   uint8_t odd = 0;
   for (size_t i = 0; i < kPlainWindow; ++i) {
     const auto c = static_cast<uint8_t>(text[i]);

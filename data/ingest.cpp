@@ -11,6 +11,7 @@
 #include "data/domain_clusters.h"
 #include "data/domain_rules.h"
 #include "data/duplicates.h"
+#include "data/id_key.h"
 #include "data/record_line.h"
 #include "data/record_reader.h"
 #include "data/redact.h"
@@ -48,10 +49,10 @@ class TagTable {
   }
   uint32_t domain_index(const std::string& domain) { return add("", domain, false).domain; }
   const std::vector<std::string>& domains() const { return domains_; }
-  void report(IngestReport& report) const {
+  void report(IngestReport& report, const IdKey& key) const {
     report.tenants = static_cast<int64_t>(tenants_.size());
     std::vector<std::pair<std::string, int64_t>> all;
-    for (const auto& [name, n] : tenants_) all.emplace_back(tenant_name(name), n);
+    for (const auto& [name, n] : tenants_) all.emplace_back(key.tenant(name), n);
     std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
     all.resize(std::min(all.size(), kLargestTenants));
     report.largest_tenants = {all.begin(), all.end()};
@@ -65,7 +66,8 @@ class TagTable {
 
 class Ingest {
  public:
-  Ingest(const IngestOptions& options, const ProgressFn& progress) : options_(options), progress_(progress) {
+  Ingest(const IngestOptions& options, const ProgressFn& progress)
+      : options_(options), progress_(progress), key_(IdKey::load_or_make(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt))) {
     if (!options.records) tokeniser_.emplace(options.target);
     if (!options.domain_rules.empty()) rules_.emplace(options.domain_rules);
     row_options_ = {options.format == "plain" ? nullptr : parse_format_name(options.format), options.domain_field, options.tenant_field,
@@ -113,7 +115,7 @@ class Ingest {
   void finish_report(const fs::path& directory) {
     IngestReport& report = result_.report;
     ShardIndex& index = result_.index;
-    tags_.report(report);
+    tags_.report(report, key_);
     index.rejects = report.rejects;
     index.redactions = report.redactions;
     index.duplicates = report.duplicates + report.near_duplicates;
@@ -226,9 +228,11 @@ class Ingest {
     TrafficRecord& record = parsed.record;
     IngestReport& report = result_.report;
     if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars) return reject(place, {"too_short", std::to_string(n) + " characters"});
+    // The split follows what a conversation was called in the log, whatever the salt makes of it.
+    const std::string conversation = record.conversation.empty() ? record.id : record.conversation;
     RedactionCounts redactions;
     try {
-      if (options_.redact) redact_record(record, redactions);
+      if (options_.redact) redact_record(record, key_, redactions);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;
       return reject(place, {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxOrderedBytes) + " bytes after redaction, or no JSON"});
@@ -238,8 +242,10 @@ class Ingest {
       ++(verdict == Duplicates::Verdict::kEqual ? report.duplicates : report.near_duplicates);
       return;
     }
-    if (record.id.empty()) record.id = sha256_hex(collapsed_).substr(0, 16);
+    const std::string content = record.id.empty() ? sha256_hex(collapsed_).substr(0, 16) : "";
+    if (record.id.empty()) record.id = key_.digest("content", content);
     if (record.conversation.empty()) record.conversation = record.id;
+    split_key_ = conversation_key(conversation.empty() ? content : conversation);
     if (!options_.domain.empty()) record.domain = options_.domain;
     else if (record.domain.empty() && rules_) record.domain = rules_->tag(record);
 
@@ -292,7 +298,7 @@ class Ingest {
     index.dropped_tokens += dropped;
     for (const int32_t t : tokenised.row.tokens) index.vocab_size = std::max<int64_t>(index.vocab_size, t + int64_t{1});
     result_.unlearnt_turns += tokenised.unlearnt_turns;
-    split_rows_.push_back({conversation_key(tokenised.row.conversation), time, holdout});
+    split_rows_.push_back({split_key_, time, holdout});
     spool_->add(tokenised.row);
   }
 
@@ -300,6 +306,12 @@ class Ingest {
     write_record_line(parsed.record, {format, result_.report.sources[place.row.source].file, place.row.number, tenant_name(parsed.tenant), &redactions}, line_);
     line_ += '\n';
     records_->write(line_);
+  }
+
+  const std::string& tenant_name(const std::string& tenant) {
+    const auto [at, is_new] = tenant_names_.try_emplace(tenant);
+    if (is_new) at->second = key_.tenant(tenant);
+    return at->second;
   }
 
   void tag_clusters() {
@@ -334,6 +346,7 @@ class Ingest {
 
   const IngestOptions& options_;
   const ProgressFn& progress_;
+  const IdKey key_;
   std::optional<RowTokeniser> tokeniser_;
   std::optional<DomainRules> rules_;
   RowOptions row_options_;
@@ -350,8 +363,10 @@ class Ingest {
   std::vector<SplitRow> split_rows_;
   std::vector<RowTags> row_tags_;
   TagTable tags_;
+  std::unordered_map<std::string, std::string> tenant_names_;  // as they are written
   std::string first_reject_, collapsed_, line_;
   int64_t selected_ = 0;
+  uint64_t split_key_ = 0;  // of the record at hand
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };
 

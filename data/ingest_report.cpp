@@ -1,7 +1,5 @@
 #include "data/ingest_report.h"
 
-#include "base/sha256.h"
-
 namespace specdec::data {
 
 namespace {
@@ -9,8 +7,6 @@ namespace {
 int64_t count_of(const Json& object, const char* key, const std::string& where) { return json_int(object, key, 0, kMaxCount, where, ErrorKind::kData); }
 
 }  // namespace
-
-std::string tenant_name(const std::string& tenant) { return tenant.empty() ? "" : "tenant-" + sha256_hex(tenant).substr(0, 12); }
 
 void IngestReport::validate(const std::string& where) const {
   int64_t rejected = 0, in_sources = 0;

@@ -1,4 +1,4 @@
-// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under the hash of their name.
+// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under a keyed digest of their name (data/id_key.h).
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,5 @@ struct IngestReport {
 };
 Json to_json(const IngestReport& report);
 IngestReport ingest_report_from_json(const Json& object, const std::string& where);
-
-// How a tenant is named in whatever is written.
-std::string tenant_name(const std::string& tenant);
 
 }  // namespace specdec::data

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/cpu_clones.h"
 #include "base/error.h"
 #include "base/philox.h"
 
@@ -38,8 +39,9 @@ uint64_t mix(uint64_t x) {  // the finaliser of splitmix64 (Steele, Lea, Flood 2
 }
 
 // The loop that the compiler turns into vector instructions, for the machine at hand.
-__attribute__((target_clones("avx2", "default"))) void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
-                                                                const uint32_t* __restrict b) {
+SPECDEC_CLONES("avx2", "default")
+void lower_to(uint32_t* __restrict least, const uint64_t* shingle, size_t n, const uint32_t* __restrict a,
+              const uint32_t* __restrict b) {
   for (size_t s = 0; s < n; ++s) {
     const auto x = static_cast<uint32_t>(shingle[s] >> 32);
     for (int i = 0; i < kMinHashes; ++i) {

@@ -15,6 +15,7 @@ struct IngestOptions {
   std::vector<std::string> sources;    // files, directories, patterns, "-" (data/sources.h)
   std::string holdout_source;          // a file whose rows all go to the hold-out; "" = none
   std::string target, out;             // resolved model directory; output directory
+  std::string salt;                    // file of the secret that names are hashed with; "" = OUT.salt, made if it is missing
   std::string format = "auto";         // a name of data/row_parser.h, or plain: text without JSON
   bool records = false;                // write redacted records (records.jsonl) instead of shards; no target
   std::string separator = "<|endoftext|>";  // between documents of plain text; "" = one document a file

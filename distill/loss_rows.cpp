@@ -3,11 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define SPECDEC_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else
-#define SPECDEC_CLONES
-#endif
+#include "base/cpu_clones.h"
 
 namespace specdec::distill {
 
@@ -57,7 +53,7 @@ inline __attribute__((always_inline)) float row_max(const float* x, int64_t n) {
 
 }  // namespace
 
-SPECDEC_CLONES
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q) {
   const float max_a = row_max(target, vocab), max_b = row_max(draft, vocab);
   float sum_a = 0, sum_b = 0, cross = 0;
@@ -90,7 +86,7 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
   return {mass, kl, std::isnan(sound) ? sound : overlap, inside, max_a, max_b, log_a, log_b};
 }
 
-SPECDEC_CLONES
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out) {
   const float highest = row_max(target, vocab);
   float all = 0, inside = 0;
@@ -103,7 +99,7 @@ Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, con
   return {mass < 1e-30f ? 1e-30f : mass, row_max(out, count) == highest};
 }
 
-SPECDEC_CLONES
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
                   float* grad) {
   const float inside = figures.inside, mass = figures.mass;
@@ -115,7 +111,7 @@ void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigure
   }
 }
 
-SPECDEC_CLONES
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
                             float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights, float* grad) {
   const float max_a = figures.max_target, max_b = figures.max_draft, log_a = figures.log_sum_target, log_b = figures.log_sum_draft;
@@ -144,7 +140,7 @@ Divergences add_divergences(const float* target, const float* draft, const float
   return {rkl, beta * left + rest * right};
 }
 
-SPECDEC_CLONES
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad) {
   const float max_b = row_max(draft, vocab);
   float sum = 0;

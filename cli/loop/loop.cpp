@@ -91,6 +91,7 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
+    if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});  // the same names in every run
     std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data", learnt, "--draft", s_.draft, "--out", trained};
     if (fs::exists(trained)) distill.push_back("--resume");
     std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json"}};
@@ -113,11 +114,15 @@ class Stages {
     return arguments;
   }
 
+  bool has_flag(const std::string& stage, const std::string& flag) const {
+    const auto flags = s_.stage_flags.find(stage);
+    return flags != s_.stage_flags.end() && std::find(flags->second.begin(), flags->second.end(), flag) != flags->second.end();
+  }
+
   // An endpoint that serves the target already may be named in [regenerate]; its files are the target's.
   Stage regenerate() const {
     const fs::path out = run_ / "regenerated";
-    const auto flags = s_.stage_flags.find("regenerate");
-    const bool elsewhere = flags != s_.stage_flags.end() && std::find(flags->second.begin(), flags->second.end(), "--target") != flags->second.end();
+    const bool elsewhere = has_flag("regenerate", "--target");
     std::vector<std::string> arguments = {"--json", "data", "regenerate", data(), elsewhere ? "--target-files" : "--target", s_.target, "--out", out};
     if (fs::exists(data::progress_file(out))) arguments.push_back("--resume");
     return {"regenerate", with("regenerate", arguments), out / "index.json"};

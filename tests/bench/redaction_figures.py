@@ -90,7 +90,31 @@ def web_token():
     return f"{head}.{body}." + part(hmac.new(some(string.printable, 20).encode(), f"{head}.{body}".encode(), hashlib.sha256).digest())
 
 
-KINDS = {"email": email, "card": card, "iban": bank_account, "ip": address, "phone": phone, "key": key, "jwt": web_token}
+def token():
+    # Secrets without a prefix of their own, as they are pasted: alone, after a label, in a header.
+    alnum = string.ascii_letters + string.digits
+    secret = rng.choice([lambda: some(alnum, 24), lambda: some(alnum + "+/", 40), lambda: base64.b64encode(rng.randbytes(64)).decode(), lambda: some(alnum + "-_", 43), lambda: some("0123456789abcdef", 32),
+                         lambda: some(string.ascii_lowercase + string.digits, 32), lambda: some(string.ascii_uppercase + "234567", 32), lambda: f"{rng.randrange(10**8, 10**10)}:" + some(alnum + "-_", 35)])()
+    return secret
+
+
+def disguised():
+    # What the other detectors know, written as texts have it.
+    digits = "".join(c for c in card() if c.isdigit())
+    groups = [digits[i:i + 4] for i in range(0, len(digits), 4)]
+    if len(groups[-1]) < 3:
+        groups[-2:] = [groups[-2] + groups[-1]]
+    wide = str.maketrans("0123456789", "\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18\uff19")
+    return rng.choice([lambda: "\u00a0".join(groups), lambda: ".".join(groups), lambda: "\u2011".join(groups), lambda: digits.translate(wide), lambda: email().replace("@", "%40"),
+                       lambda: email().replace("@", "\u200b@"), lambda: bank_account().lower()])()
+
+
+def ssn():
+    return f"{rng.choice([*range(1, 666), *range(667, 900)]):03}-{rng.randrange(1, 100):02}-{rng.randrange(1, 10000):04}"
+
+
+NAMES = {"token": {"key"}, "disguised": {"card", "email", "iban"}}
+KINDS = {"token": token, "disguised": disguised, "ssn": ssn, "email": email, "card": card, "iban": bank_account, "ip": address, "phone": phone, "key": key, "jwt": web_token}
 FRAMES = ["{}", "Please note {} for later.", "It is \"{}\".", "({})", "contact: {}, thanks", "{}\nsecond line", "value={} ", "<b>{}</b>", "Ich heiße Jörg, {} ist es.", "a: {}; b: none"]
 
 
@@ -129,15 +153,15 @@ def recall(specdec, work):
         # Gone as a whole: no half of it may be left.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
-        gone = digits not in left and secret not in record["text"] and digits[-6:] not in left
+        gone = (not digits or digits not in left) and secret not in record["text"] and (len(digits) < 6 or digits[-6:] not in left)
         found[kind] = found.get(kind, 0) + gone
-        named[kind] = named.get(kind, 0) + (kind in record.get("redactions", {}))
+        named[kind] = named.get(kind, 0) + bool(NAMES.get(kind, {kind}) & record.get("redactions", {}).keys())
         if not gone:
             missed.setdefault(kind, []).append(secret)
     for kind in KINDS:
-        print(f"recall    {kind:6} {found[kind] / PER_KIND:.4f}  under its own name {named[kind] / PER_KIND:.4f}  missed: {missed.get(kind, [])[:5]}")
+        print(f"recall    {kind:9} {found[kind] / PER_KIND:.4f}  under its own name {named[kind] / PER_KIND:.4f}  missed: {missed.get(kind, [])[:5]}")
     total = sum(found.values()) / (PER_KIND * len(KINDS))
-    print(f"recall    all    {total:.4f} of {PER_KIND * len(KINDS)}")
+    print(f"recall    all       {total:.4f} of {PER_KIND * len(KINDS)}")
     return min(v / PER_KIND for v in found.values()), total
 
 
@@ -148,6 +172,8 @@ def judge(kind, text):
         return iban.is_valid(text)
     if kind == "card":
         return luhn.is_valid(re.sub(r"\D", "", text)) and all(len(g) >= 3 for g in re.split(r"\D", text))
+    if kind == "ssn":
+        return re.fullmatch(r"\d{3}.\d\d.\d{4}", text) is not None
     if kind == "ip":
         try:
             ipaddress.ip_address(text)
@@ -189,7 +215,7 @@ def precision(specdec, shared, work):
         characters += len(content(a))
         if "redactions" not in b:
             continue
-        pieces = re.split(r"(\[(?:EMAIL|IBAN|CARD|IP|PHONE|KEY|JWT)\])", content(b))
+        pieces = re.split(r"(\[(?:EMAIL|IBAN|CARD|SSN|IP|PHONE|KEY|JWT)\])", content(b))
         pattern = "".join("(.+?)" if i % 2 else re.escape(p) for i, p in enumerate(pieces))
         match = re.fullmatch(pattern, content(a), re.S)
         if not match:

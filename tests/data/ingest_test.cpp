@@ -288,6 +288,7 @@ TEST_F(IngestTest, EqualInputGivesEqualBytes) {
   ingest(o, {});
   IngestOptions again = o;
   again.out = (scratch_ / "again").string();
+  again.salt = (scratch_ / "out.salt").string();
   ingest(again, {});
   int files = 0;
   for (const auto& entry : fs::directory_iterator(scratch_ / "out")) {

@@ -84,7 +84,7 @@ TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
         ++counts["accepted"];
         TrafficRecord r = record->record;
         RedactionCounts redactions;
-        redact_record(r, redactions);
+        redact_record(r, IdKey("salt"), redactions);
         if (r.id.empty()) r.id = "i";
         if (r.conversation.empty()) r.conversation = r.id;
         ASSERT_GT(content_characters(r), 0) << row;

@@ -6,6 +6,8 @@
 namespace specdec::data {
 namespace {
 
+const IdKey kKey("salt");
+
 std::string redacted(const std::string& text) {
   RedactionCounts counts;
   return redact(text, counts);
@@ -160,7 +162,7 @@ TEST(Redact, RecordFieldsAndNames) {
   record.conversation = "jane@example.com";
   record.messages = {{"user", "I am jane@example.com"}, {"assistant", "Hello +49 171 1234567"}};
   RedactionCounts counts;
-  redact_record(record, counts);
+  redact_record(record, kKey, counts);
   EXPECT_EQ(record.messages[0].content, "I am [EMAIL]");
   EXPECT_EQ(record.messages[1].content, "Hello [PHONE]");
   EXPECT_EQ(record.id, "ticket-7");
@@ -169,7 +171,7 @@ TEST(Redact, RecordFieldsAndNames) {
   TrafficRecord second;
   second.id = "x";
   second.conversation = "jane@example.com";
-  redact_record(second, counts);
+  redact_record(second, kKey, counts);
   EXPECT_EQ(second.conversation, record.conversation);  // rows of one conversation stay together
 }
 
@@ -178,7 +180,7 @@ TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
   r.messages = {{"user", "u"}, {"assistant", "", R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
   r.tools = R"([{"function":{"name":"f","description":"ask jane@example.com"}}])";
   RedactionCounts counts;
-  redact_record(r, counts);
+  redact_record(r, kKey, counts);
   EXPECT_EQ(r.messages[1].tool_calls, R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
   EXPECT_EQ(r.tools, R"([{"function":{"name":"f","description":"ask [EMAIL]"}}])");
   EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
@@ -191,7 +193,7 @@ TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
                 {"assistant", "", R"([{"id":")" + id + R"(","function":{"name":"pay","arguments":{"jane@example.com":{"c@d.org":4111111111111111},"a@b.de":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])"},
                 {"tool", "r", "", id, "ask jane@example.com"}};
   RedactionCounts counts;
-  redact_record(r, counts);
+  redact_record(r, kKey, counts);
   const std::string same = r.messages[2].tool_call_id;
   EXPECT_TRUE(same.starts_with("redacted-")) << same;  // a call and its answer stay together
   EXPECT_EQ(r.messages[1].tool_calls, R"([{"id":")" + same + R"(","function":{"name":"pay","arguments":{"[EMAIL]":{"[EMAIL]":"[CARD]"},"[EMAIL]_2":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
@@ -201,7 +203,7 @@ TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
   TrafficRecord tools;
   tools.messages = {{"user", "u"}, {"assistant", "a"}};
   tools.tools = R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":4111111111111111}}}}}])";
-  redact_record(tools, counts);
+  redact_record(tools, kKey, counts);
   EXPECT_EQ(tools.tools, R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":"[CARD]"}}}}}])");
 }
 

@@ -4,6 +4,7 @@
 #include "data/audit.h"
 #include "data/domain_clusters.h"
 #include "data/domain_rules.h"
+#include "data/id_key.h"
 #include "tests/data/toy.h"
 
 namespace specdec::data {
@@ -166,7 +167,7 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   ASSERT_TRUE(audit.report);
   EXPECT_EQ(to_json(*audit.report), to_json(done.report));
   EXPECT_EQ(audit.report->tenants, 2);
-  EXPECT_EQ(audit.report->largest_tenants.at(tenant_name("big")), 300);
+  EXPECT_EQ(audit.report->largest_tenants.at(IdKey::load_or_make(salt_file(o.out)).tenant("big")), 300);
   EXPECT_EQ(audit.report->sources.at(0).formats, (std::map<std::string, int64_t>{{"text", 400}, {"unknown", 1}}));
   EXPECT_EQ(audit.report->redactions, (std::map<std::string, int64_t>{{"email", 40}}));
   EXPECT_EQ(audit.report->redacted_records, 40);

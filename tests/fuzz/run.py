@@ -134,6 +134,8 @@ def main():
     for name in names:
         if name not in known:
             sys.exit(f"{name}: no such target, expected one of: {' '.join(known)}")
+        if not os.path.exists(os.path.join(build, "bin", name + "_fuzz")):
+            sys.exit(f"{build}/bin/{name}_fuzz: not built, run make fuzz (expected the build folder of the preset fuzz)")
     inputs, jobs = number("FUZZ_INPUTS", 200000), number("JOBS", os.cpu_count() or 1)
     seed = number("FUZZ_SEED", secrets.randbelow(2**31 - 1) + 1)
     root = os.environ.get("FUZZ_CORPUS") or os.path.join(cache_folder(), "fuzz")

@@ -30,7 +30,8 @@ void check(const ParsedRow& row) {
   TrafficRecord record = std::get<ParsedRecord>(row).record;
   require(content_characters(record) > 0 && record.time >= 0);
   RedactionCounts counts;
-  redact_record(record, counts);
+  static const IdKey key("fuzz");
+  redact_record(record, key, counts);
   for (const std::string* text : {&record.id, &record.conversation, &record.prompt, &record.response, &record.text}) require(is_valid_utf8(*text));
   for (const ChatMessage& m : record.messages) require(is_valid_utf8(m.content));
   if (record.id.empty()) record.id = "i";

@@ -1,0 +1,106 @@
+#include "data/id_key.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "base/file.h"
+#include "base/sha256.h"
+
+namespace specdec::data {
+
+namespace {
+
+constexpr size_t kSecretBytes = 32, kDigits = 2 * kSecretBytes;
+
+[[noreturn]] void io_error(const fs::path& path, const char* action) { throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno)); }
+
+struct Descriptor {
+  int fd = -1;
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+std::string random_digits(const fs::path& file) {
+  std::array<char, kSecretBytes> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) io_error(file, "no random bytes for the salt");
+  return to_hex({bytes.data(), bytes.size()});
+}
+
+// The secret of the file, or nothing if there is none. Everything is decided about the opened file.
+std::optional<std::string> read_secret(const fs::path& file) {
+  const Descriptor opened{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
+  if (opened.fd < 0 && errno == ENOENT) return std::nullopt;
+  if (opened.fd < 0 && errno == ELOOP) throw Error(ErrorKind::kConfig, file.string() + ": is a link: the salt must be a file of its own");
+  if (opened.fd < 0) io_error(file, "cannot open the salt");
+  struct stat info {};
+  if (::fstat(opened.fd, &info) != 0) io_error(file, "cannot look at the salt");
+  if (!S_ISREG(info.st_mode)) throw Error(ErrorKind::kConfig, file.string() + ": is no regular file: the salt must be one");
+  if (info.st_mode & 077) {
+    char mode[8];
+    std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
+    throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " + mode + "): run chmod 600 on it, or draw a new one by removing it");
+  }
+  std::string text(kDigits + 2, '\0');
+  text.resize(read_stream(opened.fd, text, file.string()));
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != text.npos)
+    throw Error(ErrorKind::kConfig, file.string() + ": expected a salt of 64 hexadecimal digits: restore it, or remove it and get new ids");
+  return text;
+}
+
+// Puts a new secret at `file` unless another process was faster. It appears whole or not at all.
+void make_secret(const fs::path& file) {
+  if (!file.parent_path().empty()) make_directories(file.parent_path());
+  const fs::path temporary = file.string() + "." + random_digits(file).substr(0, 8) + ".partial";
+  {
+    const Descriptor created{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
+    if (created.fd < 0) io_error(temporary, "cannot create");
+  }
+  {
+    OutputFile out(temporary, OutputFile::Open::kResume);
+    out.write(random_digits(file) + "\n");
+    out.finish();
+  }
+  const bool linked = ::link(temporary.c_str(), file.c_str()) == 0;
+  const int problem = errno;
+  remove_tree(temporary);
+  errno = problem;
+  if (!linked && problem != EEXIST) io_error(file, "cannot keep the salt");
+  fsync_directory(fs::absolute(file).parent_path());
+}
+
+}  // namespace
+
+IdKey IdKey::load_or_make(const fs::path& file) {
+  if (auto secret = read_secret(file)) return IdKey(std::move(*secret));
+  make_secret(file);
+  auto secret = read_secret(file);
+  if (!secret) throw Error(ErrorKind::kIo, file.string() + ": the salt was removed while it was read");
+  return IdKey(std::move(*secret));
+}
+
+std::string IdKey::digest(std::string_view kind, std::string_view name) const {
+  std::string bytes(kind);
+  bytes += '\0';
+  bytes += name;
+  return to_hex(hmac_sha256(secret_, bytes)).substr(0, 16);
+}
+
+std::string IdKey::tenant(std::string_view name) const { return name.empty() ? "" : "tenant-" + digest("tenant", name).substr(0, 12); }
+
+fs::path salt_file(const fs::path& out) {
+  fs::path path = fs::absolute(out).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.string() + ".salt";
+}
+
+}  // namespace specdec::data
