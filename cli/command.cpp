@@ -5,14 +5,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <mutex>
+#include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "cli/progress_line.h"
 
 namespace specdec::cli {
 
@@ -77,71 +81,35 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
 
 namespace {
 
-std::string duration(double seconds) {
-  char text[32];
-  const long s = std::lround(seconds);
-  if (s < 60)
-    std::snprintf(text, sizeof text, "%lds", s);
-  else if (s < 3600)
-    std::snprintf(text, sizeof text, "%ldm%02lds", s / 60, s % 60);
-  else
-    std::snprintf(text, sizeof text, "%ldh%02ldm", s / 3600, s / 60 % 60);
-  return text;
-}
-
-// Redraws one terminal line at most 10 times a second; writes a plain line in 30 s where stderr is no terminal.
-class ProgressLine {
+// Draws what the working thread reports, and has a thread of its own that shows that a silent stretch of work is still at work.
+class LiveProgress {
  public:
-  explicit ProgressLine(bool terminal) : terminal_(terminal) {}
-  ~ProgressLine() {
-    if (open_) std::fputc('\n', stderr);
+  explicit LiveProgress(bool terminal) : line_(terminal, [](const std::string& text) { std::fputs(text.c_str(), stderr), std::fflush(stderr); }, clock_.seconds()) {}
+  ~LiveProgress() {
+    ticker_ = {};
+    line_.end();
   }
 
-  void show(const Progress& p) {
-    const auto now = std::chrono::steady_clock::now();
-    if (p.stage != stage_) {
-      if (open_) std::fputc('\n', stderr);
-      open_ = false;
-      stage_ = p.stage;
-      started_ = now;
-      shown_ = {};
-    }
-    const bool last = p.total > 0 && p.done >= p.total;
-    const auto gap = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000);
-    if (!last && shown_.time_since_epoch().count() != 0 && now - shown_ < gap) return;
-    if (!terminal_ && shown_.time_since_epoch().count() == 0 && !last) {
-      shown_ = now;
-      return;
-    }
-    shown_ = now;
-    const double elapsed = std::chrono::duration<double>(now - started_).count();
-    std::string line = p.stage + "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
-    if (p.total > 0 && p.done > 0 && !last) line += "  ETA " + duration(elapsed * (p.total - p.done) / p.done);
-    if (last) line += "  in " + duration(elapsed);
-    if (!p.detail.empty()) line += "  " + p.detail;
-    if (terminal_) {
-      std::fprintf(stderr, "\r\033[K%s", line.c_str());
-      open_ = true;
-      if (last) {
-        std::fputc('\n', stderr);
-        open_ = false;
-      }
-    } else {
-      std::fprintf(stderr, "%s\n", line.c_str());
-    }
-    std::fflush(stderr);
+  void show(const Progress& progress) {
+    const std::lock_guard lock(mutex_);
+    line_.show(progress, clock_.seconds());
+    if (!ticker_.joinable()) ticker_ = std::jthread([this](const std::stop_token& stop) { tick(stop); });
   }
 
  private:
-  static std::string number(double x) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.0f", x);
-    return text;
+  void tick(const std::stop_token& stop) {
+    std::unique_lock lock(mutex_);
+    while (!stop.stop_requested()) {
+      line_.tick(clock_.seconds());
+      wake_.wait_for(lock, stop, std::chrono::milliseconds(100), [] { return false; });
+    }
   }
 
-  bool terminal_, open_ = false;
-  std::string stage_;
-  std::chrono::steady_clock::time_point started_, shown_;
+  SystemClock clock_;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  ProgressLine line_;
+  std::jthread ticker_;
 };
 
 }  // namespace
@@ -150,8 +118,8 @@ ProgressFn make_progress(const Global& global) {
   if (global.verbosity < 0) return {};
   const char* term = std::getenv("TERM");
   const bool terminal = ::isatty(2) && !(term && std::string(term) == "dumb");
-  auto line = std::make_shared<ProgressLine>(terminal);
-  return [line](const Progress& p) { line->show(p); };
+  auto live = std::make_shared<LiveProgress>(terminal);
+  return [live](const Progress& p) { live->show(p); };
 }
 
 Secret read_api_key(const std::string& file) {

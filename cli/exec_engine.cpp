@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <sstream>
 
 #include "base/error.h"
+#include "base/progress.h"
 
 namespace specdec::cli {
 
@@ -69,6 +71,12 @@ void exec_engine(const Global& global) {
   argv.push_back(nullptr);
   // libgomp reads it when it is loaded: idle threads must not spin on cores that others share.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
+  // A signal during the exec waits until the engine takes signals (cli/program.cpp); one that came before would be forgotten by it.
+  sigset_t stops;
+  sigemptyset(&stops);
+  sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);
+  ::sigprocmask(SIG_BLOCK, &stops, nullptr);
+  if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
   ::execv(engine.c_str(), argv.data());
   throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started (" + std::strerror(errno) + "): this command runs models and needs a build with LibTorch");
 }

@@ -5,20 +5,34 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/progress.h"
 #include "cli/log.h"
 #include "cli/settings.h"
+#include "cli/stop_deadline.h"
 
 namespace specdec::cli {
 
 namespace {
 
-// First signal: ask long work to save and stop. Second: the default action.
+// First signal: long work is asked to save and stop, and has some seconds for it. Second: the default action.
 void on_signal(int number) {
-  request_stop();
+  stop_by_signal(number);
   std::signal(number, SIG_DFL);
+}
+
+// exec_engine() holds them back while one program becomes the other.
+void take_signals() {
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGINT, on_signal);
+  std::signal(SIGTERM, on_signal);
+  sigset_t stops;
+  sigemptyset(&stops);
+  sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);
+  sigprocmask(SIG_UNBLOCK, &stops, nullptr);
 }
 
 const char kFooter[] =
@@ -44,7 +58,7 @@ int report_error(const Error& error) {
   for (char& c : line)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   std::fprintf(stderr, "specdec: error: %s\n", line.c_str());
-  return exit_code(error.kind());
+  return error.kind() == ErrorKind::kNetwork && stop_requested() ? stop_exit_code() : exit_code(error.kind());
 }
 
 void declare_globals(CLI::App& app, Global& global) {
@@ -73,13 +87,23 @@ void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>&
   }
 }
 
+// "data regenerate" and its like, as parsed.
+std::string chosen_command(const CLI::App& app) {
+  std::string name;
+  for (const CLI::App* level = &app; !level->get_subcommands().empty(); name += (name.empty() ? "" : " ") + level->get_name()) level = level->get_subcommands().front();
+  return name;
+}
+
+// Commands that go on with the work of a stopped process when they are run again, some with --resume.
+bool goes_on(const std::string& command) {
+  static const std::set<std::string> kThese = {"distill", "data regenerate", "package push", "package pull", "fetch", "loop run", "monitor check", "monitor watch"};
+  return kThese.contains(command);
+}
+
 }  // namespace
 
 int run_program(int argc, char** argv, const EngineRunners& runners) {
-  std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGINT, on_signal);
-  std::signal(SIGTERM, on_signal);
-
+  take_signals();
   CLI::App app{"specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.", "specdec"};
   Global global;
   global.program = own_path();
@@ -105,14 +129,14 @@ int run_program(int argc, char** argv, const EngineRunners& runners) {
     refuse_unknown_command(app, global.arguments);
     apply_settings(app, argc, argv);
     app.parse(argc, argv);
+    if (goes_on(chosen_command(app))) set_stop_resumes();
     install_log(global);
     install_hub(global);
     return cli.selected ? cli.selected() : 2;
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& e) {
-    std::string hint;
-    for (const CLI::App* level = &app; !level->get_subcommands().empty(); hint += " " + level->get_name()) level = level->get_subcommands().front();
+    const std::string command = chosen_command(app), hint = command.empty() ? "" : " " + command;
     return report_error(Error(ErrorKind::kUsage, std::string(e.what()) + " (see specdec" + hint + " --help)"));
   } catch (const Error& e) {
     return report_error(e);

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/engine/runners.h"
+#include "cli/stop_deadline.h"
 #include "deploy/serve/engine/serve_command.h"
 
 namespace specdec::cli {
@@ -16,7 +17,9 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
   hooks.on_note = [&global](const std::string& line) {
     constexpr const char kWarning[] = "warning: ";
     if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
-    if (global.verbosity >= 0 || line.rfind("listening on", 0) == 0) std::fprintf(stderr, "%s\n", line.c_str());
+    const bool listening = line.rfind("listening on", 0) == 0;
+    if (global.verbosity >= 0 || listening) std::fprintf(stderr, "%s\n", line.c_str());
+    if (listening) set_stop_seconds(0);  // from now on a stop is a drain, which has --drain-seconds
   };
   hooks.stop_asked = stop_requested;
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);

@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/philox.h"
+#include "base/progress.h"
 #include "base/safetensors.h"
 #include "engine/kernels/cpu/cpu.h"
 #include "engine/kernels/cuda.h"
@@ -117,6 +118,7 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
   with_context(directory.string(), [&] {
     at::Tensor stored;
     fill(decoder, device, dtype, [&](const Parameter& p) {
+      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while reading weights");
       if (p.row == 0) {
         std::vector<int64_t> shape = p.shape;
         shape[0] = p.stored_rows;

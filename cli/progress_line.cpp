@@ -1,0 +1,74 @@
+#include "cli/progress_line.h"
+
+#include <cmath>
+#include <cstdio>
+
+namespace specdec::cli {
+
+namespace {
+
+std::string number(double x) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.0f", x);
+  return text;
+}
+
+}  // namespace
+
+std::string readable_duration(double seconds) {
+  char text[32];
+  const long s = std::lround(seconds);
+  if (s < 60)
+    std::snprintf(text, sizeof text, "%lds", s);
+  else if (s < 3600)
+    std::snprintf(text, sizeof text, "%ldm%02lds", s / 60, s % 60);
+  else
+    std::snprintf(text, sizeof text, "%ldh%02ldm", s / 3600, s / 60 % 60);
+  return text;
+}
+
+void ProgressLine::show(const Progress& progress, double now) {
+  if (!any_ || progress.stage != last_.stage) {
+    end();
+    started_ = now;
+    if (terminal_) shown_ = now - 1;  // a new stage is drawn at once
+  }
+  any_ = true;
+  last_ = progress;
+  const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;
+  if (finished() || now - shown_ >= gap) put(now);
+}
+
+void ProgressLine::tick(double now) {
+  if (!any_ || finished()) return;
+  const double gap = terminal_ ? 1 : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;
+  if (now - shown_ >= gap) put(now);
+}
+
+void ProgressLine::put(double now) {
+  shown_ = now;
+  const double elapsed = now - started_;
+  const Progress& p = last_;
+  std::string line = p.stage;
+  if (p.total > 0 || p.done > 0) line += "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
+  if (finished())
+    line += "  in " + readable_duration(elapsed);
+  else if (p.total > 0 && p.done > 0)
+    line += "  ETA " + readable_duration(elapsed * (p.total - p.done) / p.done);
+  else
+    line += "  for " + readable_duration(elapsed);
+  if (!p.detail.empty()) line += "  " + p.detail;
+  if (terminal_) {
+    write_("\r\033[K" + line + (finished() ? "\n" : ""));
+    open_ = !finished();
+  } else {
+    write_(line + "\n");
+  }
+}
+
+void ProgressLine::end() {
+  if (open_) write_("\n");
+  open_ = false;
+}
+
+}  // namespace specdec::cli

@@ -1,0 +1,39 @@
+// Progress as text on stderr: one line that is redrawn on a terminal, lines elsewhere. Nobody waits two seconds for a sign of life: where
+// the work has nothing new to say, tick() repeats the last line with the time that has passed.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/progress.h"
+
+namespace specdec::cli {
+
+class ProgressLine {
+ public:
+  using Write = std::function<void(const std::string&)>;
+  static constexpr double kRedrawSeconds = 0.1;   // on a terminal
+  static constexpr double kLineSeconds = 1.9;     // elsewhere, while a stage is young
+  static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
+
+  // Times are seconds of any clock. `now`: when the command began.
+  ProgressLine(bool terminal, Write write, double now) : terminal_(terminal), write_(std::move(write)), shown_(now) {}
+
+  void show(const Progress& progress, double now);
+  void tick(double now);  // a few times a second
+  void end();             // closes a line that is still open on a terminal
+
+ private:
+  void put(double now);
+  bool finished() const { return last_.total > 0 && last_.done >= last_.total; }
+
+  bool terminal_, open_ = false, any_ = false;
+  Write write_;
+  Progress last_;
+  double started_ = 0, shown_;
+};
+
+// "42s", "5m07s", "2h09m"
+std::string readable_duration(double seconds);
+
+}  // namespace specdec::cli

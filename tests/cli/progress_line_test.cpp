@@ -1,0 +1,64 @@
+#include "cli/progress_line.h"
+
+#include <gtest/gtest.h>
+
+namespace specdec::cli {
+namespace {
+
+struct Screen {
+  std::vector<std::string> lines;
+  ProgressLine line;
+  explicit Screen(bool terminal = false) : line(terminal, [this](const std::string& text) { lines.push_back(text); }, 100) {}
+};
+
+TEST(ProgressLine, SilentWorkIsRepeatedEveryTwoSeconds) {
+  Screen s;
+  s.line.show({"loading", 0, 0, "", "model"}, 100);
+  EXPECT_TRUE(s.lines.empty()) << "a stage that is over in no time needs no line";
+  double last = 100;
+  for (double now = 100; now <= 160; now += 0.1) {
+    const size_t before = s.lines.size();
+    s.line.tick(now);
+    if (s.lines.size() == before) continue;
+    EXPECT_LE(now - last, 2.01);
+    last = now;
+  }
+  EXPECT_GE(s.lines.size(), 28u);
+  EXPECT_EQ(s.lines[4], "loading  for 10s  model\n");
+}
+
+TEST(ProgressLine, StagesThatChangeOftenDoNotStartTheTimeAgain) {
+  Screen s;
+  for (int i = 0; i <= 10; ++i) s.line.show({"stage " + std::to_string(i), 0, 0, "", ""}, 100 + i);
+  EXPECT_EQ(s.lines.size(), 5u) << "ten stages of a second each";
+}
+
+TEST(ProgressLine, SaysHowLongItWillTake) {
+  Screen s;
+  s.line.show({"distill", 0, 100, "steps", ""}, 100);
+  s.line.show({"distill", 10, 100, "steps", "loss 2"}, 110);
+  s.line.show({"distill", 11, 100, "steps", "loss 2"}, 110.5);
+  s.line.show({"distill", 100, 100, "steps", "loss 1"}, 111);
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"distill  10 / 100 steps  ETA 1m30s  loss 2\n", "distill  100 / 100 steps  in 11s  loss 1\n"}));
+  s.line.tick(200);
+  EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
+}
+
+TEST(ProgressLine, ALongStageFillsNoLog) {
+  Screen s;
+  for (int second = 0; second < 3600; ++second) s.line.show({"distill", 1.0 * second, 36000, "steps", ""}, 100 + second);
+  EXPECT_LT(s.lines.size(), 420u);
+  EXPECT_GT(s.lines.size(), 380u);
+}
+
+TEST(ProgressLine, ATerminalShowsOneLine) {
+  Screen s(true);
+  s.line.show({"a", 0, 0, "", ""}, 100);
+  s.line.tick(101.5);
+  s.line.show({"b", 1, 2, "rows", ""}, 102);
+  s.line.show({"b", 2, 2, "rows", ""}, 103);
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"\r\033[Ka  for 0s", "\r\033[Ka  for 2s", "\n", "\r\033[Kb  1 / 2 rows  ETA 0s", "\r\033[Kb  2 / 2 rows  in 1s\n"}));
+}
+
+}  // namespace
+}  // namespace specdec::cli

@@ -1,0 +1,56 @@
+#include "cli/stop_deadline.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "base/progress.h"
+#include "tests/base/scratch.h"
+
+namespace specdec::cli {
+namespace {
+
+using namespace specdec::testing;
+
+// In children: a request cannot be taken back. SIGALRM is sent by hand, nobody waits for it.
+TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
+  EXPECT_EQ(in_child(nullptr, "", [] {
+              if (stop_requested()) ::_exit(40);
+              stop_by_signal(SIGTERM);
+              if (!stop_requested()) ::_exit(41);
+              const unsigned left = ::alarm(0);
+              ::_exit(left > 0 && left <= kStopSeconds ? 0 : 42);
+            }),
+            0);
+}
+
+TEST(StopDeadline, WorkThatNeverLooksIsEnded) {
+  const auto ended = [](int number, bool resumes) {
+    return in_child(nullptr, "", [&] {
+      if (resumes) set_stop_resumes();
+      stop_by_signal(number);
+      ::raise(SIGALRM);
+      ::_exit(40);
+    });
+  };
+  EXPECT_EQ(ended(SIGTERM, false), 143);
+  EXPECT_EQ(ended(SIGINT, false), 130);
+  EXPECT_EQ(ended(SIGTERM, true), 75) << "the same command goes on";
+}
+
+TEST(StopDeadline, ADrainHasItsOwnTime) {
+  EXPECT_EQ(in_child(nullptr, "", [] {
+              set_stop_seconds(0);
+              stop_by_signal(SIGTERM);
+              if (::alarm(0) != 0) ::_exit(40);
+              set_stop_seconds(100);  // holds for a request that has come already
+              if (::alarm(0) < 90) ::_exit(41);
+              set_stop_seconds(0);
+              ::_exit(::alarm(0) == 0 ? 0 : 42);
+            }),
+            0);
+}
+
+}  // namespace
+}  // namespace specdec::cli

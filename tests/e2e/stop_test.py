@@ -1,0 +1,141 @@
+"""SIGTERM at random moments of every long command: it ends within 10 s, with 75 where the same command goes on and 143 where it does not, in one
+line on stderr, leaves nothing half-written, and what is said to go on does go on."""
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from specdec_run import SPECDEC, expect, run, run_json
+from tiny_model import write_tiny_model, write_traffic
+
+rng = random.Random(int(os.environ.get("STOP_SEED", "1")))
+work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
+
+
+def stop(arguments, after, stdin=None):
+    """Sends SIGTERM after a while; exit code, seconds from there to the end, stderr."""
+    process = subprocess.Popen([str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True)
+    time.sleep(after)
+    asked = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    try:
+        _, err = process.communicate(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise SystemExit(f"{arguments}: still there 30 s after SIGTERM")
+    return process.returncode, time.monotonic() - asked, err
+
+
+def check(name, arguments, codes, longest, times=3, clean=None):
+    """Several stops between the start and `longest` seconds; 0 and the verdicts' codes are right where the command was faster."""
+    seen = []
+    for _ in range(times):
+        if clean:
+            shutil.rmtree(clean, ignore_errors=True)
+        after = rng.uniform(0, longest)
+        code, seconds, err = stop(arguments, after)
+        last = err.strip().splitlines()[-1] if err.strip() else ""
+        assert seconds < 10, (name, after, seconds, err)
+        # The signal may come before the program has asked for it.
+        assert code in (*codes, 0, 3, 4, 6, -signal.SIGTERM), (name, after, code, err)
+        assert code not in codes or last.startswith("specdec: error: ") or after < 0.2, (name, after, err)
+        seen.append(f"{after:.2f}s: {code}")
+    print("ok:", name, ", ".join(seen), flush=True)
+
+
+class SilentServer:
+    """Takes connections and never answers."""
+
+    def __init__(self):
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.kept = []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                self.kept.append(self.socket.accept())
+            except OSError:
+                return
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.socket.getsockname()[1]}"
+
+
+LOOP = """
+[loop]
+target = "target"
+logs = ["log.jsonl"]
+work = "loop"
+store = "loop-store"
+regenerate = "never"
+[data]
+holdout = 0.3
+[distill]
+max-steps = 20000
+threads = 1
+"""
+
+try:
+    write_tiny_model(work / "target", layers=3, seed=1)
+    write_traffic(work / "log.jsonl", 300)
+    write_traffic(work / "much.jsonl", 60000)
+    target, data = work / "target", work / "data"
+    run("data", "ingest", work / "log.jsonl", "--target", target, "--out", data, "--holdout", 0.3)
+    ingest = ["data", "ingest", work / "much.jsonl", "--target", target, "--no-dedup", "--out", work / "much"]
+    check("data ingest", ingest, {143}, 1.5, clean=work / "much")
+    run(*ingest[:-1], work / "whole")
+    expect((work / "whole/index.json").exists(), "ingest runs after it")
+
+    distill = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--threads", 1, "--max-steps", 400, "--batch-tokens", 128, "--out", work / "run"]
+    check("distill, anew", distill, {75}, 1.2, times=4, clean=work / "run")
+    shutil.rmtree(work / "run", ignore_errors=True)
+    stops = 0
+    for _ in range(8):  # one run, stopped again and again
+        code, seconds, err = stop([*distill, "--resume"], rng.uniform(0.2, 1))
+        assert seconds < 10 and code in (75, 0, 3, -signal.SIGTERM), (code, err)
+        stops += code == 75
+        if code in (0, 3):
+            break
+    run_json(*distill, "--resume", code=(0, 3))
+    straight = [*distill[:-1], work / "straight"]
+    run_json(*straight, code=(0, 3))
+    expect(stops >= 1 and (work / "run/draft/model.safetensors").read_bytes() == (work / "straight/draft/model.safetensors").read_bytes(),
+           f"a run that was stopped {stops} times ends with the bits of one that was not")
+
+    draft = work / "run/draft"
+    gate = ["validate", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--no-early-stop", "--out", work / "gate"]
+    check("validate", gate, {143}, 3, times=5)
+    check("bench", ["bench", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--prompts", 200, "--out", work / "bench"], {143}, 3)
+    check("generate", ["generate", "--target", target, "--prompt", "red green", "--max-tokens", 250, "--threads", 1], {143}, 0.6)
+    run("validate", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--floor", 0.01, "--force", "--out", work / "report", code=(0, 3, 4, 6))
+    pack = ["package", "--target", target, "--draft", draft, "--report", work / "report/report.json", "--allow-failed", "--store"]
+    check("package", [*pack, work / "store"], {143}, 0.2, clean=work / "store")
+    shutil.rmtree(work / "store", ignore_errors=True)
+    run(*pack, work / "store", "--channel", "c")
+    check("package push", ["package", "push", f"{work}/store:c", "--store", work / "other"], {75}, 0.2, clean=work / "other")
+    check("serve, until it listens", ["serve", "--target", target, "--port", 0, "--threads", 1], {143}, 0.3)
+    check("data regenerate", ["data", "regenerate", data, "--target", target, "--out", work / "anew", "--max-tokens", 60, "--threads", 1], {75}, 2.5, clean=work / "anew")
+
+    silent = SilentServer()
+    check("data regenerate at a silent server", ["data", "regenerate", data, "--target", silent.url, "--target-files", target, "--out", work / "mute"], {75}, 1, clean=work / "mute")
+    check("monitor check at a silent server", ["monitor", "check", "--package", f"{work}/store:c", "--source", silent.url + "/metrics", "--state", work / "monitor.db"], {75}, 1)
+    os.environ |= {"HF_ENDPOINT": silent.url, "HF_HUB_CACHE": str(work / "hub")}
+    check("fetch from a silent hub", ["fetch", "org/name"], {75}, 1)
+
+    (work / "LOOP.toml").write_text(LOOP)
+    check("loop run", ["loop", "run", work / "LOOP.toml"], {75}, 4, times=4)
+    state = [json.loads(f.read_text()) for f in work.glob("loop/runs/*/state.json")]
+    expect(len(state) <= 1, "and goes on with the run that it began")
+    (work / "LOOP.toml").write_text(LOOP.replace("20000", "20"))
+finally:
+    shutil.rmtree(work, ignore_errors=True)
