@@ -43,6 +43,7 @@ Child::Child(const ChildStart& start) : group_(start.outlives_us) {
   if (start.err >= 0) ::dup2(start.err, STDERR_FILENO);
   if (start.keep >= 0) ::fcntl(start.keep, F_SETFD, 0);
   for (const int number : {SIGPIPE, SIGINT, SIGTERM}) ::signal(number, SIG_DFL);
+  if (!start.directory.empty() && ::chdir(start.directory.c_str()) != 0) ::_exit(127);
   ::execve(argv[0], argv.data(), envp.data());
   ::_exit(127);
 }

@@ -15,6 +15,7 @@ struct ChildStart {
   std::vector<std::pair<std::string, std::string>> environment = {};   // added to ours
   int out = -1, err = -1;                                              // what becomes its stdout and stderr, -1 = ours
   int keep = -1;                                                       // stays open in it, -1 = none
+  std::string directory = {};                                          // that it works in, "" = ours
   bool outlives_us = false;                                            // a process group of its own; else it gets SIGTERM when we end
 };
 

@@ -37,11 +37,12 @@ Child start_server(const std::string& program, const std::vector<std::string>& a
 
 }  // namespace
 
-ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& stderr_file) {
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& stderr_file,
+                      const std::filesystem::path& directory) {
   int pipe_fds[2];
   if (::pipe2(pipe_fds, O_CLOEXEC) != 0) throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
   const int err = stderr_file.empty() ? -1 : open_log(stderr_file);
-  Child child(ChildStart{.argv = argv_of(program, arguments), .out = pipe_fds[1], .err = err});
+  Child child(ChildStart{.argv = argv_of(program, arguments), .out = pipe_fds[1], .err = err, .directory = directory.string()});
   ::close(pipe_fds[1]);
   if (err >= 0) ::close(err);
   ChildResult result;

@@ -16,9 +16,9 @@ struct ChildResult {
 };
 
 // Runs program with arguments to the end; stdout is captured, stderr goes where `stderr_file` says ("" = inherited, else
-// appended). A stop request (base/progress.h) is handed on as SIGTERM. Throws Error(kInternal) if it cannot be started.
+// appended). `directory`: where it works, "" = here. A stop request (base/progress.h) is handed on as SIGTERM. Throws Error(kInternal) if it cannot be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
-                      const std::filesystem::path& stderr_file = {});
+                      const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {});
 
 // A server beside us. The destructor terminates it (SIGTERM, then SIGKILL after `grace_seconds`).
 class BackgroundChild {

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -11,11 +13,14 @@
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/model_directory.h"
+#include "base/progress.h"
 #include "base/schema/shard_index.h"
 #include "base/sha256.h"
 #include "base/shell.h"
 #include "cli/child_process.h"
+#include "cli/loop/advice.h"
 #include "cli/loop/runs.h"
+#include "cli/stop_deadline.h"
 #include "data/ingest_report.h"
 #include "data/regenerate.h"
 #include "data/sources.h"
@@ -37,17 +42,20 @@ Json parse_result(const std::string& output) {
   return value.is_discarded() ? Json(nullptr) : value;
 }
 
-// What a stage's result is worth saying in one line.
-std::string headline(const std::string& stage, const Json& r) {
-  char text[160] = "";
-  if (!r.is_object()) return text;
-  const auto number = [](const Json& v) { return v.is_number() ? v.get<double>() : 0.0; };
-  if (stage == "validate" && r.contains("acceptance"))
-    std::snprintf(text, sizeof text, "acceptance %.3f [%.3f, %.3f]", number(r["acceptance"].value("alpha", Json())),
-                  number(r["acceptance"]["ci"][0]), number(r["acceptance"]["ci"][1]));
-  else if (r.contains("verdict") && r["verdict"].is_string())
-    std::snprintf(text, sizeof text, "%s", r["verdict"].get<std::string>().c_str());
-  return text;
+// What the log of a run holds from `offset` on.
+std::string log_since(const fs::path& log, uint64_t offset) {
+  std::ifstream in(log, std::ios::binary);
+  in.seekg(static_cast<std::streamoff>(offset));
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// The error that a stage ended with: its last line, without what names the program.
+std::string last_error(const std::string& text) {
+  const std::string mark = "specdec: error: ";
+  const size_t at = text.rfind(mark);
+  if (at == std::string::npos) return "";
+  const size_t begin = at + mark.size();
+  return text.substr(begin, text.find('\n', begin) - begin);
 }
 
 RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const std::string& named) {
@@ -150,8 +158,14 @@ int print_plan(const Global& global, const RunInputs& inputs, const Stages& stag
   return refused ? refused->exit_code : 0;
 }
 
+// To people and to the log of the run.
+void tell(const Global& global, const fs::path& log, const std::string& line) {
+  if (global.verbosity >= 0) std::fprintf(stderr, "%s\n", line.c_str());
+  append_line(log, line);
+}
+
 // The stages one after the other; 0 or the exit code of the one that ended otherwise.
-int run_stages(const Global& global, const Stages& stages, RunState& state) {
+int run_stages(const Global& global, const LoopSettings& settings, const Stages& stages, RunState& state) {
   const SystemClock clock;
   const fs::path log = state.directory() / "log.txt";
   for (size_t i = 0; i < stages.all().size(); ++i) {
@@ -161,28 +175,40 @@ int run_stages(const Global& global, const Stages& stages, RunState& state) {
       continue;
     }
     const double start = clock.seconds();
-    const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log);
+    const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
+    const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log, settings.file.parent_path());
     const double seconds = clock.seconds() - start;
     const Json result = parse_result(child.output);
-    if (global.verbosity >= 0)
-      std::fprintf(stderr, "%-10s exit %d in %.0f s  %s\n", stage.name.c_str(), child.exit_code, seconds, headline(stage.name, result).c_str());
-    if (child.exit_code != 0) {
-      state.stopped(stage.name, child.exit_code, seconds, result, clock.unix_seconds());
-      std::fprintf(stderr, "specdec: error: loop: %s ended with exit code %d (its log: %s)\n", stage.name.c_str(), child.exit_code, log.c_str());
-      return child.exit_code;
+    const std::string error = last_error(log_since(log, said_before));
+    char text[64];
+    std::snprintf(text, sizeof text, "%-10s exit %d in %.0f s  ", stage.name.c_str(), child.exit_code, seconds);
+    tell(global, log, text + headline(stage.name, result));
+    if (child.exit_code == 0) {
+      state.record(stage.name, stage.output, seconds, result);
+      continue;
     }
-    state.record(stage.name, stage.output, seconds, result);
+    const Json& stages_done = state.json().at("stages");
+    const Json trained = stages_done.contains("distill") ? stages_done.at("distill").value("result", Json()) : Json();
+    const Advice advice = advise(settings, stage.name, child.exit_code, result, trained, error);
+    state.stopped(stage.name, child.exit_code, seconds, result, clock.unix_seconds(), advice.reason, advice.change);
+    const std::string line = "specdec: error: loop: " + stage.name + " ended with exit code " + std::to_string(child.exit_code) + ": " + advice.reason +
+                             ". To change: " + advice.change + " (log: " + log.string() + ")";
+    append_line(log, line);
+    std::fprintf(stderr, "%s\n", line.c_str());
+    return stop_requested() ? stop_exit_code() : child.exit_code;
   }
   state.promoted(clock.unix_seconds());
+  append_line(log, "promoted");
   return 0;
 }
 
 }  // namespace
 
 int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& order) {
+  set_stop_seconds(kStopSecondsOfParents);
   LoopSettings settings = given;
   const ResolvedModel target = resolve_model(given.target);  // of a hub name one commit for all stages
-  settings.target = target.directory.string();
+  settings.target = fs::absolute(target.directory).string();
   const SystemClock clock;
   std::optional<FileLock> lock;
   if (!order.plan) {
@@ -210,7 +236,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
   RunState state(run, inputs, clock.unix_seconds());
   if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
   if (continued && key != inputs.key() && global.verbosity >= 0) std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");
-  const int code = run_stages(global, stages, state);
+  const int code = run_stages(global, settings, stages, state);
   if (global.json) std::printf("%s\n", state.json().dump().c_str());
   else if (code == 0) std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
   remove_old_runs(settings.work, key, settings.keep);

@@ -21,7 +21,12 @@ std::optional<EarlierRun> read_earlier(const fs::path& directory) {
     run.verdict = state.value("verdict", "running");
     run.started = state.value("started_unix", int64_t{0});
     run.ended = state.value("ended_unix", int64_t{0});
-    if (const auto stopped = state.find("stopped"); stopped != state.end()) run.stopped_code = stopped->value("exit_code", 0);
+    if (const auto stopped = state.find("stopped"); stopped != state.end()) {
+      run.stopped_code = stopped->value("exit_code", 0);
+      run.stopped_stage = stopped->value("stage", "");
+      run.reason = stopped->value("reason", "");
+      run.change = stopped->value("change", "");
+    }
     if (const auto inputs = state.find("inputs"); inputs != state.end()) {
       run.target_id = inputs->value("target_id", "");
       run.settings_sha256 = inputs->value("settings_sha256", "");
@@ -87,8 +92,8 @@ void RunState::promoted(int64_t now) {
   finish("promoted", now);
 }
 
-void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now) {
-  state_["stopped"] = {{"stage", stage}, {"exit_code", exit_code}, {"seconds", seconds}, {"result", result}};
+void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now, const std::string& reason, const std::string& change) {
+  state_["stopped"] = {{"stage", stage}, {"exit_code", exit_code}, {"seconds", seconds}, {"result", result}, {"reason", reason}, {"change", change}};
   state_["seconds"] = state_.value("seconds", 0.0) + seconds;
   finish(stage + " failed", now);
 }
@@ -127,7 +132,8 @@ std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInp
     promoted_since |= run.verdict == "promoted" && run.target_id == inputs.target_id;
     if (!run.judged() || run.target_id != inputs.target_id || run.settings_sha256 != inputs.settings_sha256) continue;
     const bool cooling = static_cast<double>(now - run.ended) < cooldown_s;
-    const std::string said = "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
+    std::string said = "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
+    if (!run.reason.empty()) said += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
     if (run.key == key && (cooling || run.stopped_code != 4))
       return Refusal{run.stopped_code, said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
     if (run.key != key && cooling && !promoted_since)

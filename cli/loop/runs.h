@@ -33,7 +33,7 @@ class RunState {
   void record(const std::string& stage, const std::filesystem::path& output, double seconds, const Json& result);
   // The end: "promoted", or the stage that stopped the run with its exit code.
   void promoted(int64_t now);
-  void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now);
+  void stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now, const std::string& reason = "", const std::string& change = "");
 
  private:
   void finish(const std::string& verdict, int64_t now);
@@ -47,6 +47,7 @@ struct EarlierRun {
   int64_t started = 0, ended = 0;                         // unix seconds; 0 unknown
   int stopped_code = 0;                                   // of the stage that stopped it, 0 = none
   bool has_data = false;                                  // its data stage is done
+  std::string stopped_stage, reason, change;              // what stopped it, and what to change (cli/loop/advice.h)
 
   bool judged() const { return stopped_code == 3 || stopped_code == 4 || stopped_code == 6; }  // by a verdict, not by an error
 };

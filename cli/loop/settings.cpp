@@ -53,6 +53,16 @@ std::vector<std::string> expand(const fs::path& base, const std::string& pattern
   return paths;
 }
 
+// "model:DIR" and "config:FILE" name files beside LOOP.toml as every path does; "model:org/name" is a hub's unless it lies there.
+std::string draft_beside(const fs::path& base, const std::string& draft) {
+  const size_t colon = draft.find(':');
+  const std::string kind = draft.substr(0, colon);
+  if ((kind != "model" && kind != "config") || colon + 1 >= draft.size()) return draft;
+  const fs::path named = draft.substr(colon + 1), beside = named.is_absolute() ? named : (base / named).lexically_normal();
+  const bool is_path = kind == "config" || named.is_absolute() || *named.begin() == "." || *named.begin() == "..";
+  return is_path || fs::exists(beside) ? kind + ":" + beside.string() : draft;
+}
+
 }  // namespace
 
 LoopSettings read_loop_settings(const fs::path& file) {
@@ -74,7 +84,7 @@ LoopSettings read_loop_settings(const fs::path& file) {
   s.work = path(required(*loop, "work", where));
   s.store = path(required(*loop, "store", where));
   if (const auto v = (*loop)["channel"].value<std::string>()) s.channel = *v;
-  if (const auto v = (*loop)["draft"].value<std::string>()) s.draft = *v;
+  if (const auto v = (*loop)["draft"].value<std::string>()) s.draft = draft_beside(base, *v);
   if (const toml::node* v = loop->get("regenerate")) {
     s.regenerate = v->value_or(std::string());
     if (s.regenerate != "auto" && s.regenerate != "always" && s.regenerate != "never")

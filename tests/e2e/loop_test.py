@@ -140,6 +140,12 @@ try:
     bad = new_loop("bad", floor=0.99, exit_zero="false", channel="candidate")
     result = loop_json(bad, code=3)
     expect(result["verdict"] == "validate failed" and result["stopped"]["exit_code"] == 3 and not (bad / "store").exists(), "a failed gate promotes nothing")
+    said = states(bad)[-1]["stopped"]
+    expect("floor 0.99" in said["reason"] and "short of it" in said["reason"] and said["change"].startswith(("[distill] max-steps = 160", "[loop] draft")), "verdict, figure, floor, and what to change: " + said["change"])
+    log = next(bad.glob("loop/runs/*/log.txt")).read_text().splitlines()
+    expect(said["reason"] in log[-1] and said["change"] in log[-1] and any(line.startswith("validate   exit 3") for line in log), "in log.txt, too")
+    _, _, err = loop(bad, code=3)
+    expect(said["change"] in err, "and when it is asked again")
     began = trainings_of(bad)
     result = loop_json(bad, code=3)
     expect(result["verdict"] == "unchanged" and trainings_of(bad) == began, "the same data again: the same answer, nothing runs")
@@ -158,6 +164,16 @@ try:
     (warm / "LOOP.toml").write_text((warm / "LOOP.toml").read_text().replace("0.99", "0.01").replace("exit-zero = false", "exit-zero = true"))
     loop(warm)
     expect(states(warm)[-1]["verdict"] == "promoted", "other settings have no verdict yet")
+
+    # --- paths lie beside LOOP.toml, not beside the shell ---
+    beside = new_loop("beside")
+    write_tiny_model(beside / "own/draft", layers=1, seed=2)
+    text = (beside / "LOOP.toml").read_text().replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"').replace("[package]", '[package]\nengines = "gone"')
+    (beside / "LOOP.toml").write_text(text)
+    code, _, err = run("loop", "run", beside / "LOOP.toml", code=range(1, 128), timeout=120)
+    trained = json.loads(next(beside.glob("loop/runs/*/distill/run.json")).read_text())
+    expect(trained["options"]["draft"] == f"model:{beside}/own/draft", "draft = model:DIR")
+    expect("package ended with exit code" in err and "To change: " in err and "gone" in err, "a stage's own error is in the last line, with what to change")
 
     # --- answers of another model ---
     other = new_loop("other", channel="candidate")

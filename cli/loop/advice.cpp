@@ -1,0 +1,123 @@
+#include "cli/loop/advice.h"
+
+#include <cmath>
+#include <cstdio>
+#include <limits>
+
+namespace specdec::cli {
+
+namespace {
+
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+double real(const Json& object, const char* key) {
+  if (!object.is_object()) return kNone;
+  const auto at = object.find(key);
+  return at != object.end() && at->is_number() ? at->get<double>() : kNone;
+}
+Json part(const Json& object, const char* key) { return object.is_object() ? object.value(key, Json()) : Json(); }
+std::string words(const Json& object, const char* key) {
+  const Json value = part(object, key);
+  return value.is_string() ? value.get<std::string>() : "";
+}
+std::string digits(double value, int count = 3) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.*f", count, value);
+  return text;
+}
+std::string interval(const Json& object) {
+  const Json ci = part(object, "ci");
+  return ci.is_array() && ci.size() == 2 && ci[0].is_number() && ci[1].is_number() ? " [" + digits(ci[0].get<double>()) + ", " + digits(ci[1].get<double>()) + "]" : "";
+}
+std::string verdict_of(const Json& result) {
+  std::string verdict = words(result, "verdict");
+  for (char& c : verdict)
+    if (c == '_') c = ' ';
+  return verdict;
+}
+
+// The limit that the training had, four times as much.
+std::string train_longer(const Json& trained) {
+  const Json options = part(trained, "options");
+  if (const double seconds = real(options, "time_limit_seconds"); seconds > 0) return "[distill] time-limit = \"" + digits(4 * seconds, 0) + "s\"";
+  if (const double epochs = real(options, "epochs"); epochs > 0) return "[distill] epochs = " + digits(4 * epochs, 0);
+  if (const double steps = real(options, "max_steps"); steps > 0) return "[distill] max-steps = " + digits(4 * steps, 0);
+  return "[distill] time-limit = \"4h\"";
+}
+
+// The last measured checkpoint was the best one: more training would have helped.
+bool still_rising(const Json& trained) {
+  const Json training = part(trained, "training"), measured = part(part(training, "selection"), "measured");
+  return measured.is_array() && !measured.empty() && measured.back().is_object() && real(measured.back(), "step") == real(training, "kept_step");
+}
+
+int64_t layers_of(const LoopSettings& s) {
+  int layers = 0;
+  return std::sscanf(s.draft.c_str(), "prune:%d", &layers) == 1 ? layers : 0;
+}
+std::string prune(int64_t layers) { return "[loop] draft = \"prune:" + std::to_string(layers) + "\""; }
+
+std::string better_draft(const LoopSettings& s, const Json& trained) {
+  if (!trained.is_object() || still_rising(trained)) return train_longer(trained) + ": the draft was still getting better when the training ended";
+  const int64_t layers = layers_of(s);
+  return layers > 0 ? prune(layers + 1) + ", or more logs: the draft had stopped getting better" : "more logs, or a larger draft: it had stopped getting better";
+}
+
+std::string failed_acceptance(const Json& result) {
+  const Json acceptance = part(result, "acceptance"), inputs = part(result, "inputs");
+  const double alpha = real(acceptance, "alpha"), floor = real(inputs, "floor");
+  if (std::isnan(alpha)) return "";
+  std::string text = "acceptance " + digits(alpha) + interval(acceptance);
+  if (!std::isnan(floor)) text += ", floor " + digits(floor, 2) + (alpha < floor ? ": " + digits(floor - alpha) + " short of it" : "");
+  return text;
+}
+
+std::string measured_speed(const Json& result) {
+  const Json measured = part(part(result, "speed"), "measured");
+  const double speedup = real(measured, "speedup");
+  return std::isnan(speedup) ? "" : "speed-up " + digits(speedup) + interval(measured) + ", 1 is plain decoding";
+}
+
+Advice of_gate(const LoopSettings& s, int exit_code, const Json& result, const Json& trained) {
+  const std::string acceptance = failed_acceptance(result), speed = measured_speed(result), own = words(result, "reason");
+  std::string figures = acceptance + (acceptance.empty() || speed.empty() ? "" : "; ") + speed;
+  if (figures.empty() && own.empty()) figures = "it gave no reason";
+  if (!own.empty()) figures += (figures.empty() ? "" : "; ") + own;
+  const int64_t layers = layers_of(s);
+  switch (exit_code) {
+    case 3:
+      if (words(result, "verdict") == "not_lossless") return {figures, "specdec doctor: the engine's answers differ with the draft, which no setting mends; report it with the gate's report"};
+      return {figures, better_draft(s, trained)};
+    case 6: return {figures, layers > 1 ? prune(layers - 1) + ": a smaller draft costs less a token" : better_draft(s, trained)};
+    case 5: return {figures, "specdec loop run --force: the target changed while the loop ran"};
+    default: return {figures, "[data] holdout = 0.2, or more logs: the gate needs more requests to be sure; on a busy machine run it again when it is idle"};
+  }
+}
+
+}  // namespace
+
+std::string headline(const std::string& stage, const Json& result) {
+  if (!result.is_object()) return "";
+  if (stage == "validate") {
+    const std::string acceptance = failed_acceptance(result), speed = measured_speed(result);
+    return verdict_of(result) + (acceptance.empty() ? "" : ": " + acceptance) + (speed.empty() ? "" : "; " + speed);
+  }
+  const std::string verdict = verdict_of(result), reason = words(result, "reason");
+  return verdict + (reason.empty() || verdict.empty() ? "" : ": ") + reason;
+}
+
+Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result, const Json& trained, const std::string& error) {
+  if (exit_code >= 74 && error.empty()) return {"it was interrupted", "specdec loop run " + settings.file.string() + ": it goes on where it was"};
+  if (result.is_object() && stage == "validate") return of_gate(settings, exit_code, result, trained);
+  if (result.is_object() && stage == "distill") {
+    const std::string reason = verdict_of(result) + ": " + words(result, "reason");
+    if (exit_code == 3) return {reason, better_draft(settings, result)};
+    return {reason, "[data] holdout = 0.2, or more logs"};
+  }
+  std::string reason = error.empty() ? headline(stage, result) : error;
+  if (reason.empty()) reason = "it gave no reason";
+  if (exit_code >= 74) return {reason, "specdec loop run " + settings.file.string() + ": it goes on where it was"};
+  return {reason, "what that line names; flags of the stage stand in [" + stage + "] of " + settings.file.string() + " (specdec " + (stage == "data" ? "data ingest" : stage == "regenerate" ? "data regenerate" : stage) + " --help)"};
+}
+
+}  // namespace specdec::cli
