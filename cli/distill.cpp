@@ -16,7 +16,7 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--loss", o.loss, "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
-  flag("--lr", o.learning_rate, "Peak learning rate, 0 = 0.002 * min(1, 64 / the draft's hidden size)");
+  flag("--lr", o.learning_rate, "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
   flag("--min-lr-ratio", o.min_lr_ratio, "Last learning rate over the peak");
   flag("--warmup-ratio", o.warmup_ratio, "Share of the run that warms up");
   flag("--weight-decay", o.weight_decay, "Decoupled, of matrices");
@@ -24,8 +24,8 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--beta1", o.beta1, "AdamW");
   flag("--beta2", o.beta2, "AdamW");
   flag("--epsilon", o.epsilon, "AdamW");
-  flag("--batch-tokens", o.batch_tokens, "Tokens of a batch, padding included");
-  flag("--accumulate", o.accumulate, "Batches per update");
+  flag("--batch-tokens", o.batch_tokens, "Tokens of a batch, padding included; 0 = what leaves the run about 1,000 updates, by the measured time of one");
+  flag("--accumulate", o.accumulate, "Batches per update; 0 = 1, or more where the default batch's logits would be large");
   flag("--sequence-length", o.sequence_length, "Rows are cut to it; 0 = the longest, at most what the models take");
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: the target's answers stay in memory if all fit; 0 = never");
 }
@@ -41,7 +41,7 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
          "Training time, such as 90s, 15m, 1h30m; evaluations and checkpoints count")
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
-  flag("--evaluate-rows", o.evaluate_rows, "Held-out rows that choose the checkpoint");
+  flag("--evaluate-rows", o.evaluate_rows, "Held-out rows that choose the checkpoint; 0 = 64, fewer where the run is short");
   flag("--checkpoint-every", o.checkpoint_every, "Updates between checkpoints, 0 = at measurements");
   sub.add_flag("--resume", o.resume, "Go on with the run in --out, or start it where there is none")
       ->group("Limits and checkpoints");

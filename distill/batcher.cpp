@@ -21,6 +21,10 @@ int64_t length_of(const TokenRow& row) { return static_cast<int64_t>(row.tokens.
 
 }  // namespace
 
+int64_t learnt_positions(const TokenRow& row) {
+  return row.loss_mask.empty() ? 0 : std::count(row.loss_mask.begin() + 1, row.loss_mask.end(), uint8_t{1});
+}
+
 PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length) {
   PreparedRows out;
   for (TokenRow& row : rows) {
@@ -30,7 +34,7 @@ PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length) {
       row.tokens.resize(static_cast<size_t>(sequence_length));
       row.loss_mask.resize(static_cast<size_t>(sequence_length));
     }
-    const int64_t learnt = row.loss_mask.empty() ? 0 : std::count(row.loss_mask.begin() + 1, row.loss_mask.end(), uint8_t{1});
+    const int64_t learnt = learnt_positions(row);
     if (learnt == 0) {
       ++out.empty_rows;
       continue;

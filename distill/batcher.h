@@ -21,6 +21,9 @@ struct PreparedRows {
 // Cuts rows to `sequence_length` tokens (0 = no cut) and drops those that then have no position to learn.
 PreparedRows prepare_rows(std::vector<TokenRow> rows, int64_t sequence_length);
 
+// Positions of a row to be learnt: loss_mask[t] = 1 with t >= 1.
+int64_t learnt_positions(const TokenRow& row);
+
 struct Batch {
   at::Tensor tokens;              // [B, S] int64, padded with 0 on the right
   at::Tensor labels;              // [B·S] int64: the next token of the row, 0 after its end

@@ -7,31 +7,93 @@
 
 #include "base/error.h"
 #include "distill/evaluate.h"
+#include "distill/teacher.h"
 
 namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048;
+constexpr int64_t kProbeTokens = 4096, kProbeBatchTokens = 2048, kProbeValues = int64_t{1} << 27;
+constexpr int64_t kLeastProbeRows = 4, kLeastCandidates = 2;
 // Targets at least this many times deeper than the draft: layers are added one by one instead of removed, which costs
 // keep × total passes of shallow models instead of total² / 2 of deep ones.
 constexpr int64_t kDeep = 4;
 
-// Rows spread over the training set, about kProbeTokens of them: held-out rows are not touched by any choice of this stage.
-std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train) {
-  std::vector<TokenRow> probe;
-  int64_t tokens = 0;
-  const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
-  for (size_t i = 0; i < train.size() && tokens < kProbeTokens; i += stride) {
-    probe.push_back(train[i]);
-    tokens += static_cast<int64_t>(train[i].tokens.size());
+using Layers = std::vector<int64_t>;
+
+// `count` of them, evenly spaced, the last among them.
+std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) {
+  if (count >= candidates.size()) return candidates;
+  std::vector<Layers> out;
+  for (size_t i = 1; i <= count; ++i) out.push_back(candidates[i * candidates.size() / count - 1]);
+  return out;
+}
+
+// What a round can choose from. Added: each other layer besides those kept, the last one first. Removed: each layer but the ends.
+std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
+  std::vector<Layers> out;
+  for (int64_t layer = total - 1; layer >= 0; --layer) {
+    if (std::find(kept.begin(), kept.end(), layer) != kept.end()) continue;
+    out.push_back(kept);
+    out.back().insert(std::upper_bound(out.back().begin(), out.back().end(), layer), layer);
   }
-  return probe;
+  return out;
+}
+std::vector<Layers> candidates_to_remove(const Layers& kept) {
+  std::vector<Layers> out;
+  const size_t ends = kept.size() > 2 ? 1 : 0;  // with one layer to keep the ends have no privilege in the last round
+  for (size_t i = ends; i < kept.size() - ends; ++i) {
+    out.push_back(kept);
+    out.back().erase(out.back().begin() + static_cast<ptrdiff_t>(i));
+  }
+  return out;
+}
+
+// How many candidates of each round, and rows of the probe, the limit pays for.
+struct SearchPlan {
+  std::vector<size_t> rounds;
+  size_t rows = 0, passes = 0;
+};
+SearchPlan plan_search(int64_t keep, int64_t total, size_t rows, int64_t limit) {
+  SearchPlan plan;
+  const bool adds = keep * kDeep <= total;
+  for (int64_t n = adds ? 0 : total; adds ? n < keep : n > keep; n += adds ? 1 : -1)
+    plan.rounds.push_back(static_cast<size_t>(adds ? total - n : n > 2 ? n - 2 : n));
+  const auto count = [&] { return std::accumulate(plan.rounds.begin(), plan.rounds.end(), size_t{0}); };
+  const auto most = static_cast<size_t>(limit);
+  const size_t all = std::max<size_t>(1, count());
+  plan.rows = std::min(rows, std::max<size_t>(kLeastProbeRows, most / all));
+  const double share = static_cast<double>(most / std::max<size_t>(1, plan.rows)) / static_cast<double>(all);
+  for (size_t& n : plan.rounds)
+    if (share < 1) n = std::clamp<size_t>(static_cast<size_t>(share * static_cast<double>(n)), std::min<size_t>(n, kLeastCandidates), n);
+  plan.passes = count();
+  return plan;
 }
 
 }  // namespace
 
-model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers) {
+std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab) {
+  std::vector<TokenRow> probe;
+  const size_t wanted = 64, stride = std::max<size_t>(1, train.size() / wanted);
+  const int64_t most = std::clamp<int64_t>(kProbeValues / vocab, 256, kProbeTokens);
+  // Where there can be few positions they are the first ones of several rows, not all of one.
+  const int64_t of_a_row = most < kProbeTokens ? std::max<int64_t>(1, most / 16) : kProbeTokens;
+  int64_t positions = 0;
+  for (size_t i = 0; i < train.size() && positions < most; i += stride) {
+    TokenRow row = train[i];
+    int64_t learnt = 0;
+    size_t end = 1;
+    while (end < row.tokens.size() && learnt < of_a_row) learnt += row.loss_mask[end++] == 1;
+    if (learnt == 0) continue;
+    row.tokens.resize(end);
+    row.loss_mask.resize(end);
+    positions += most < kProbeTokens ? learnt : static_cast<int64_t>(end);
+    probe.push_back(std::move(row));
+  }
+  return probe;
+}
+
+model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64_t>& layers) {
   model::Decoder out = target;
   out.config.num_layers = static_cast<int64_t>(layers.size());
   out.config.layers.clear();
@@ -40,27 +102,39 @@ model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64
     out.config.layers.push_back(target.config.layers[static_cast<size_t>(i)]);
     out.weights.layers.push_back(target.weights.layers[static_cast<size_t>(i)]);
   }
+  return out;
+}
+
+model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers) {
+  model::Decoder out = pick_layers(target, layers);
   out.weights.visit(out.config, [](const std::string&, at::Tensor& t) { t = t.detach().clone(); });
   if (out.config.tie_embeddings) out.weights.lm_head = out.weights.embed;
   return out;
 }
 
-std::vector<int64_t> choose_layers(const model::Decoder& target, int64_t keep, const std::vector<TokenRow>& probe,
-                                   double temperature, Json& search) {
-  const int64_t total = target.config.num_layers;
+std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep, std::vector<TokenRow> probe,
+                                   double temperature, Json& search, const LayerSearch& limits) {
+  const int64_t total = target->config.num_layers;
   if (keep < 1 || keep > total)
     throw Error(ErrorKind::kUsage,
                 "--draft prune:" + std::to_string(keep) + ": the target has " + std::to_string(total) + " layers");
   search = {{"trials", Json::array()}};
+  const SearchPlan plan = plan_search(keep, total, probe.size(), limits.passes);
+  probe.resize(plan.rows);
+  Teacher answers(target, probe, INT64_MAX);  // the target is asked once
   double reached = 1;
+  size_t trials = 0;
   // The best of `candidates`, each measured; ties go to the last.
-  const auto best_of = [&](const std::vector<std::vector<int64_t>>& candidates) {
+  const auto best_of = [&](const std::vector<Layers>& candidates) {
     size_t best = 0;
     reached = -1;
     for (size_t i = 0; i < candidates.size(); ++i) {
-      const double acceptance =
-          evaluate(keep_layers(target, candidates[i]), &target, probe, temperature, kProbeBatchTokens).acceptance;
+      const auto step = [&](double share) {
+        if (limits.step) limits.step((static_cast<double>(trials) + share) / static_cast<double>(std::max<size_t>(1, plan.passes)));
+      };
+      const double acceptance = evaluate(pick_layers(*target, candidates[i]), answers, probe, temperature, kProbeBatchTokens, step).acceptance;
       search["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
+      ++trials;
       if (acceptance >= reached) {
         best = i;
         reached = acceptance;
@@ -68,44 +142,23 @@ std::vector<int64_t> choose_layers(const model::Decoder& target, int64_t keep, c
     }
     return candidates[best];
   };
-  std::vector<int64_t> kept;
-  std::vector<std::vector<int64_t>> candidates;
-  if (keep * kDeep <= total) {
-    while (static_cast<int64_t>(kept.size()) < keep) {
-      candidates.clear();
-      for (int64_t layer = total - 1; layer >= 0; --layer) {
-        if (std::find(kept.begin(), kept.end(), layer) != kept.end()) continue;
-        candidates.push_back(kept);
-        candidates.back().insert(std::upper_bound(candidates.back().begin(), candidates.back().end(), layer), layer);
-      }
-      kept = best_of(candidates);
-    }
-  } else {
-    kept.resize(static_cast<size_t>(total));
-    std::iota(kept.begin(), kept.end(), int64_t{0});
-    while (static_cast<int64_t>(kept.size()) > keep) {
-      candidates.clear();
-      // With one layer to keep the ends have no privilege in the last round.
-      const size_t ends = kept.size() > 2 ? 1 : 0;
-      for (size_t i = ends; i < kept.size() - ends; ++i) {
-        candidates.push_back(kept);
-        candidates.back().erase(candidates.back().begin() + static_cast<ptrdiff_t>(i));
-      }
-      kept = best_of(candidates);
-    }
-  }
+  const bool adds = keep * kDeep <= total;
+  Layers kept(adds ? 0 : static_cast<size_t>(total));
+  std::iota(kept.begin(), kept.end(), int64_t{0});
+  for (const size_t count : plan.rounds) kept = best_of(spread(adds ? candidates_to_add(kept, total) : candidates_to_remove(kept), count));
   search["kept"] = kept;
   search["acceptance"] = reached;
   search["probe_rows"] = probe.size();
   return kept;
 }
 
-DraftInit init_draft(const DraftInitOptions& options, const model::Decoder* target, const std::vector<TokenRow>& train) {
+DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target, const std::vector<TokenRow>& train) {
   const DraftSpec& spec = options.spec;
   if (spec.kind == "prune") {
     if (!target) throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");
     DraftInit out{{}, nullptr};
-    out.decoder = keep_layers(*target, choose_layers(*target, spec.layers, probe_rows(train), options.temperature, out.search));
+    std::vector<TokenRow> probe = probe_rows(train, target->config.vocab_size);
+    out.decoder = keep_layers(*target, choose_layers(target, spec.layers, std::move(probe), options.temperature, out.search, options.search));
     return out;
   }
   if (spec.kind == "model") {

@@ -1,5 +1,6 @@
 #include "distill/evaluate.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -12,33 +13,70 @@
 #include "base/error.h"
 #include "base/sha256.h"
 #include "distill/batcher.h"
-#include "engine/model/draft_vocab.h"
+#include "distill/logit_rows.h"
+#include "distill/loss_rows.h"
 
 namespace specdec::distill {
 
 namespace {
 
-// Figures of some flat positions: [R] each, fp32 on the CPU. Blocks of positions bound the fp32 copies of large vocabularies.
+// Figures of the positions of a batch that count.
 struct PositionScores {
-  at::Tensor overlap, agree, cross_entropy;
+  std::vector<float> overlap, agree, cross_entropy;
 };
 
-PositionScores score_positions(const at::Tensor& draft, const at::Tensor& target, const Batch& batch, double temperature) {
-  const int64_t vocab = draft.size(-1), block = std::max<int64_t>(1, (int64_t{1} << 25) / vocab);
-  const at::Tensor rows = batch.rows.to(draft.device()), labels = batch.labels.to(draft.device());
-  std::vector<at::Tensor> overlap, agree, entropy;
-  for (int64_t begin = 0; begin < rows.numel(); begin += block) {
-    const at::Tensor index = rows.slice(0, begin, std::min(rows.numel(), begin + block));
-    const at::Tensor log_q = at::log_softmax(draft.index_select(0, index).to(at::kFloat) / temperature, -1);
-    const at::Tensor own = log_q.gather(1, labels.index_select(0, index).unsqueeze(1)).squeeze(1);
-    entropy.push_back(at::where(own.isneginf(), at::zeros_like(own), own.neg()));  // a label outside of a reduced vocabulary counts as 0
-    if (!target.defined()) continue;
-    const at::Tensor log_p = at::log_softmax(target.index_select(0, index).to(at::kFloat) / temperature, -1);
-    overlap.push_back(at::minimum(log_p.exp(), log_q.exp()).sum(-1));
-    agree.push_back(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat));
+// Rows of logits that are there at a time: 8 M values of each model.
+constexpr int64_t kBlockValues = int64_t{1} << 23;
+
+void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int64_t* label, float inverse, int64_t first, PositionScores& out) {
+  const LogitRows q_rows(draft), p_rows = target.defined() ? LogitRows(target) : LogitRows();
+  const int64_t vocab = q_rows.width();
+  at::parallel_for(0, q_rows.count(), std::max<int64_t>(1, 65536 / vocab), [&](int64_t begin, int64_t end) {
+    std::vector<float> q_room(static_cast<size_t>(vocab)), p_room(q_room.size()), p(q_room.size()), q(q_room.size());
+    for (int64_t i = begin; i < end; ++i) {
+      const float* x = q_rows.row(i, q_room.data());
+      const float* y = target.defined() ? p_rows.row(i, p_room.data()) : x;
+      const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
+      const float own = x[label[i]];
+      const auto at = static_cast<size_t>(first + i);
+      out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;  // a label outside of a reduced vocabulary counts as 0
+      out.overlap[at] = f.overlap;
+      out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
+    }
+  });
+}
+
+void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at::Tensor& label, double temperature, int64_t first, PositionScores& out) {
+  const auto keep = [&](const at::Tensor& figures, std::vector<float>& to) {
+    const at::Tensor host = figures.cpu();
+    std::copy_n(host.const_data_ptr<float>(), host.numel(), to.begin() + first);
+  };
+  const at::Tensor log_q = at::log_softmax(draft.to(at::kFloat) / temperature, -1);
+  const at::Tensor own = log_q.gather(1, label.to(draft.device()).unsqueeze(1)).squeeze(1);
+  keep(at::where(own.isneginf(), at::zeros_like(own), own.neg()), out.cross_entropy);
+  if (!target.defined()) return;
+  const at::Tensor log_p = at::log_softmax(target.to(at::kFloat) / temperature, -1);
+  keep(at::minimum(log_p.exp(), log_q.exp()).sum(-1), out.overlap);
+  keep(log_p.argmax(-1).eq(log_q.argmax(-1)).to(at::kFloat), out.agree);
+}
+
+// `done` hears how many positions are scored.
+PositionScores score_positions(const RowLogits& draft, const RowLogits& target, const Batch& batch, double temperature, int64_t vocab,
+                               const std::function<void(int64_t)>& done) {
+  const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / vocab);
+  const at::Tensor labels = batch.labels.index_select(0, batch.rows);
+  PositionScores out;
+  for (std::vector<float>* figures : {&out.overlap, &out.agree, &out.cross_entropy}) figures->resize(static_cast<size_t>(count));
+  for (int64_t begin = 0; begin < count; begin += block) {
+    const int64_t end = std::min(count, begin + block);
+    const at::Tensor x = draft(begin, end), y = target ? target(begin, end) : at::Tensor(), label = labels.slice(0, begin, end);
+    if (x.is_cpu())
+      score_on_host(x, y, label.const_data_ptr<int64_t>(), static_cast<float>(1 / temperature), begin, out);
+    else
+      score_on_device(x, y, label, temperature, begin, out);
+    done(end);
   }
-  const auto join = [](const std::vector<at::Tensor>& parts) { return parts.empty() ? at::Tensor() : at::cat(parts).cpu(); };
-  return {join(overlap), join(agree), join(entropy)};
+  return out;
 }
 
 // Conversations in order of first appearance, each with its rows.
@@ -53,32 +91,33 @@ std::vector<std::vector<size_t>> by_conversation(const std::vector<TokenRow>& ro
   return groups;
 }
 
-using TargetLogits = std::function<at::Tensor(const Batch&)>;  // [B·S, V]; empty: no target
+using TargetRows = std::function<RowLogits(const Batch&)>;  // empty: no target
 
-at::Tensor flat_logits(const model::Decoder& decoder, const Batch& batch) {
-  return model::spread_logits(frozen_logits(decoder, batch.tokens), decoder.config.draft_vocab, decoder.config.vocab_size).flatten(0, 1);
-}
-
-Evaluation evaluate_with(const model::Decoder& draft, const TargetLogits& target, const std::vector<TokenRow>& rows,
-                         double temperature, int64_t batch_tokens) {
+Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, const std::vector<TokenRow>& rows,
+                         double temperature, int64_t batch_tokens, const EvaluationStep& step) {
   at::NoGradGuard guard;
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
   Evaluation out;
   out.rows.resize(rows.size());
   std::vector<size_t> order(rows.size());
   std::iota(order.begin(), order.end(), size_t{0});
+  const auto total = static_cast<double>(std::max<size_t>(1, rows.size()));
+  double rows_done = 0;
   for (const auto& group : group_rows(rows, order, batch_tokens)) {
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
-    const PositionScores scores =
-        score_positions(flat_logits(draft, batch), target ? target(batch) : at::Tensor(), batch, temperature);
+    const auto in_batch = static_cast<double>(group.size());
+    const PositionScores scores = score_positions(row_logits(draft, batch), target ? target(batch) : RowLogits(), batch, temperature, draft.config.vocab_size, [&](int64_t done) {
+      if (step) step((rows_done + in_batch * static_cast<double>(done) / static_cast<double>(batch.rows.numel())) / total);
+    });
+    rows_done += in_batch;
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
       RowScore& row = out.rows[group[static_cast<size_t>(position[i] / width)]];
       ++row.tokens;
-      row.cross_entropy += scores.cross_entropy.const_data_ptr<float>()[i];
-      row.acceptance += target ? scores.overlap.const_data_ptr<float>()[i] : kNaN;
-      row.agreement += target ? scores.agree.const_data_ptr<float>()[i] : kNaN;
+      row.cross_entropy += scores.cross_entropy[static_cast<size_t>(i)];
+      row.acceptance += target ? scores.overlap[static_cast<size_t>(i)] : kNaN;
+      row.agreement += target ? scores.agree[static_cast<size_t>(i)] : kNaN;
     }
   }
   for (RowScore& row : out.rows) {
@@ -102,15 +141,13 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetLogits& target
 }  // namespace
 
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens) {
-  return evaluate_with(draft,
-                       target ? TargetLogits([&](const Batch& batch) { return flat_logits(*target, batch); }) : TargetLogits(),
-                       rows, temperature, batch_tokens);
+                    double temperature, int64_t batch_tokens, const EvaluationStep& step) {
+  return evaluate_with(draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows, temperature, batch_tokens, step);
 }
 
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
-                    int64_t batch_tokens) {
-  return evaluate_with(draft, [&](const Batch& batch) { return teacher.logits(batch); }, rows, temperature, batch_tokens);
+                    int64_t batch_tokens, const EvaluationStep& step) {
+  return evaluate_with(draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, temperature, batch_tokens, step);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {

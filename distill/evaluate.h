@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/schema/shard_index.h"
@@ -28,13 +29,18 @@ struct Evaluation {
   int64_t tokens = 0;
 };
 
-// p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic.
+inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens of a pass
+// Called between stretches of work with the share of the positions that is done; what it throws ends the evaluation.
+using EvaluationStep = std::function<void(double share)>;
+
+// p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic. Of a large vocabulary
+// only a few rows of logits exist at a time.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
-                    double temperature, int64_t batch_tokens);
+                    double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
 
 // The same against the answers of a teacher made for these rows, which keeps them between calls.
 Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
-                    int64_t batch_tokens);
+                    int64_t batch_tokens, const EvaluationStep& step = {});
 
 // Held-out rows in two halves that share no conversation: one to choose the checkpoint with, one to judge the chosen by.
 // By hash of the conversation, alternating in hash order: the halves differ by at most one conversation.

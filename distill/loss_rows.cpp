@@ -54,6 +54,37 @@ inline __attribute__((always_inline)) float row_max(const float* x, int64_t n) {
 }  // namespace
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
+void widen_bf16(const uint16_t* bits, int64_t count, float* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+}
+
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
+void narrow_bf16(const float* values, int64_t count, uint16_t* out) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) {
+    const auto bits = std::bit_cast<uint32_t>(values[i]);
+    const uint32_t rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    out[i] = static_cast<uint16_t>((bits & 0x7fffffff) > 0x7f800000 ? 0x7fc0 : rounded);
+  }
+}
+
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
+int64_t first_largest(const float* values, int64_t count) {
+  const float highest = row_max(values, count);
+  constexpr int64_t kBlock = 1024;  // looked through without a branch, so that it is vectorised
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = begin + kBlock < count ? begin + kBlock : count;
+    int hits = 0;
+#pragma omp simd reduction(+ : hits)
+    for (int64_t i = begin; i < end; ++i) hits += values[i] == highest;
+    for (int64_t i = begin; hits > 0 && i < end; ++i)
+      if (values[i] == highest) return i;
+  }
+  return 0;  // NaN
+}
+
+SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q) {
   const float max_a = row_max(target, vocab), max_b = row_max(draft, vocab);
   float sum_a = 0, sum_b = 0, cross = 0;

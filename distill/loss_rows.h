@@ -7,6 +7,13 @@
 
 namespace specdec::distill {
 
+// bf16 bits as fp32, and back rounded to nearest even; NaN stays NaN.
+void widen_bf16(const uint16_t* bits, int64_t count, float* out);
+void narrow_bf16(const float* values, int64_t count, uint16_t* out);
+
+// The first of the largest values.
+int64_t first_largest(const float* values, int64_t count);
+
 struct RowFigures {
   float mass = 1;         // of the target on the draft's tokens: p is renormalised over them, acceptance counts mass · p
   float kl = 0;           // KL(p ‖ q)

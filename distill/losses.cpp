@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "distill/logit_rows.h"
 #include "distill/loss_rows.h"
 
 namespace specdec::distill {
@@ -52,7 +53,7 @@ int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 
 // Host memory: what every row needs.
 struct HostRows {
-  const float *target, *draft;  // [T, target_vocab], [T, vocab]
+  LogitRows target, draft;  // [T, target_vocab], [T, vocab]
   const int64_t *labels, *rows;
   const int64_t* kept;          // [vocab], null: both vocabularies are one
   int64_t vocab, target_vocab, count;
@@ -61,8 +62,9 @@ struct HostRows {
 
 // What a thread works in, and both models' distributions of the row it is at.
 struct Room {
-  std::vector<float> target, p, q;
-  explicit Room(const HostRows& in) : target(in.kept ? static_cast<size_t>(in.vocab) : 0), p(static_cast<size_t>(in.vocab)), q(p.size()) {}
+  std::vector<float> target, draft, kept, p, q, grad;
+  explicit Room(const HostRows& in)
+      : target(static_cast<size_t>(in.target_vocab)), draft(static_cast<size_t>(in.vocab)), kept(in.kept ? draft.size() : 0), p(draft.size()), q(p.size()), grad(p.size()) {}
 };
 struct Compared {
   const float *target, *draft;  // [vocab] logits
@@ -70,11 +72,11 @@ struct Compared {
   RowFigures figures;
 };
 Compared compare(const HostRows& in, int64_t row, Room& room) {
-  Compared out{in.target + row * in.target_vocab, in.draft + row * in.vocab, true, {}};
+  Compared out{in.target.row(row, room.target.data()), in.draft.row(row, room.draft.data()), true, {}};
   float mass = 1;
   if (in.kept) {
-    const Kept kept = keep_row(out.target, in.target_vocab, in.inverse, in.kept, in.vocab, room.target.data());
-    out.target = room.target.data(), out.counts = kept.holds_argmax, mass = kept.mass;
+    const Kept kept = keep_row(out.target, in.target_vocab, in.inverse, in.kept, in.vocab, room.kept.data());
+    out.target = room.kept.data(), out.counts = kept.holds_argmax, mass = kept.mass;
   }
   out.figures = overlap_row(out.target, out.draft, in.vocab, in.inverse, mass, room.p.data(), room.q.data());
   return out;
@@ -117,28 +119,27 @@ Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, doubl
 }
 
 // Cross entropy alone.
-Totals label_row(const HostRows& in, int64_t row, float weight, float* grad) {
+Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
-  const float ce = cross_entropy_row(in.draft + row * in.vocab, in.vocab, std::max<int64_t>(label, 0), in.inverse, label < 0 ? 0.0f : weight, grad);
+  const float ce = cross_entropy_row(in.draft.row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0), in.inverse, label < 0 ? 0.0f : weight, grad);
   return {.ce = label < 0 ? 0.0 * ce : ce};
 }
 
 LossResult host_loss(const LossOptions& options, const LossInput& in) {
-  const at::Tensor draft = in.draft.detach().to(at::kFloat).contiguous();
-  const at::Tensor target = in.target.defined() ? in.target.detach().to(at::kFloat).contiguous() : at::Tensor();
-  at::Tensor grad = at::empty_like(draft);
-  const int64_t vocab = draft.size(1), count = in.rows.numel();
+  const LogitRows draft(in.draft), target = in.target.defined() ? LogitRows(in.target) : LogitRows();
+  LossResult result;
+  result.grad = at::empty(in.draft.sizes(), in.draft.options());
+  const RowWriter grad(result.grad);
+  const int64_t vocab = draft.width(), count = in.rows.numel();
   const int64_t* rows = in.rows.const_data_ptr<int64_t>();
-  float* g = grad.mutable_data_ptr<float>();
-  for (int64_t i = 0, t = 0; t < draft.size(0); ++t) {
+  for (int64_t i = 0, t = 0; t < draft.count(); ++t) {
     if (i < count && rows[i] == t)
       ++i;
     else
-      std::fill_n(g + t * vocab, vocab, 0.0f);
+      grad.zero(t);
   }
-  const HostRows host{target.defined() ? target.const_data_ptr<float>() : nullptr, draft.const_data_ptr<float>(),
-                      in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, in.kept.defined() ? in.kept.const_data_ptr<int64_t>() : nullptr,
-                      vocab, target.defined() ? target.size(1) : vocab, count, static_cast<float>(1 / options.temperature)};
+  const HostRows host{target, draft, in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, in.kept.defined() ? in.kept.const_data_ptr<int64_t>() : nullptr,
+                      vocab, in.target.defined() ? target.width() : vocab, count, static_cast<float>(1 / options.temperature)};
   const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a look at all rows first
   const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
   // The mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
@@ -148,15 +149,15 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
     Room room(host);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = rows[i];
-      figures[static_cast<size_t>(i)] = mix.needs_target() ? divergence_row(host, t, mix, scale, room, g + t * vocab)
-                                                           : label_row(host, t, static_cast<float>(mix.ce * scale), g + t * vocab);
+      float* g = grad.begin(t, room.grad.data());
+      figures[static_cast<size_t>(i)] =
+          mix.needs_target() ? divergence_row(host, t, mix, scale, room, g) : label_row(host, t, static_cast<float>(mix.ce * scale), room, g);
+      grad.put(t, g);
     }
   });
   Totals sums;
   for (const Totals& f : figures) sums.add(f);
-  LossResult result;
   put_figures(mix, sums, count, result);
-  result.grad = grad.to(in.draft.scalar_type());
   return result;
 }
 

@@ -84,14 +84,14 @@ void validate(const DistillOptions& o) {
   require(o.beta1 >= 0 && o.beta1 < 1, "--beta1", "a number in [0, 1)");
   require(o.beta2 >= 0 && o.beta2 < 1, "--beta2", "a number in [0, 1)");
   require(o.epsilon > 0, "--epsilon", "a number > 0");
-  require(o.batch_tokens >= 2 && o.batch_tokens <= (int64_t{1} << 26), "--batch-tokens", "a number in [2, 67108864]");
-  require(o.accumulate >= 1 && o.accumulate <= 65536, "--accumulate", "a number in [1, 65536]");
+  require(o.batch_tokens == 0 || (o.batch_tokens >= 2 && o.batch_tokens <= (int64_t{1} << 26)), "--batch-tokens", "a number in [2, 67108864], or 0 for the default");
+  require(o.accumulate >= 0 && o.accumulate <= 65536, "--accumulate", "a number in [1, 65536], or 0 for the default");
   require(o.sequence_length == 0 || o.sequence_length >= 2, "--sequence-length", "at least 2, or 0 for the longest row");
   require(o.max_steps >= 0, "--max-steps", "a number >= 1, or 0 for no limit");
   require(o.epochs >= 0 && o.epochs <= 1e6, "--epochs", "a number in (0, 1000000], or 0");
   require(o.time_limit_seconds >= 0, "--time-limit", "a duration");
   require(o.evaluate_every >= 0, "--evaluate-every", "a number of steps, or 0 for ten evaluations");
-  require(o.evaluate_rows >= 1, "--evaluate-rows", "a number >= 1");
+  require(o.evaluate_rows >= 0, "--evaluate-rows", "a number >= 1, or 0 for the default");
   require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
   require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache", "MiB in [0, 16777216]");

@@ -32,10 +32,14 @@ struct Outcome {
   TrainingSummary training;
   Json search;      // of prune:, or null
   Json vocabulary;  // of a reduced one, or null
+  Json chosen;      // settings that the options left open (distill/preparation.h)
   Json inputs, data_counts;
   std::string started;
   double seconds = 0;
 };
+// What to do after a verdict: {"why", "command"}. `rising`: the best measured checkpoint is the last one.
+Json next_step(const std::string& verdict, const DistillOptions& options, bool rising);
+
 // The object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft, inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 

@@ -10,13 +10,16 @@
 #include "data/shard_reader.h"
 #include "distill/draft_vocab.h"
 #include "distill/output.h"
+#include "distill/preparation.h"
+#include "distill/trainer.h"
+#include "engine/model/draft_vocab.h"
 #include "engine/model/memory_plan.h"
 
 namespace specdec::distill {
 
 namespace {
 
-constexpr size_t kMaxVerdictRows = 1000;
+constexpr size_t kMaxSelectionRows = 64, kMaxVerdictRows = 1000;
 
 bool has_weights(const fs::path& directory) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json"})
@@ -34,6 +37,7 @@ struct Setup {
   PreparedRows train;
   HeldOut held_out;
   int64_t holdout_rows = 0;
+  Json given;  // options as they were given: what --resume compares
   Json inputs, data_counts;
   at::Device device = at::kCPU;
 };
@@ -42,7 +46,7 @@ struct Setup {
 void enter_run_directory(const Setup& setup) {
   const fs::path out = setup.options.out;
   const Json now = {{"schema", "specdec.distill_run/1"},
-                    {"options", describe(setup.options)},
+                    {"options", setup.given},
                     {"inputs", setup.inputs},
                     {"tool_version", SPECDEC_VERSION}};
   if (fs::exists(out / "run.json")) {
@@ -123,7 +127,7 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
   s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
-  s.held_out = split_held_out(std::move(held_out.rows), static_cast<size_t>(o.evaluate_rows), kMaxVerdictRows);
+  s.held_out = split_held_out(std::move(held_out.rows), o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
   s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
   s.data_counts = {
       {"train_rows", s.train.rows.size()}, {"train_tokens", s.train.tokens},       {"loss_tokens", s.train.loss_tokens},
@@ -138,24 +142,22 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
                              std::to_string(2 * kMinVerdictConversations) + " are needed)");
 }
 
-void fill_defaults(Setup& s, const model::DecoderConfig& draft) {
+// The number of steps of a run that is limited by epochs.
+void count_steps(Setup& s) {
   DistillOptions& o = s.options;
-  if (o.learning_rate == 0) o.learning_rate = default_learning_rate(draft.hidden_size);
-  if (o.max_steps == 0 && o.epochs == 0 && o.time_limit_seconds == 0) o.epochs = 3;
-  if (o.max_steps == 0 && o.epochs > 0 && !s.train.rows.empty()) {
-    const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
-    // Epochs differ by a batch or so; the mean of the first few stands for all.
-    const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
-    double batches = 0;
-    for (int64_t e = 0; e < looked_at; ++e)
-      batches += static_cast<double>(batcher.batches_in_epoch(e)) / static_cast<double>(looked_at);
-    batches *= o.epochs;
-    o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
-  }
+  if (o.max_steps > 0 || o.epochs <= 0 || s.train.rows.empty()) return;
+  const Batcher batcher(s.train.rows, o.batch_tokens, o.device.seed);
+  // Epochs differ by a batch or so; the mean of the first few stands for all.
+  const auto looked_at = static_cast<int64_t>(std::clamp(std::ceil(o.epochs), 1.0, 4.0));
+  double batches = 0;
+  for (int64_t e = 0; e < looked_at; ++e)
+    batches += static_cast<double>(batcher.batches_in_epoch(e)) / static_cast<double>(looked_at);
+  batches *= o.epochs;
+  o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
 }
 
-// Weights, gradients and Adam's two moments of the draft in fp32, logits of both models three times, the kept answers of the
-// target.
+// Weights, gradients and Adam's two moments of the draft in fp32, logits of a batch of both models with their gradients, the kept answers of
+// the target.
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
@@ -163,8 +165,10 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const int64_t parameters = model::num_parameters(draft);
   plan.target_bytes = 0;  // loaded already
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
-  plan.workspace_bytes += 3 * 4 * s.options.batch_tokens * draft.vocab_size;
-  if (s.target && !s.ce) plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.tokens * draft.vocab_size);
+  const int64_t batch = s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
+  plan.workspace_bytes += 3 * 4 * batch * draft.vocab_size;
+  if (s.target && !s.ce) plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
+  log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
   const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
   if (free < 3 * checkpoint)
@@ -185,6 +189,11 @@ TrainerOptions trainer_options(const Setup& s) {
   t.checkpoint_every = o.checkpoint_every;
   t.seed = o.device.seed;
   return t;
+}
+
+GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teacher* teacher) {
+  const std::vector<int32_t>& kept = draft.config.draft_vocab;
+  return {&draft, teacher, trainer_options(s).loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
 }
 
 // The best measured checkpoint that is still whole.
@@ -209,49 +218,71 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"tool_version", SPECDEC_VERSION},
                {"inputs", s.inputs},
                {"options", describe(s.options)},
-               {"data", s.data_counts}};
+               {"data", s.data_counts},
+               {"next", next_step("inconclusive", s.options, false)}};
   write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
   return {json, 4};
+}
+
+// What a run that goes on takes from its checkpoint: all that was chosen and measured before the first step.
+struct Start {
+  model::Decoder draft;
+  std::optional<Checkpoint> checkpoint;
+  Json kept;  // TrainerOptions::extra: {"before", "search", "chosen", "selection_rows", "verdict_rows"}
+};
+
+Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
+  Preparation prepared = prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train}, s.held_out, stages, clock);
+  return {std::move(prepared.init.decoder), std::nullopt,
+          {{"before", to_json(prepared.before)}, {"search", prepared.init.search}, {"selection_rows", prepared.selection_rows}, {"verdict_rows", prepared.verdict_rows}, {"evaluations", prepared.evaluations}}};
+}
+
+Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
+  stages.begin("reading the checkpoint of step " + std::to_string(checkpoint.step));
+  const Json kept = checkpoint.state.value("extra", Json::object());
+  const std::string where = (checkpoint.directory / "state.json").string();
+  for (const char* key : {"before", "search", "chosen"})
+    if (!kept.contains(key)) throw Error(ErrorKind::kData, where + ": extra." + key + " is missing: an earlier version wrote it; start again with another --out");
+  shorten(s.held_out, json_int(kept, "selection_rows", 1, INT64_MAX, where, ErrorKind::kData), json_int(kept, "verdict_rows", 1, INT64_MAX, where, ErrorKind::kData));
+  const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
+  return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
 }
 
 DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock& clock, const std::string& started) {
   const fs::path out = s.options.out;
   const double begin = clock.seconds();
+  Stages stages(progress);
   CheckpointStore store(out / "checkpoints");
   const auto checkpoint = s.options.resume ? store.newest_good() : std::nullopt;
+  Start start = checkpoint ? go_on(s, *checkpoint, stages) : start_anew(s, stages, clock);
+  model::Decoder& draft = start.draft;
   Outcome outcome;
-  model::Decoder draft;
-  TrainerOptions options = trainer_options(s);
-  if (checkpoint) {
-    log(LogLevel::kInfo, "resuming at step " + std::to_string(checkpoint->step));
-    const model::DecoderConfig config = model::load_decoder_config(checkpoint->directory);
-    draft = model::load_decoder(checkpoint->directory, s.device, config.dtype);
-    options.extra = checkpoint->state.value("extra", Json::object());
-    outcome.before = evaluation_from_json(options.extra.value("before", Json::object()));
-    outcome.search = options.extra.value("search", Json(nullptr));
-  } else {
-    DraftInit init = init_draft({s.spec, s.options.device.dtype, s.device, s.options.device.seed, s.options.temperature},
-                                s.target.get(), s.train.rows);
-    draft = std::move(init.decoder);
-    outcome.search = init.search;
-    outcome.before = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
-    // Judged against the whole draft: what the reduction takes away counts.
-    if (s.options.draft_vocab > 0) draft.config.draft_vocab = choose_draft_vocab(s.train.rows, s.options.draft_vocab, draft.config);
-    options.extra = {{"before", to_json(outcome.before)}, {"search", init.search}};
-  }
+  outcome.before = evaluation_from_json(start.kept.at("before"));
+  outcome.search = start.kept.at("search");
   std::unique_ptr<Teacher> teacher, judge;
   const int64_t cache = s.options.teacher_cache_mib << 20;
   if (!s.ce) teacher = std::make_unique<Teacher>(s.target, s.train.rows, cache);
   if (s.target) judge = std::make_unique<Teacher>(s.target, s.held_out.selection, cache);
   {
+    if (start.kept.contains("chosen"))
+      apply_settings(start.kept.at("chosen"), s.options);
+    else
+      start.kept["chosen"] = choose_settings(s.options, run_limits(s.options, s.train.tokens), gradient_source(s, draft, teacher.get()), trainable(draft), s.train.rows, stages, clock);
+    count_steps(s);
+    TrainerOptions options = trainer_options(s);
+    options.extra = start.kept;
+    options.evaluations = start.kept.value("evaluations", kMostEvaluations);
+    outcome.chosen = start.kept["chosen"];
     Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get()}, draft, clock, progress);
     if (checkpoint) trainer.resume(*checkpoint);
+    stages.begin(checkpoint ? "going on" : "measuring and saving the start");
     outcome.training = trainer.run();
   }
   teacher.reset();
   judge.reset();
   outcome.kept_step = restore_best(outcome.training.measured, store, draft);
-  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, s.options.batch_tokens);
+  stages.begin("judging");
+  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, kEvaluationTokens, stages.step());
   outcome.by_acceptance = s.target != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
@@ -287,10 +318,14 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
     throw Error(ErrorKind::kUsage,
                 "--out " + out.string() + ": exists already: choose another directory, or --resume to go on with that run");
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
+  Stages stages(progress);
+  stages.begin("loading the target", options.target);
   load_target(s);
   const model::DecoderConfig draft = draft_config(s);
+  stages.begin("reading the data", options.data);
   load_data(s, draft);
-  fill_defaults(s, draft);
+  if (s.options.max_steps == 0 && s.options.epochs == 0 && s.options.time_limit_seconds == 0) s.options.epochs = 3;
+  s.given = describe(s.options);
   make_private_directory(out);
   const FileLock lock(out / ".lock");
   enter_run_directory(s);

@@ -30,6 +30,4 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
   return o.peak * std::min(1.0, warm) * cosine;
 }
 
-double default_learning_rate(int64_t hidden_size) { return 2e-3 * std::min(1.0, 64.0 / static_cast<double>(hidden_size)); }
-
 }  // namespace specdec::distill

@@ -20,8 +20,4 @@ inline constexpr int64_t kMinWarmupSteps = 10;
 // Rate of the update numbered `step` (from 0). `elapsed_seconds` is read only where there is a time limit.
 double learning_rate(const ScheduleOptions& options, int64_t step, double elapsed_seconds);
 
-// The peak for --lr 0, by hidden size: measured on 64-wide models, and inversely
-// proportional to the width above (Yang et al. 2022, muP: Adam's rate for hidden matrices scales with 1 / width).
-double default_learning_rate(int64_t hidden_size);
-
 }  // namespace specdec::distill

@@ -2,15 +2,17 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
 
 namespace specdec::distill {
 
 namespace {
 
-constexpr int64_t kGroupTokens = 1024;
+constexpr int64_t kGroupTokens = 1024, kBlockValues = int64_t{1} << 23;
 
 }  // namespace
 
@@ -19,10 +21,20 @@ at::Tensor frozen_logits(const model::Decoder& decoder, const at::Tensor& tokens
   return model::forward(decoder, model::TrainBatch{tokens.to(decoder.weights.embed.device()), {}, {}});
 }
 
+RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
+  at::NoGradGuard guard;
+  const at::Device device = decoder.weights.embed.device();
+  const at::Tensor hidden = model::last_hidden(decoder, model::TrainBatch{batch.tokens.to(device), {}, {}}).flatten(0, 1).index_select(0, batch.rows.to(device));
+  return [hidden, &decoder](int64_t begin, int64_t end) {
+    at::NoGradGuard inner;
+    return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab, decoder.config.vocab_size);
+  };
+}
+
 Teacher::Teacher(std::shared_ptr<const model::Decoder> target, const std::vector<TokenRow>& rows, int64_t cache_bytes)
     : target_(std::move(target)), rows_(rows) {
   int64_t tokens = 0;
-  for (const TokenRow& row : rows) tokens += static_cast<int64_t>(row.tokens.size());
+  for (const TokenRow& row : rows) tokens += learnt_positions(row);
   const double bytes = 2.0 * static_cast<double>(tokens) * static_cast<double>(target_->config.vocab_size);
   cached_ = bytes <= static_cast<double>(cache_bytes);
   if (!cached_) return;
@@ -37,27 +49,47 @@ Teacher::Teacher(std::shared_ptr<const model::Decoder> target, const std::vector
 
 void Teacher::fill(size_t group) {
   at::NoGradGuard guard;
-  const Batch batch = make_batch(rows_, groups_[group]);
-  const at::Tensor log_p = at::log_softmax(frozen_logits(*target_, batch.tokens).to(at::kFloat), -1);
-  for (size_t b = 0; b < groups_[group].size(); ++b) {
-    const size_t row = groups_[group][b];
-    kept_[row] = log_p[static_cast<int64_t>(b)].slice(0, 0, static_cast<int64_t>(rows_[row].tokens.size())).to(at::kHalf);
+  const std::vector<size_t>& members = groups_[group];
+  const Batch batch = make_batch(rows_, members);
+  const RowLogits logits = row_logits(*target_, batch);
+  const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), vocab = target_->config.vocab_size, *position = batch.rows.const_data_ptr<int64_t>();
+  const auto options = target_->weights.embed.options().dtype(at::kHalf);
+  std::vector<int64_t> learnt(members.size(), 0);
+  for (int64_t i = 0; i < count; ++i) ++learnt[static_cast<size_t>(position[i] / width)];
+  const at::Tensor all = at::empty({count, vocab}, options);
+  const int64_t block = std::max<int64_t>(1, kBlockValues / vocab);
+  for (int64_t begin = 0; begin < count; begin += block) {
+    const int64_t end = std::min(count, begin + block);
+    all.slice(0, begin, end).copy_(at::log_softmax(logits(begin, end).to(at::kFloat), -1));
   }
+  for (size_t b = 0, begin = 0; b < members.size(); begin += static_cast<size_t>(learnt[b++]))
+    kept_[members[b]] = all.slice(0, static_cast<int64_t>(begin), static_cast<int64_t>(begin) + learnt[b]).clone();
 }
 
 at::Tensor Teacher::logits(const Batch& batch) {
   at::NoGradGuard guard;
   const int64_t vocab = target_->config.vocab_size;
   if (!cached_) return frozen_logits(*target_, batch.tokens).reshape({-1, vocab});
-  const int64_t width = batch.tokens.size(1);
-  at::Tensor out = at::empty({batch.tokens.size(0) * width, vocab}, target_->weights.embed.options().dtype(at::kFloat));
-  for (size_t b = 0; b < batch.row_index.size(); ++b) {
-    const size_t row = batch.row_index[b];
-    if (!kept_[row].defined()) fill(group_of_[row]);
-    const int64_t begin = static_cast<int64_t>(b) * width;
-    out.slice(0, begin, begin + kept_[row].size(0)).copy_(kept_[row]);
+  at::Tensor out = at::empty({batch.tokens.numel(), vocab}, target_->weights.embed.options().dtype(at::kFloat));
+  int64_t at = 0;
+  for (const size_t row : batch.row_index) {
+    const at::Tensor& answers = answers_of(row);
+    for (int64_t i = 0; i < answers.size(0); ++at, ++i) out[batch.rows.const_data_ptr<int64_t>()[at]].copy_(answers[i]);
   }
   return out;
+}
+
+const at::Tensor& Teacher::answers_of(size_t row) {
+  if (!kept_[row].defined()) fill(group_of_[row]);
+  return kept_[row];
+}
+
+RowLogits Teacher::rows(const Batch& batch) {
+  if (!cached_) return row_logits(*target_, batch);
+  std::vector<at::Tensor> parts;
+  for (const size_t row : batch.row_index) parts.push_back(answers_of(row));
+  const at::Tensor all = parts.size() == 1 ? parts.front() : at::cat(parts);
+  return [all](int64_t begin, int64_t end) { return all.slice(0, begin, end); };
 }
 
 }  // namespace specdec::distill

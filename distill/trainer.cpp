@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "distill/preparation.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward.h"
 
@@ -15,17 +16,9 @@ namespace specdec::distill {
 
 namespace {
 
-constexpr int kEvaluations = 10;  // over a run, unless evaluate_every says otherwise
 constexpr int kFaultsInARow = 3, kMaxRollbacks = 3;
 
-std::vector<NamedTensor> trainable(model::Decoder& draft) {
-  std::vector<NamedTensor> out;
-  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
-    t.requires_grad_(true);
-    out.push_back({name, t});
-  });
-  return out;
-}
+struct GivenUp {};
 
 }  // namespace
 
@@ -63,6 +56,8 @@ double Trainer::fraction() const {
   if (options_.schedule.time_limit_seconds > 0) out = std::max(out, elapsed() / options_.schedule.time_limit_seconds);
   return out;
 }
+
+double Trainer::evaluations_due() const { return std::min(1.0, fraction()) * static_cast<double>(options_.evaluations); }
 
 bool Trainer::finished() const { return fraction() >= 1; }
 
@@ -113,33 +108,23 @@ void Trainer::resume(const Checkpoint& checkpoint) {
 }
 
 Trainer::StepFigures Trainer::train_step() {
+  const BatchCursor before = batcher_.cursor();
   std::vector<Batch> batches;
-  int64_t rows = 0;
-  for (int64_t i = 0; i < options_.accumulate; ++i) {
-    batches.push_back(batcher_.next());
-    rows += batches.back().rows.numel();
-  }
-  StepFigures out;
+  for (int64_t i = 0; i < options_.accumulate; ++i) batches.push_back(batcher_.next());
   optimizer_.zero_grad();
-  for (const Batch& batch : batches) {
-    const at::Device device = draft_.weights.embed.device();
-    const at::Tensor logits = model::forward(draft_, model::TrainBatch{batch.tokens.to(device), {}, {}});
-    LossInput input;
-    input.draft = logits.detach().reshape({-1, logits.size(-1)});
-    if (data_.teacher) input.target = data_.teacher->logits(batch);
-    input.labels = batch.labels;
-    input.rows = batch.rows;
-    input.kept = kept_;
-    input.weight = static_cast<double>(batch.rows.numel()) / static_cast<double>(rows);
-    const LossResult result = loss_and_grad(options_.loss, input);
-    out.loss += input.weight * result.loss;
-    out.acceptance += input.weight * result.acceptance;
-    out.tokens += batch.num_tokens;
-    if (!std::isfinite(result.loss)) {
-      out.finite = false;
-      break;
-    }
-    logits.backward(result.grad.view_as(logits));
+  StepFigures out;
+  // A step of a large model takes longer than a stop may: the step is given up then, as if it had not begun.
+  const auto stopped = [&] {
+    if (stop_requested()) throw GivenUp{};
+  };
+  try {
+    const GradientFigures f = add_gradients({&draft_, data_.teacher, options_.loss, kept_}, batches, stopped);
+    out.loss = f.loss, out.acceptance = f.acceptance, out.tokens = f.tokens, out.finite = f.finite;
+  } catch (const GivenUp&) {
+    optimizer_.zero_grad();
+    batcher_.seek(before);
+    out.given_up = true;
+    return out;
   }
   out.rate = rate_scale_ * learning_rate(options_.schedule, step_, elapsed());
   if (out.finite) {
@@ -178,18 +163,21 @@ void Trainer::roll_back() {
 }
 
 bool Trainer::measure() {
-  measured_step_ = step_;
   Measured m{step_, static_cast<double>(step_), last_loss_};  // without held-out rows the last one is as good as any
   if (!data_.selection->empty()) {
     const std::vector<TokenRow>& rows = *data_.selection;
     const double t = options_.loss.temperature;
-    const Evaluation e = data_.judge ? evaluate(draft_, *data_.judge, rows, t, options_.batch_tokens)
-                                     : evaluate(draft_, nullptr, rows, t, options_.batch_tokens);
+    const EvaluationStep step = [](double) {
+      if (stop_requested()) throw GivenUp{};
+    };
+    const Evaluation e = data_.judge ? evaluate(draft_, *data_.judge, rows, t, kEvaluationTokens, step)
+                                     : evaluate(draft_, nullptr, rows, t, kEvaluationTokens, step);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
     if (data_.judge) values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
     metrics_->write("held_out", step_, values);
   }
+  measured_step_ = step_;
   if (!std::isfinite(m.score)) return false;
   measured_.push_back(m);
   return true;
@@ -240,13 +228,16 @@ TrainingSummary Trainer::run() {
   while (true) {
     const bool last = finished();
     const bool due =
-        options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : fraction() * kEvaluations >= evaluations_;
+        options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : evaluations_due() >= evaluations_;
     if ((last || due) && measured_step_ != step_) {
-      const bool sound = measure();
-      evaluations_ = static_cast<int>(std::min(1.0, fraction()) * kEvaluations) + 1;
-      if (sound) save();
+      try {
+        const bool sound = measure();
+        evaluations_ = static_cast<int>(evaluations_due()) + 1;
+        if (sound) save();
+      } catch (const GivenUp&) {  // the run that goes on measures it
+      }
     }
-    if (last) break;
+    if (last && measured_step_ == step_) break;
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
     if (stop_requested()) {
       if (saved_step_ != step_) save();
@@ -255,7 +246,7 @@ TrainingSummary Trainer::run() {
     }
     const double begin = clock_.seconds();
     const StepFigures figures = train_step();
-    report(figures, clock_.seconds() - begin);
+    if (!figures.given_up) report(figures, clock_.seconds() - begin);
   }
   TrainingSummary out{step_, tokens_, elapsed(), last_loss_, skipped_, faults_.rollbacks(), 0, measured_};
   if (session_step_seconds_ > 0) out.tokens_per_second = static_cast<double>(session_tokens_) / session_step_seconds_;

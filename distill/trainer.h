@@ -14,6 +14,7 @@
 #include "distill/batcher.h"
 #include "distill/checkpoint.h"
 #include "distill/evaluate.h"
+#include "distill/gradient.h"
 #include "distill/losses.h"
 #include "distill/metrics.h"
 #include "distill/optimizer.h"
@@ -41,7 +42,8 @@ struct TrainerOptions {
   AdamWOptions adamw;
   ScheduleOptions schedule;  // total_steps and time limit are the limits of the run; at least one is set
   int64_t batch_tokens = 4096, accumulate = 1;
-  int64_t evaluate_every = 0;    // steps; 0 = ten evaluations over the run
+  int64_t evaluations = kMostEvaluations;  // over the run
+  int64_t evaluate_every = 0;    // steps; 0 = `evaluations` of them
   int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
   uint64_t seed = 0;
   Json extra;  // kept in every checkpoint beside the trainer's own state
@@ -78,13 +80,14 @@ class Trainer {
   struct StepFigures {
     double loss = 0, acceptance = 0, norm = 0, rate = 0;
     int64_t tokens = 0;
-    bool finite = true;
+    bool finite = true, given_up = false;
   };
   bool finished() const;
   double fraction() const;
+  double evaluations_due() const;  // by now
   double elapsed() const;
   StepFigures train_step();
-  bool measure();  // false: the score is not finite
+  bool measure();  // false: the score is not finite; given up where a stop is requested
   void save();
   void roll_back();
   Json state() const;
@@ -106,7 +109,7 @@ class Trainer {
   int64_t step_ = 0, tokens_ = 0, skipped_ = 0, saved_step_ = -1, measured_step_ = -1;
   int64_t session_tokens_ = 0;
   double rate_scale_ = 1, elapsed_before_ = 0, started_ = 0, session_step_seconds_ = 0, last_loss_ = 0;
-  int evaluations_ = 0;  // the tenths of the run that were measured
+  int evaluations_ = 0;  // parts of the run that were measured
   std::vector<Measured> measured_;
 };
 

@@ -18,6 +18,7 @@
 #include "cli/demo/traffic_client.h"
 #include "cli/demo/traffic_generator.h"
 #include "cli/loop/loop.h"
+#include "cli/stop_deadline.h"
 #include "data/shard_reader.h"
 
 namespace specdec::cli {
@@ -33,8 +34,6 @@ __attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ..
   return text;
 }
 
-// One layer of width 128 learns fast: more and smaller steps than the defaults for real drafts, and too little work for two threads.
-const std::string kLearningRate = "0.004", kBatchTokens = "2048";
 // The shortest answers have about 40 tokens: past its end a text is no longer what either model knows.
 const std::string kSpeedPrompts = "16", kSpeedTokens = "40";
 
@@ -112,8 +111,7 @@ class Demo {
   }
 
   std::vector<std::string> distill_flags() const {
-    return {"--time-limit", format("%.0fs", options_.distill_seconds), "--lr", kLearningRate, "--batch-tokens", kBatchTokens, "--dtype", "fp32",
-            "--threads", "1", "--seed", std::to_string(options_.seed)};
+    return {"--time-limit", format("%.0fs", options_.distill_seconds), "--dtype", "fp32", "--threads", "1", "--seed", std::to_string(options_.seed)};
   }
 
   // ---- the story ---------------------------------------------------------------------------------------------------------
@@ -254,8 +252,7 @@ class Demo {
     begin("loop run");
     const std::string toml = "[loop]\ntarget = \"" + updated_.string() + "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
                              "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
-                             format("%.0fs", options_.distill_seconds) + "\"\nlr = " + kLearningRate + "\nbatch-tokens = " + kBatchTokens +
-                             "\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nthreads = 1\nmax-requests = 96\nspeed-prompts = " + kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
+                             format("%.0fs", options_.distill_seconds) + "\"\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nthreads = 1\nmax-requests = 96\nspeed-prompts = " + kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     int code = 0;
     const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"}, {0, 3, 4, 6}, &code);
@@ -322,6 +319,9 @@ class Demo {
 
 }  // namespace
 
-int run_demo(const Global& global, const DemoOptions& options) { return Demo(global, options).run(); }
+int run_demo(const Global& global, const DemoOptions& options) {
+  set_stop_seconds(kStopSecondsOfParents);
+  return Demo(global, options).run();
+}
 
 }  // namespace specdec::cli

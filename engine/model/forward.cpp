@@ -199,7 +199,13 @@ at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> 
 
 }  // namespace
 
+at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden) { return head(decoder, hidden); }
+
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
+  return head(decoder, last_hidden(decoder, batch, observer));
+}
+
+at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
   const DecoderConfig& config = decoder.config;
   const auto length = batch.tokens.size(1);
   const at::Tensor positions = batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
@@ -217,7 +223,7 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
   const auto attend = [&](int64_t layer, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
     return ops::attention(q, k.transpose(1, 2), v.transpose(1, 2), allowed, attention_options(config, layer));
   };
-  return head(decoder, run_layers(decoder, embed(decoder, batch.tokens), rotations, observer, attend));
+  return run_layers(decoder, embed(decoder, batch.tokens), rotations, observer, attend);
 }
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

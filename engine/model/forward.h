@@ -26,6 +26,11 @@ struct TrainBatch {
 };
 at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
 
+// The same pass in two parts, for those who want the logits of some positions, or of a few at a time: of a large vocabulary they are most of
+// the pass. The residual stream [B, S, E] after the last layer, and the logits [..., V] (or [..., D]) of any of its rows [..., E].
+at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer = {});
+at::Tensor head_logits(const Decoder& decoder, const at::Tensor& hidden);
+
 // Incremental pass over several sequences at once (flat batch). Each part appends its tokens to its cache and gets logits
 // for its last `num_logits` tokens. tree_mask: [T, T] bool over the part's own tokens (true = may attend), undefined = causal;
 // A sliding window counts the keys that a token may see, so the tokens of a branch have the window they would have alone.

@@ -64,7 +64,7 @@ TEST(Evaluate, TeacherGivesTheSameRowsCachedOrNot) {
   // A row's bits do not depend on who asks first: what a resumed run relies on.
   Teacher other(target, rows, 1 << 20);
   const Batch one = make_batch(rows, {9});
-  EXPECT_TRUE(at::equal(other.logits(one), cached.logits(one)));
+  EXPECT_TRUE(at::equal(other.logits(one).index_select(0, one.rows), cached.logits(one).index_select(0, one.rows)));
 }
 
 TEST(Evaluate, HalvesShareNoConversation) {
@@ -146,14 +146,15 @@ TEST(DraftInit, RemovesTheLayerThatCostsLeast) {
   at::NoGradGuard guard;
   target.weights.layers[2].o.zero_();  // this layer does nothing
   target.weights.layers[2].down.zero_();
+  const auto shared = std::make_shared<model::Decoder>(target);
   Json search;
-  EXPECT_EQ(choose_layers(target, 3, toy_rows(20, 4), 1, search), (std::vector<int64_t>{0, 1, 3}));
-  EXPECT_NEAR(search["acceptance"].get<double>(), 1, 1e-5);
+  EXPECT_EQ(choose_layers(shared, 3, toy_rows(20, 4), 1, search), (std::vector<int64_t>{0, 1, 3}));
+  EXPECT_NEAR(search["acceptance"].get<double>(), 1, 1e-3) << "the target's answers are kept as fp16 log-probabilities";
   EXPECT_EQ(search["trials"].size(), 2u) << "first and last layer are no candidates";
-  const auto two = choose_layers(target, 2, toy_rows(20, 4), 1, search);
+  const auto two = choose_layers(shared, 2, toy_rows(20, 4), 1, search);
   EXPECT_EQ(two, (std::vector<int64_t>{0, 3}));
-  EXPECT_EQ(choose_layers(target, 1, toy_rows(20, 4), 1, search).size(), 1u);
-  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"}, [&] { choose_layers(target, 5, toy_rows(4, 4), 1, search); });
+  EXPECT_EQ(choose_layers(shared, 1, toy_rows(20, 4), 1, search).size(), 1u);
+  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"}, [&] { choose_layers(shared, 5, toy_rows(4, 4), 1, search); });
 }
 
 TEST(DraftInit, SpecsAreChecked) {

@@ -4,7 +4,9 @@
 
 #include "base/log.h"
 #include "base/schema/binding.h"
+#include "distill/checkpoint.h"
 #include "distill/evaluate.h"
+#include "distill/output.h"
 #include "tests/distill/toy.h"
 
 namespace specdec::distill {
@@ -153,6 +155,78 @@ TEST(Run, ResumesAfterAKillToTheSameBits) {
   expect_error(ErrorKind::kUsage, {"--resume", "options.lk_eta", "options.seed"}, [&] { f.run(); });
 }
 
+// What nobody gave is chosen once: a run that goes on keeps it, and gives the same bits where steps are counted.
+TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
+  Project f;
+  f.options.batch_tokens = 0;
+  f.options.learning_rate = 0;
+  f.options.max_steps = 0;
+  f.options.epochs = 12;
+  f.options.checkpoint_every = 5;
+  const DistillResult straight = f.run();
+  EXPECT_EQ(straight.json["options"]["batch_tokens"], 256);
+  EXPECT_NEAR(straight.json["options"]["learning_rate"].get<double>(), 0.012, 1e-12);
+  EXPECT_EQ(straight.json["training"]["chosen"]["batch_tokens"], 256);
+  EXPECT_EQ(Json::parse(get(f.scratch / "run/run.json"))["options"]["batch_tokens"], 0) << "as it was given";
+  f.options.out = (f.scratch / "again").string();
+  const auto kill_at = [&](double done) {
+    return in_child(nullptr, "", [&] {
+      distill::run(
+          f.options,
+          [&](const Progress& p) {
+            if (p.stage == "distill" && p.done >= done) ::raise(SIGKILL);
+          },
+          f.clock);
+    });
+  };
+  EXPECT_EQ(kill_at(27), 128 + SIGKILL);
+  f.options.resume = true;
+  EXPECT_EQ(f.run().json["options"], straight.json["options"]);
+  EXPECT_EQ(get(f.scratch / "again/draft/model.safetensors"), get(f.scratch / "run/draft/model.safetensors"));
+  // By time, what was measured then stays, whatever the machine does now.
+  f.options.epochs = 0;
+  f.options.resume = false;
+  f.options.time_limit_seconds = 1.5;
+  f.options.out = (f.scratch / "timed").string();
+  EXPECT_EQ(kill_at(0.4), 128 + SIGKILL);
+  const auto state = CheckpointStore(f.scratch / "timed/checkpoints").newest_good()->state;
+  f.options.resume = true;
+  EXPECT_EQ(f.run().json["training"]["chosen"], state["extra"]["chosen"]);
+}
+
+TEST(Run, EveryVerdictNamesTheNextCommand) {
+  Project f;
+  f.options.out = (f.scratch / "a run").string();
+  EXPECT_EQ(f.run().json["next"]["command"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out + "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
+  DistillOptions o = f.options;
+  o.max_steps = 10;
+  EXPECT_NE(next_step("no_significant_gain", o, true)["command"].get<std::string>().find("--max-steps 40"), std::string::npos);
+  EXPECT_NE(next_step("no_significant_gain", o, true)["why"], next_step("no_significant_gain", o, false)["why"]);
+  o.max_steps = 0;
+  o.time_limit_seconds = 20;
+  EXPECT_NE(next_step("no_significant_gain", o, true)["command"].get<std::string>().find("--time-limit 80s"), std::string::npos);
+  EXPECT_NE(next_step("inconclusive", o, true)["why"].get<std::string>().find("16 held-out conversations"), std::string::npos);
+}
+
+// A stop at any stage before the first step: 75, and the same command with --resume runs.
+TEST(Run, PreparingEndsAtAStop) {
+  for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start", "measuring and saving the start", "judging"}) {
+    Project f;
+    f.options.max_steps = 4;
+    const int code = in_child(nullptr, "", [&] {
+      distill::run(
+          f.options,
+          [&](const Progress& p) {
+            if (p.stage == stage) request_stop();
+          },
+          f.clock);
+    });
+    EXPECT_EQ(code, 75) << stage;
+    f.options.resume = true;
+    EXPECT_EQ(f.run().json["training"]["steps"], 4) << stage;
+  }
+}
+
 TEST(Run, LearnsFromTextAloneWithoutATarget) {
   Project f;
   fs::create_directories(f.scratch / "tokenizer");
@@ -233,12 +307,12 @@ TEST(Run, FlagsHaveRanges) {
   refused("--lr", [](auto& o) { o.learning_rate = -1; });
   refused("--lr", [](auto& o) { o.learning_rate = std::nan(""); });
   refused("--batch-tokens", [](auto& o) { o.batch_tokens = 1; });
-  refused("--accumulate", [](auto& o) { o.accumulate = 0; });
+  refused("--accumulate", [](auto& o) { o.accumulate = -1; });
   refused("--temperature", [](auto& o) { o.temperature = 0; });
   refused("--epochs", [](auto& o) { o.epochs = -1; });
   refused("--max-steps", [](auto& o) { o.max_steps = -5; });
   refused("--beta2", [](auto& o) { o.beta2 = 1; });
-  refused("--evaluate-rows", [](auto& o) { o.evaluate_rows = 0; });
+  refused("--evaluate-rows", [](auto& o) { o.evaluate_rows = -1; });
   refused("--teacher-cache", [](auto& o) { o.teacher_cache_mib = -1; });
 }
 

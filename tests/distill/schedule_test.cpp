@@ -33,11 +33,5 @@ TEST(Schedule, TheNearerOfTwoLimitsDecays) {
   EXPECT_NEAR(learning_rate(o, 1000, 5), 1e-4, 1e-9);
 }
 
-TEST(Schedule, DefaultRateFallsWithWidth) {
-  EXPECT_GT(default_learning_rate(64), 1e-3);
-  EXPECT_NEAR(default_learning_rate(1024) * 16, default_learning_rate(64), 1e-12);
-  EXPECT_EQ(default_learning_rate(16), default_learning_rate(64));
-}
-
 }  // namespace
 }  // namespace specdec::distill

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "distill/draft_init.h"
 #include "tests/base/manual_clock.h"
@@ -183,6 +184,45 @@ TEST(TrainerTest, StopRequestSavesAndSaysHowToGoOn) {
   model::Decoder draft = f.draft();
   f.run(draft);
   EXPECT_TRUE(same_weights(draft, expected));
+}
+
+// Requests the stop at one look at it: in the middle of a step or of a measurement.
+struct StoppingClock final : Clock {
+  explicit StoppingClock(int look) : left(look) {}
+  double seconds() const override {
+    if (--left == 0) request_stop();
+    return 0;
+  }
+  int64_t unix_seconds() const override { return 1700000000; }
+  mutable int left;
+};
+
+TEST(TrainerTest, AStopInTheMiddleOfAStepGivesTheStepUp) {
+  const Scratch scratch;
+  Fixture straight(scratch / "straight", 6);
+  straight.options.accumulate = 2;
+  model::Decoder expected = straight.draft();
+  straight.run(expected);
+  std::set<int64_t> steps;
+  for (int look = 1; look < 40; look += 3) {
+    fs::remove_all(scratch / "run");
+    Fixture f(scratch / "run", 6);
+    f.options.accumulate = 2;
+    const StoppingClock clock(look);
+    const int code = in_child(nullptr, "", [&] {
+      model::Decoder draft = f.draft();
+      f.run(draft, &clock);
+    });
+    if (code == 0) break;
+    EXPECT_EQ(code, 75);
+    const auto found = CheckpointStore(scratch / "run/checkpoints").newest_good();
+    ASSERT_TRUE(found.has_value()) << look;
+    steps.insert(found->step);
+    model::Decoder draft = f.draft();
+    f.run(draft);
+    EXPECT_TRUE(same_weights(draft, expected)) << look;
+  }
+  EXPECT_GE(steps.size(), 4u) << "stopped at several places";
 }
 
 TEST(TrainerTest, DivergenceRollsBackThenGivesUp) {

@@ -1,0 +1,186 @@
+#include "distill/preparation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "distill/draft_vocab.h"
+#include "engine/model/memory_plan.h"
+
+namespace specdec::distill {
+
+namespace {
+
+constexpr int64_t kSampleTokens = 512;
+
+// Of passing one token; experts count as if all were asked.
+double flop_per_token(const model::DecoderConfig& config) {
+  const double table = config.tie_embeddings ? 0 : static_cast<double>(config.vocab_size * config.hidden_size);
+  return 2 * (static_cast<double>(model::num_parameters(config)) - table);
+}
+
+double mean_tokens(const std::vector<TokenRow>& rows) {
+  const double all = std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const TokenRow& row) { return sum + static_cast<double>(row.tokens.size()); });
+  return rows.empty() ? 1 : std::max(1.0, all / static_cast<double>(rows.size()));
+}
+
+// Rows of the training set's middle, cut to the sample's size.
+std::vector<TokenRow> sample_rows(const std::vector<TokenRow>& train) {
+  std::vector<TokenRow> out;
+  int64_t left = kSampleTokens;
+  for (size_t i = train.size() / 2; i < train.size() && left > 2; ++i) {
+    out.push_back(train[i]);
+    TokenRow& row = out.back();
+    row.tokens.resize(std::min(row.tokens.size(), static_cast<size_t>(left)));
+    row.loss_mask.resize(row.tokens.size());
+    left -= static_cast<int64_t>(row.tokens.size());
+  }
+  return prepare_rows(std::move(out), 0).rows;
+}
+
+struct Work {
+  double target = 0, draft = 0;  // flop a token
+  double both() const { return target + draft; }
+};
+
+Work work_of(const PreparationInput& in) {
+  model::DecoderConfig draft = in.draft;
+  if (in.spec.kind == "prune") draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
+  return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
+}
+
+// How fast this machine passes tokens through the target; infinite where nobody asks.
+double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
+  const std::vector<TokenRow> sample = sample_rows(in.train.rows);
+  if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty()) return std::numeric_limits<double>::infinity();
+  stages.begin("measuring this machine");
+  double least = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 2; ++i) {  // the first one also warms up
+    const double begin = clock.seconds();
+    evaluate(*in.target, nullptr, sample, in.options.temperature, kEvaluationTokens, stages.step());
+    least = std::min(least, clock.seconds() - begin);
+    if (least > kTuningShare * in.options.time_limit_seconds) break;
+  }
+  const double tokens = mean_tokens(sample) * static_cast<double>(sample.size());
+  return work.target * tokens / std::max(least, 1e-9);
+}
+
+void keep_first(std::vector<TokenRow>& rows, int64_t& conversations, int64_t most, int64_t least_conversations) {
+  std::set<std::string> seen;
+  size_t end = 0;
+  for (; end < rows.size(); ++end) {
+    const bool fresh = !seen.contains(rows[end].conversation);
+    if (fresh && static_cast<int64_t>(end) >= most && static_cast<int64_t>(seen.size()) >= least_conversations) break;
+    seen.insert(rows[end].conversation);
+  }
+  rows.resize(end);
+  conversations = static_cast<int64_t>(seen.size());
+}
+
+}  // namespace
+
+void Stages::begin(const std::string& name, const std::string& detail) {
+  name_ = name;
+  look();
+  if (progress_) progress_({name, 0, 0, "", detail});
+}
+
+EvaluationStep Stages::step() {
+  return [this](double share) {
+    look();
+    if (progress_) progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});  // the next stage says that this one is done
+  };
+}
+
+void Stages::look() const {
+  if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while " + name_ + ": the same command with --resume goes on");
+}
+
+RunLimits run_limits(const DistillOptions& o, int64_t train_tokens) {
+  const auto tokens = static_cast<double>(train_tokens);
+  return {o.time_limit_seconds, o.max_steps > 0 ? 0 : o.epochs * tokens, o.max_steps, o.batch_tokens * std::max<int64_t>(1, o.accumulate), tokens};
+}
+
+void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows) {
+  keep_first(held_out.selection, held_out.selection_conversations, selection_rows, kMinVerdictConversations);
+  keep_first(held_out.verdict, held_out.verdict_conversations, verdict_rows, 2 * kMinVerdictConversations);
+}
+
+Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
+  const Work work = work_of(in);
+  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), flop_per_second(in, work, stages, clock), work.target, work.draft);
+  Preparation out;
+  stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
+  const double probe_row = in.target ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
+  const LayerSearch search{rows_for(kLayerChoiceShare * flop, work.draft * probe_row, 1), stages.step()};
+  out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature, search}, in.target, in.train.rows);
+  out.verdict_rows = rows_for(kFirstEvaluationShare * flop, work.both() * mean_tokens(held_out.verdict), 1);
+  out.selection_rows = in.options.evaluate_rows > 0 ? in.options.evaluate_rows : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
+  shorten(held_out, out.selection_rows, out.verdict_rows);
+  const double measured = static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
+  out.evaluations = evaluations_for(flop, measured);
+  stages.begin("measuring the start");
+  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict, in.options.temperature, kEvaluationTokens, stages.step());
+  // Judged against the whole draft: what a reduced vocabulary takes away counts.
+  if (in.options.draft_vocab > 0) {
+    model::Decoder& draft = out.init.decoder;
+    draft.config.draft_vocab = choose_draft_vocab(in.train.rows, in.options.draft_vocab, draft.config);
+  }
+  return out;
+}
+
+Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientSource& source, const std::vector<NamedTensor>& parameters,
+                     const std::vector<TokenRow>& rows, Stages& stages, const Clock& clock) {
+  const model::DecoderConfig& config = source.draft->config;
+  StepCost cost;
+  const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
+  if (measures) {
+    stages.begin("measuring a step");
+    cost = measure_step(source, parameters, rows, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
+    const bool kept = source.teacher && source.teacher->cached();
+    if (kept) cost.first_answer = cost.per_token * flop_per_token(source.teacher->target().config) / (3 * flop_per_token(config));
+  }
+  if (o.batch_tokens == 0) {
+    const int64_t wanted = default_step_tokens(limits, cost);
+    const BatchShape shape = batch_shape(o.accumulate > 0 ? std::max<int64_t>(2, wanted / o.accumulate) : wanted, config.vocab_size);
+    o.batch_tokens = shape.batch_tokens;
+    if (o.accumulate == 0) o.accumulate = shape.accumulate;
+  }
+  if (o.accumulate == 0) o.accumulate = 1;
+  if (o.learning_rate == 0) o.learning_rate = default_learning_rate(config.hidden_size, o.draft.starts_with("model:"));
+  const int64_t step = o.batch_tokens * o.accumulate;
+  Json chosen = {{"batch_tokens", o.batch_tokens}, {"accumulate", o.accumulate}, {"learning_rate", o.learning_rate}};
+  char text[200];
+  std::snprintf(text, sizeof text, "%lld tokens a step%s, learning rate %.2g", static_cast<long long>(step),
+                o.accumulate > 1 ? (" in " + std::to_string(o.accumulate) + " batches").c_str() : "", o.learning_rate);
+  std::string line = text;
+  if (measures) {
+    const double seconds = cost.fixed + cost.per_token * static_cast<double>(step), steps = tokens_in_run(limits, cost, step) / static_cast<double>(step);
+    chosen["step_seconds"] = seconds;
+    chosen["expected_steps"] = std::round(steps);
+    std::snprintf(text, sizeof text, "; a step takes about %.2g s, so the time limit is worth about %.0f steps", seconds, steps);
+    line += text;
+  }
+  log(LogLevel::kInfo, line);
+  return chosen;
+}
+
+void apply_settings(const Json& chosen, DistillOptions& o) {
+  o.batch_tokens = chosen.at("batch_tokens").get<int64_t>();
+  o.accumulate = chosen.at("accumulate").get<int64_t>();
+  o.learning_rate = chosen.at("learning_rate").get<double>();
+}
+
+std::vector<NamedTensor> trainable(model::Decoder& draft) {
+  std::vector<NamedTensor> out;
+  draft.weights.visit(draft.config, [&](const std::string& name, at::Tensor& t) {
+    t.requires_grad_(true);
+    out.push_back({name, t});
+  });
+  return out;
+}
+
+}  // namespace specdec::distill
