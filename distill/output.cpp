@@ -5,7 +5,7 @@
 
 #include "base/file.h"
 #include "base/schema/binding.h"
-#include "base/shell_words.h"
+#include "base/shell.h"
 
 namespace specdec::distill {
 
@@ -58,24 +58,28 @@ std::string compact(double x) {
 
 // The same training, four times as long.
 std::string longer(const DistillOptions& o) {
-  std::string line = "specdec distill --target " + shell_word(o.target) + " --data " + shell_word(o.data) + " --draft " + shell_word(o.draft) + " --out " + shell_word(o.out + "-longer");
-  if (o.time_limit_seconds > 0) return line + " --time-limit " + compact(4 * o.time_limit_seconds) + "s";
-  if (o.epochs > 0) return line + " --epochs " + compact(4 * o.epochs);
-  return line + " --max-steps " + std::to_string(4 * o.max_steps);
+  std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data", o.data, "--draft", o.draft, "--out", o.out + "-longer"};
+  if (o.time_limit_seconds > 0)
+    words.insert(words.end(), {"--time-limit", compact(4 * o.time_limit_seconds) + "s"});
+  else if (o.epochs > 0)
+    words.insert(words.end(), {"--epochs", compact(4 * o.epochs)});
+  else
+    words.insert(words.end(), {"--max-steps", std::to_string(4 * o.max_steps)});
+  return shell_words(words);
 }
 
 }  // namespace
 
-Json next_step(const std::string& verdict, const DistillOptions& o, bool rising) {
+NextStep next_step(const std::string& verdict, const DistillOptions& o, bool rising) {
   if (verdict == "improved")
-    return {{"why", "the gate measures the draft against its floor and its speed"},
-            {"command", "specdec validate --target " + shell_word(o.target) + " --draft " + shell_word(o.out + "/draft") + " --data " + shell_word(o.data) + " --out " + shell_word(o.out + "/gate")}};
+    return {"the gate measures the draft against its floor and its speed",
+            shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data, "--out", o.out + "/gate"})};
   if (verdict == "no_significant_gain")
-    return {{"why", rising ? "the draft was still getting better when the run ended: train it longer"
-                           : "the draft stopped getting better before the run ended: more data or more layers may help, and a longer run at the same data rarely does"},
-            {"command", longer(o)}};
-  return {{"why", "a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) + " held-out conversations: ingest more traffic or hold more of it out"},
-          {"command", "specdec data ingest LOGS --target " + shell_word(o.target) + " --out " + shell_word(o.data + "-more") + " --holdout 0.2"}};
+    return {rising ? "the draft was still getting better when the run ended: train it longer"
+                   : "the draft stopped getting better before the run ended: more data or more layers help more than this longer run",
+            longer(o)};
+  return {"a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) + " held-out conversations: ingest more traffic or hold more of it out",
+          shell_words({"specdec", "data", "ingest", "LOGS", "--target", o.target, "--out", o.data + "-more", "--holdout", "0.2"})};
 }
 
 Json describe(const DistillOptions& o) {
@@ -182,7 +186,9 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                        {"conversations", o.selection_conversations},
                        {"measured", measured}}}};
   const auto& curve = o.training.measured;
-  out["next"] = next_step(out["verdict"], options, !curve.empty() && o.kept_step == curve.back().step);
+  const NextStep next = next_step(out["verdict"], options, !curve.empty() && o.kept_step == curve.back().step);
+  out["next"] = next.command;
+  out["next_reason"] = next.reason;
   if (!o.chosen.is_null()) out["training"]["chosen"] = o.chosen;
   if (!o.search.is_null()) out["training"]["layers"] = o.search;
   if (!o.vocabulary.is_null()) out["draft_vocab"] = o.vocabulary;

@@ -37,8 +37,11 @@ struct Outcome {
   std::string started;
   double seconds = 0;
 };
-// What to do after a verdict: {"why", "command"}. `rising`: the best measured checkpoint is the last one.
-Json next_step(const std::string& verdict, const DistillOptions& options, bool rising);
+// What to do after a verdict. `rising`: the best measured checkpoint is the last one.
+struct NextStep {
+  std::string reason, command;
+};
+NextStep next_step(const std::string& verdict, const DistillOptions& options, bool rising);
 
 // The object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft, inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);

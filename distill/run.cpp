@@ -219,7 +219,8 @@ DistillResult no_data(const Setup& s, const std::string& started) {
                {"inputs", s.inputs},
                {"options", describe(s.options)},
                {"data", s.data_counts},
-               {"next", next_step("inconclusive", s.options, false)}};
+               {"next", next_step("inconclusive", s.options, false).command},
+               {"next_reason", next_step("inconclusive", s.options, false).reason}};
   write_file_atomic(fs::path(s.options.out) / "result.json", json.dump(2) + "\n");
   return {json, 4};
 }

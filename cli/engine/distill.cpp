@@ -20,7 +20,7 @@ double real(const Json& value) { return value.is_number() ? value.get<double>() 
 std::string table(const Json& r, const std::string& out) {
   char line[256];
   std::string text = "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
-  const auto next = [&] { return r.contains("next") ? "next         " + r["next"].at("why").get<std::string>() + "\n             " + r["next"].at("command").get<std::string>() + "\n" : std::string(); };
+  const auto next = [&] { return r.contains("next") ? "next         " + r["next_reason"].get<std::string>() + "\n             " + r["next"].get<std::string>() + "\n" : std::string(); };
   if (!r.contains("training")) return text + next();
   const bool acceptance = r.contains("acceptance");
   const Json& figures = r.at(acceptance ? "acceptance" : "cross_entropy");

@@ -197,15 +197,15 @@ TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
 TEST(Run, EveryVerdictNamesTheNextCommand) {
   Project f;
   f.options.out = (f.scratch / "a run").string();
-  EXPECT_EQ(f.run().json["next"]["command"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out + "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
+  EXPECT_EQ(f.run().json["next"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out + "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
   DistillOptions o = f.options;
   o.max_steps = 10;
-  EXPECT_NE(next_step("no_significant_gain", o, true)["command"].get<std::string>().find("--max-steps 40"), std::string::npos);
-  EXPECT_NE(next_step("no_significant_gain", o, true)["why"], next_step("no_significant_gain", o, false)["why"]);
+  EXPECT_NE(next_step("no_significant_gain", o, true).command.find("--max-steps 40"), std::string::npos);
+  EXPECT_NE(next_step("no_significant_gain", o, true).reason, next_step("no_significant_gain", o, false).reason);
   o.max_steps = 0;
   o.time_limit_seconds = 20;
-  EXPECT_NE(next_step("no_significant_gain", o, true)["command"].get<std::string>().find("--time-limit 80s"), std::string::npos);
-  EXPECT_NE(next_step("inconclusive", o, true)["why"].get<std::string>().find("16 held-out conversations"), std::string::npos);
+  EXPECT_NE(next_step("no_significant_gain", o, true).command.find("--time-limit 80s"), std::string::npos);
+  EXPECT_NE(next_step("inconclusive", o, true).reason.find("16 held-out conversations"), std::string::npos);
 }
 
 // A stop at any stage before the first step: 75, and the same command with --resume runs.
