@@ -53,7 +53,7 @@ void keep(const Look& look, State& state);
 struct Judged {
   std::string verdict, reason;   // of monitor_exit_code(); one line
   Json figure;                   // what it was judged by: {name, value, limit, …}
-  std::string next;              // the command to run next
+  std::string next = {};         // the command to run next
 };
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look);
 

@@ -85,6 +85,34 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
   EXPECT_TRUE(counters_from_json({{"any", true}, {"drafts", 4}}, "older").series.empty());
 }
 
+// Of several replicas the one whose numbers cannot be is set aside, and one that serves another pair is taken out.
+TEST(Counters, ABadReplicaIsSetAside) {
+  const auto page = [](const std::string& b, const std::string& target) {
+    return parse_exposition("specdec:spec_decode_num_drafts_total{instance=\"a\"} 100\nspecdec:spec_decode_num_drafts_total{instance=\"b\"} " + b +
+                                "\nspecdec:info{instance=\"a\",draft=\"d\",target=\"one\"} 1\nspecdec:info{instance=\"b\",draft=\"d\",target=\"" + target + "\"} 1\n", "page");
+  };
+  for (const char* absurd : {"1e305", "-1", "NaN", "+Inf", "9.1e15"}) {
+    const Counters c = page(absurd, "one");
+    EXPECT_EQ(c.drafts, 100) << absurd;
+    ASSERT_EQ(c.set_aside.size(), 1u) << absurd;
+    EXPECT_EQ(c.set_aside[0].find("{instance=\"b\"}: line 2: "), 0u) << c.set_aside[0];
+  }
+  Counters mixed = page("50", "two");
+  EXPECT_EQ(mixed.pairs.size(), 2u);
+  mixed.keep([](const ServedPair& pair) { return pair.target == "one"; });
+  EXPECT_EQ(mixed.drafts, 100);
+  EXPECT_TRUE(mixed.any);
+  mixed.keep([](const ServedPair&) { return false; });
+  EXPECT_FALSE(mixed.any);
+  Counters before = page("50", "one"), now = page("1e15", "one");
+  before.time = 1000;
+  now.time = 1600;
+  const Counters rise = difference(now, before);
+  EXPECT_EQ(rise.drafts, 0) << "a did nothing, and no server counts as fast as b";
+  ASSERT_EQ(rise.set_aside.size(), 1u);
+  EXPECT_EQ(rise.set_aside[0], "{instance=\"b\"}: a counter rose faster than any server can count");
+}
+
 TEST(Exposition, OneModelAndOneEngine) {
   const std::string a = "vllm:spec_decode_num_drafts_total{model_name=\"a\"} 4\n", b = "vllm:spec_decode_num_drafts_total{model_name=\"b\"} 7\n";
   expect_error(ErrorKind::kData, {"page", "a, b", "--model"}, [&] { parse_exposition(a + b, "page"); });

@@ -104,6 +104,28 @@ TEST_F(Looped, ALoopThatIsNotDoneGoesOnAtTheNextCheck) {
   EXPECT_NE(State(options.state).transitions(1)[0].reason.find("no new package"), std::string::npos);
 }
 
+// A clock that once ran years ahead makes neither cooldown nor budget nor the day of a state wait for it.
+TEST_F(Looped, AClockThatRanAheadIsNotBelieved) {
+  options.policy.alarm_confirms = true;
+  options.policy.loop = "LOOP.toml";
+  put(dir / "train.code", "3");
+  drift();
+  clock.now += 10 * 365 * 86400.0;
+  see();
+  EXPECT_EQ(trainings(), 1);
+  clock.now -= 10 * 365 * 86400.0;
+  write_requests(200, 0.80, 0.45);
+  EXPECT_EQ(see().json["state"], "CONFIRMED");
+  EXPECT_EQ(trainings(), 2) << "the redistillation of the future is not waited for";
+  EXPECT_LE(memory().since, clock.unix_seconds());
+  EXPECT_NE(see().json["waiting"].dump().find("cooldown"), std::string::npos) << "but that of today is";
+  Memory ahead;
+  ahead.since = ahead.bake_until = clock.unix_seconds() + 86400 * 1000;
+  disbelieve_future(ahead, clock.unix_seconds(), 24);
+  EXPECT_EQ(ahead.since, clock.unix_seconds());
+  EXPECT_EQ(ahead.bake_until, clock.unix_seconds() + 86400);
+}
+
 TEST_F(Looped, TheBudgetOfAWeek) {
   options.policy.alarm_confirms = true;
   options.policy.loop = "LOOP.toml";

@@ -68,6 +68,35 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
   EXPECT_EQ(reader.read(file).broken_lines, 0);
 }
 
+// Whatever is wrong with a line, and wherever in it somebody's name stands: the reason names place and kind alone.
+TEST(ReadRecords, NothingOfABrokenLineIsRepeated) {
+  const std::string name = "JaneDoe4111111111111111";
+  std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}", "{\"" + name + "\":1,\"" + name + "\":2}", "{\"schema\":\"specdec.acceptance/" + name + "\"}"};
+  const std::string own = line(7);
+  const Json vllm = Json::parse(R"({"num_draft_tokens":6,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1],"per_step_drafted":[3,3],"per_step_accepted":[0,2],
+                                    "acceptance_histogram_by_draft_length":{"3":[1,0,1,0]}})");
+  for (const Json& good : {Json::parse(own), vllm, Json::parse(R"({"spec_verify_ct":4,"spec_num_proposed_drafts":8,"spec_num_correct_drafts":3,"spec_correct_drafts_histogram":[1,3]})"),
+                           Json::parse(R"({"request_parameters":"{}","draft_n":5,"draft_n_accepted":3})")})
+    for (const auto& [key, value] : good.items())
+      for (const Json& bad : {Json(name), Json{{name, name}}, Json::array({name}), Json(4111111111111111), Json(-4111111111111111), Json(4.111111111111111e300), Json(nullptr)}) {
+        Json broken = good;
+        broken[key] = bad;
+        lines.push_back(broken.dump());
+      }
+  for (size_t at = 0; at < own.size(); at += 3) lines.push_back(own.substr(0, at) + name + own.substr(at, own.size() - 1 - at));
+  int refused = 0;
+  for (const std::string& text : lines) {
+    Scratch dir;
+    put(dir / "a.jsonl", text + "\n");
+    const ReadFigures figures = Reader().read(dir / "a.jsonl");
+    refused += figures.broken_lines > 0;
+    EXPECT_EQ(figures.first_problem.find("JaneDoe"), std::string::npos) << text << "\n" << figures.first_problem;
+    EXPECT_EQ(figures.first_problem.find("4111111"), std::string::npos) << text << "\n" << figures.first_problem;
+    EXPECT_EQ(figures.first_problem.find("4.11"), std::string::npos) << text << "\n" << figures.first_problem;
+  }
+  EXPECT_GT(refused, 100);
+}
+
 TEST(ReadRecords, AGiantLineNeitherFillsTheMemoryNorHidesTheNext) {
   Scratch dir;
   const fs::path file = dir / "a.jsonl";

@@ -167,5 +167,44 @@ TEST(State, DamageIsAnError) {
   expect_error(ErrorKind::kData, {"s.db", "damaged"}, [&] { State(dir / "s.db"); });
 }
 
+TEST(State, IsItsUsersAlone) {
+  Scratch dir;
+  const auto others = [&](const char* name) { return fs::status(dir / name).permissions() & (fs::perms::group_all | fs::perms::others_all); };
+  { State state(dir / "s.db"); }
+  EXPECT_EQ(others("s.db"), fs::perms::none);
+  fs::permissions(dir / "s.db", fs::perms::owner_read | fs::perms::owner_write | fs::perms::others_read);
+  State state(dir / "s.db");
+  EXPECT_EQ(others("s.db"), fs::perms::none) << "one of an earlier version, too";
+  state.begin();
+  state.set_value("k", "v");
+  EXPECT_EQ(others("s.db-journal"), fs::perms::none);
+  state.commit();
+}
+
+// What an earlier version wrote down of URLs and commands is gone when the file is opened again.
+TEST(State, FormerSecretsAreForgotten) {
+  Scratch dir;
+  {
+    State state(dir / "s.db");
+    ActionEntry a;
+    a.key = "k";
+    a.kind = "webhook";
+    a.payload = {{"url", "https://hooks.slack.com/services/T0/B0/xyz"}, {"body", {{"n", 1}}}};
+    state.add_action(a);
+    a.key = "l";
+    a.kind = "command";
+    a.payload = {{"argv", {"/bin/sh", "-c", "curl -H hunter2"}}};
+    state.add_action(a);
+    for (const char* url : {"1 http://me:hunter2@host/metrics", "1 http://host/metrics?token=s3cret", "1 http://***@host/metrics?***", "1 prometheus+http://host?match={job=\"v\"}"})
+      state.set_counters(url, {});
+  }
+  State state(dir / "s.db");
+  const std::string bytes = get(dir / "s.db");
+  for (const char* secret : {"B0/xyz", "hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << secret;
+  EXPECT_EQ(state.action("k")->payload, (Json{{"body", {{"n", 1}}}}));
+  EXPECT_TRUE(state.counters("1 http://***@host/metrics?***"));
+  EXPECT_TRUE(state.counters("1 prometheus+http://host?match={job=\"v\"}"));
+}
+
 }  // namespace
 }  // namespace specdec::monitor
