@@ -29,7 +29,7 @@ void GroupFigures::add(const GroupFigures& other) {
 GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock)
     : stepper_(stepper), options_(options), learnt_(learnt), clock_(clock) {
   decode::ControllerOptions controller = decode::controller_options(options.speculation);
-  if (learnt) controller.prior_overlap = learnt->overlap.value(), controller.plain_owed = learnt->plain_owed;
+  if (learnt) controller.seen = &learnt->overlap, controller.plain_owed = learnt->plain_owed;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
     lanes_.push_back(std::make_unique<Lane>(stepper, options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));

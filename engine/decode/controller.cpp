@@ -11,34 +11,25 @@ namespace specdec::decode {
 
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-// The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
-template <class Usable>
-int nearest(int batch, size_t end, Usable usable) {
-  const int last = static_cast<int>(end) - 1;
-  for (int d = 0; d < std::max(batch, last + 1); ++d) {
-    if (const int below = batch - d; below >= 1 && below <= last && usable(below)) return below;
-    if (const int above = batch + d; above >= 1 && above <= last && usable(above)) return above;
-  }
-  return -1;
-}
-
 // What a choice needs on its way: a step takes nothing from the heap once warm.
 struct Choice {
-  struct Depth {
-    double reach, tau;  // at D
-    int k, chosen;      // K at D; of the best D
-    double tau_k;
+  // A level that a sequence may draft. Items of a sequence come one level after the other.
+  struct Item {
+    double reach, worth;  // probability that it is reached and kept, weighted; … for each of its rows
+    int level, rows;
+    size_t sequence;
   };
-  std::vector<double> overlaps, verify;  // [sequences, max K]; [max K + 1]
-  std::vector<Depth> depths;
-  std::span<double> overlaps_of(size_t sequences, size_t k) {
-    if (overlaps.size() < sequences * k) overlaps.resize(sequences * k);
-    return std::span(overlaps).first(sequences * k);
+  std::vector<double> overlaps;    // [max K]
+  std::vector<double> seconds;     // of a target pass, in plain ones: every few rows more than plain
+  std::vector<Item> items;
+  std::vector<int> k;              // [sequence]
+  std::span<double> overlaps_of(size_t k) {
+    if (overlaps.size() < k) overlaps.resize(k);
+    return std::span(overlaps).first(k);
   }
 };
 thread_local Choice choice;
+constexpr int kSoonerInDoubt = 3;  // probes, where they tell whether what looks worth it is
 thread_local std::vector<KController*> undecided;
 
 }  // namespace
@@ -47,150 +38,6 @@ const char* to_string(PlainReason reason) {
   constexpr const char* kNames[kPlainReasons] = {"no_draft",  "request", "draft_failed", "does_not_pay", "schedule",
                                                  "measuring", "no_room", "catching_up",  "rules",        "from_text", "short_answer"};
   return kNames[static_cast<int>(reason)];
-}
-
-void CostModel::Cell::add(double sample, double of_rows, double expected, Pace& pace, bool tells) {
-  constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.001, kSlowFirst = 1.5, kMost = 2;
-  if (tells) pace.variance += kPaceStep, ++pace.passes;
-  if (count == 0 || (count < 3 && sample / pace.factor * kSlowFirst < seconds)) {
-    seconds = sample / pace.factor;
-    rows = of_rows;
-    variance = kNoise + pace.variance;
-  } else {
-    variance += kCellStep * static_cast<double>(pace.passes - at);
-    const double surprise = std::log(std::clamp(sample / (expected * pace.factor), 1 / kMost, kMost)), all = variance + pace.variance + kNoise;
-    const double weight = variance / all;
-    seconds *= std::exp(weight * surprise);
-    rows += weight * (of_rows - rows);
-    variance *= 1 - weight;
-    if (tells) {
-      pace.factor *= std::exp(pace.variance / all * surprise);
-      pace.variance *= 1 - pace.variance / all;
-    }
-  }
-  at = pace.passes;
-  ++count;
-}
-
-CostModel CostModel::another_draft() const {
-  CostModel other;
-  other.target_ = target_;
-  return other;
-}
-
-void CostModel::record_draft(int batch, double seconds) {
-  if (batch < 1 || !(seconds > 0) || !std::isfinite(seconds)) return;
-  if (draft_.size() <= static_cast<size_t>(batch)) draft_.resize(batch + 1);
-  Cell& cell = draft_[batch];
-  cell.add(seconds, 0, cell.seconds, target_->pace, false);
-}
-
-void CostModel::record_target(int batch, double rows, double seconds) {
-  if (batch < 1 || !(rows >= 1) || !(seconds > 0) || !std::isfinite(seconds)) return;
-  if (target_->batches.size() <= static_cast<size_t>(batch)) target_->batches.resize(batch + 1);
-  Batch& of = target_->batches[batch];
-  const auto at = static_cast<size_t>(std::lround(rows * kCellsPerRow));
-  if (of.cells.size() <= at) of.cells.resize(at + 1);
-  Cell& cell = of.cells[at];
-  if (cell.count == 0) ++of.measured;
-  if (++of.passes - cell.measured_at > kRefresh) cell.count = 0;
-  cell.add(seconds, rows, cell.count == 0 ? 0 : of.interpolated(rows), target_->pace, true);
-  cell.measured_at = of.passes;
-}
-
-// Linear between measured row counts and, along the line through the two outermost, beyond them. One point alone is taken as
-// flat, which makes the controller try, and so measure, the others.
-double CostModel::Batch::interpolated(double wanted) const {
-  const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
-  for (const Cell& cell : cells) {
-    if (cell.count == 0) continue;
-    if (!first) first = &cell;
-    last = &cell;
-    if (cell.rows <= wanted) below = &cell;
-    if (cell.rows >= wanted && !above) above = &cell;
-  }
-  if (below == above) return below->seconds;
-  const Cell& end = below ? *last : *first;
-  if (first == last) return end.seconds;
-  const auto slope = [](const Cell& a, const Cell& b) { return (b.seconds - a.seconds) / (b.rows - a.rows); };
-  if (below && above) return below->seconds + slope(*below, *above) * (wanted - below->rows);
-  const double line = end.seconds + std::max(0.0, slope(*first, *last)) * (wanted - end.rows);
-  return std::max(line, end.seconds * std::min(1.0, wanted / end.rows));
-}
-
-// No pass takes longer than one of more rows: a figure that says so is of a busy moment, and would never be renewed.
-double CostModel::Batch::seconds(int wanted) const {
-  double least = interpolated(wanted);
-  for (const Cell& cell : cells)
-    if (cell.count > 0 && cell.rows >= wanted) least = std::min(least, cell.seconds);
-  return least;
-}
-
-const CostModel::Batch* CostModel::basis(int batch) const {
-  for (const int least : {2, 1})
-    if (const int b = nearest(batch, target_->batches.size(), [&](int b) { return target_->batches[b].measured >= least; }); b > 0) return &target_->batches[b];
-  return nullptr;
-}
-
-int CostModel::draft_basis(int batch) const {
-  return nearest(batch, std::min(draft_.size(), target_->batches.size()), [this](int b) { return draft_[b].count > 0 && target_->batches[b].measured > 0; });
-}
-
-double CostModel::draft_seconds(int batch) const {
-  const int b = draft_basis(batch);
-  return b < 0 ? kNaN : draft_[b].seconds * target_->pace.factor;
-}
-
-void CostModel::record_read(int64_t tokens, double seconds) {
-  if (tokens > 0 && seconds > 0 && std::isfinite(seconds)) read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, false);
-}
-
-double CostModel::read_cost(int batch) const {
-  const Batch* const of = basis(batch);
-  return of ? read_.seconds / of->seconds(1) : 0;
-}
-
-double CostModel::draft_cost(int batch) const {
-  const int b = draft_basis(batch);
-  return b < 0 ? kNaN : draft_[b].seconds / target_->batches[b].seconds(1);
-}
-
-double CostModel::verify_seconds(int batch, int k) const {
-  const Batch* const of = basis(batch);
-  return of ? of->seconds(k + 1) * target_->pace.factor : kNaN;
-}
-
-double CostModel::verify_cost(int batch, int k) const { return verify_seconds(batch, k) / verify_seconds(batch, 0); }
-
-bool CostModel::ready(bool drafting) const {
-  const bool drafted = !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
-  bool plain = false, verifying = false;
-  for (const Batch& of : target_->batches)
-    for (size_t r = 1; r < of.cells.size(); ++r)
-      if (of.cells[r].count > 0) (r <= kCellsPerRow ? plain : verifying) = true;
-  return drafted && plain && verifying;
-}
-
-bool CostModel::wants(int batch, int rows, int64_t refresh) const {
-  if (target_->batches.size() <= static_cast<size_t>(batch)) return true;
-  const Batch& of = target_->batches[batch];
-  const size_t at = static_cast<size_t>(rows) * kCellsPerRow;
-  if (of.cells.size() <= at) return true;
-  return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
-}
-
-// Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
-bool CostModel::asks(int batch, int rows, int64_t refresh) const {
-  const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
-  return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && wants(batch, rows, refresh);
-}
-
-void OverlapMean::add(std::span<const double> overlaps) {
-  constexpr double kDecay = 0.99;
-  for (const double overlap : overlaps) {
-    sum_ = sum_ * kDecay + overlap;
-    weight_ = weight_ * kDecay + 1;
-  }
 }
 
 ControllerOptions controller_options(const SpeculationOptions& options) {
@@ -207,14 +54,14 @@ ControllerOptions suffix_controller_options(const SpeculationOptions& options) {
   return out;
 }
 
-KController::KController(ControllerOptions options, const CostModel* costs) : options_(std::move(options)), costs_(costs) {
+KController::KController(ControllerOptions options, const CostModel* costs)
+    : options_(std::move(options)), costs_(costs), own_(options_.prior_overlap, std::max(options_.prior_weight, 1e-6)) {
   if (const int depth = static_cast<int>(options_.tree.size()); depth > 0) {
     options_.fixed_k = std::min(options_.fixed_k, depth);
     options_.max_k = std::min(options_.max_k, depth);
   }
   weight_.assign(static_cast<size_t>(std::max(options_.max_k, 1)), 0.0);
   sum_ = weight_;
-  prior_weight_ = std::max(options_.prior_weight, 1e-6);
   plain_owed_ = options_.plain_owed >= 0 ? options_.plain_owed : options_.probe_interval;
 }
 
@@ -223,6 +70,7 @@ double KController::draft_cost(int batch) const {
   return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost;
 }
 double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0; }
+double KController::pass_cost(int batch, int rows) const { return costs_ ? costs_->target_seconds(batch, batch + rows) : 1.0; }
 
 void KController::expect(int64_t to_read, int64_t to_come) {
   to_read_ = to_read;
@@ -232,21 +80,18 @@ void KController::expect(int64_t to_read, int64_t to_come) {
 // What it takes the draft to read, in plain steps.
 double KController::reading() const { return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0; }
 
-double KController::pooled() const {
-  return (std::accumulate(sum_.begin(), sum_.end(), 0.0) + prior_weight_ * options_.prior_overlap) /
-         (std::accumulate(weight_.begin(), weight_.end(), 0.0) + prior_weight_);
-}
-
 double KController::expected_overlap(int position) const {
-  const size_t i = std::min<size_t>(std::max(position, 0), weight_.size() - 1);
-  return (sum_[i] + pooled()) / (weight_[i] + 1.0);  // one observation's worth of the other positions
+  const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
+  constexpr double kOwn = 2;  // what one request saw over a long time says little that it did not see of late
+  const double weight = options_.seen ? options_.seen_weight : kOwn;
+  return (sum_[own] + weight * seen().at(i)) / (weight_[own] + weight);
 }
 
 double KController::acceptance_given(double confidence) const {
   const int bin = std::clamp(static_cast<int>(confidence * kBins), 0, kBins - 1);
   // A request sees a bin a few dozen times: fewer observations than this say little against the mean of all.
   constexpr double kPooledWeight = 16;
-  return (bin_sum_[bin] + kPooledWeight * pooled()) / (bin_weight_[bin] + kPooledWeight);
+  return (bin_sum_[bin] + kPooledWeight * seen().value()) / (bin_weight_[bin] + kPooledWeight);
 }
 
 double KController::rate_of(int batch, std::span<const double> overlap, int k) const {
@@ -267,7 +112,7 @@ void KController::expected_overlaps(std::span<double> out) const {
 
 double KController::expected_rate(int batch) const {
   if (!measured()) return 1;
-  const std::span<double> overlaps = choice.overlaps_of(1, static_cast<size_t>(std::max(max_k(), 1)));
+  const std::span<double> overlaps = choice.overlaps_of(static_cast<size_t>(std::max(max_k(), 1)));
   expected_overlaps(overlaps);
   return best_rate(batch, overlaps);
 }
@@ -337,9 +182,10 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
     // A K that looks bad by an old or a single figure would never be measured again.
     // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
-    if (k == 0 || !s->costs_ || !s->options_.tree.empty() || k >= s->options_.max_k) continue;
-    s->exploring_ = s->costs_->asks(batch, k + 2);
-    s->decision_.k += s->exploring_;
+    if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
+    const int other = k < s->options_.max_k && s->costs_->asks(batch, k + 2) ? k + 1 : k > 1 && s->costs_->asks(batch, k) ? k - 1 : k;
+    s->exploring_ = other != k;
+    s->decision_.k = other;
   }
 }
 
@@ -354,69 +200,96 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   }
   if (probed == 0) return false;
   const KController& any = *sequences.front();
-  const std::span<double> overlaps = choice.overlaps_of(1, static_cast<size_t>(any.options_.max_k));
+  const std::span<double> overlaps = choice.overlaps_of(static_cast<size_t>(any.options_.max_k));
   std::fill(overlaps.begin(), overlaps.end(), sum / static_cast<double>(probed));
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
-// The maximum of a ratio of sums, by Dinkelbach's iteration (1967): at the rate reached so far, sequence i takes the K ≤ D whose
-// tau_i(K) − rate · v(K) is largest; the best D of these gives the next rate. It rises to the optimum in a few rounds.
+// Whether a rate is above 1 also where what passes cost was measured badly. What is not known of the overlaps does not count: drafting shows
+// them soonest.
+bool KController::sure(double rate, int batch, int rows, bool drafts) const {
+  const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0, share = drafts ? 0.5 : 1;  // what drafts already has some of it behind it
+  return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
+}
+
+// Levels in the order of what a row of theirs is worth: the best choice of so many rows is the first so many, whatever rows cost. Of a
+// sequence they get worth less from one to the next. So every number of rows is tried at every depth, and what rows cost need not be a line.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
   const int deepest = any.options_.max_k;
-  const double draft = any.draft_cost(batch), n = static_cast<double>(open.size());
-  const auto levels = static_cast<size_t>(deepest);
-  std::vector<double>& verify = choice.verify;
-  std::vector<Choice::Depth>& depths = choice.depths;
-  verify.clear();
-  for (int k = 0; k <= deepest; ++k) verify.push_back(any.verify_cost(batch, k));
-  const std::span<double> overlaps = choice.overlaps_of(open.size(), levels);
-  depths.assign(open.size(), {1, 1, 0, 0, 1});
-  for (size_t i = 0; i < open.size(); ++i) open[i]->expected_overlaps(overlaps.subspan(i * levels, levels));
-  double rate = std::any_of(open.begin(), open.end(), [](const KController* s) { return s->drafting_; }) ? 1 : 1 + any.options_.least_gain;
-  for (bool better = true; better;) {
-    better = false;
-    const double price = rate;
-    double tau = n, seconds = n * verify[0];
-    for (Choice::Depth& s : depths) s.reach = s.tau = s.tau_k = 1, s.k = 0;
-    for (int d = 1; d <= deepest; ++d) {
-      const double cost = verify[static_cast<size_t>(d)];
-      for (size_t i = 0; i < depths.size(); ++i) {
-        Choice::Depth& s = depths[i];
-        s.reach *= overlaps[i * levels + static_cast<size_t>(d) - 1];
-        s.tau += s.reach;
-        const double before = verify[static_cast<size_t>(s.k)];
-        if (s.tau - price * cost <= s.tau_k - price * before) continue;
-        tau += s.tau - s.tau_k;
-        seconds += cost - before;
-        s.tau_k = s.tau;
-        s.k = d;
-      }
-      const double reached = tau / (n * d * draft + seconds);
-      if (reached <= rate * (1 + 1e-9)) continue;
-      rate = reached;
-      better = true;
-      for (Choice::Depth& s : depths) s.chosen = s.k;
+  Choice& c = choice;
+  double to_come = 0;
+  for (const KController* const s : open) to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());
+  c.items.clear();
+  for (size_t i = 0; i < open.size(); ++i) {
+    // What has more to come than the others is what they all end with: its tokens count for more.
+    double reach = to_come > 0 ? std::sqrt(static_cast<double>(open[i]->to_come_) / to_come) : 1, worth = std::numeric_limits<double>::infinity();
+    for (int k = 1; k <= deepest; ++k) {
+      const int rows = tree_nodes(any.options_.tree, k) - tree_nodes(any.options_.tree, k - 1);
+      reach *= open[i]->expected_overlap(k - 1);
+      worth = std::min(worth, reach / rows);
+      c.items.push_back({reach, worth, k, rows, i});
     }
   }
+  std::sort(c.items.begin(), c.items.end(), [](const Choice::Item& a, const Choice::Item& b) {
+    return a.worth != b.worth ? a.worth > b.worth : a.level != b.level ? a.level < b.level : a.sequence < b.sequence;
+  });
+  const double draft = any.draft_cost(batch), plain = any.pass_cost(batch, 0);
+  const bool drafts = std::any_of(open.begin(), open.end(), [](const KController* s) { return s->drafting_; });
+  double rate = 1 + any.options_.least_gain * (drafts ? 0.5 : 1);
+  size_t taken = 0;
+  int depth = 0;
+  const int apart = std::max(1, static_cast<int>(open.size()) / 4), most = tree_nodes(any.options_.tree, deepest) * static_cast<int>(open.size());
+  c.seconds.clear();
+  for (int rows = 0; rows < most + apart; rows += apart) c.seconds.push_back(any.pass_cost(batch, rows) / plain);
+  const auto seconds = [&c, apart](int rows) {
+    const double at = static_cast<double>(rows) / apart;
+    const auto below = static_cast<size_t>(at);
+    return below + 1 < c.seconds.size() ? std::lerp(c.seconds[below], c.seconds[below + 1], at - static_cast<double>(below)) : c.seconds.back();
+  };
+  for (int d = 1; d <= deepest; ++d) {
+    double tau = batch;
+    int rows = 0;
+    for (size_t i = 0; i < c.items.size(); ++i) {
+      if (c.items[i].level > d) continue;
+      tau += c.items[i].reach;
+      rows += c.items[i].rows;
+      const double reached = tau / batch / (d * draft + seconds(rows));
+      if (reached <= rate * (1 + 1e-9)) continue;
+      rate = reached;
+      taken = i + 1;
+      depth = d;
+    }
+  }
+  int rows = batch, in_doubt = 0;
+  for (size_t i = 0; i < taken; ++i) rows += c.items[i].level <= depth ? c.items[i].rows : 0;
+  if (taken > 0 && !any.sure(rate, batch, rows, drafts)) {
+    in_doubt = std::min(depth, 2);
+    taken = 0;
+  }
+  c.k.assign(open.size(), 0);
+  for (size_t i = 0; i < taken; ++i)
+    if (c.items[i].level <= depth) c.k[c.items[i].sequence] = c.items[i].level;
   for (size_t i = 0; i < open.size(); ++i) {
     KController& s = *open[i];
-    s.rate_ = depths[i].chosen ? rate : 1;
-    const bool read = depths[i].chosen == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
-    s.settle(read ? depths[i].chosen : 0, read ? PlainReason::kDoesNotPay : PlainReason::kShortAnswer);
+    s.rate_ = c.k[i] ? rate : 1;
+    s.in_doubt_ = in_doubt;
+    if (in_doubt) s.plain_owed_ = std::min(s.plain_owed_, s.probe_interval() / kSoonerInDoubt);
+    const bool read = c.k[i] == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
+    s.settle(read ? c.k[i] : 0, read ? PlainReason::kDoesNotPay : PlainReason::kShortAnswer);
   }
 }
 
 void KController::probe() {
   plain_owed_ = std::max(plain_owed_, 0) + probe_interval();
   decision_.probe = true;
-  decision_.k = std::min(2, options_.max_k);
+  decision_.k = in_doubt_ > 0 ? in_doubt_ : std::min(costs_ && costs_->wants(batch_, 2) ? 1 : 2, options_.max_k);
 }
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + reading();  // at worst: what it takes, none of it kept
+  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + batch_ * reading();  // at worst: what it takes, none of it kept
   return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6))) : options_.probe_interval;
 }
 
@@ -433,30 +306,31 @@ bool KController::stop_after(std::span<const double> confidences, int batch, int
 
 void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences,
                           std::span<const double> ratios) {
+  const bool first_probe = decision_.probe && probed_ < 0;
   probed_ = -1;
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
-  // What was learned before a run of plain steps is old: a probe counts as much as all of it.
-  const auto keep = [this](double weight) { return decision_.probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay; };
-  prior_weight_ = std::max(prior_weight_ * keep(weight_.front()), 1e-6);
+  // What was learned before a run of plain steps is old: the first probe counts as much as all of it.
+  const auto keep = [this, first_probe](double weight) { return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay; };
   for (size_t i = 0; i < weight_.size(); ++i) {
     const double kept = keep(weight_[i]);
     weight_[i] *= kept;
     sum_[i] *= kept;
   }
-  double seen = 0;
+  double sum = 0;
   for (size_t i = 0; i < reached; ++i) {
     weight_[i] += 1;
     sum_[i] += overlaps[i];
-    seen += overlaps[i];
+    sum += overlaps[i];
   }
+  if (!options_.seen) own_.add(overlaps);
   for (size_t i = 0; i < std::min(confidences.size(), ratios.size()); ++i) {
     const int bin = std::clamp(static_cast<int>(confidences[i] * kBins), 0, kBins - 1);
     bin_weight_[bin] = bin_weight_[bin] * options_.decay + 1;
     bin_sum_[bin] = bin_sum_[bin] * options_.decay + ratios[i];
   }
-  probed_ = decision_.probe && reached > 0 ? seen / static_cast<double>(reached) : -1;
+  probed_ = decision_.probe && reached > 0 ? sum / static_cast<double>(reached) : -1;
 }
 
 }  // namespace specdec::decode

@@ -128,6 +128,7 @@ class Stepper {
   CostModel* draft_costs_of(const Sequence& sequence) const { return sequence.draft_costs ? sequence.draft_costs : costs_; }
   void draft_tokens();
   void draft_with(CausalModel& draft);
+  void record_draft(CostModel& costs, double seconds, int64_t more);
   void restore(Slot& slot);
   bool read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens);
   void catch_up(Slot& slot);

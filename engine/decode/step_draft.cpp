@@ -1,5 +1,6 @@
 // The drafting half of a step: levels of tokens, each from one pass of the draft over all sequences.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -317,6 +318,14 @@ void Stepper::draft_tokens() {
   }
 }
 
+// A pass of the draft that read `more` tokens than those it drafted behind, if they are worth counting: a prompt's, or those of plain steps.
+void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
+  const int batch = static_cast<int>(buffers_->num_slots);
+  if (more == 0) return costs.record_draft(batch, seconds);
+  const double usual = costs.draft_seconds(batch);
+  costs.record_read(more, std::isfinite(usual) ? seconds - usual : seconds);
+}
+
 // Everything that the sequences of one draft draft in this step.
 void Stepper::draft_with(CausalModel& draft) {
   Buffers& b = *buffers_;
@@ -332,15 +341,16 @@ void Stepper::draft_with(CausalModel& draft) {
     if (b.active.empty()) return;
     const double started = clock_ ? clock_->seconds() : 0;
     if (draft_pass(b.active)) {
-      int64_t row = 0;
+      int64_t row = 0, fed = 0;
       for (const size_t i : b.active) {
         Slot& slot = b.slots[i];
         const int64_t rows = slot.feed_rows;
+        fed += static_cast<int64_t>(slot.feed.size());
         slot.drafting = draft_level(slot, row);
         row += rows;
       }
       CostModel* const costs = draft_costs_of(*b.slots[b.active.front()].sequence);
-      if (costs && clock_ && short_pass) costs->record_draft(static_cast<int>(b.num_slots), clock_->seconds() - started);
+      if (costs && clock_) record_draft(*costs, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(b.active.size()));
     } else {
       // Only the sequences whose own pass throws lose their draft.
       for (const size_t i : b.active) b.slots[i].drafting = b.slots[i].drafting && draft_pass({&i, 1}) && draft_level(b.slots[i], 0);

@@ -46,7 +46,7 @@ struct Traffic {
 
   void step() {
     while (answers.size() < static_cast<size_t>(batch))
-      answers.push_back({KController({.fixed_k = fixed_k, .prior_overlap = mean.value(), .plain_owed = plain_owed}, &costs), answer});
+      answers.push_back({KController({.fixed_k = fixed_k, .seen = &mean, .plain_owed = plain_owed}, &costs), answer});
     std::vector<KController*> controllers;
     for (Answer& a : answers) controllers.push_back(&a.controller);
     KController::choose(controllers, batch);

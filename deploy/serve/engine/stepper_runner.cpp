@@ -37,7 +37,7 @@ struct StepperRunner::Running {
   std::optional<decode::LogitState> state;  // of rules
   std::string conversation;
   DraftSwap::Pick pick;
-  decode::OverlapMean* expected = nullptr;  // of pick.draft: what the controller started from, and what it observes goes to
+  decode::OverlapMean* expected = nullptr;  // of pick.draft: what the controller is drawn to, and what it observes goes to
   decode::Sequence sequence;
   bool draft_failed = false;
   bool asked_plain = false;                 // SequenceSpec::speculate
@@ -61,7 +61,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation, spec.tenant) : DraftSwap::Pick();
   const bool coupled = spec.seeded && options_.coupled_seeds;
   decode::OverlapMean* const expected = !pick.draft ? nullptr : coupled ? &pick.draft->coupled_overlap : &pick.draft->overlap;
-  if (expected) controller.prior_overlap = expected->value();
+  controller.seen = expected;
   controller.schedule = options_.schedule;
   if (pick.draft) controller.plain_owed = pick.draft->plain_owed;
   auto running = std::make_unique<Running>(spec.seed, controller, pick.draft ? &pick.draft->costs : &costs_);
@@ -82,7 +82,7 @@ SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
     decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
     if (options_.text_max_k > 0) from_text.max_k = options_.text_max_k;
-    from_text.prior_overlap = suffix_overlap_.value();
+    from_text.seen = &suffix_overlap_;
     s.suffix = &running->suffix.emplace(decode::SuffixDrafter(), decode::KController(from_text, &costs_));
   }
   if (spec.rules && spec.rules->any()) {
@@ -173,7 +173,9 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   result.overlaps = s.overlaps;
   result.suffix_drafted = s.suffix_drafted;
   result.suffix_accepted = s.suffix_accepted;
-  for (int i = 0; i < s.suffix_drafted && i <= s.suffix_accepted; ++i) suffix_overlap_.add(std::array{i < s.suffix_accepted ? 1.0 : 0.0});
+  std::vector<double> kept(static_cast<size_t>(std::min(s.suffix_drafted, s.suffix_accepted + 1)), 1.0);
+  if (s.suffix_accepted < s.suffix_drafted) kept.back() = 0;
+  suffix_overlap_.add(kept);
   result.logprobs = std::move(s.emitted_logprobs);
   result.rejected = std::move(s.rejected);
   const DraftSwap::Pick& pick = running.pick;

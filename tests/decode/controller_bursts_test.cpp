@@ -1,0 +1,153 @@
+// The controller under whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one after the other. What
+// counts is when the last one ends. One engine answers bursts of all sizes, mixed, from its first step on: learning is counted.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "base/acceptance.h"
+#include "base/philox.h"
+#include "engine/decode/controller.h"
+
+namespace specdec::decode {
+namespace {
+
+constexpr int kAnswerTokens = 128, kBursts = 8, kMostAnswers = 16, kBurstServers = 3;
+
+// Milliseconds of a target's pass by its rows, linear in between, and of a draft's pass.
+struct Machine {
+  const char* name;
+  std::vector<std::pair<double, double>> passes;
+  double draft, draft_per_answer;
+
+  double pass(double rows) const {
+    size_t i = 1;
+    while (i + 1 < passes.size() && passes[i].first < rows) ++i;
+    const auto [x0, y0] = passes[i - 1];
+    const auto [x1, y1] = passes[i];
+    return y0 + (y1 - y0) * (rows - x0) / (x1 - x0);
+  }
+  double draft_pass(int answers) const { return draft + draft_per_answer * answers; }
+};
+
+// 93 M weights in bf16 and a draft of 0.3 M on two threads, by the server itself; and the row-wise figures of docs/benchmarks.md, one thread.
+const std::array<Machine, 2> kMachines = {
+    Machine{"AVX-512", {{1, 5.9}, {7, 5.9}, {8, 6.4}, {9, 6.9}, {10, 7.0}, {12, 7.5}, {16, 9.5}, {20, 11.3}, {24, 13.1}, {28, 15.5}, {32, 17.6}, {40, 21.6}, {48, 25.9}, {56, 29.8}, {64, 34}, {80, 46}, {144, 84}}, 0.02, 0.012},
+    Machine{"AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
+
+// A server's draft, and what it has learned.
+struct Server {
+  const Machine& machine;
+  double overlap;      // mean over answers; of an answer's tokens nearly all or little, in runs
+  double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps. A tenth more or less is each pass's own
+  int fixed_k = -1;
+  uint64_t seed = 1;
+  CostModel costs = {};
+  OverlapMean seen = OverlapMean();
+  int plain_owed = -1;
+  uint64_t steps = 0, bursts = 0;
+  double pace = 0;     // logarithm; times do not contain it
+
+  struct Answer {
+    KController controller;
+    double overlap;
+    PhiloxStream random;
+    int left = kAnswerTokens;
+    bool easy = false;
+    int k = 0;
+  };
+
+  double burst(int size) {
+    std::vector<Answer> answers;
+    for (int i = 0; i < size; ++i) {
+      PhiloxStream random(seed, 64 * bursts + static_cast<uint64_t>(i));
+      const double own = overlap + 0.05 * std::sqrt(12.0) * (random.uniform() - 0.5);
+      answers.push_back({KController({.fixed_k = fixed_k, .seen = &seen, .plain_owed = plain_owed}, &costs), std::clamp(own, 0.0, 0.97), random});
+    }
+    ++bursts;
+    double milliseconds = 0;
+    while (!answers.empty()) {
+      milliseconds += step(answers);
+      std::erase_if(answers, [](const Answer& a) { return a.left <= 0; });
+    }
+    return milliseconds;
+  }
+  double step(std::vector<Answer>& answers) {
+    const int batch = static_cast<int>(answers.size());
+    std::vector<KController*> controllers;
+    for (Answer& a : answers) {
+      a.controller.expect(0, a.left);
+      controllers.push_back(&a.controller);
+    }
+    KController::choose(controllers, batch);
+    int depth = 0, rows = batch;
+    for (Answer& a : answers) {
+      a.k = std::min(a.controller.decision().k, a.left - 1);
+      depth = std::max(depth, a.k);
+      rows += a.k;
+    }
+    PhiloxStream noise(seed + 100, steps++);
+    const auto timed = [&](double of) { return of * std::exp(pace + 0.2 * (noise.uniform() + noise.uniform() + noise.uniform() - 1.5)); };
+    pace = 0.96 * pace + wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
+    for (int i = 0; i < depth; ++i) costs.record_draft(batch, timed(machine.draft_pass(batch)));
+    costs.record_target(batch, static_cast<double>(rows) / batch, timed(machine.pass(rows)));
+    for (Answer& a : answers) verify(a);
+    return depth * machine.draft_pass(batch) + machine.pass(rows);
+  }
+  void verify(Answer& a) {
+    constexpr double kHard = 0.05, kEasy = 0.97;
+    std::vector<double> overlaps;
+    int accepted = 0;
+    while (static_cast<int>(overlaps.size()) < a.k && accepted == static_cast<int>(overlaps.size())) {
+      if (a.random.uniform() > 0.5) a.easy = a.random.uniform() < (a.overlap - kHard) / (kEasy - kHard);
+      overlaps.push_back(a.overlap <= kHard ? a.overlap : a.easy ? kEasy : kHard);
+      accepted += a.random.uniform() < overlaps.back();
+    }
+    a.controller.observe(a.k, accepted, overlaps);
+    seen.add(overlaps);
+    plain_owed = a.controller.plain_owed();
+    a.left -= accepted + 1;
+  }
+};
+
+// Milliseconds of all bursts by their size, of several servers together.
+std::vector<double> bursts(const Machine& machine, double overlap, double wander, int fixed_k) {
+  std::vector<double> out(kMostAnswers + 1, 0.0);
+  for (uint64_t server = 0; server < kBurstServers; ++server) {
+    Server s{.machine = machine, .overlap = overlap, .wander = wander, .fixed_k = fixed_k, .seed = 1000 * server + 1};
+    for (int i = 0; i < kBursts * kMostAnswers; ++i) {
+      const int size = 1 + 7 * i % kMostAnswers;
+      out[static_cast<size_t>(size)] += s.burst(size);
+    }
+  }
+  return out;
+}
+
+TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
+  for (const Machine& machine : kMachines)
+    for (const double overlap : {0.8, 0.64, 0.4, 0.02}) {
+      std::vector<double> best(kMostAnswers + 1, HUGE_VAL);
+      for (int k = 0; k <= 6; ++k) {
+        const std::vector<double> fixed = bursts(machine, overlap, 0, k);
+        for (size_t i = 1; i < best.size(); ++i) best[i] = std::min(best[i], fixed[i]);
+      }
+      for (const double wander : {0.0, 0.15}) {
+        const std::vector<double> took = bursts(machine, overlap, wander, -1);
+        for (int size = 1; size <= kMostAnswers; ++size) {
+          const auto i = static_cast<size_t>(size);
+          const double plain = kBurstServers * kBursts * kAnswerTokens * machine.pass(size);
+          const std::string where = std::string(machine.name) + ", overlap " + std::to_string(overlap) + ", wander " + std::to_string(wander) + ", bursts of " + std::to_string(size);
+          EXPECT_GE(plain / took[i], 0.97) << where;
+          if (plain > 1.2 * best[i]) {
+            EXPECT_GE(best[i] / took[i], 0.95) << where << ", where the best fixed K gains " << plain / best[i];
+          }
+        }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace specdec::decode
