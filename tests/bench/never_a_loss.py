@@ -8,33 +8,14 @@ for every draft and batch size tokens a second of plain decoding, and the speed-
 prompts step by step beside it: `to_plain` (wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K
 `formula` = predicted / measured speed-up (within 10 %)."""
 import argparse
-import array
 import json
-import random
-import shutil
-import struct
+import math
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-
-def random_copy(source, folder):
-    """The same shapes with normal weights of 0.05, in the file's own dtype (F32 or BF16)."""
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("specdec.json"), copy_function=shutil.copyfile)
-    file = next(folder.glob("*.safetensors"))
-    data = bytearray(file.read_bytes())
-    (size,) = struct.unpack("<Q", data[:8])
-    rng, header = random.Random(7), json.loads(data[8 : 8 + size])
-    for name, tensor in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = (8 + size + at for at in tensor["data_offsets"])
-        values = array.array("f", (rng.gauss(0, 0.05) for _ in range((end - begin) // (4 if tensor["dtype"] == "F32" else 2))))
-        raw = values.tobytes()
-        data[begin:end] = raw if tensor["dtype"] == "F32" else b"".join(raw[i + 2 : i + 4] for i in range(0, len(raw), 4))
-    file.write_bytes(data)
-    return folder
+import made_models
 
 
 def main():
@@ -56,7 +37,7 @@ def main():
     drafts = dict(d.split("=", 1) for d in o.draft)
     good = next(iter(drafts))
     smallest = min(drafts.values(), key=lambda d: sum(f.stat().st_size for f in Path(d).glob("*.safetensors")))
-    drafts["random"] = str(random_copy(Path(smallest), work / "random"))
+    drafts["random"] = str(made_models.worsen(smallest, work / "random", math.inf))
     command = [o.build / "bin/specdec", "--json", "bench", "--target", o.target, "--data", o.data, "--split", "all", "--out", work / "bench", "--batches", o.batches, "--ks", o.ks + ",auto", "--prompts", o.prompts,
                "--tokens", o.tokens, "--threads", o.threads, "--dtype", o.dtype, "--temperature", o.temperature, "--allow-stale", *(x for d in drafts.values() for x in ("--draft", d))]
     run = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, text=True)

@@ -1,0 +1,180 @@
+"""Is a server with a draft ever slower than one without? Whole bursts of 1, 2, … requests at once, to two servers of the same weights in turn: the first
+with the draft, the second plain.
+
+  python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16] [--bursts 8] [--out FILE]
+
+A random draft, the smallest one's shapes with random weights, is added; DIR+NOISE is a draft made worse (made_models.py). Bursts of a batch size follow
+each other as A B B A, so that what slows the machine for a while slows both; both servers get the same prompts. A burst lasts from the first
+request sent to the last answer whole; the time that learning takes is in it. One JSON object: for every draft and batch size `to_plain` = the plain
+server's time / the other's, a mean over pairs with its 90 % interval (wanted: at least 0.97), and where the time of a burst went, from both servers'
+/metrics: seconds by stage, of the engine thread outside of them, and of the process that should rest meanwhile; steps by K, why others were plain, probes."""
+import argparse
+import http.client
+import json
+import math
+import os
+import random
+import re
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import made_models
+from served import Served
+
+T90 = [6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83, 1.81, 1.80, 1.78, 1.77, 1.76, 1.75]
+
+
+def metrics(server):
+    out = {}
+    for line in urllib.request.urlopen(server.url + "/metrics").read().decode().splitlines():
+        if line.startswith("specdec:") and "_bucket" not in line:
+            name, value = line.rsplit(" ", 1)
+            out[name[8:]] = float(value)
+    return out
+
+
+def cpu_seconds(pid):
+    """Of a process and its children."""
+    total = 0
+    for p in [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]:
+        fields = Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split()
+        total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def burst(server, prompts, o):
+    """Seconds from the first request sent to the last answer whole; of each answer."""
+    gate, seconds, failed = threading.Barrier(len(prompts) + 1), [], []
+
+    def one(prompt):
+        body = json.dumps({"prompt": prompt, "max_tokens": o.tokens, "temperature": o.temperature, "ignore_eos": True})
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=600)
+        connection.connect()
+        gate.wait()
+        begun = time.perf_counter()
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        reply = json.loads(connection.getresponse().read())
+        seconds.append(time.perf_counter() - begun)
+        if reply.get("usage", {}).get("completion_tokens") != o.tokens:
+            failed.append(json.dumps(reply)[:300])
+
+    threads = [threading.Thread(target=one, args=(p,)) for p in prompts]
+    for t in threads:
+        t.start()
+    gate.wait()
+    begun = time.perf_counter()
+    for t in threads:
+        t.join()
+    if failed or len(seconds) != len(prompts):
+        sys.exit(f"an answer is not what was asked for: {failed}")
+    return time.perf_counter() - begun, sum(seconds) / len(seconds)
+
+
+def labelled(counts, name):
+    """Label's value: count, of those that moved."""
+    return {re.search(r'="([^"]*)"', k).group(1): round(v, 4) for k, v in counts.items() if k.startswith(name + "{") and v > 0}
+
+
+def measured(server, other, prompts, o):
+    before, rested, counts = cpu_seconds(server.process.pid), cpu_seconds(other.process.pid), metrics(server)
+    seconds, answer = burst(server, prompts, o)
+    after = metrics(server)
+    return {"seconds": seconds, "answer": answer, "cpu": cpu_seconds(server.process.pid) - before, "other_cpu": cpu_seconds(other.process.pid) - rested,
+            "moved": {k: v - counts.get(k, 0) for k, v in after.items()}}
+
+
+def summed(runs):
+    moved = {}
+    for run in runs:
+        for k, v in run["moved"].items():
+            moved[k] = moved.get(k, 0) + v
+    n = len(runs)
+    stages = {k: round(v / n, 4) for k, v in labelled(moved, "stage_seconds_total").items()}
+    seconds = sum(r["seconds"] for r in runs) / n
+    out = {"seconds": round(seconds, 4), "answer_seconds": round(sum(r["answer"] for r in runs) / n, 4), "stages": stages, "outside": round(seconds - sum(stages.values()), 4), "cpu": round(sum(r["cpu"] for r in runs) / n, 3),
+           "other_cpu": round(sum(r["other_cpu"] for r in runs) / n, 3), "steps": moved.get("steps_total", 0) / n}
+    reached = moved.get("spec_decode_num_reached_tokens_per_pos_total", 0) or sum(v for k, v in moved.items() if k.startswith("spec_decode_num_reached_tokens_per_pos_total"))
+    if reached:
+        overlap = sum(v for k, v in moved.items() if k.startswith("spec_decode_overlap_sum_per_pos_total"))
+        out |= {"overlap": round(overlap / reached, 3)}
+    if moved.get("spec_decode_num_probes_total") is not None:
+        out |= {"k": labelled(moved, "spec_decode_num_steps_total"), "plain": labelled(moved, "spec_decode_num_plain_steps_total"), "probes": moved.get("spec_decode_num_probes_total", 0), "drafted": moved.get("spec_decode_num_draft_tokens_total", 0)}
+    return out
+
+
+def of_pairs(pairs):
+    logs = [math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs]
+    n, mean = len(logs), sum(logs) / len(logs)
+    half = T90[min(n - 2, len(T90) - 1)] * math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1) / n) if n > 1 else math.inf
+    return round(math.exp(mean), 3), [round(math.exp(mean - half), 3), round(math.exp(mean + half), 3)]
+
+
+def numbers(text):
+    out = []
+    for part in text.split(","):
+        low, _, high = part.partition("-")
+        out += range(int(low), int(high or low) + 1)
+    return out
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("build", type=Path)
+    p.add_argument("--target", type=Path, required=True)
+    p.add_argument("--draft", action="append", default=[], help="NAME=DIR or NAME=DIR+NOISE")
+    p.add_argument("--without-random", action="store_true")
+    p.add_argument("--texts", type=Path, required=True, help="prompts are pieces of this file")
+    p.add_argument("--batches", default="1-16", type=numbers)
+    p.add_argument("--bursts", type=int, default=8)
+    p.add_argument("--tokens", type=int, default=128)
+    p.add_argument("--prompt-bytes", type=int, default=60)
+    p.add_argument("--temperature", type=float, default=1)
+    p.add_argument("--threads", type=int, default=2)
+    p.add_argument("--dtype", default="bf16")
+    p.add_argument("--flags", default="", help="more flags of the server with the draft")
+    p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--out", type=Path)
+    o = p.parse_args()
+    work, drafts = Path(tempfile.mkdtemp()), {}
+    for text in o.draft:
+        name, _, folder = text.partition("=")
+        folder, _, noise = folder.partition("+")
+        drafts[name] = made_models.worsen(folder, work / name, float(noise)) if noise else Path(folder)
+    if not o.without_random:
+        smallest = min(drafts.values(), key=lambda d: sum(f.stat().st_size for f in d.glob("*.safetensors")))
+        drafts["random"] = made_models.worsen(smallest, work / "random", math.inf)
+    text, rng, rows = o.texts.read_text(errors="replace").replace("<|endoftext|>", " "), random.Random(o.seed), []
+
+    def prompts(batch):
+        return [text[at : at + o.prompt_bytes] for at in (rng.randrange(len(text) - o.prompt_bytes) for _ in range(batch))]
+
+    flags = ["--target", o.target, "--threads", o.threads, "--dtype", o.dtype, "--max-batch", max(o.batches)]
+    plain = Served(o.build, *flags)
+    for name, folder in drafts.items():
+        drafted = Served(o.build, *flags, "--draft", folder, *o.flags.split())
+        for server in (plain, drafted):
+            burst(server, ["Once"], o)  # what a process pays once
+        for batch in o.batches:
+            pairs = []
+            for i in range(o.bursts):
+                mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
+                runs = {server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order}
+                pairs.append((runs[drafted.port], runs[plain.port]))
+            ratio, interval = of_pairs(pairs)
+            rows.append({"draft": name, "batch": batch, "to_plain": ratio, "interval": interval, "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs], "drafted": summed([a for a, _ in pairs]),
+                         "plain": summed([b for _, b in pairs])})
+            print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+        drafted.process.terminate()
+        drafted.process.wait(60)
+    result = {"schema": "specdec.bench-bursts/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "never_a_loss": all(r["to_plain"] >= 0.97 for r in rows)}
+    out = json.dumps(result).replace('{"draft": "', '\n {"draft": "')
+    print(out)
+    if o.out:
+        o.out.write_text(out + "\n")
+
+
+main()
