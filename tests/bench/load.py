@@ -27,8 +27,9 @@ from served import Served
 class Server(Served):
     def __init__(self, o):
         super().__init__(o.build, "--target", o.target, "--draft", o.draft, "--threads", o.threads, "--max-batch", o.max_batch, *o.flags.split())
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        self.pid = children[0] if children else str(self.process.pid)
+        # It may start others, or be started by another: the one that serves has the most threads.
+        family = [str(self.process.pid), *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+        self.pid = max(family, key=lambda pid: len(list(Path(f"/proc/{pid}/task").iterdir())))
 
     def stop(self):
         self.process.terminate()
