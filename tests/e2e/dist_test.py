@@ -47,6 +47,7 @@ try:
         paths = [line for line in paths.splitlines() if "RUNPATH" in line or "RPATH" in line]
         expect(all("$ORIGIN" in line and ":" not in line.split("[")[1] for line in paths), f"{file.name}: run path {paths}")
 
+    expect("Apache License" in (root / "share/doc/specdec/LICENSE").read_text(), "its own licence")
     licences = list((root / "share/doc/specdec/licences").iterdir())
     expect(bool(licences) and (root / "share/doc/specdec/dependencies.md").exists(), f"licences of {len(licences)} packages")
 
