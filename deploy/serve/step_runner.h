@@ -51,7 +51,7 @@ struct StepResult {
   bool out_of_room = false;          // the caches are full: this sequence is as before the step. It may be suspended, or others
   bool failed = false;               // this sequence cannot go on; the others are not touched
   bool no_token_left = false;        // … because of what its own request asks for: nothing is broken
-  bool device_failed = false;        // … because the device said so, or the pass failed as a whole: no request causes that
+  bool device_failed = false;        // … because of the device or the library that computes: no request causes that
   std::vector<int32_t> emitted;      // at least one token unless failed or out of room
   int drafted = 0, accepted = 0;
   decode::KDecision decision;        // of the draft model's K

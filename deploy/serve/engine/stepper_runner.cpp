@@ -118,12 +118,14 @@ void StepperRunner::suspend(SequenceKey key) { stepper_.finish(running_.at(key)-
 // The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as before.
 // False: there was no room.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
+  pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
   } catch (const decode::OutOfRoom&) {
     return false;
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("a step failed: ") + e.what());
+    pass_failure_ = std::current_exception();
   }
   return true;
 }
@@ -161,8 +163,10 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
   if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = s.failure || s.emitted.empty();
-  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too.
-  result.device_failed = result.failed && (!s.failure || kind_of(s.failure) == ErrorKind::kDevice);
+  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too. What is no Error comes from the
+  // library that computes; any other may be due to what this sequence holds.
+  const std::exception_ptr& cause = s.failure ? s.failure : pass_failure_;
+  result.device_failed = result.failed && cause && kind_of(cause).value_or(s.failure ? ErrorKind::kInternal : ErrorKind::kDevice) == ErrorKind::kDevice;
   result.no_token_left = s.failure && kind_of(s.failure) == ErrorKind::kUsage;
   if (result.failed) return;
   result.emitted = s.emitted;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <exception>
 #include <map>
 #include <memory>
 #include <vector>
@@ -65,6 +66,7 @@ class StepperRunner final : public StepRunner {
   decode::OverlapMean suffix_overlap_;    // of drafts from the text
   double mean_answer_ = 0;               // tokens
   int64_t draft_failures_ = 0;
+  std::exception_ptr pass_failure_;      // of the last pass; null: none
 };
 
 }  // namespace specdec::deploy

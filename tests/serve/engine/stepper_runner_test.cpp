@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <set>
+#include <stdexcept>
 #include <vector>
 
 #include "base/clock.h"
@@ -36,12 +38,12 @@ Model table(double noise = 0) {
 }
 
 // Every pass that asks for logits of a sequence with the poisoned token throws.
-void fail_on_poison(Model& model) {
-  model.before_pass = [&model](std::span<const decode::Extension> extensions) {
+void fail_on_poison(Model& model, ErrorKind kind = ErrorKind::kDevice) {
+  model.before_pass = [&model, kind](std::span<const decode::Extension> extensions) {
     for (const decode::Extension& e : extensions) {
       const auto& cache = model.cache(e.sequence);
       if (e.num_logits > 0 && std::count(cache.begin(), cache.end(), kPoison) + std::count(e.tokens.begin(), e.tokens.end(), kPoison) > 0)
-        throw Error(ErrorKind::kDevice, "poisoned");
+        throw Error(kind, "poisoned");
     }
   };
 }
@@ -77,6 +79,7 @@ struct Bench {
         accepted += results[i].accepted;
         drafted += results[i].drafted;
         if (results[i].failed) failed.insert(batch[i]);
+        device_failures += results[i].device_failed;
         if (!results[i].failed && left[batch[i]] > 0) continue;
         runner.finish(batch[i]);
         left.erase(batch[i]);
@@ -90,7 +93,7 @@ struct Bench {
   std::map<SequenceKey, int64_t> left;
   std::map<SequenceKey, std::vector<int32_t>> answers;
   std::set<SequenceKey> failed;
-  int64_t accepted = 0, drafted = 0;
+  int64_t accepted = 0, drafted = 0, device_failures = 0;
 };
 
 TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
@@ -167,6 +170,34 @@ TEST(StepperRunner, ATargetThatFailsOnOneSequenceFailsThatOneOnly) {
   EXPECT_TRUE(b.answers[bad].empty());
   for (const SequenceKey good : {SequenceKey{0}, SequenceKey{2}}) EXPECT_EQ(b.answers[good].size(), 30u);
   EXPECT_EQ(b.target.open_sequences() + b.draft.open_sequences(), 0u);
+}
+
+// What the device or the library under it fails at is told from what one sequence holds, alone in its pass or not.
+TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
+  for (const ErrorKind kind : {ErrorKind::kDevice, ErrorKind::kInternal, ErrorKind::kModel})
+    for (const bool alone : {true, false}) {
+      Bench b;
+      fail_on_poison(b.target, kind);
+      b.start({1, kPoison, 2}, 2);
+      if (!alone) b.start({1, 3}, 3);
+      b.run();
+      EXPECT_EQ(b.failed.size(), 1u);
+      EXPECT_EQ(b.device_failures, kind == ErrorKind::kDevice) << alone;
+    }
+  Bench foreign;
+  foreign.target.before_pass = [](std::span<const decode::Extension> extensions) {
+    if (extensions[0].num_logits > 0) throw std::runtime_error("CUDA error: an illegal memory access");
+  };
+  foreign.start({1, 2}, 1);
+  foreign.run();
+  EXPECT_EQ(foreign.device_failures, 1);
+  // A target whose arithmetic gives NaN for one text is not the device either: any text may be sent.
+  Bench nan;
+  nan.target = Model(kTokens, [](std::span<const int32_t>, std::span<float> logits) { std::fill(logits.begin(), logits.end(), std::numeric_limits<float>::quiet_NaN()); }, kLength);
+  nan.start({1, 2}, 1);
+  nan.run();
+  EXPECT_EQ(nan.failed.size(), 1u);
+  EXPECT_EQ(nan.device_failures, 0);
 }
 
 TEST(StepperRunner, ADraftThatFailsCostsOnlyTheSpeculation) {
