@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxSourceBytes = 1u << 20;
 constexpr size_t kMaxOutputBytes = 1u << 20;
 constexpr char kWhat[] = "chat template";
-constexpr size_t kWorkers = 4;  // renderings at a time; a server has two threads that render
+constexpr size_t kWorkers = 4;  // renderings at a time; a server has fewer threads that render
 
 size_t local_strftime(const char* format, char* out, size_t capacity) {
   const std::time_t now = std::time(nullptr);

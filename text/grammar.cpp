@@ -10,7 +10,7 @@ namespace specdec::text {
 
 namespace {
 
-constexpr size_t kCheckers = 2;  // at a time, as many as a server has threads that compile
+constexpr size_t kCheckers = 4;  // at a time; a server has fewer threads that compile
 
 int32_t kind_number(GrammarKind kind) { return kind == GrammarKind::kRegex ? SD_REGEX : SD_JSON_SCHEMA; }
 const char* kind_name(GrammarKind kind) { return kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"; }
