@@ -1,20 +1,15 @@
 #include "deploy/serve/fair_workers.h"
 
-#include <time.h>
-
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace specdec::deploy {
 
 namespace {
 
-// Of this thread: what others make it wait for is not its party's doing.
-double processor_seconds() {
-  timespec now{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
+// What a party uses up is the thread: templates and grammars run in processes of their own, for which it waits.
+double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 }  // namespace
 
@@ -91,10 +86,10 @@ void FairWorkers::run() {
       continue;
     }
     lock.unlock();
-    const double before = processor_seconds();
+    const double before = steady_seconds();
     item->work();
     item->work = nullptr;
-    const double seconds = processor_seconds() - before;
+    const double seconds = steady_seconds() - before;
     lock.lock();
     queue_.done(item->party, item->large, seconds);
     changed_.notify_all();  // what had to wait for this party or for large work may start

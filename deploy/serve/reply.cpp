@@ -152,7 +152,11 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
   if (frame.include_metrics) body["metrics"] = metrics_json(answers);
   const std::string around = dump(body);
   const size_t place = around.find("\"choices\":[]") + 11;
-  std::string reply = around.substr(0, place);
+  size_t bytes = around.size();
+  for (const Answer& answer : answers) bytes += answer.written.bytes() + answer.text.size() + kReplyBytesPerAnswer;
+  std::string reply;
+  reply.reserve(bytes + bytes / 8);
+  reply.append(around, 0, place);
   for (size_t i = 0; i < answers.size(); ++i) {
     Answer answer = std::move(answers[i]);  // gone when it is written
     Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
@@ -164,9 +168,10 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
     std::string text = dump(choice);
     answer.written.add(frame, answer.logprobs, answer.logprobs_offset);
     if (frame.logprobs >= 0) put(text, "logprobs", answer.written.text(frame));
-    reply += (i > 0 ? "," : "") + text;
+    if (i > 0) reply += ',';
+    reply += text;
   }
-  return reply + around.substr(place);
+  return reply.append(around, place);
 }
 
 size_t reply_bytes_per_token(const ReplyFrame& frame) {
