@@ -36,6 +36,7 @@ try:
     binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
     foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]
     for file in binaries:
+        expect(not re.search(rb"SPECDEC_[A-Z]+_AT\b|SPECDEC_FAULT", file.read_bytes()), f"{file.name} holds no fault injection")
         found = ldd(file, LD_LIBRARY_PATH=str(torch_lib))
         wrong = {name: path for name, path in found.items()
                  if path == "not found" or (any(path.startswith(f) for f in foreign) and not path.startswith(str(torch_lib.parents[1])))}

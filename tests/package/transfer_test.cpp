@@ -2,6 +2,7 @@
 
 #include "base/sha256.h"
 #include "deploy/package/store.h"
+#include "tests/faults/points.h"
 #include "tests/package/pair.h"
 
 namespace specdec::deploy {
@@ -182,6 +183,30 @@ TEST(Transfer, AtEveryKillPoint) {
     EXPECT_EQ(contents(other / "packages" / ("sha256-" + made.digest)), contents(made.path)) << n;
   });
   EXPECT_GE(points, 50);
+}
+
+// Every other fault, and the power cut at any change: whole or not there, what was said to be done stays, and the same again ends well.
+TEST(Transfer, UnderFaultsAndPowerCuts) {
+  const Pair pair(/*in_memory=*/true);
+  const PackageOutcome made = pair.create();
+  const fs::path root = pair.dir / "root", other = root / "other", arrived = other / "packages" / ("sha256-" + made.digest);
+  testing::Points points;
+  const auto run = [&] { copy_package(made.path.string(), other, {}); };
+  const auto before = [&] {
+    remove_tree(root);
+    fs::create_directories(root);
+  };
+  const auto check = [&](bool done) {
+    if (fs::exists(other / "packages"))
+      for (const ListedPackage& p : list_packages(other)) EXPECT_NO_THROW(resolve_package(p.path.string(), true));
+    if (done) {
+      EXPECT_EQ(contents(arrived), contents(made.path));
+    }
+    EXPECT_NO_THROW(run());
+    EXPECT_EQ(contents(arrived), contents(made.path));
+  };
+  testing::for_each_fault(points, before, run, check);
+  EXPECT_GE(testing::for_each_power_cut(points, root, before, run, check), 50);
 }
 
 }  // namespace
