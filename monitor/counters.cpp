@@ -168,10 +168,7 @@ class Collector {
       if (s.value != 0) counters_.pairs[key_of(s, true)] = {label("draft"), label("target")};
       return;
     }
-    if (!in_range(AcceptanceFigure::kCounter, s.value)) {
-      bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " + range_of(AcceptanceFigure::kCounter).expected());
-      return;
-    }
+    if (!in_range(AcceptanceFigure::kCounter, s.value)) return no_count(s, number);
     if (k->meaning >= Meaning::kAcceptedAt) {
       const std::string* position = position_label(s);
       if (!position || position->empty() || position->size() > 3 || !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
@@ -183,8 +180,14 @@ class Collector {
       if (!model_.empty() && model->second != model_) return;
     }
     engines_.insert(k->engine);
-    counters_.series[key_of(s, false)] += s.value;
+    double& total = counters_.series[key_of(s, false)];
+    total += s.value;
+    if (!in_range(AcceptanceFigure::kCounter, total)) no_count(s, number);
     if (counters_.series.size() > kMaxSeries) throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
+  }
+
+  void no_count(const Sample& s, size_t number) {
+    bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " + range_of(AcceptanceFigure::kCounter).expected());
   }
 
   Counters done() {

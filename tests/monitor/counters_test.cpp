@@ -97,6 +97,8 @@ TEST(Counters, ABadReplicaIsSetAside) {
     ASSERT_EQ(c.set_aside.size(), 1u) << absurd;
     EXPECT_EQ(c.set_aside[0].find("{instance=\"b\"}: line 2: "), 0u) << c.set_aside[0];
   }
+  const std::string twice = "specdec:spec_decode_num_drafts_total 9e15\n";
+  expect_error(ErrorKind::kData, {"page: line 2: ", "no count"}, [&] { parse_exposition(twice + twice, "page"); });
   Counters mixed = page("50", "two");
   EXPECT_EQ(mixed.pairs.size(), 2u);
   mixed.keep([](const ServedPair& pair) { return pair.target == "one"; });
