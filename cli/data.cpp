@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/model_directory.h"
 #include "cli/child_process.h"
 #include "cli/command.h"
@@ -18,6 +19,7 @@
 #include "data/regenerate.h"
 #include "data/row_parser.h"
 #include "data/stats.h"
+#include "net/http_client.h"
 
 namespace specdec::cli {
 
@@ -181,7 +183,9 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   if (!flags.api_key_file.empty()) {
     options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
-    options.api_key = key;
+    // Nobody asked for it to be sent there: an endpoint inside may want none.
+    if (net::keeps_secrets(flags.target)) options.api_key = key;
+    else log(LogLevel::kWarn, SecretUrl(flags.target).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
   }
   std::unique_ptr<BackgroundChild> server;
   const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
