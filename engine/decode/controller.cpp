@@ -138,8 +138,8 @@ void KController::settle(int k, PlainReason plain) {
 
 // Whether K is decided by something else than what pays.
 bool KController::settled(int batch) {
-  // Where drafting gains little, a plain step now and then costs nothing and shows when it gains nothing any more.
-  const int64_t refresh = CostModel::kRefresh / (rate_ < 1.1 ? 16 : rate_ < 1.2 ? 4 : 1);
+  // Where drafting gained little at this batch size, a plain step now and then costs nothing and shows when it gains nothing any more.
+  const int64_t refresh = CostModel::kRefresh / (batch != batch_ || rate_ >= 1.2 ? 1 : rate_ < 1.1 ? 16 : 4);
   decision_ = {};
   rate_ = 1;
   batch_ = batch;

@@ -73,6 +73,8 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
 }
 
 bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace& pace) {
+  constexpr size_t kAtOnce = 64;  // so that a warm step, which meets another number of rows, takes nothing from the heap
+  if (cells.capacity() == 0) cells.reserve(kAtOnce);
   if (cells.size() <= index) cells.resize(index + 1);
   Cell& cell = cells[index];
   if (cell.count == 0) ++measured;

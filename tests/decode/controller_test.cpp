@@ -347,10 +347,7 @@ TEST(Controller, DearVerificationAtALargeBatchTurnsItOff) {
   for (int i = 0; i < 60; ++i) speculating += w.step(controller, 32) > 0;
   EXPECT_LE(speculating, 3);
   w.per_row = 0.03;
-  if (w.step(controller) == 0) {
-    EXPECT_EQ(controller.decision().plain, PlainReason::kMeasuring);
-  }
-  EXPECT_GT(controller.choose_k(1), 0) << "batch 1 still pays";
+  EXPECT_GT(w.step(controller), 0) << "batch 1 still pays";
 }
 
 TEST(Controller, NeighboursThatAlwaysSpeculateDoNotHoldItBack) {

@@ -325,6 +325,22 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   run(stepper, plain);
   EXPECT_TRUE(costs.ready());
   EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);  // this clock ticks once a reading
+  EXPECT_EQ(costs.read_cost(1), 0);
+}
+
+// A prompt that the draft's first pass reads is not free, however short it is; nor is that pass one of those that draft.
+TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
+  toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
+  CostModel costs;
+  const specdec::testing::ManualClock clock(0, 0.001);
+  Stepper stepper(target, &draft, &costs, &clock);
+  Request r(std::vector<int32_t>(40, 1), 3, 40), plain({1}, 0, 4);
+  stepper.start(r.s);
+  Sequence* const batch[] = {&r.s};
+  stepper.step(batch);
+  run(stepper, plain);
+  EXPECT_NEAR(costs.read_cost(1), 1.0 / 39, 1e-9);
+  EXPECT_NEAR(costs.draft_cost(1), 1.0, 1e-9);
 }
 
 }  // namespace
