@@ -166,7 +166,7 @@ Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock
   }
   if (!options_.acceptance_log.empty()) {
     // Refused at start rather than at the first answer.
-    ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK));
+    with_context("--acceptance-log", [&] { ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK)); });
   }
   if (traffic_ || !options_.acceptance_log.empty()) thread_ = std::thread([this] { work(); });
 }
