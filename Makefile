@@ -1,4 +1,4 @@
-# make demo | test | fast | fuzz | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
+# make demo | test | fast | fuzz | nightly | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -6,7 +6,7 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build test fast demo dist asan tsan fuzz clean help
+.PHONY: setup build test fast demo dist asan tsan fuzz nightly clean help
 help:
 	@sed -n '1p' Makefile
 
@@ -39,6 +39,10 @@ asan tsan:
 fuzz:
 	@$(MAKE) --no-print-directory build PRESET=fuzz
 	@$(ENV) && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/fuzz/run.py build-fuzz
+
+# Sanitizers, long soak, all fault points, fuzzing with 1e7 inputs a target: tests/nightly.py. PARTS="asan fuzz" runs some of it.
+nightly: build
+	@$(ENV) && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/nightly.py $(PARTS)
 
 clean:
 	rm -rf build build-* dist
