@@ -168,12 +168,12 @@ try:
     # --- paths lie beside LOOP.toml, not beside the shell ---
     beside = new_loop("beside")
     write_tiny_model(beside / "own/draft", layers=1, seed=2)
-    text = (beside / "LOOP.toml").read_text().replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"').replace("[package]", '[package]\nengines = "gone"')
+    text = (beside / "LOOP.toml").read_text().replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"').replace("[distill]", '[distill]\nloss = "gone"')
     (beside / "LOOP.toml").write_text(text)
-    code, _, err = run("loop", "run", beside / "LOOP.toml", code=range(1, 128), timeout=120)
-    trained = json.loads(next(beside.glob("loop/runs/*/distill/run.json")).read_text())
-    expect(trained["options"]["draft"] == f"model:{beside}/own/draft", "draft = model:DIR")
-    expect("package ended with exit code" in err and "To change: " in err and "gone" in err, "a stage's own error is in the last line, with what to change")
+    _, plan = run_json("loop", "run", beside / "LOOP.toml", "--plan")
+    expect(f"model:{beside}/own/draft" in next(s for s in plan["stages"] if s["stage"] == "distill")["arguments"], "draft = model:DIR")
+    _, _, err = loop(beside, code=2)
+    expect("distill ended with exit code 2: " in err and "'gone' is no loss" in err and "To change: " in err, "a stage's own error is in the last line, with what to change")
 
     # --- answers of another model ---
     other = new_loop("other", channel="candidate")
