@@ -1,4 +1,5 @@
-// Log lines as values: libraries hand them to a sink that cli installs (text or JSON on stderr); without a sink they vanish.
+// Log lines as values: libraries hand them to a sink that cli installs (text or JSON on stderr). The first 64
+// lines that come before the first sink are handed to it when it is installed; without one they vanish.
 #pragma once
 
 #include <functional>

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <optional>
 
@@ -70,11 +71,12 @@ void make_secret(const fs::path& file) {
     out.write(random_digits(file) + "\n");
     out.finish();
   }
-  const bool linked = ::link(temporary.c_str(), file.c_str()) == 0;
-  const int problem = errno;
+  bool kept = ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, file.c_str(), RENAME_NOREPLACE) == 0;
+  if (!kept && (errno == EINVAL || errno == ENOSYS)) kept = ::link(temporary.c_str(), file.c_str()) == 0;  // NFS cannot rename without replacing
+  const int problem = kept ? 0 : errno;
   remove_tree(temporary);
   errno = problem;
-  if (!linked && problem != EEXIST) io_error(file, "cannot keep the salt");
+  if (!kept && problem != EEXIST) io_error(file, "cannot keep the salt");
   fsync_directory(fs::absolute(file).parent_path());
 }
 

@@ -96,7 +96,7 @@ try:
     run(*ingest[:-1], work / "whole")
     expect((work / "whole/index.json").exists(), "ingest runs after it")
 
-    distill = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--threads", 1, "--max-steps", 400, "--batch-tokens", 128, "--out", work / "run"]
+    distill = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--threads", 1, "--max-steps", 3000, "--batch-tokens", 128, "--out", work / "run"]
     check("distill, anew", distill, {75}, 1.2, times=4, clean=work / "run")
     shutil.rmtree(work / "run", ignore_errors=True)
     stops = 0
