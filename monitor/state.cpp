@@ -201,7 +201,8 @@ void State::commit() {
   guarded(connection_->file, [&] { connection_->db.exec("COMMIT"); });
 }
 void State::rollback() {
-  guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
+  // After some errors, those of the disk among them, SQLite has rolled back already.
+  if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0) guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
 }
 
 std::string State::value(const std::string& key) const {

@@ -3,10 +3,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "base/clock.h"
 #include "base/file.h"
@@ -42,11 +41,15 @@ Json parse_result(const std::string& output) {
   return value.is_discarded() ? Json(nullptr) : value;
 }
 
-// What the log of a run holds from `offset` on.
+// The end of what the log of a run holds from `offset` on: enough for the last line.
 std::string log_since(const fs::path& log, uint64_t offset) {
-  std::ifstream in(log, std::ios::binary);
-  in.seekg(static_cast<std::streamoff>(offset));
-  return {std::istreambuf_iterator<char>(in), {}};
+  constexpr uint64_t kMostBytes = 64 << 10;
+  if (!fs::exists(log)) return "";
+  const InputFile in(log, ErrorKind::kIo);
+  const uint64_t begin = std::max(std::min(offset, in.size()), in.size() - std::min(in.size(), kMostBytes));
+  std::string text(in.size() - begin, '\0');
+  in.read(begin, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 // The error that a stage ended with: its last line, without what names the program.

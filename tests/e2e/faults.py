@@ -61,7 +61,7 @@ def number():
 
 
 class Recording:
-    """One run of a command, every change below `root` written down, which other folders can then be brought to."""
+    """One run of a command, every change below `root` written down, so that a folder can be brought to any moment of it."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
         self.root, self.start, self.journal = root, scratch / "start", scratch / "journal"
@@ -136,14 +136,13 @@ def meet(subject, work, kind, n):
     shutil.rmtree(folder)
 
 
-def cut(subject, work, recording, n, lost):
-    folder = work / f"{subject.name}-cut-{n}-{lost}"
+def cut(subject, recording, n, lost):
+    folder = recording.root  # where it ran: what was written names its paths
     text = f"{subject.name}, {recording.restore(n, lost, number(), folder)}"
     subject.check(folder, text)
     if n == len(recording.names):
         subject.done(folder, text)
     subject.finish(folder, text)
-    shutil.rmtree(folder)
 
 
 def under_faults(subject, work, kinds=KINDS):
@@ -166,7 +165,8 @@ def under_faults(subject, work, kinds=KINDS):
         n = len(recording.names)
         moments = sorted({*some(n, 2 * subject.least), n})
         order = [(point, lost) for point in moments for lost in (("all", "contents", "some") if ALL or point == n else (("all", "contents", "some")[number() % 3],))]
-        list(pool.map(lambda moment: cut(subject, work, recording, *moment), order))
+        for moment in order:
+            cut(subject, recording, *moment)
         met["power cut"] = f"{len(order)} at {len(moments)} of {n}"
         shutil.rmtree(folder)
         shutil.rmtree(work / f"{subject.name}-recording")

@@ -61,8 +61,8 @@ def loop_json(folder, *more, code=0):
 
 
 def states(folder):
-    found = [json.loads(f.read_text()) for f in folder.glob("loop/runs/*/state.json")]
-    return sorted(found, key=lambda s: s["started_unix"])
+    files = sorted(folder.glob("loop/runs/*/state.json"), key=lambda f: f.stat().st_mtime_ns)  # two may begin in the same second
+    return [json.loads(f.read_text()) for f in files]
 
 
 def trainings_of(folder):

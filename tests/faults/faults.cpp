@@ -258,13 +258,13 @@ int on_descriptor(int fd, Kind kind, int64_t size, Call call) {
 }
 
 template <class Call>
-int opened(int directory, const char* path, int flags, Call call) {
+int opened(int directory, const char* path, int flags, mode_t mode, Call call) {
   if ((flags & (O_CREAT | O_TRUNC)) == 0) return call();
   struct stat info {};
   const bool there = ::fstatat(directory, path, &info, 0) == 0;
   if (there && ((flags & O_TRUNC) == 0 || !S_ISREG(info.st_mode) || info.st_size == 0)) return call();
   if (!there && (flags & O_CREAT) == 0) return call();
-  return change({.kind = there ? Kind::kTruncate : Kind::kCreate, .path = absolute(directory, path)}, call);
+  return change({.kind = there ? Kind::kTruncate : Kind::kCreate, .path = absolute(directory, path), .offset = there ? 0 : static_cast<int64_t>(mode)}, call);
 }
 
 }  // namespace
@@ -281,13 +281,13 @@ int opened(int directory, const char* path, int flags, Call call) {
   int name(const char* path, int flags, ...) {                                  \
     MODE_ARGUMENT                                                               \
     REAL(name, int, const char*, int, ...);                                     \
-    return opened(AT_FDCWD, path, flags, [&] { return real(path, flags, mode); }); \
+    return opened(AT_FDCWD, path, flags, mode, [&] { return real(path, flags, mode); }); \
   }
 #define OPENAT(name)                                                            \
   int name(int at, const char* path, int flags, ...) {                          \
     MODE_ARGUMENT                                                               \
     REAL(name, int, int, const char*, int, ...);                                \
-    return opened(at, path, flags, [&] { return real(at, path, flags, mode); }); \
+    return opened(at, path, flags, mode, [&] { return real(at, path, flags, mode); }); \
   }
 #define PWRITE(name)                                                            \
   ssize_t name(int fd, const void* bytes, size_t size, off_t at) {              \

@@ -14,7 +14,7 @@ struct Change {
   ChangeKind kind{};
   bool flushed = false;   // made by a program that is not under test: taken as durable at once
   std::string path{}, to{};   // absolute
-  int64_t offset = 0;     // of a write; the new size of a truncation
+  int64_t offset = 0;     // of a write; the new size of a truncation; the mode that a new file was asked for
   std::string data{};       // of a write; a symbolic link's target
 };
 

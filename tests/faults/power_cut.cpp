@@ -28,6 +28,7 @@ struct Node {
   enum class Type { kFile, kDirectory, kLink } type = Type::kFile;
   std::string target;         // of a link
   std::string durable;        // of a file: its bytes at the last flush
+  fs::perms mode = fs::perms::owner_read | fs::perms::owner_write;  // … what it was made with, under the common umask 022
   std::vector<Edit> edits;    // and what came since
   Names names, durable_names; // of a directory
 };
@@ -61,6 +62,7 @@ NodePtr load(const fs::path& path) {
     node->durable_names = node->names;
   } else {
     node->durable = read_bytes(path);
+    node->mode = status.permissions();
   }
   return node;
 }
@@ -68,7 +70,10 @@ NodePtr load(const fs::path& path) {
 void save(const Node& node, const fs::path& path) {
   switch (node.type) {
     case Node::Type::kLink: return fs::create_symlink(node.target, path);
-    case Node::Type::kFile: std::ofstream(path, std::ios::binary) << node.durable; return;
+    case Node::Type::kFile:
+      std::ofstream(path, std::ios::binary) << node.durable;
+      fs::permissions(path, node.mode);
+      return;
     case Node::Type::kDirectory: break;
   }
   fs::create_directories(path);
@@ -94,7 +99,12 @@ class Disk {
 
   void make(const Change& c) {
     switch (c.kind) {
-      case Kind::kCreate: name(c, c.path, std::make_shared<Node>()); break;
+      case Kind::kCreate: {
+        const NodePtr file = of_type(Node::Type::kFile);
+        file->mode = static_cast<fs::perms>(c.offset & 0755);
+        name(c, c.path, file);
+        break;
+      }
       case Kind::kMkdir: name(c, c.path, of_type(Node::Type::kDirectory)); break;
       case Kind::kSymlink: {
         const NodePtr link = of_type(Node::Type::kLink);
