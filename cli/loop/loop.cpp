@@ -218,7 +218,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    remove_partials(settings.work / "runs", 0);
+    for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);  // of a run that was killed: the lock says that nobody is writing them
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
   const auto earlier = earlier_runs(settings.work);
