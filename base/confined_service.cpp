@@ -70,46 +70,42 @@ bool receive_message(int socket, Head& head, std::string& bytes) {
   return receive_all(socket, bytes.data(), bytes.size());
 }
 
-// One byte that carries a descriptor.
-union Passed {
-  cmsghdr header;
-  char bytes[CMSG_SPACE(sizeof(int))];
+// One byte that carries a descriptor over a socket. It holds pointers to itself, so it stays where it was made.
+struct DescriptorMessage {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  DescriptorMessage() {
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+  }
+  DescriptorMessage(const DescriptorMessage&) = delete;
+  DescriptorMessage& operator=(const DescriptorMessage&) = delete;
 };
 
 bool pass(int socket, int descriptor) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  Passed control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof control.bytes;
-  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  DescriptorMessage out;
+  cmsghdr* const header = CMSG_FIRSTHDR(&out.message);
   header->cmsg_level = SOL_SOCKET;
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &descriptor, sizeof descriptor);
   ssize_t sent = -1;
-  while ((sent = ::sendmsg(socket, &message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
+  while ((sent = ::sendmsg(socket, &out.message, MSG_NOSIGNAL)) < 0 && errno == EINTR) {
   }
   return sent == 1;
 }
 
-// -1: the other end is gone.
+// Returns -1 where the other end is gone.
 int passed(int socket) {
-  char byte = 0;
-  iovec data{&byte, 1};
-  Passed control{};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control.bytes;
-  message.msg_controllen = sizeof control.bytes;
+  DescriptorMessage in;
   ssize_t received = -1;
-  while ((received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
+  while ((received = ::recvmsg(socket, &in.message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
   }
-  const cmsghdr* const header = received == 1 ? CMSG_FIRSTHDR(&message) : nullptr;
+  const cmsghdr* const header = received == 1 ? CMSG_FIRSTHDR(&in.message) : nullptr;
   if (!header || header->cmsg_type != SCM_RIGHTS) return -1;
   int descriptor = -1;
   std::memcpy(&descriptor, CMSG_DATA(header), sizeof descriptor);

@@ -1,9 +1,8 @@
 // What a look's evidence says: the verdict with its figure, and the evidence as JSON.
 #include <algorithm>
 #include <cmath>
-#include <cstdarg>
-#include <cstdio>
 
+#include "base/format.h"
 #include "monitor/counter_chart.h"
 #include "monitor/look.h"
 #include "monitor/payback.h"
@@ -64,15 +63,6 @@ Json charts_json(const Look& look) {
 }
 
 double mean_of(double sum, int64_t n) { return sum / static_cast<double>(std::max<int64_t>(n, 1)); }
-
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  char text[400];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof text, pattern, arguments);
-  va_end(arguments);
-  return text;
-}
 
 }  // namespace
 

@@ -3,13 +3,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdarg>
 #include <cstdio>
 #include <memory>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/schema/validation_report.h"
 #include "cli/child_process.h"
@@ -24,15 +24,6 @@
 namespace specdec::cli {
 
 namespace {
-
-__attribute__((format(printf, 1, 2))) std::string format(const char* pattern, ...) {
-  char text[512];
-  va_list arguments;
-  va_start(arguments, pattern);
-  std::vsnprintf(text, sizeof text, pattern, arguments);
-  va_end(arguments);
-  return text;
-}
 
 // The shortest answers have about 40 tokens: past its end a text is no longer what either model knows.
 const std::string kSpeedPrompts = "16", kSpeedTokens = "40";

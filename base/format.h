@@ -1,0 +1,23 @@
+// Numbers in sentences.
+#pragma once
+
+#include <cstdarg>
+#include <cstdio>
+#include <string>
+
+namespace specdec {
+
+// Formats like std::printf, whose rules the compiler checks. The text is whole, however long it is.
+__attribute__((format(printf, 1, 2))) inline std::string format(const char* pattern, ...) {
+  va_list arguments, again;
+  va_start(arguments, pattern);
+  va_copy(again, arguments);
+  const int size = std::vsnprintf(nullptr, 0, pattern, arguments);
+  va_end(arguments);
+  std::string text(size > 0 ? static_cast<size_t>(size) : 0, '\0');
+  std::vsnprintf(text.data(), text.size() + 1, pattern, again);
+  va_end(again);
+  return text;
+}
+
+}  // namespace specdec
