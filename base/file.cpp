@@ -101,8 +101,15 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
 // Renames `tmp` to `destination`, or removes it and returns false where that exists.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything.
-  if (error == EINVAL || error == ENOSYS) error = rename_with(tmp, destination, 0);
+  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything, and a link replaces no file.
+  if (error == EINVAL || error == ENOSYS) {
+    if (fs::is_directory(tmp)) {
+      error = rename_with(tmp, destination, 0);
+    } else {
+      error = ::link(tmp.c_str(), destination.c_str()) == 0 ? 0 : errno;
+      if (error == 0) remove_tree(tmp);
+    }
+  }
   if (error == EEXIST || error == ENOTEMPTY || error == ENOTDIR) {
     remove_tree(tmp);
     return false;
@@ -265,6 +272,22 @@ void write_file_atomic(const fs::path& path, std::string_view bytes) {
   file.write(bytes);
   file.finish();
   rename_or_remove(tmp, path);
+}
+
+bool publish_file(const fs::path& path, std::string_view bytes) {
+  const fs::path tmp = partial_name(path);
+  {
+    OutputFile file(tmp);
+    file.write(bytes);
+    file.finish();
+  }
+  try {
+    return publish_without_replacing(tmp, path);
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove(tmp, ignored);
+    throw;
+  }
 }
 
 void write_link_atomic(const fs::path& path, const fs::path& target) {

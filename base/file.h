@@ -91,6 +91,9 @@ class OutputFile {
 // Replaces `path` with `bytes`: unique temporary file beside it, write, fsync, rename, fsync of the directory.
 void write_file_atomic(const fs::path& path, std::string_view bytes);
 
+// The same for a file that must not replace another: false, and nothing written, if `path` exists already. It appears whole or not at all.
+bool publish_file(const fs::path& path, std::string_view bytes);
+
 // Appends one line (a newline is added) to a JSONL file in one write(2) call, or more where the first one ends early.
 // `durable`: fsynced before it returns, a new file's name too.
 void append_line(const fs::path& path, std::string_view line, bool durable = false);

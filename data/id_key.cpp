@@ -58,33 +58,12 @@ std::optional<std::string> read_secret(const fs::path& file) {
   return text;
 }
 
-// Puts a new secret at `file` unless another process was faster. It appears whole or not at all.
-void make_secret(const fs::path& file) {
-  if (!file.parent_path().empty()) make_directories(file.parent_path());
-  const fs::path temporary = file.string() + "." + random_digits(file).substr(0, 8) + ".partial";
-  {
-    const Descriptor created{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)};
-    if (created.fd < 0) io_error(temporary, "cannot create");
-  }
-  {
-    OutputFile out(temporary, OutputFile::Open::kResume);
-    out.write(random_digits(file) + "\n");
-    out.finish();
-  }
-  bool kept = ::renameat2(AT_FDCWD, temporary.c_str(), AT_FDCWD, file.c_str(), RENAME_NOREPLACE) == 0;
-  if (!kept && (errno == EINVAL || errno == ENOSYS)) kept = ::link(temporary.c_str(), file.c_str()) == 0;  // NFS cannot rename without replacing
-  const int problem = kept ? 0 : errno;
-  remove_tree(temporary);
-  errno = problem;
-  if (!kept && problem != EEXIST) io_error(file, "cannot keep the salt");
-  fsync_directory(fs::absolute(file).parent_path());
-}
-
 }  // namespace
 
 IdKey IdKey::load_or_make(const fs::path& file) {
   if (auto secret = read_secret(file)) return IdKey(std::move(*secret));
-  make_secret(file);
+  if (!file.parent_path().empty()) make_directories(file.parent_path());
+  publish_file(file, random_digits(file) + "\n");  // unless another process was faster
   auto secret = read_secret(file);
   if (!secret) throw Error(ErrorKind::kIo, file.string() + ": the salt was removed while it was read");
   return IdKey(std::move(*secret));

@@ -282,6 +282,9 @@ TEST(File, IsPrivateWhateverTheUmaskUnlessItIsPublic) {
     const FileLock lock(dir / "private/lock");
     ::close(open_file(dir / "private/opened", O_WRONLY | O_CREAT));
     publish_directory(dir / "private/d", fill_new);
+    EXPECT_TRUE(publish_file(dir / "private/published", "first"));
+    EXPECT_FALSE(publish_file(dir / "private/published", "second"));
+    EXPECT_EQ(get(dir / "private/published"), "first");
     replace_directory(dir / "private/d", fill_new);
     {
       const PublicFiles scope;
@@ -339,6 +342,8 @@ std::vector<Action> actions() {
   const auto old_directory = [](const fs::path& root) { put(root / "d" / "a", "old a"), put(root / "d" / "gone", "x"); };
   return {{"write_file_atomic", [](const fs::path& r) { put(r / "f", "old"); }, [](const fs::path& r) { write_file_atomic(r / "f", std::string(5000, 'f')); },
            [](const fs::path& r) { return get(r / "f") == "old"; }, [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
+          {"publish_file", [](const fs::path&) {}, [](const fs::path& r) { publish_file(r / "f", std::string(5000, 'f')); },
+           [](const fs::path& r) { return !fs::exists(r / "f"); }, [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
           {"publish_directory", [](const fs::path&) {}, [](const fs::path& r) { publish_directory(r / "s/t/d", fill_new); },
            [](const fs::path& r) { return !fs::exists(r / "s/t/d"); }, [](const fs::path& r) { return is_new(r / "s/t/d"); }},
           {"publish_from", [](const fs::path&) {},
