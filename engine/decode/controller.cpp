@@ -212,6 +212,31 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
+// What drafting loses because answers that would end together end one after the other, as a share of the time until the end. Of n answers of R
+// tokens, kept in steps of tau ± σ tokens, the last one needs z_n · σ / √(R tau) more steps than the mean, with z_n the expected largest of n normal
+// numbers, and the part of a pass that does not depend on its rows is paid in every one of them. choice.k holds what each would draft.
+double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
+  constexpr double kTogether = 0.9;  // of what the longest has to come
+  int64_t longest = 0;
+  for (const KController* const s : open) longest = std::max(longest, s->to_come_);
+  if (longest <= 0 || !costs_) return 0;
+  double together = 0, mean = 0, variance = 0;
+  for (size_t i = 0; i < open.size(); ++i) {
+    together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
+    double reach = 1, accepted = 0, squares = 0;  // E[A] and E[A²] of the number kept, by P(A ≥ k) = reach
+    for (int k = 1; k <= choice.k[i]; ++k) {
+      reach *= open[i]->expected_overlap(k - 1);
+      accepted += reach;
+      squares += (2 * k - 1) * reach;
+    }
+    mean += (1 + accepted) / static_cast<double>(open.size());
+    variance += (squares - accepted * accepted) / static_cast<double>(open.size());
+  }
+  const double largest = 0.56 * std::pow(std::log2(std::max(together, 1.0)), 0.83);  // within 0.03 of z_n up to 64
+  const double fixed = std::min(1.0, costs_->target_seconds(1, 1) / costs_->target_seconds(batch, rows));
+  return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
+}
+
 // Levels in the order of what a row of theirs is worth: the best choice of so many rows is the first so many, whatever rows cost. Of a
 // sequence they get worth less from one to the next. So every number of rows is tried at every depth, and what rows cost need not be a line.
 void KController::share_depth(std::span<KController* const> open, int batch) {
@@ -264,13 +289,13 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   }
   int rows = batch, in_doubt = 0;
   for (size_t i = 0; i < taken; ++i) rows += c.items[i].level <= depth ? c.items[i].rows : 0;
-  if (taken > 0 && !any.sure(rate, batch, rows, drafts)) {
-    in_doubt = std::min(depth, 2);
-    taken = 0;
-  }
   c.k.assign(open.size(), 0);
   for (size_t i = 0; i < taken; ++i)
     if (c.items[i].level <= depth) c.k[c.items[i].sequence] = c.items[i].level;
+  if (taken > 0 && !any.sure(rate / (1 + any.unevenness(open, batch, rows)), batch, rows, drafts)) {
+    in_doubt = std::min(depth, 2);
+    c.k.assign(open.size(), 0);
+  }
   for (size_t i = 0; i < open.size(); ++i) {
     KController& s = *open[i];
     s.rate_ = c.k[i] ? rate : 1;

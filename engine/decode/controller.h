@@ -20,7 +20,7 @@ struct ControllerOptions {
   double decay = 0.92;        // per step, of the overlap estimates
   int probe_interval = 64;    // plain steps between probes while K = 0; more where that many do not pay for a probe:
   double probe_share = 0.008; // a probe may take so much more than a plain step, of the time between two
-  double least_gain = 0.03;   // that drafting must promise: less is within what estimates err, and answers that end unevenly cost
+  double least_gain = 0.03;   // that drafting must promise beyond what answers that end unevenly cost: less is within what estimates err
   double doubts = 1.0;        // … with so many standard deviations of what the target's passes cost taken off
   double confidence_floor = 0.0;  // 0 = derived from measured costs
   const OverlapMean* seen = nullptr;  // what all requests saw of this draft, those of the engine before this one too. It outlives the controller
@@ -98,6 +98,7 @@ class KController {
   int probe_interval() const;
   void probe();
   bool sure(double rate, int batch, int rows, bool drafts) const;
+  double unevenness(std::span<KController* const> open, int batch, int rows) const;
   static bool probe_again(std::span<KController* const> sequences, int batch);
   static void share_depth(std::span<KController* const> open, int batch);
   bool settled(int batch);
