@@ -61,7 +61,7 @@ install_wheels() {
   rm -rf "$venv"; mkdir -p "$cache"
   local python=/usr/bin/python3; [ -x "$python" ] || python=python3
   "$python" -m venv "$venv"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check -r "$lock"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r "$lock"
   complete_cuda_root "$(echo "$venv"/lib/python3*/site-packages/nvidia/cu13)"
   touch "$venv/.complete"
 }
