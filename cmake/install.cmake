@@ -1,5 +1,5 @@
 # The relocatable tree: bin/specdec, libexec/specdec-engine, lib/specdec/ with the small shared libraries, share/specdec with the
-# demo's model, share/doc/specdec with the licences. LibTorch, CUDA, glibc and libstdc++ come from the machine (cli/exec_engine.cpp
+# demo's model, share/doc/specdec with the licences and the SBOM. LibTorch, CUDA, glibc and libstdc++ come from the machine (cli/exec_engine.cpp
 # finds torch). DT_RPATH instead of DT_RUNPATH, because the latter does not hold for what the libraries beside it need themselves.
 install(TARGETS specdec RUNTIME DESTINATION bin)
 set_target_properties(specdec PROPERTIES INSTALL_RPATH "$ORIGIN/../lib/specdec")
@@ -18,23 +18,22 @@ if(SPECDEC_TORCH)
   endif()
 endif()
 set(SPECDEC_INSTALL_SCRIPT ${CMAKE_BINARY_DIR}/install_libraries-$<CONFIG>.cmake)
-string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\n" [=[
+find_program(SPECDEC_PYTHON3 python3 REQUIRED)
+# What is linked or compiled in, by a file of each package: cmake/bill_of_materials.py asks dpkg whose it is.
+set(compiled_in ${specdec_re2_LIB} ${specdec_zstd_LIB} ${specdec_simdjson_LIB} ${specdec_sqlitecpp_LIB} ${specdec_sqlite_LIB} ${specdec_prometheus_LIB})
+foreach(header CLI/CLI.hpp nlohmann/json.hpp boost/version.hpp toml++/toml.h xxhash.h)
+  string(MAKE_C_IDENTIFIER "SPECDEC_FILE_${header}" variable)
+  find_file(${variable} ${header} REQUIRED)
+  list(APPEND compiled_in ${${variable}})
+endforeach()
+string(CONCAT SPECDEC_INSTALL_CODE "set(executables \"${SPECDEC_INSTALLED}\")\nset(compiled_in \"${compiled_in}\")\nset(source \"${CMAKE_SOURCE_DIR}\")\nset(python \"${SPECDEC_PYTHON3}\")\n" [=[
 file(GET_RUNTIME_DEPENDENCIES EXECUTABLES ${executables} RESOLVED_DEPENDENCIES_VAR found
   PRE_EXCLUDE_REGEXES "^lib(torch|c10|cu(blas|da|dnn|dss|fft|file|pti|rand|solver|sparse)|nv|nccl|gomp)" "^lib(stdc\\+\\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)\\.so" "^ld-linux"
   POST_EXCLUDE_REGEXES "/site-packages/")
 foreach(library ${found})
   file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/lib/specdec" TYPE SHARED_LIBRARY FOLLOW_SYMLINK_CHAIN FILES ${library})
-  file(REAL_PATH ${library} real)
-  get_filename_component(name ${real} NAME)
-  list(APPEND names "*/${name}")
 endforeach()
-# "libcurl4:amd64: /usr/lib/…": the packages whose libraries were taken.
-execute_process(COMMAND dpkg-query --search ${names} OUTPUT_VARIABLE owners)
-string(REGEX MATCHALL "[^\n]+" owners "${owners}")
-foreach(owner ${owners})
-  string(REGEX REPLACE ":.*" "" package "${owner}")
-  file(INSTALL DESTINATION "${CMAKE_INSTALL_PREFIX}/share/doc/specdec/licences" TYPE FILE RENAME ${package} FILES /usr/share/doc/${package}/copyright)
-endforeach()
+execute_process(COMMAND ${python} ${source}/cmake/bill_of_materials.py "${CMAKE_INSTALL_PREFIX}" ${source} ${compiled_in} COMMAND_ERROR_IS_FATAL ANY)
 ]=])
 file(GENERATE OUTPUT ${SPECDEC_INSTALL_SCRIPT} CONTENT "${SPECDEC_INSTALL_CODE}")
 install(SCRIPT ${SPECDEC_INSTALL_SCRIPT})

@@ -1,4 +1,5 @@
 """The installed tree: moved elsewhere it runs with nothing but a Python environment that has torch."""
+import json
 import os
 import re
 import shutil
@@ -6,6 +7,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from specdec_run import BUILD, SOURCE, expect
 
 cache = dict(re.findall(r"^(\w+):\w+=(.*)$", (BUILD / "CMakeCache.txt").read_text(), re.M))
@@ -49,8 +52,27 @@ try:
         expect(all("$ORIGIN" in line and ":" not in line.split("[")[1] for line in paths), f"{file.name}: run path {paths}")
 
     expect("Apache License" in (root / "share/doc/specdec/LICENSE").read_text(), "its own licence")
-    licences = list((root / "share/doc/specdec/licences").iterdir())
-    expect(bool(licences) and (root / "share/doc/specdec/dependencies.md").exists(), f"licences of {len(licences)} packages")
+    docs = root / "share/doc/specdec"
+    text = (docs / "sbom.cdx.json").read_text()
+    problem = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    expect(problem is None, f"sbom.cdx.json is CycloneDX 1.6 {problem or ''}")
+    bill = json.loads(text)
+    components = {c["name"]: c for c in bill["components"]}
+    lock = dict(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', (SOURCE / "rust/Cargo.lock").read_text()))
+    for crate in ("tokenizers", "minijinja", "llguidance", "parquet"):
+        expect(components[crate]["version"] == lock[crate] and components[crate]["hashes"], f"the bill names {crate} {lock[crate]} and its digest")
+    for package in ("libcli11-dev", "libsqlite3-dev", "libre2-dev", "libboost1.81-dev", "uPlot", "torch"):
+        expect(package in components, f"the bill names {package}")
+    shared = {re.sub(r"[.-].*", "", f.name) for f in (root / "lib/specdec").glob("*.so*")}
+    missing = [name for name in shared if not any(c["name"].replace("-", "").startswith(name[:7].replace("-", "")) for c in bill["components"])]
+    expect(not missing, f"the bill names the packages of all {len(shared)} shared libraries {missing or ''}")
+    refs = {c["bom-ref"] for c in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
+    expect(len(refs) == len(bill["components"]) + 1 and all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in bill["dependencies"]), "what depends on what is in the bill, once")
+    contained = [c for c in bill["components"] if not c.get("properties")]
+    texts = [docs / "licences" / ("crates/{name}-{version}" if c["purl"].startswith("pkg:cargo") else "debian/{name}" if c["purl"].startswith("pkg:deb") else "{name}").format(**c) for c in contained]
+    empty = [str(t) for t in texts if not (any(t.iterdir()) if t.is_dir() else t.is_file() and t.stat().st_size)]
+    expect(len(texts) > 50 and not empty, f"licence texts of {len(texts)} components {empty or ''}")
+    expect((docs / "dependencies.md").exists(), "dependencies.md")
 
     specdec = root / "bin/specdec"
     expect(bare(specdec, "--help", torch=False).returncode == 0, "specdec --help")

@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""bill_of_materials.py PREFIX SOURCE FILE…: what an install tree is made of, for `cmake --install` (`make dist`).
+
+PREFIX is the install tree, SOURCE the root of the repository, FILE… the archives and headers of Debian packages that were linked or compiled in.
+Writes below PREFIX/share/doc/specdec:
+
+  sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the FILEs and the shared libraries in
+                  PREFIX/lib/specdec), what is vendored, and the wheels that the tree needs at run time and does not contain
+  licences/       the licence texts of all that the tree contains
+
+The same inputs give the same bytes. A crate that carries no licence text gets a line that names its licence and its repository."""
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import uuid
+
+# Debian's short names (DEP-5) that SPDX spells otherwise.
+SPDX = {"apache-2.0": "Apache-2.0", "apache-2": "Apache-2.0", "expat": "MIT", "mit": "MIT", "bsd-2-clause": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsl-1.0": "BSL-1.0",
+        "boost-1.0": "BSL-1.0", "curl": "curl", "zlib": "Zlib", "isc": "ISC"}
+WHEELS = {"torch": "BSD-3-Clause"}
+VENDORED = [{"name": "uPlot", "version": "1.6.32", "licence": "MIT", "purl": "pkg:npm/uplot@1.6.32"}]
+
+
+def run(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def component(kind, name, version, purl, licence, sha256=None, contained=True):
+    out = {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl, "scope": "required", "licenses": [licence]}
+    if sha256:
+        out["hashes"] = [{"alg": "SHA-256", "content": sha256}]
+    if not contained:
+        out["properties"] = [{"name": "specdec:contained", "value": "false"}]
+    return out
+
+
+def crates(source, licences):
+    """Components of the crates that are linked, and which needs which (bom-refs)."""
+    metadata = json.loads(run("cargo", "metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu",
+                              "--manifest-path", os.path.join(source, "rust", "Cargo.toml")))
+    with open(os.path.join(source, "rust", "Cargo.lock")) as f:
+        checksums = {(n, v): c for n, v, c in re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = "[^"]+"\nchecksum = "([0-9a-f]{64})"', f.read())}
+    packages = {p["id"]: p for p in metadata["packages"]}
+    needs = {n["id"]: [d["pkg"] for d in n["deps"] if any(k["kind"] is None for k in d["dep_kinds"])] for n in metadata["resolve"]["nodes"]}
+    root = metadata["resolve"]["root"]
+    linked, todo = set(), [root]
+    while todo:
+        for needed in needs[todo.pop()]:
+            if needed not in linked:
+                linked.add(needed)
+                todo.append(needed)
+
+    def purl(ident):
+        return f"pkg:cargo/{packages[ident]['name']}@{packages[ident]['version']}"
+
+    found = []
+    for ident in sorted(linked, key=purl):
+        p = packages[ident]
+        folder = os.path.join(licences, "crates", f"{p['name']}-{p['version']}")
+        texts = [t for t in glob.glob(os.path.join(os.path.dirname(p["manifest_path"]), "*")) if re.match(r"(?i)(licen[cs]e|copying|notice|unlicense)", os.path.basename(t)) and os.path.isfile(t)]
+        os.makedirs(folder)
+        for text in texts:
+            shutil.copyfile(text, os.path.join(folder, os.path.basename(text)))
+        if not texts:  # a crate of a workspace that keeps its licence elsewhere: the expression and where it comes from
+            with open(os.path.join(folder, "LICENSE"), "w") as f:
+                f.write(f"{p['name']} {p['version']} is licensed under {p['license']}.\nIts crate carries no text of it; see {p['repository'] or 'https://crates.io/crates/' + p['name']}\n")
+        licence = {"expression": p["license"].replace("/", " OR ")}
+        found.append(component("library", p["name"], p["version"], purl(ident), licence, checksums[p["name"], p["version"]]))
+    return found, {purl(i): sorted(purl(n) for n in needs[i]) for i in linked}, sorted(purl(n) for n in needs[root])
+
+
+def debian_licence(package):
+    with open(f"/usr/share/doc/{package}/copyright", errors="replace") as f:
+        text = f.read()
+    main = re.search(r"^Files:\s*\*\s*$.*?^License:\s*(.+?)\s*$", text, re.M | re.S)
+    name = main[1] if main else "see the text"
+    return {"license": {"id": SPDX[name.lower()]} if name.lower() in SPDX else {"name": name}}
+
+
+def debian(prefix, files, licences):
+    shared = ["*/" + os.path.basename(p) for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*")) if not os.path.islink(p)]
+    owners = re.findall(r"^([^\s:]+)(?::\w+)?: ", run("dpkg-query", "--search", *map(os.path.realpath, files), *shared), re.M)
+    found = []
+    for package in sorted(set(owners)):
+        version, architecture = run("dpkg-query", "--show", "--showformat=${Version} ${Architecture}", package).split()
+        folder = os.path.join(licences, "debian")
+        os.makedirs(folder, exist_ok=True)
+        shutil.copyfile(f"/usr/share/doc/{package}/copyright", os.path.join(folder, package))
+        found.append(component("library", package, version, f"pkg:deb/debian/{package}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}", debian_licence(package)))
+    return found
+
+
+def wheels(source):
+    with open(os.path.join(source, "cmake", "requirements.txt")) as f:
+        versions = dict(re.findall(r"^(\w+)==(\S+)", f.read(), re.M))
+    return [component("library", name, versions[name], f"pkg:pypi/{name}@{versions[name]}", {"license": {"id": licence}}, contained=False) for name, licence in WHEELS.items()]
+
+
+def main():
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
+    prefix, source, files = sys.argv[1], sys.argv[2], sys.argv[3:]
+    folder = os.path.join(prefix, "share", "doc", "specdec")
+    licences = os.path.join(folder, "licences")
+    shutil.rmtree(licences, ignore_errors=True)
+    os.makedirs(licences)
+    with open(os.path.join(source, "VERSION")) as f:
+        version = f.read().strip()
+    rust, needs, direct = crates(source, licences)
+    others = debian(prefix, files, licences) + wheels(source)
+    for v in VENDORED:
+        others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))
+        shutil.copyfile(os.path.join(source, "deploy", "validate", "assets", "LICENSE"), os.path.join(licences, "uPlot"))
+    me = f"specdec@{version}"
+    body = {"metadata": {"component": {"type": "application", "bom-ref": me, "name": "specdec", "version": version, "licenses": [{"license": {"id": "Apache-2.0"}}]}},
+            "components": rust + others,
+            "dependencies": [{"ref": me, "dependsOn": direct + [c["bom-ref"] for c in others]}] + [{"ref": ref, "dependsOn": on} for ref, on in sorted(needs.items())]}
+    serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(body, sort_keys=True))
+    with open(os.path.join(folder, "sbom.cdx.json"), "w") as f:
+        json.dump({"$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1, **body}, f, indent=1)
+        f.write("\n")
+
+
+main()
