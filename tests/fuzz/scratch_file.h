@@ -1,0 +1,51 @@
+// A file in memory for what reads paths, and bytes put into files of a directory in memory.
+#pragma once
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+namespace specdec::fuzz {
+
+inline void require(bool ok) {
+  if (!ok) std::abort();
+}
+
+// One file without a name; its path is /proc/self/fd/N.
+class MemoryFile {
+ public:
+  const std::string& hold(std::string_view bytes) {
+    require(::ftruncate(file_, 0) == 0 && ::pwrite(file_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+    return path_;
+  }
+
+ private:
+  int file_ = ::memfd_create("fuzz", 0);
+  std::string path_ = "/proc/self/fd/" + std::to_string(file_);
+};
+
+// A directory of this process below /dev/shm; it stays behind when the target ends on an input.
+class MemoryDirectory {
+ public:
+  MemoryDirectory() : path_("/dev/shm/specdec-fuzz-" + std::to_string(::getpid())) { std::filesystem::create_directories(path_); }
+  ~MemoryDirectory() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  MemoryDirectory(const MemoryDirectory&) = delete;
+  MemoryDirectory& operator=(const MemoryDirectory&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+  void put(const std::string& name, std::string_view bytes) const {
+    std::ofstream(path_ / name, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace specdec::fuzz
