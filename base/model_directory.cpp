@@ -35,9 +35,10 @@ ResolvedModel resolve_model(const std::string& argument) {
     model.hold = package->hold;
     const fs::path& target = model.directory;
     const Fingerprint found = fingerprint_model(target);
-    if (const std::string tiers = differing_tiers(package->manifest.target, found); tiers.empty())
-      model.verified = verify_files(package->root, package->manifest, true);
-    else
+    const std::string tiers = differing_tiers(package->manifest.target, found);
+    // A target in the place of another may be allowed; nothing else of the package may differ.
+    model.verified = verify_files(package->root, package->manifest, true, tiers.empty());
+    if (!tiers.empty())
       model.stale_reason = target.string() + " is another model than the one this package was validated with (or damaged): " + tiers + " differ (expected " +
                            package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
     return model;

@@ -18,7 +18,7 @@ struct ResolvedModel {
   std::string stale_reason;          // of a package whose target is no longer the one it was validated with: why; else empty
   std::string hub_commit;            // of a hub name, also a package's for its target; else empty
   std::shared_ptr<const DirectoryLock> hold = {};  // of a package (base/schema/package_manifest.h); else empty
-  std::shared_ptr<const VerifiedFiles> verified = {};  // of a package that is not stale: asked after loading; else empty
+  std::shared_ptr<const VerifiedFiles> verified = {};  // of a package, its own target left out where it is stale: asked after loading; else empty
 };
 // `argument`: a local directory with config.json; a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"; its
 // target's fingerprint is compared before its digests are verified: another model in its place is stale, not damaged); or

@@ -218,11 +218,10 @@ namespace {
 }
 
 // The proxy, "" = none. Where there is one it connects: who it is asked for is all that can be judged.
-std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool& own_is_private) {
+std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
-  if (!foreign) own_is_private |= is_private_host(url);
-  else if (!own_is_private && is_private_host(url)) refuse_private(request, url);
+  if (foreign && !own_is_private && is_private_host(url) && !is_private_host(request.url)) refuse_private(request, url);
   return proxy;
 }
 

@@ -85,6 +85,15 @@ fs::path package_directory(const std::string& argument, ChannelRecord& channel) 
   return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name, channel);
 }
 
+// What the name promises: the digest of the channel's record, or of a directory that is named by one. A link in packages/ must not put
+// another package in its place. "": nothing.
+std::string promised_digest(const fs::path& named, const ChannelRecord& channel) {
+  if (!channel.digest.empty()) return channel.digest;
+  const std::string name = (named.has_filename() ? named : named.parent_path()).filename().string();
+  const std::string digits = name.rfind(kDigestPrefix, 0) == 0 ? name.substr(kDigestPrefix.size()) : "";
+  return is_sha256_hex(digits) ? digits : "";
+}
+
 }  // namespace
 
 void PackageManifest::validate(const std::string& where) const {
@@ -190,7 +199,7 @@ PackageManifest read_manifest(const std::filesystem::path& package) { return par
 
 std::string package_digest(const std::filesystem::path& package) { return sha256_file(package / "manifest.json"); }
 
-std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests) {
+std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests, bool target_too) {
   const auto refuse = [&](const std::string& text) { throw Error(kManifest, package.string() + ": damaged package: " + text); };
   const auto verified = std::make_shared<VerifiedFiles>(package);
   // A directory that carries its digest as name must hold that manifest.
@@ -200,7 +209,10 @@ std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& p
     refuse("manifest.json was changed (its digest is not the directory's name)");
   verified->end();
   std::set<std::string> found = files_below(package);
+  const auto passed_over = [target_too](const std::string& path) { return !target_too && path.starts_with("target/"); };
+  std::erase_if(found, passed_over);
   for (const PackagedFile& f : manifest.files) {
+    if (passed_over(f.path)) continue;
     if (found.erase(f.path) == 0) refuse(f.path + " is missing");
     const uint64_t size = InputFile(package / f.path, kManifest).size();
     if (size != f.size) refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
@@ -208,6 +220,7 @@ std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& p
   if (!found.empty()) refuse(*found.begin() + " is not in the manifest");
   if (!verify_digests) return verified;
   for (const PackagedFile& f : manifest.files) {
+    if (passed_over(f.path)) continue;
     verified->begin(f.path);
     if (sha256_file(package / f.path) != f.sha256) refuse(f.path + " was changed (its digest is not the manifest's)");
     verified->end();
@@ -250,8 +263,9 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   ResolvedPackage package;
   fs::path& root = place.real;
   std::shared_ptr<const DirectoryLock> hold;
+  fs::path named;
   for (int tries = 0;; ++tries) {
-    const fs::path named = package_directory(argument, package.channel);
+    named = package_directory(argument, package.channel);
     if (named.empty()) return std::nullopt;
     place = follow_links(named);  // from here on no link is followed: what is checked is what is opened
     hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
@@ -265,6 +279,9 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   package.manifest_text = manifest_text(root);
   package.manifest = parse_manifest(package.manifest_text, (root / "manifest.json").string());
   package.digest = sha256_hex(package.manifest_text);
+  if (const std::string promised = promised_digest(named, package.channel); !promised.empty() && promised != package.digest)
+    throw Error(kManifest, named.string() + ": damaged package: manifest.json was changed, or a link leads to another package (it has the digest " + package.digest.substr(0, 12) +
+                               ", expected " + promised.substr(0, 12) + ")");
   package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
   package.draft = root / "draft";
   return package;

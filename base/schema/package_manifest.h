@@ -59,8 +59,9 @@ struct ResolvedPackage {
   std::shared_ptr<const DirectoryLock> hold;  // while a copy lives, `package gc` leaves the package where it is
 };
 // Exactly the listed files, regular and of the listed sizes, with their digests if `verify_digests`. Throws Error(kData) naming the first file that is missing, extra, a link or changed.
-// Whoever then reads them asks the result afterwards whether they are still the files that were checked.
-std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests);
+// Whoever then reads them asks the result afterwards whether they are still the files that were checked. Without `target_too` what lies below
+// target/ is passed over: another model stands there, and the user has allowed that.
+std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests, bool target_too = true);
 // The same of the files of at most `max_bytes` alone, with their digests: what is read before all of it has been checked.
 std::shared_ptr<const VerifiedFiles> verify_small_files(const ResolvedPackage& package, uint64_t max_bytes);
 // Digest of manifest.json: the package's name without "sha256-".
@@ -71,7 +72,7 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
 void require_channel_name(const std::string& channel);
 // `argument` is a package directory, a store's channel ("STORE/refs/NAME" or "STORE:NAME"), or a digest inside a store
 // ("STORE:sha256-<at least 8 digits>"). Nothing if it is not a package. Reads the manifest only. A channel that moves meanwhile gives the
-// old package or the new one, whole and held. Throws Error(kData) when damaged or for a channel that require_trusted_channel refuses,
+// old package or the new one, whole and held. Throws Error(kData) when damaged, for a package that is not the one its name or its channel promises or for a channel that require_trusted_channel refuses,
 // Error(kNetwork) while the package is being removed.
 std::optional<ResolvedPackage> locate_package(const std::string& argument);
 // Beside the manifest: its signature by minisign.

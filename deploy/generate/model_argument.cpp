@@ -17,7 +17,7 @@ namespace {
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // of its package: the target there has changed, and nothing was verified
+  std::string stale_reason = {};  // of its package: the target there has changed
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };

@@ -275,6 +275,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     try {
       rendered = model_.chat_template->render(parsed.messages, true);
     } catch (const Error& e) {
+      if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: no process to render it in
       log(LogLevel::kWarn, std::string("chat template: ") + e.what());
       return invalid_parameter("messages", "a conversation that the model's chat template takes");
     }
@@ -335,6 +336,7 @@ std::shared_ptr<const text::Grammar> Api::compile(const RequestedGrammar& gramma
     });
     return vocabulary_->compile(grammar.kind, grammar.source);
   } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
     log(LogLevel::kWarn, grammar.param + ": " + e.what());
     return nullptr;
   }

@@ -17,6 +17,8 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
+    // Answered: what still holds the request, such as its record on a slow disk, takes no room from others.
+    if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
   void on_wake(std::function<void()> wake) override { channel_->on_event(std::move(wake)); }

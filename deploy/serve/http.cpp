@@ -53,7 +53,7 @@ struct HttpServer::Impl {
   bool stopped = false;                              // what was accepted meanwhile is closed
 };
 
-// An address's name; of IPv6 the first 64 bits, which are one customer's. Processes at the other end of a Unix socket are all one.
+// An address's name; of IPv6 the first 64 bits, which are one customer's, of an IPv4 address in IPv6's spelling that address. Processes at the other end of a Unix socket are all one.
 std::string peer_of(const Connection::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -64,6 +64,7 @@ std::string peer_of(const Connection::Socket& socket) {
     return {reinterpret_cast<const char*>(&v4), sizeof v4};
   }
   const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // of a listener for both
   return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
 }
 

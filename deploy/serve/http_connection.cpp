@@ -71,6 +71,7 @@ void Connection::give_way() {
   net::post(socket_.get_executor(), [self = shared_from_this()] {
     error_code ignored;
     if (self->phase_.load() != Phase::kAnswering) self->socket_.close(ignored);
+    self->leaves_ = true;  // it was answering meanwhile: after the reply, then
   });
 }
 
@@ -154,9 +155,10 @@ net::awaitable<Connection::After> Connection::one_request() {
   if (early) {
     // An unread body cannot be told from the next request: read it away at the end of the connection instead.
     const bool close = !keep_alive() || request_.has_body;
+    enter(Phase::kReading);  // nothing was worked for: who does not take the reply gives way as who does not send
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
-    co_return close ? After::kClose : After::kNext;
+    co_return close || !keep_alive_ ? After::kClose : After::kNext;
   }
   enter(Phase::kReading);
   const bool body_ok = co_await read_body();
@@ -218,7 +220,7 @@ net::awaitable<bool> Connection::read_head() {
 
 net::awaitable<bool> Connection::read_body() {
   using State = RequestReader::State;
-  if (!request_.expect.empty()) {
+  if (!request_.expect.empty() && request_.version >= 11) {  // of an older client it is ignored (RFC 9110 10.1.1)
     if (!beast::iequals(request_.expect, "100-continue")) {
       co_await refuse(unmet_expectation());
       co_return false;
@@ -289,7 +291,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   if (turn.kind == Kind::kReply) {
     const bool close = !keep_alive();
     co_await write_reply(std::move(turn.reply), close);
-    co_return close ? After::kClose : After::kNext;
+    co_return close || !keep_alive_ ? After::kClose : After::kNext;
   }
   if (turn.kind != Kind::kEnd && !streaming && !gone_) co_await refuse(request_timeout());
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;

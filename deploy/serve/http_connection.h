@@ -58,7 +58,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   void enter(Phase phase);
   void arm(double seconds);
   void disarm();
-  bool keep_alive() const { return keep_alive_ && !shared_.closing.load(); }
+  bool keep_alive() const { return keep_alive_ && !leaves_ && !shared_.closing.load(); }
 
   Socket socket_;
   const std::string peer_;
@@ -67,7 +67,7 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   net::steady_timer deadline_;      // of the socket operation that runs
   net::steady_timer wake_;          // of the exchange; cancelled by its wake function
   uint64_t deadline_epoch_ = 0, watch_epoch_ = 0;
-  bool timed_out_ = false, gone_ = false, closed_ = false, first_ = true;
+  bool timed_out_ = false, gone_ = false, closed_ = false, leaves_ = false, first_ = true;
   std::atomic<Phase> phase_{Phase::kIdle};
   std::atomic<double> since_{0};    // seconds of the steady clock at which phase_ began
   RequestReader reader_;

@@ -113,7 +113,13 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
   std::vector<std::filesystem::path> left;
   for (const auto& entry : std::filesystem::directory_iterator(directory_))
     if (entry.is_regular_file() && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
-  for (const auto& path : left) publish_left_over(path);
+  for (const auto& path : left) {
+    try {
+      publish_left_over(path);
+    } catch (const Error& e) {  // it stays for the next start: recording never keeps a server from serving
+      log(LogLevel::kError, e.what());
+    }
+  }
 }
 
 RotatingLog::~RotatingLog() {

@@ -96,6 +96,34 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
   EXPECT_TRUE(resolve_package(first.path.string(), true)) << "and the first store demands nothing";
 }
 
+TEST_F(TrustTest, AnEntryThatLeadsToAnotherPackageIsRefused) {
+  sign(first), sign(second);
+  promote(store, second.digest, "prod", "", 1, signer);
+  demand(store);
+  EXPECT_EQ(named("prod"), second.digest);
+  const fs::path entry = second.path;
+  fs::rename(entry, pair.dir / "aside");
+  fs::create_directory_symlink(first.path.filename(), entry);
+  for (const std::string& argument : {store.string() + ":prod", (store / "refs/prod").string(), store.string() + ":sha256-" + second.digest.substr(0, 12), entry.string(), entry.string() + "/"}) {
+    SCOPED_TRACE(argument);
+    expect_error(ErrorKind::kData, {"a link leads to another package", first.digest.substr(0, 12)}, [&] { locate_package(argument); });
+    expect_error(ErrorKind::kData, {"a link leads to another package"}, [&] { resolve_model(argument); });
+  }
+}
+
+TEST_F(TrustTest, AnotherTargetMayBeAllowedAndNothingElse) {
+  sign(first);
+  demand(store);
+  fs::remove_all(first.path / "target");
+  testing::write_tiny_model(first.path / "target", {.layers = 1, .bump = 9, .vocab = 64, .hidden = 8});
+  EXPECT_FALSE(resolve_model(first.path.string()).stale_reason.empty());
+  const fs::path weights = first.path / "draft/model.safetensors";
+  std::string bytes = get(weights);
+  bytes.back() = static_cast<char>(bytes.back() ^ 1);
+  put(weights, bytes);
+  expect_error(ErrorKind::kData, {"draft/model.safetensors was changed"}, [&] { resolve_model(first.path.string()); });
+}
+
 TEST_F(TrustTest, LinksInACircleAreAnError) {
   fs::create_directory_symlink("b", pair.dir / "a");
   fs::create_directory_symlink("a", pair.dir / "b");

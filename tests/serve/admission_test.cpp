@@ -8,6 +8,7 @@
 #include "deploy/serve/byte_budget.h"
 #include "deploy/serve/connection_table.h"
 #include "deploy/serve/fair_workers.h"
+#include "deploy/serve/generation.h"
 
 namespace specdec::deploy {
 namespace {
@@ -129,6 +130,19 @@ TEST(ByteBudget, IsOfAllAndOfOneParty) {
   a.reset();
   b.reset();
   EXPECT_EQ(budget.held(), 10u) << "what is gone is given back";
+}
+
+TEST(ByteBudget, AnAnsweredRequestHoldsNothingWhoeverKeepsIt) {
+  ByteBudget budget(100, 100);
+  const auto request = std::make_shared<GenerationRequest>();
+  request->prompts = {{1, 2}};
+  request->channel = std::make_shared<Channel>(100);
+  request->held = budget.hold("a");
+  ASSERT_TRUE(request->held->resize(80));
+  auto exchange = make_generation({{}, true, request, nullptr, 1000, "max_tokens"});
+  EXPECT_EQ(budget.held(), 80u);
+  exchange.reset();  // the connection has the reply; a record of it still waits for the disk
+  EXPECT_EQ(budget.held(), 0u);
 }
 
 TEST(AllowedHosts, OwnNamesOfALoopbackServer) {

@@ -25,10 +25,14 @@ struct Response {
 
 class Client {
  public:
-  explicit Client(int port) {
+  // `from`: the client's own address, of 127.0.0.0/8. `receives`: bytes that its socket takes unread, 0 for the system's choice.
+  explicit Client(int port, uint32_t from = INADDR_LOOPBACK, int receives = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(from);
+    EXPECT_EQ(::bind(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+    if (receives > 0) ::setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receives, sizeof receives);
     address.sin_port = htons(static_cast<uint16_t>(port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     connected_ = ::connect(fd_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
@@ -63,6 +67,13 @@ class Client {
       at += static_cast<size_t>(n);
     }
     return true;
+  }
+  // As often as the other end takes it; returns when it has taken nothing for half a second.
+  void send_until_full(const std::string& bytes) {
+    const timeval half{0, 500'000};
+    ::setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &half, sizeof half);
+    while (send(bytes)) {
+    }
   }
   // Everything until the server closes.
   std::string read_all() {

@@ -41,6 +41,38 @@ TEST(Http, TheLongestIdleGivesWayToANewClient) {
   EXPECT_EQ(h.handler.count(503), 0);
 }
 
+TEST(Http, WhoDoesNotTakeItsRepliesGivesWay) {
+  Http h;
+  std::vector<std::unique_ptr<Client>> all;
+  for (size_t i = 0; i < small_limits().connections; ++i) {
+    all.push_back(std::make_unique<Client>(h.port, INADDR_LOOPBACK + 1, 2048));
+    all.back()->send_until_full(get("/hello"));
+  }
+  Client other(h.port);
+  other.send(get("/hello"));
+  EXPECT_EQ(other.read().status, 200);
+}
+
+// A place that was asked to give way while its next request came in: it answers, and then it leaves.
+TEST(Http, WhoAnswersWhenAskedToGiveWayLeavesAfterwards) {
+  Http h;
+  std::vector<std::unique_ptr<Client>> busy;
+  for (size_t i = 0; i < small_limits().connections; ++i) {
+    busy.push_back(std::make_unique<Client>(h.port));
+    busy.back()->send(get("/hello"));
+    ASSERT_EQ(busy.back()->read().status, 200);
+  }
+  for (int i = 0; i < 200; ++i) {
+    for (const auto& c : busy) c->send(get("/hello"));
+    Client newcomer(h.port);
+    newcomer.send(get("/hello"));
+    newcomer.read();
+    for (auto& c : busy)
+      if (c->read().status != 200) c = std::make_unique<Client>(h.port);
+  }
+  wait_until([&] { return h.server.connections() <= small_limits().connections; });
+}
+
 TEST(Http, TheAdminSocketHasPlacesOfItsOwn) {
   const Scratch dir;
   ToyHandler handler, admin;

@@ -186,6 +186,9 @@ TEST(Http, ALargeBodyIsRefusedBeforeItIsSentWhenTheClientWaits) {
   ASSERT_TRUE(ok.wait_for("100 Continue"));
   ok.send("abc");
   EXPECT_EQ(ok.read().body, "abc");
+  Client old(h.port);  // knows of no 100 Continue: RFC 9110 10.1.1
+  old.send("POST /echo HTTP/1.0\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\nabc");
+  EXPECT_EQ(old.read().status, 200);
 }
 
 TEST(Http, AnEarlyRefusalReachesAClientThatStillSends) {

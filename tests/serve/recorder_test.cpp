@@ -99,6 +99,18 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
   expect_error(ErrorKind::kNetwork, {"lock"}, [&] { RotatingLog second(dir.root(), "t", {}, clock); });
 }
 
+TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
+  const Scratch dir;
+  put(dir / "t-old.jsonl.partial", "a line\n");
+  fs::create_directory(dir / "t-old.jsonl.partial.copy");  // in the way of the copy, as a full disk would be
+  specdec::testing::ManualClock clock;
+  RotatingLog(dir.root(), "t", {}, clock).append("new");
+  EXPECT_EQ(testing::get(dir / "t-old.jsonl.partial"), "a line\n");
+  fs::remove(dir / "t-old.jsonl.partial.copy");
+  RotatingLog(dir.root(), "t", {}, clock);
+  EXPECT_EQ(testing::get(dir / "t-old.jsonl"), "a line\n");
+}
+
 TEST(Recorder, WritesValidTrafficAndAcceptanceRecords) {
   const Scratch dir;
   specdec::testing::ManualClock clock;

@@ -45,11 +45,9 @@ Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& 
   constexpr uint64_t kMaxTemplateFile = 16u << 20;
   Chat chat;
   try {
-    if (package && !allow_stale) {
-      require_trusted(*package);
-      chat.verified = verify_small_files(*package, kMaxTemplateFile);
-    }
-    chat.chat_template = text::ChatTemplate::load(package ? package->target : resolve_model(target).directory);
+    if (package) require_trusted(*package);
+    if (package && !allow_stale) chat.verified = verify_small_files(*package, kMaxTemplateFile);
+    chat.chat_template = text::ChatTemplate::load(package ? packaged_target(*package, target).directory : resolve_model(target).directory);
   } catch (const Error& e) {
     chat.error = e;
   }
