@@ -35,11 +35,19 @@ ChannelRecord read_record(net::S3Client& s3, const std::string& channel) {
   return text.empty() ? ChannelRecord{} : parse_channel(text, channel, s3.name("refs/" + channel));
 }
 
-// The channel's record as it came with the package, or signed here, or the digest alone.
+// The channel's record as it came with the package, or signed here, or the digest alone. A signed channel stays signed, and its number
+// never falls.
 ChannelRecord record_for(net::S3Client& s3, const PackageFlags& flags, const deploy::PackageOutcome& outcome, int64_t now) {
   const ChannelRecord& carried = outcome.channel;
-  if (!flags.key.empty()) return deploy::sign_channel(flags.channel, outcome.digest, std::max(carried.number, read_record(s3, flags.channel).number) + 1, now, channel_signer(flags));
-  if (carried.number > 0 && carried.statement == channel_statement(flags.channel, outcome.digest, carried.number)) return carried;
+  const int64_t there = read_record(s3, flags.channel).number;
+  const std::string channel = s3.name("refs/" + flags.channel);
+  if (!flags.key.empty()) return deploy::sign_channel(flags.channel, outcome.digest, std::max(carried.number, there) + 1, now, channel_signer(flags));
+  if (carried.number > 0 && carried.statement == channel_statement(flags.channel, outcome.digest, carried.number)) {
+    if (carried.number >= there) return carried;
+    throw Error(ErrorKind::kData, channel + ": is number " + std::to_string(there) + " there, and the record that comes with the package is number " + std::to_string(carried.number) +
+                                      ": an older state of the channel");
+  }
+  if (there > 0) throw Error(ErrorKind::kUsage, "--key: " + channel + " is signed (number " + std::to_string(there) + "): expected the secret key that signs " + flags.channel);
   return {outcome.digest, 0, "", ""};
 }
 

@@ -103,7 +103,7 @@ bool is_base64(char c) { return is_word(c) || c == '+' || c == '/' || c == '='; 
 
 // Where the lines of base64 end that begin at `i`, or 0 if there are none. Between the marker and them headers may stand ("Proc-Type: …").
 size_t end_of_body(std::string_view text, size_t i) {
-  constexpr size_t kLine = 16;
+  constexpr size_t kLine = 16, kHeader = 120;
   size_t end = 0;
   for (int headers = 0;;) {
     const size_t begin = skip_blanks(text, end ? end : i);
@@ -113,10 +113,12 @@ size_t end_of_body(std::string_view text, size_t i) {
       end = stop;
       continue;
     }
-    const size_t line_end = std::min(text.find('\n', stop), text.size());
-    if (!end && headers < 4 && text.substr(stop, line_end - stop).find(':') != std::string_view::npos && line_end - begin < 120) {
+    // No further than a header may reach: the text may hold a marker every few bytes and no line at all.
+    const std::string_view rest = text.substr(stop, kHeader);
+    const size_t line = std::min(rest.find('\n'), rest.size());
+    if (!end && headers < 4 && stop - begin + line < kHeader && rest.substr(0, line).find(':') != std::string_view::npos) {
       ++headers;
-      i = line_end;
+      i = stop + line;
       continue;
     }
     // The last line is short. A word of the sentence that goes on is followed by more of it.

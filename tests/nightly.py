@@ -2,8 +2,11 @@
 """nightly.py [PART…]: everything that is too long for `make test`, in one run with one summary (`make nightly`).
 
 Parts, in this order (all of them if none is named):
-  tools       fetches promtool into the cache folder (Debian's prometheus, unpacked and not installed)
-  checks      the tests that `make test` skips without it; the engines' parsers too where SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON are set
+  tools       fetches into the cache folder, once: promtool (Debian's prometheus, unpacked and not installed), and the
+              Python files of vLLM and SGLang with what they import (tests/package/engines/*.txt; 430 MB over the
+              network, 370 MB kept); all of it pinned by version and digest
+  checks      the tests that `make test` skips without these. Where `tools` has not made the engines' packages, the
+              summary says so (SPECDEC_ENGINE_PACKAGES and SPECDEC_ENGINE_PYTHON, if set, come before what it made)
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
@@ -11,39 +14,120 @@ Parts, in this order (all of them if none is named):
 
 A part that fails does not stop the others. What each one took and found is printed as it ends and written to build/nightly.json, its output to
 build/nightly/PART.log. Exit code 1 when a part failed."""
+import hashlib
+import importlib.util
 import json
 import os
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import time
+import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build", "nightly")
 CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "specdec")
 TOOLS = os.path.join(CACHE, "nightly-tools")
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
+# Debian 12's; when apt no longer has this version, pin the one that it has.
+PROMETHEUS = "2.42.0+ds-5+deb12u1"
+PROMETHEUS_SHA256 = "81d59a24fce84f7fbe97a45a4f2914b6a5881b5cd1db2a6a0e129e515e1a5f55"  # of the .deb for amd64
+PROMTOOL = os.path.join(TOOLS, "prometheus-" + PROMETHEUS, "usr/bin/promtool")
+ENGINES = os.path.join(ROOT, "tests", "package", "engines")
 CTEST = ["ctest", "--test-dir", "build", "--output-on-failure", "--no-tests=error", "-j", JOBS]
 
 
-def run(log, command, **variables):
+def run(log, command, folder=ROOT, **variables):
     log.write(f"$ {' '.join(command)}\n")
     log.flush()
-    return subprocess.run(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, env=dict(os.environ, **variables)).returncode
+    environment = dict(os.environ, **variables)
+    return subprocess.run(command, cwd=folder, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
+
+
+def digest_of(path):
+    with open(path, "rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
 
 
 def tools(log):
-    folder = os.path.join(TOOLS, "prometheus")
-    if os.path.exists(os.path.join(folder, "usr/bin/promtool")):
+    return max(fetch_promtool(log), fetch_engines(log))
+
+
+def fetch_promtool(log):
+    folder = os.path.join(TOOLS, "prometheus-" + PROMETHEUS)
+    if os.path.exists(os.path.join(folder, ".complete")):
         return 0
-    os.makedirs(folder, exist_ok=True)
-    return run(log, ["bash", "-c", f"cd '{folder}' && apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb"])
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder)
+    if code := run(log, ["apt-get", "download", "prometheus:amd64=" + PROMETHEUS], folder):
+        return code
+    package = os.path.join(folder, next(name for name in os.listdir(folder) if name.endswith(".deb")))
+    if digest_of(package) != PROMETHEUS_SHA256:
+        log.write(f"{package}: sha256 {digest_of(package)}, expected {PROMETHEUS_SHA256}\n")
+        return 1
+    code = run(log, ["dpkg-deb", "-x", package, folder])
+    return code or completed(folder, [package])
+
+
+def engines_folder():
+    """What SPECDEC_ENGINE_PACKAGES names. Keyed by the lock files and, as it holds compiled wheels, by the Python."""
+    locks = "".join(digest_of(os.path.join(ENGINES, name)) for name in ("engines.txt", "requirements.txt"))
+    key = hashlib.sha256((locks + sys.implementation.cache_tag + platform.machine()).encode()).hexdigest()
+    return os.path.join(TOOLS, "engines-" + key[:12])
+
+
+def fetch_engines(log):
+    """The engines' wheels are unpacked without what is compiled in them, what they import is installed under deps/.
+    torch is this Python's own and is not fetched a second time."""
+    folder = engines_folder()
+    if os.path.exists(os.path.join(folder, ".complete")):
+        return 0
+    if importlib.util.find_spec("torch") is None:
+        log.write(f"{sys.executable} has no torch, which the engines import: start this by `make nightly`\n")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    wheels = os.path.join(folder, "wheels")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
+    pinned = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r"]
+    for command in ([*pip, "download", "-d", wheels, *pinned, os.path.join(ENGINES, "engines.txt")],
+                    [*pip, "install", "--no-compile", "--target", os.path.join(folder, "deps"), *pinned,
+                     os.path.join(ENGINES, "requirements.txt")]):
+        if code := run(log, command):
+            shutil.rmtree(folder, ignore_errors=True)
+            return code
+    for name in sorted(os.listdir(wheels)):
+        with zipfile.ZipFile(os.path.join(wheels, name)) as wheel:
+            for file in wheel.namelist():
+                # Folders are made even where nothing in them is kept: SGLang asks whether those of its kernels exist.
+                os.makedirs(os.path.join(folder, os.path.dirname(file)), exist_ok=True)
+                if file.endswith(".py") or ".dist-info/" in file and not file.endswith("/"):
+                    wheel.extract(file, folder)
+    return completed(folder, [wheels])
+
+
+def completed(folder, leftovers):
+    """Marks what was made as whole, without what it was made from."""
+    for path in leftovers:
+        shutil.rmtree(path) if os.path.isdir(path) else os.remove(path)
+    open(os.path.join(folder, ".complete"), "w").close()
+    return 0
 
 
 def checks(log):
-    promtool = os.path.join(TOOLS, "prometheus/usr/bin/promtool")
-    rules = run(log, [promtool, "test", "rules", "tests/cli/monitoring/rules_test.yml"]) if os.path.exists(promtool) else 1
-    return max(rules, run(log, [*CTEST, "-R", "engine_parsers|init_test"], PATH=os.path.dirname(promtool) + ":" + os.environ["PATH"]))
+    variables = {"PATH": os.path.dirname(PROMTOOL) + ":" + os.environ["PATH"]}
+    named = os.environ.get("SPECDEC_ENGINE_PACKAGES") and os.environ.get("SPECDEC_ENGINE_PYTHON")
+    if not named and os.path.exists(os.path.join(engines_folder(), ".complete")):
+        variables |= {"SPECDEC_ENGINE_PACKAGES": engines_folder(), "SPECDEC_ENGINE_PYTHON": sys.executable}
+    elif not named:
+        log.write("nightly: the engines' parsers are not tested: `tools` has not made the engines' packages\n")
+    if os.path.exists(PROMTOOL):
+        rules = run(log, [PROMTOOL, "test", "rules", "tests/cli/monitoring/rules_test.yml"])
+    else:
+        log.write("nightly: the alert rules are not tested: `tools` has not fetched promtool\n")
+        rules = 1
+    return max(rules, run(log, [*CTEST, "-R", "engine_parsers|init_test"], **variables))
 
 
 def faults(log):
@@ -81,6 +165,8 @@ def counts(text):
         found["failed"] = re.findall(r"^\s*\d+ - (\S+) \((?:Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run)", text, re.M)
     if skipped := re.findall(r"^\s*\d+ - (\S+) \(Skipped\)", text, re.M):
         found["skipped"] = skipped
+    if untested := re.findall(r"^nightly: (.* not tested: .*)$", text, re.M):
+        found["untested"] = untested
     if fuzzed := re.search(r"^fuzz: ([\d,]+) inputs, (.*)$", text, re.M):
         found["inputs"] = int(fuzzed[1].replace(",", ""))
         found["targets"] = fuzzed[2]
@@ -99,7 +185,11 @@ def main():
         begun = time.monotonic()
         path = os.path.join(LOGS, name + ".log")
         with open(path, "w") as log:
-            code = PARTS[name](log)
+            try:
+                code = PARTS[name](log)
+            except OSError as error:  # a full disk, a program that is not there
+                log.write(f"{error}\n")
+                code = 1
         with open(path, errors="replace") as log:
             found = counts(log.read())
         results.append({"part": name, "outcome": "ok" if code == 0 else "failed", "seconds": round(time.monotonic() - begun, 1), **found})
@@ -121,7 +211,9 @@ def main():
 
 def line_of(result):
     more = [f"{result['tests']} tests" if "tests" in result else "", f"{result['inputs']:,} inputs, {result['targets']}" if "inputs" in result else "",
-            "failed: " + " ".join(result["failed"]) if result.get("failed") else "", "skipped: " + " ".join(result["skipped"]) if result.get("skipped") else ""]
+            "failed: " + " ".join(result["failed"]) if result.get("failed") else "",
+            "skipped: " + " ".join(result["skipped"]) if result.get("skipped") else "",
+            *result.get("untested", [])]
     return f"{result['part']:7} {result['outcome']:6} {result['seconds']:9.1f} s  " + "; ".join(m for m in more if m)
 
 

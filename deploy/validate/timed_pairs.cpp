@@ -22,10 +22,11 @@ class MachineSum {
     if (!before_ || !after || seconds <= 0) return 0;
     known_ = true;
     const double stolen = std::max(0.0, after->stolen - before_->stolen);
-    const double others = std::max(0.0, after->busy - before_->busy - (after->own - before_->own)) + stolen;
-    // CPUs that nobody else wants are enough for some of the threads.
-    const double taken = std::clamp((others / seconds + threads_ - cpus_) / threads_, 0.0, 1.0);
-    seconds_ += seconds, others_ += others, stolen_ += stolen, taken_ += taken * seconds;
+    const double neighbours = std::max(0.0, after->busy - before_->busy - (after->own - before_->own));
+    // CPUs that nobody else wants are enough for some of the threads. What a limit or the host took was wanted, however many CPUs idle.
+    const double crowded = std::max(0.0, (neighbours / seconds + threads_ - cpus_) / threads_);
+    const double taken = std::clamp(crowded + stolen / seconds / threads_, 0.0, 1.0);
+    seconds_ += seconds, others_ += neighbours + stolen, stolen_ += stolen, taken_ += taken * seconds;
     return taken;
   }
 

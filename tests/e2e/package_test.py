@@ -127,6 +127,14 @@ try:
     expect(len(sent) == 3, f"a push that died goes on: the file, the signature, the manifest, found {len(sent)}")
     _, again = run_json(*push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
+    # A signed channel stays signed, and its number never falls.
+    signing = (*push, "--key", keys / "plain.key")
+    for number in (1, 2):
+        run(*signing, env=s3.environment())
+        expect(f"number {number}" in s3.objects["bucket/some drafts/tiny/refs/production"].decode(), f"signed, number {number}")
+    signed = s3.objects["bucket/some drafts/tiny/refs/production"]
+    run(*push, code=2, env=s3.environment(), last_line=["--key", "is signed (number 2)"])
+    expect(s3.objects["bucket/some drafts/tiny/refs/production"] == signed, "a push without the key changes no signed channel")
     far = work / "far"
     pull = ("package", "pull", f"{remote}:production", "--store", far, "--channel", "production")
     s3.cut = [1500]
