@@ -128,7 +128,7 @@ try:
     _, again = run_json(*push, env=s3.environment())
     expect(not again["is_new"], "a second publisher finds it there")
     # A signed channel stays signed, and its number never falls.
-    signing = (*push, "--key", keys / "plain.key")
+    signing = (*push, *signed_by)
     for number in (1, 2):
         run(*signing, env=s3.environment())
         expect(f"number {number}" in s3.objects["bucket/some drafts/tiny/refs/production"].decode(), f"signed, number {number}")
