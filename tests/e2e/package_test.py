@@ -131,7 +131,7 @@ try:
     signing = (*push, *signed_by)
     for number in (1, 2):
         run(*signing, env=s3.environment())
-        expect(f"number {number}" in s3.objects["bucket/some drafts/tiny/refs/production"].decode(), f"signed, number {number}")
+        expect(f'"number":{number}' in s3.objects["bucket/some drafts/tiny/refs/production"].decode(), f"signed, number {number}")
     signed = s3.objects["bucket/some drafts/tiny/refs/production"]
     run(*push, code=2, env=s3.environment(), last_line=["--key", "is signed (number 2)"])
     expect(s3.objects["bucket/some drafts/tiny/refs/production"] == signed, "a push without the key changes no signed channel")
