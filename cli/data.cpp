@@ -231,7 +231,7 @@ void add_ingest(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::IngestOptions>();
   CLI::App* sub = data.add_subcommand("ingest", "Traffic logs into redacted, deduplicated, split, tokenised shards");
   sub->add_option("sources", o->sources,
-                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json and .txt files (serve --record fills one), or - for standard input;\n"
+                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and .txt files (serve --record fills one), or - for standard input;\n"
                   "gzip and zstd are read as they are");
   sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
   sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")->required();
@@ -267,7 +267,7 @@ void add_ingest(Cli& cli, CLI::App& data) {
       "  specdec data ingest logs/*.jsonl --target T --out traffic --max-length 2048\n"
       "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 --holdout-count 200 --holdout-rule first\n"
       "  specdec data ingest traffic/ --target store:production --out data --domain-field team\n"
-      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row accepted, 75 stopped by a signal.");
+      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row accepted, 130 or 143 stopped by a signal.");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
 }
 

@@ -44,7 +44,7 @@ void add_generate(Cli& cli) {
       "  specdec generate --target T --draft run/draft --prompt \"\" --temperature 0 --k 5 --max-tokens 200\n"
       "  specdec generate --target T --prompt \"Shall I? \" --regex \"(yes|no), because [a-z ]+\\.\" --temperature 0\n"
       "  specdec --json generate --target store:production --messages chat.json --seed 7\n"
-      "Exit codes: 0 done, 5 stale draft, 7 model, 8 memory or device, 75 stopped by a signal.");
+      "Exit codes: 0 done, 5 stale draft, 7 model, 8 memory or device, 130 or 143 stopped by a signal.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.generate, options); });
 }
 

@@ -59,8 +59,8 @@ void add_serve(Cli& cli) {
       "  curl --unix-socket /run/specdec.sock -X POST http://admin/admin/drain\n"
       "A package brings its validated K schedule: the first K for each batch size, until costs are measured, with the largest as --max-k,\n"
       "and its verification rule. --k, --max-k and --verify win.\n"
-      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /dashboard\n"
-      "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 75 another server records there.");
+      "Routes: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard\n"
+      "Exit codes: 0 drained, 2 options or address, 5 stale draft, 7 model or package, 8 memory or device, 74 address in use, 75 another server records there.");
   sub->callback([&cli, options, sub] {
     if (options->package.empty() && options->target.empty())
       throw Error(ErrorKind::kUsage, "serve: give a PACKAGE or --target MODEL (see specdec serve --help)");

@@ -152,7 +152,7 @@ class Ingest {
     std::string counts;
     for (const auto& [reason, n] : r.rejects) counts += (counts.empty() ? "" : ", ") + reason + " " + std::to_string(n);
     const std::string where = options_.sources.empty() ? options_.holdout_source : options_.sources.front();
-    if (r.records == 0) return Error(ErrorKind::kData, where + ": no rows found: expected JSONL or plain text");
+    if (r.records == 0) return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, Parquet or plain text");
     if (counts.empty()) return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
     return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts + "); first: " + first_reject_);
   }

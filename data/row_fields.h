@@ -18,7 +18,7 @@ struct Rejected {
   std::string detail;  // where in the row; never content
 };
 
-// Thrown by the functions below and by the formats, caught in parse_row: the row, or the record in it, is refused.
+// Thrown by the functions below and by the formats, caught in parse_line and parse_batch_pair: the row, or the record in it, is refused.
 struct Refusal {
   Rejected why;
 };

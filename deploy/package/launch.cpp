@@ -248,7 +248,7 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   plan.target_id = report.target.id;
   plan.draft_id = report.draft.id;
   plan.dtype = report.dtype;
-  plan.verify = report.rollout.verify == "block" ? "block" : "token";
+  plan.verify = report.rollout.verify.empty() ? "token" : report.rollout.verify;
   plan.greedy = report.temperature == 0;
   plan.schedule = report.schedule;
   const int tried = std::max(0, report.best_k > 0 ? report.best_k : report.rollout.k);

@@ -18,7 +18,7 @@ struct LaunchPlan {
   std::string target_id;         // fingerprints, to name converted files after
   std::string draft_id;
   std::string dtype;             // "fp32" | "bf16" | "fp16", as validated; anything else: left to the engine
-  std::string verify;            // "token" | "block"
+  std::string verify;            // as the gate verified (run_options.h); engines that know only token and block verify by token otherwise
   bool greedy = false;           // validated at temperature 0
   bool eagle3 = false;           // the draft is an EAGLE-3 head, else a model of its own
   std::vector<std::string> variants;  // formats of quantised drafts beside it, in draft-<format>/

@@ -60,7 +60,7 @@ class KController {
   KController(ControllerOptions options, const CostModel* costs);  // of a tree K is at most its depth
   // K of the coming step for sequences that one draft drafts for, in a step of `batch` ones; their costs and trees are the same. A pass of the
   // draft takes as long for few as for all, so that they share a depth D, and the target's pass costs what its rows cost together: D and
-  // K_i ≤ D maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i + 1))) with tau_i(K) = 1 + Σ_{k≤K} Π_{j≤k} c_ij. Now and then one more, where that
+  // K_i ≤ D maximise Σ_i tau_i(K_i) / (D·c + V(Σ_i (K_i + 1))) with tau_i(K) = 1 + w_i Σ_{k≤K} Π_{j≤k} c_ij, where w_i = √(tokens to come / their mean). Now and then one more, where that
   // pass's cost is old, or one less. Where one probes, those for which it does not pay either go along. Sets decision() of each.
   static void choose(std::span<KController* const> sequences, int batch);
   int choose_k(int batch);                                 // … of one alone

@@ -47,7 +47,7 @@ class Started:
 
 def reached_positions(*flags, of=None, warning=None):
     """The draft positions that a server of the package reached while it answered one request; what it warned of the gate, once."""
-    server = Started("serve", of or package, "--port", 0, "--threads", 1, *flags)
+    server = Started("serve", *(of if isinstance(of, tuple) else [of or package]), "--port", 0, "--threads", 1, *flags)
     url = server.wait_for("listening on").split()[-1]
     said = [line for line in server.lines if "the gate did not pass" in line]
     expect(len(said) == (warning is not None) and all(warning in line for line in said), f"serve's warning: {said}")
@@ -97,6 +97,7 @@ try:
     expect(linted["gate"]["verdict"] == "inconclusive" and linted["next"].startswith("specdec validate "), "in JSON too")
 
     expect(reached_positions(of=lost, warning="inconclusive: not measured: ") == set(), "serve warns and starts plain")
+    expect(reached_positions(of=("--target", lost), warning="inconclusive: not measured: ") == set(), "as --target it is the same pair")
     positions = reached_positions("--k", 2, of=lost, warning="it drafts because --k says so; next: specdec validate --target ")
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 

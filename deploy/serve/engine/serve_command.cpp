@@ -28,9 +28,10 @@ std::string served_name(const ServeOptions& options, const LoadedPair& pair, con
   return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
 }
 
+// Of the pair that is served: a draft of one's own was not judged with it.
 std::optional<ValidationReport> packaged_report(const ServeOptions& options, const std::optional<ResolvedPackage>& package) {
-  if (options.package.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
-  return validation_report_from_json(package->manifest.report, options.package + ": manifest.json: report");
+  if (!options.draft.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
+  return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
 // Vetting a template forks, so it comes before the server's threads. What is wrong with one is kept, since another target than the
