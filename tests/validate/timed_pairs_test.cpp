@@ -99,7 +99,7 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
   EXPECT_TRUE(use.busy) << "what the hypervisor takes counts as another's";
   EXPECT_NEAR(use.stolen, 0.5, 1e-9);
   EXPECT_NEAR(use.others, 0.5, 1e-9);
-  EXPECT_TRUE(r.run(4, {.patience_seconds = 0, .threads = 1}, stolen).machine.busy) << "nor does an idle CPU give back what a limit took";
+  EXPECT_TRUE(r.run(4, {.threads = 1, .patience_seconds = 0}, stolen).machine.busy) << "nor does an idle CPU give back what a limit took";
 }
 
 // Windows are long enough for the meter's ticks: several short runs share one.
