@@ -98,8 +98,8 @@ TEST_F(TrustTest, AStoreAppliesToWhatLiesElsewhereToo) {
 
 TEST_F(TrustTest, AnEntryThatLeadsToAnotherPackageIsRefused) {
   sign(first), sign(second);
-  promote(store, second.digest, "prod", "", 1, signer);
   demand(store);
+  promote(store, second.digest, "prod", "", 1, signer);
   EXPECT_EQ(named("prod"), second.digest);
   const fs::path entry = second.path;
   fs::rename(entry, pair.dir / "aside");
