@@ -52,6 +52,8 @@ class Looking {
     }
     failures_.done();
     for (const auto& [engine, bucket] : buckets_) feed_chart(engine, bucket);
+    for (const std::string& engine : counter_engines())
+      if (!buckets_.contains(engine)) recall_alarm(engine);
     tell();
   }
 
@@ -149,19 +151,34 @@ class Looking {
     }
   }
 
+  std::string chart_key(const std::string& engine) const { return "chart " + state_.value("epoch") + " " + engine; }
+
+  CounterChart chart_of(const std::string& engine) const {
+    CounterChart chart(report_.rollout, options_.false_alarm_every_days * kBucketsADay);
+    if (const std::string old = state_.value(chart_key(engine)); !old.empty()) chart.restore(parse_json(old, "chart"));
+    return chart;
+  }
+
   // All pages of an engine together are one process: replicas of a model are summed, a bucket a look.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
-    CounterChart chart(report_.rollout, options_.false_alarm_every_days * kBucketsADay);
-    const std::string key = "chart " + state_.value("epoch") + " " + engine;
-    if (const std::string old = state_.value(key); !old.empty()) chart.restore(parse_json(old, "chart"));
+    CounterChart chart = chart_of(engine);
     // A bucket that is too small to be judged grows: the difference to the same scrapes is taken again next time.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) look_.counters[name] = now;
-    look_.chart_states[key] = chart.state().dump();
+    look_.chart_states[chart_key(engine)] = chart.state().dump();
     const std::string sources = bucket.sources.empty() ? engine : bucket.sources;
     look_.charts.push_back(chart.view(sources));
     if (!chart.alarm().empty()) look_.chart_alarms.push_back(sources + ": " + chart.alarm());
     if (!chart.note().empty()) look_.chart_notes.push_back(sources + ": " + chart.note());
+  }
+
+  // An alarm stays when no page of its engine gives counters in this look: nothing was seen that would end it.
+  void recall_alarm(const std::string& engine) {
+    const CounterChart chart = chart_of(engine);
+    if (chart.alarm().empty()) return;
+    const std::string sources = engine + ", in an earlier look";
+    look_.charts.push_back(chart.view(sources));
+    look_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
   void tell() {
