@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <optional>
 
 #include "base/file.h"
 #include "monitor/counter_chart.h"
@@ -72,41 +73,54 @@ class Looking {
     return any;
   }
 
+  // All that the records of a file change.
+  struct Evidence {
+    Detector detector;
+    Claims claims;
+    RequestFigures requests;
+  };
+
   // A file that fails leaves what it gave before out of the evidence.
   void read_whole_or_not(const fs::path& file) {
-    const Detector detector_before = detector_;
-    const Look look_before = look_;
+    std::optional<Evidence> before;   // made at its first new record: most files of a directory have none
     try {
-      read_file_of_records(file);
+      read_file_of_records(file, [&] {
+        if (!before) before = Evidence{detector_, look_.claims, look_.requests};
+      });
     } catch (...) {
-      detector_ = detector_before;
-      look_ = look_before;
+      if (before) {
+        detector_ = std::move(before->detector);
+        look_.claims = std::move(before->claims);
+        look_.requests = std::move(before->requests);
+      }
       throw;
     }
   }
 
-  void read_file_of_records(const fs::path& file) {
+  void read_file_of_records(const fs::path& file, const std::function<void()>& at_a_record) {
     const std::string draft = manifest_.draft.id.substr(0, 12), target = manifest_.target.id.substr(0, 12), identity = file_identity(file);
-    FilePosition position = state_.position(identity);
+    const FilePosition begin = state_.position(identity);
+    FilePosition position = begin;
     const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
       if (r.time > now_ + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
+      at_a_record();
       if (!r.target.empty()) {
         look_.claims.records.add(r.time, r.target);
         ++look_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        ++look_.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
+        ++look_.requests.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
       } else if (!r.target.empty() && r.target != target) {
-        ++look_.other_target;
+        ++look_.requests.other_target;
       } else if (r.counts.drafted == 0) {
-        ++look_.not_drafted;
+        ++look_.requests.not_drafted;
       } else if (const Baseline::Stratum* stratum = detector_.baseline().find(stratum_key(r))) {
-        ++(detector_.add(*stratum, r.counts, r.time) ? look_.watched : look_.too_short);
-      } else if (++look_.no_baseline == 1) {
-        look_.first_without_baseline = stratum_key(r);
+        ++(detector_.add(*stratum, r.counts, r.time) ? look_.requests.watched : look_.requests.too_short);
+      } else if (++look_.requests.no_baseline == 1) {
+        look_.requests.first_without_baseline = stratum_key(r);
       }
     });
-    look_.positions[identity] = position;
+    if (position != begin) look_.positions[identity] = position;
     look_.read.records += figures.records;
     look_.read.broken_lines += figures.broken_lines;
     if (look_.read.first_problem.empty()) look_.read.first_problem = figures.first_problem;
@@ -186,11 +200,11 @@ class Looking {
     const auto note = [&](int64_t n, const std::string& text) {
       if (n > 0) look_.notes.push_back(std::to_string(n) + of + text);
     };
-    note(look_.not_drafted, "were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay (its dashboard and /metrics say why), or speculation is off");
-    note(look_.too_short, "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
-    note(look_.no_baseline, "are of conditions that were never measured (such as '" + look_.first_without_baseline + "') and are not judged: see monitor baseline");
-    note(look_.other_draft, "were made with another draft and are not judged");
-    note(look_.other_target, "were made beside another target and are not judged");
+    note(look_.requests.not_drafted, "were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay (its dashboard and /metrics say why), or speculation is off");
+    note(look_.requests.too_short, "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
+    note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" + look_.requests.first_without_baseline + "') and are not judged: see monitor baseline");
+    note(look_.requests.other_draft, "were made with another draft and are not judged");
+    note(look_.requests.other_target, "were made beside another target and are not judged");
   }
 
   const CheckOptions& options_;

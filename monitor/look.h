@@ -18,19 +18,24 @@
 
 namespace specdec::monitor {
 
+// New requests: those that are judged, and those that are not, by the reason why.
+struct RequestFigures {
+  int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
+  std::string first_without_baseline;
+};
+
 struct Look {
   int64_t records_sources = 0, pages = 0;                                  // that were read
   std::vector<std::string> set_aside;                                      // the others, and replicas, each with its reason
   ReadFigures read;
-  int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
-  std::string first_without_baseline;
+  RequestFigures requests;
   std::vector<std::string> notes;                                          // told, but no reason for a warning
   std::vector<std::string> chart_alarms, chart_notes;                      // of counters; what is worth a warning
   std::vector<ChartView> charts;
   Claims claims;
   int64_t chart_buckets() const;
   // To be kept by keep() once it is known that it was the bound target's traffic.
-  std::map<std::string, FilePosition> positions;
+  std::map<std::string, FilePosition> positions;   // those that moved
   std::map<std::string, Counters> counters;
   std::map<std::string, Counters> without_others;   // bases less the replicas that now serve another pair: kept whatever the verdict
   std::map<std::string, std::string> chart_states;
