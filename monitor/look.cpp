@@ -42,8 +42,10 @@ class Failures {
 
 class Looking {
  public:
-  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector, Look& look, int64_t now)
-      : options_(options), manifest_(package.manifest), report_(report), state_(state), detector_(detector), look_(look), now_(now), names_(names_of(options.sources)) {}
+  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector, Look& look, int64_t now,
+          bool another_is_served)
+      : options_(options), manifest_(package.manifest), report_(report), state_(state), detector_(detector), look_(look), now_(now), another_is_served_(another_is_served),
+        names_(names_of(options.sources)) {}
 
   void read() {
     for (size_t i = 0; i < names_.size(); ++i) {
@@ -112,6 +114,8 @@ class Looking {
         ++look_.requests.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
       } else if (!r.target.empty() && r.target != target) {
         ++look_.requests.other_target;
+      } else if (r.target.empty() && another_is_served_) {
+        ++look_.requests.no_target;
       } else if (r.counts.drafted == 0) {
         ++look_.requests.not_drafted;
       } else if (const Baseline::Stratum* stratum = detector_.baseline().find(stratum_key(r))) {
@@ -134,7 +138,9 @@ class Looking {
     now.time = now_;
     for (const std::string& replica : now.set_aside) look_.set_aside.push_back(name + ": " + replica);
     size_t others = 0;
+    bool names_target = false;
     for (const auto& [replica, pair] : now.pairs) {
+      names_target |= is_fingerprint(pair.target);
       if (is_fingerprint(pair.target)) look_.claims.add(name, pair.target);
       others += !is_own(pair);
     }
@@ -153,7 +159,9 @@ class Looking {
     if (!now.any && others == 0) look_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
-    if (before && !before->series.empty()) {
+    if (another_is_served_ && !names_target) {
+      look_.counters[key] = std::move(now);   // nobody knows of which target it counted: it is judged from here on
+    } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
       for (const std::string& replica : rise.set_aside) look_.set_aside.push_back(name + ": " + replica);
       if (!rise.set_aside.empty()) look_.counters[key] = now;   // what it counts from here on is judged again
@@ -205,6 +213,7 @@ class Looking {
     note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" + look_.requests.first_without_baseline + "') and are not judged: see monitor baseline");
     note(look_.requests.other_draft, "were made with another draft and are not judged");
     note(look_.requests.other_target, "were made beside another target and are not judged");
+    note(look_.requests.no_target, "do not name their target and are not judged: another one was served");
   }
 
   const CheckOptions& options_;
@@ -214,6 +223,7 @@ class Looking {
   Detector& detector_;
   Look& look_;
   const int64_t now_;
+  const bool another_is_served_;
   const std::vector<std::string> names_;
   Failures failures_{look_};
   std::map<std::string, Bucket> buckets_;   // by engine
@@ -258,10 +268,10 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
 }
 
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
-               const std::vector<NamedRecord>& newest, int64_t now) {
+               const std::vector<NamedRecord>& newest, int64_t now, bool another_is_served) {
   Look look;
   for (const NamedRecord& r : newest) look.claims.records.add(r.time, r.target);
-  Looking(options, package, report, state, detector, look, now).read();
+  Looking(options, package, report, state, detector, look, now, another_is_served).read();
   return look;
 }
 

@@ -21,6 +21,7 @@ namespace specdec::monitor {
 // New requests: those that are judged, and those that are not, by the reason why.
 struct RequestFigures {
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
+  int64_t no_target = 0;   // name no target, while another one than the bound is known to be served
   std::string first_without_baseline;
 };
 
@@ -48,11 +49,11 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
 // read_records throws, and Error(kUsage) for a URL: counters are no requests.
 EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package);
 
-// Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. A
-// source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |
+// Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. While
+// another target is known to be served, what does not name its target is read and judged by nobody. A source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |
 // kNetwork | kIo). Throws Error(kUsage) for a source that is none.
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
-               const std::vector<NamedRecord>& newest, int64_t now);
+               const std::vector<NamedRecord>& newest, int64_t now, bool another_is_served = false);
 void keep(const Look& look, State& state);
 
 struct Judged {

@@ -53,7 +53,8 @@ void hear_records(const Claims& claims, const ServedMemory& memory, const std::s
   const std::vector<NamedRecord>& all = claims.records.sorted();
   const auto is_fresh = [now](const NamedRecord& r) { return r.time >= now - kFreshSeconds; };
   const auto is_bound = [&bound](const auto& said) { return same_target(said.target, bound); };
-  if (claims.new_records == 0 || all.empty() || !is_fresh(all.back())) return;
+  const bool any_new = claims.new_records > 0;
+  if ((!any_new && memory.stale.empty()) || all.empty() || !is_fresh(all.back())) return;
   if (!claims.servers.empty() && std::all_of(claims.servers.begin(), claims.servers.end(), is_bound)) return;
   const std::string& newest = all.back().target;
   const auto is_newest = [&](const NamedRecord& r) { return r.target == newest; };
@@ -64,10 +65,10 @@ void hear_records(const Claims& claims, const ServedMemory& memory, const std::s
   if (!claims.servers.empty() && !alternates) return;   // what runs says so itself, and records are of what ran before
   const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
   if (!same_target(newest, bound)) {
-    t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
-  } else if (memory.stale.empty() || since >= kEnoughNamed) {
+    if (any_new) t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
+  } else if (any_new && (memory.stale.empty() || since >= kEnoughNamed)) {
     t.bound.push_back(Witness::kServer);
-  } else if (since > 0) {
+  } else if (since > 0 && since < kEnoughNamed) {
     t.pending = std::to_string(since) + (since == 1 ? " record names" : " records name") + " the bound target again, " + std::to_string(kEnoughNamed) + " in a row end this";
   }
   if (!alternates || !memory.stale.empty()) return;

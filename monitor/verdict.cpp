@@ -165,6 +165,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
             {"without_baseline", look.requests.no_baseline},
             {"of_another_draft", look.requests.other_draft},
             {"of_another_target", look.requests.other_target},
+            {"without_target", look.requests.no_target},
             {"broken_lines", look.read.broken_lines},
             {"log10_e", detector.pooled().total.n ? detector.log_evidence() / std::log(10.0) : 0.0},
             {"log10_e_peak", detector.pooled().total.n ? peak.log_evidence / std::log(10.0) : 0.0},

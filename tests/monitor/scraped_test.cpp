@@ -206,6 +206,25 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
   EXPECT_EQ(get(options.state), before);
 }
 
+// vLLM does not name its target: what it counts while another one is served is nobody's drop.
+TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
+  double drafts_now = 0, accepted = 0;
+  const auto vllm = [&](double overlap) {
+    drafts_now += 1000;
+    accepted += 1000 * overlap;
+    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
+                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
+    return look().verdict;
+  };
+  for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
+  testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  options.target = dir / "updated";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(vllm(0.1), "stale_target");
+  options.target = dir / "p/target";
+  EXPECT_EQ(vllm(0.70), "healthy");
+  EXPECT_EQ(vllm(0.01), "drift");
+}
+
 // vLLM gives accepted counts only: conditional acceptance against the baseline's.
 TEST_F(Scraped, VllmCounters) {
   double drafts_now = 0, accepted = 0;
