@@ -117,13 +117,13 @@ struct Looked {
 };
 
 // The sources, read but not kept. Where another target is known to be served, those that fail do not hide it.
-Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, bool stale) {
+Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, bool known_stale) {
   try {
-    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds());
+    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(), known_stale);
     if (!facts.sight.named.empty()) look.claims.add(options.target, facts.sight.named);
     return look;
   } catch (const Error& e) {
-    if ((!stale && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
+    if (!known_stale || e.kind() == ErrorKind::kUsage) throw;
     Look look;
     look.set_aside.push_back(e.what());
     for (const NamedRecord& r : memory.newest) look.claims.records.add(r.time, r.target);
@@ -144,10 +144,12 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
   const Sighting sighting = sighting_of(facts);
   Detector fed = detector;
-  Look look = read_sources(options, clock, facts, state, fed, memory, !sighting.stale.empty());
+  const bool known_stale = !sighting.stale.empty() || !memory.stale.empty();
+  Look look = read_sources(options, clock, facts, state, fed, memory, known_stale);
   ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting, look.claims, clock.unix_seconds());
   facts.found(served.target, served.memory.by);
-  const bool left = !served.stale.empty() || !served.wait.empty();   // the records are left for when the bound target is back
+  // What was read before it was known that another target is served holds what does not name its target: it is read again without that.
+  const bool stale = !served.stale.empty(), left = !served.wait.empty() || (stale && !known_stale);
   if (left) served.memory.newest = memory.newest;
   state.set_value(kServedTarget, to_json(served.memory).dump());
   if (!served.wait.empty()) {
@@ -161,13 +163,14 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
     unread.set_aside = look.set_aside;
     unread.without_others = look.without_others;
     look = std::move(unread);
-    keep(look, state);
-    out.judged = {"stale_target", served.stale, {{"name", "target"}, {"value", facts.target.id.substr(0, 12)}, {"limit", facts.package.manifest.target.id.substr(0, 12)}}, ""};
   } else {
     detector = std::move(fed);
-    keep(look, state);
-    out.judged = judge(options, detector, facts.report, look);
   }
+  keep(look, state);
+  if (stale)
+    out.judged = {"stale_target", served.stale, {{"name", "target"}, {"value", facts.target.id.substr(0, 12)}, {"limit", facts.package.manifest.target.id.substr(0, 12)}}, ""};
+  else
+    out.judged = judge(options, detector, facts.report, look);
   out.judged.next = next_command(options, out.judged.verdict);
   Json evidence = evidence_json(options, detector, look);
   evidence["served"] = served.evidence;
@@ -177,9 +180,9 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   const std::string& verdict = out.judged.verdict;
   if (state.value("verdict") != verdict) state.append(HistoryEntry{0, clock.unix_seconds(), verdict, facts.package.digest, out.result});
   state.set_value("verdict", verdict);
-  follow.looked(verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records, left ? 1 : speedup_now(facts.report, detector));
+  follow.looked(verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records, stale ? 1 : speedup_now(facts.report, detector));
   if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
-    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (left ? " " + facts.target.id : "");
+    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (stale ? " " + facts.target.id : "");
   if (!out.alarm_key.empty() && !options.on_drift.empty())
     follow.alarmed(out.alarm_key, {{"SPECDEC_ALARM_VERDICT", verdict},
                                    {"SPECDEC_ALARM_REASON", out.judged.reason},

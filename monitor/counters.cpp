@@ -336,6 +336,12 @@ Counters difference(const Counters& now, const Counters& before) {
   return d;
 }
 
+std::set<std::string> counter_engines() {
+  std::set<std::string> engines;
+  for (const Known& k : kKnown) engines.insert(k.engine);
+  return engines;
+}
+
 Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}, {"series", c.series}}; }
 
 Counters counters_from_json(const Json& o, const std::string& where) {

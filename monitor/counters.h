@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,9 @@ Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
 // Without series for a state of another version or with numbers that no counter holds: the next scrape begins anew.
 Counters counters_from_json(const Json& object, const std::string& where);
+
+// Every engine whose counters are known, by the name in Counters::engine.
+std::set<std::string> counter_engines();
 
 // PromQL for all of these counters under the labels of `match` (job="vllm"), "" = any.
 std::string counters_query(const std::string& match);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <optional>
 
 #include "base/file.h"
 #include "monitor/counter_chart.h"
@@ -41,8 +42,10 @@ class Failures {
 
 class Looking {
  public:
-  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector, Look& look, int64_t now)
-      : options_(options), manifest_(package.manifest), report_(report), state_(state), detector_(detector), look_(look), now_(now), names_(names_of(options.sources)) {}
+  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector, Look& look, int64_t now,
+          bool another_is_served)
+      : options_(options), manifest_(package.manifest), report_(report), state_(state), detector_(detector), look_(look), now_(now), another_is_served_(another_is_served),
+        names_(names_of(options.sources)) {}
 
   void read() {
     for (size_t i = 0; i < names_.size(); ++i) {
@@ -52,6 +55,8 @@ class Looking {
     }
     failures_.done();
     for (const auto& [engine, bucket] : buckets_) feed_chart(engine, bucket);
+    for (const std::string& engine : counter_engines())
+      if (!buckets_.contains(engine)) recall_alarm(engine);
     tell();
   }
 
@@ -70,41 +75,56 @@ class Looking {
     return any;
   }
 
+  // All that the records of a file change.
+  struct Evidence {
+    Detector detector;
+    Claims claims;
+    RequestFigures requests;
+  };
+
   // A file that fails leaves what it gave before out of the evidence.
   void read_whole_or_not(const fs::path& file) {
-    const Detector detector_before = detector_;
-    const Look look_before = look_;
+    std::optional<Evidence> before;   // made at its first new record: most files of a directory have none
     try {
-      read_file_of_records(file);
+      read_file_of_records(file, [&] {
+        if (!before) before = Evidence{detector_, look_.claims, look_.requests};
+      });
     } catch (...) {
-      detector_ = detector_before;
-      look_ = look_before;
+      if (before) {
+        detector_ = std::move(before->detector);
+        look_.claims = std::move(before->claims);
+        look_.requests = std::move(before->requests);
+      }
       throw;
     }
   }
 
-  void read_file_of_records(const fs::path& file) {
+  void read_file_of_records(const fs::path& file, const std::function<void()>& at_a_record) {
     const std::string draft = manifest_.draft.id.substr(0, 12), target = manifest_.target.id.substr(0, 12), identity = file_identity(file);
-    FilePosition position = state_.position(identity);
+    const FilePosition begin = state_.position(identity);
+    FilePosition position = begin;
     const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
       if (r.time > now_ + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
+      at_a_record();
       if (!r.target.empty()) {
         look_.claims.records.add(r.time, r.target);
         ++look_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        ++look_.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
+        ++look_.requests.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
       } else if (!r.target.empty() && r.target != target) {
-        ++look_.other_target;
+        ++look_.requests.other_target;
+      } else if (r.target.empty() && another_is_served_) {
+        ++look_.requests.no_target;
       } else if (r.counts.drafted == 0) {
-        ++look_.not_drafted;
+        ++look_.requests.not_drafted;
       } else if (const Baseline::Stratum* stratum = detector_.baseline().find(stratum_key(r))) {
-        ++(detector_.add(*stratum, r.counts, r.time) ? look_.watched : look_.too_short);
-      } else if (++look_.no_baseline == 1) {
-        look_.first_without_baseline = stratum_key(r);
+        ++(detector_.add(*stratum, r.counts, r.time) ? look_.requests.watched : look_.requests.too_short);
+      } else if (++look_.requests.no_baseline == 1) {
+        look_.requests.first_without_baseline = stratum_key(r);
       }
     });
-    look_.positions[identity] = position;
+    if (position != begin) look_.positions[identity] = position;
     look_.read.records += figures.records;
     look_.read.broken_lines += figures.broken_lines;
     if (look_.read.first_problem.empty()) look_.read.first_problem = figures.first_problem;
@@ -118,7 +138,9 @@ class Looking {
     now.time = now_;
     for (const std::string& replica : now.set_aside) look_.set_aside.push_back(name + ": " + replica);
     size_t others = 0;
+    bool names_target = false;
     for (const auto& [replica, pair] : now.pairs) {
+      names_target |= is_fingerprint(pair.target);
       if (is_fingerprint(pair.target)) look_.claims.add(name, pair.target);
       others += !is_own(pair);
     }
@@ -137,7 +159,9 @@ class Looking {
     if (!now.any && others == 0) look_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
-    if (before && !before->series.empty()) {
+    if (another_is_served_ && !names_target) {
+      look_.counters[key] = std::move(now);   // nobody knows of which target it counted: it is judged from here on
+    } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
       for (const std::string& replica : rise.set_aside) look_.set_aside.push_back(name + ": " + replica);
       if (!rise.set_aside.empty()) look_.counters[key] = now;   // what it counts from here on is judged again
@@ -149,19 +173,34 @@ class Looking {
     }
   }
 
+  std::string chart_key(const std::string& engine) const { return "chart " + state_.value("epoch") + " " + engine; }
+
+  CounterChart chart_of(const std::string& engine) const {
+    CounterChart chart(report_.rollout, options_.false_alarm_every_days * kBucketsADay);
+    if (const std::string old = state_.value(chart_key(engine)); !old.empty()) chart.restore(parse_json(old, "chart"));
+    return chart;
+  }
+
   // All pages of an engine together are one process: replicas of a model are summed, a bucket a look.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
-    CounterChart chart(report_.rollout, options_.false_alarm_every_days * kBucketsADay);
-    const std::string key = "chart " + state_.value("epoch") + " " + engine;
-    if (const std::string old = state_.value(key); !old.empty()) chart.restore(parse_json(old, "chart"));
+    CounterChart chart = chart_of(engine);
     // A bucket that is too small to be judged grows: the difference to the same scrapes is taken again next time.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) look_.counters[name] = now;
-    look_.chart_states[key] = chart.state().dump();
+    look_.chart_states[chart_key(engine)] = chart.state().dump();
     const std::string sources = bucket.sources.empty() ? engine : bucket.sources;
     look_.charts.push_back(chart.view(sources));
     if (!chart.alarm().empty()) look_.chart_alarms.push_back(sources + ": " + chart.alarm());
     if (!chart.note().empty()) look_.chart_notes.push_back(sources + ": " + chart.note());
+  }
+
+  // An alarm stays when no page of its engine gives counters in this look: nothing was seen that would end it.
+  void recall_alarm(const std::string& engine) {
+    const CounterChart chart = chart_of(engine);
+    if (chart.alarm().empty()) return;
+    const std::string sources = engine + ", in an earlier look";
+    look_.charts.push_back(chart.view(sources));
+    look_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
   void tell() {
@@ -169,11 +208,12 @@ class Looking {
     const auto note = [&](int64_t n, const std::string& text) {
       if (n > 0) look_.notes.push_back(std::to_string(n) + of + text);
     };
-    note(look_.not_drafted, "were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay (its dashboard and /metrics say why), or speculation is off");
-    note(look_.too_short, "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
-    note(look_.no_baseline, "are of conditions that were never measured (such as '" + look_.first_without_baseline + "') and are not judged: see monitor baseline");
-    note(look_.other_draft, "were made with another draft and are not judged");
-    note(look_.other_target, "were made beside another target and are not judged");
+    note(look_.requests.not_drafted, "were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay (its dashboard and /metrics say why), or speculation is off");
+    note(look_.requests.too_short, "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
+    note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" + look_.requests.first_without_baseline + "') and are not judged: see monitor baseline");
+    note(look_.requests.other_draft, "were made with another draft and are not judged");
+    note(look_.requests.other_target, "were made beside another target and are not judged");
+    note(look_.requests.no_target, "do not name their target and are not judged: another one was served");
   }
 
   const CheckOptions& options_;
@@ -183,6 +223,7 @@ class Looking {
   Detector& detector_;
   Look& look_;
   const int64_t now_;
+  const bool another_is_served_;
   const std::vector<std::string> names_;
   Failures failures_{look_};
   std::map<std::string, Bucket> buckets_;   // by engine
@@ -227,10 +268,10 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
 }
 
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
-               const std::vector<NamedRecord>& newest, int64_t now) {
+               const std::vector<NamedRecord>& newest, int64_t now, bool another_is_served) {
   Look look;
   for (const NamedRecord& r : newest) look.claims.records.add(r.time, r.target);
-  Looking(options, package, report, state, detector, look, now).read();
+  Looking(options, package, report, state, detector, look, now, another_is_served).read();
   return look;
 }
 

@@ -18,19 +18,25 @@
 
 namespace specdec::monitor {
 
+// New requests: those that are judged, and those that are not, by the reason why.
+struct RequestFigures {
+  int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
+  int64_t no_target = 0;   // name no target, while another one than the bound is known to be served
+  std::string first_without_baseline;
+};
+
 struct Look {
   int64_t records_sources = 0, pages = 0;                                  // that were read
   std::vector<std::string> set_aside;                                      // the others, and replicas, each with its reason
   ReadFigures read;
-  int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;   // new requests: judged, not, of another pair
-  std::string first_without_baseline;
+  RequestFigures requests;
   std::vector<std::string> notes;                                          // told, but no reason for a warning
   std::vector<std::string> chart_alarms, chart_notes;                      // of counters; what is worth a warning
   std::vector<ChartView> charts;
   Claims claims;
   int64_t chart_buckets() const;
   // To be kept by keep() once it is known that it was the bound target's traffic.
-  std::map<std::string, FilePosition> positions;
+  std::map<std::string, FilePosition> positions;   // those that moved
   std::map<std::string, Counters> counters;
   std::map<std::string, Counters> without_others;   // bases less the replicas that now serve another pair: kept whatever the verdict
   std::map<std::string, std::string> chart_states;
@@ -43,11 +49,11 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
 // read_records throws, and Error(kUsage) for a URL: counters are no requests.
 EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package);
 
-// Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. A
-// source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |
+// Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. While
+// another target is known to be served, what does not name its target is read and judged by nobody. A source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |
 // kNetwork | kIo). Throws Error(kUsage) for a source that is none.
 Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
-               const std::vector<NamedRecord>& newest, int64_t now);
+               const std::vector<NamedRecord>& newest, int64_t now, bool another_is_served = false);
 void keep(const Look& look, State& state);
 
 struct Judged {

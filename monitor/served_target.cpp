@@ -47,28 +47,33 @@ std::string another(const std::string& who, const std::string& target, const std
   return who + " another target than the draft was validated for (" + brief(target) + ", bound to " + brief(bound) + ")";
 }
 
-// The newest run of records, and whether another target's run before it is a switch or part of an alternation.
+// The newest run of records, and whether another target's run before it is a switch or part of an alternation. Where every server that
+// speaks names the bound target, records are of what ran before, or of servers that nobody asked.
 void hear_records(const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now, Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
-  if (claims.new_records == 0 || all.empty() || all.back().time < now - kFreshSeconds) return;
+  const auto is_fresh = [now](const NamedRecord& r) { return r.time >= now - kFreshSeconds; };
+  const auto is_bound = [&bound](const auto& said) { return same_target(said.target, bound); };
+  const bool any_new = claims.new_records > 0;
+  if ((!any_new && memory.stale.empty()) || all.empty() || !is_fresh(all.back())) return;
+  if (!claims.servers.empty() && std::all_of(claims.servers.begin(), claims.servers.end(), is_bound)) return;
   const std::string& newest = all.back().target;
   const auto is_newest = [&](const NamedRecord& r) { return r.target == newest; };
   const auto other = std::find_if_not(all.rbegin(), all.rend(), is_newest);
   const auto run = static_cast<size_t>(other - all.rbegin());
   const auto since = static_cast<size_t>(std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
-  const bool alternates = run < kEnoughNamed && std::any_of(other, all.rend(), is_newest);
+  const bool alternates = run < kEnoughNamed && other != all.rend() && is_fresh(*other) && std::any_of(other, all.rend(), is_newest);
   if (!claims.servers.empty() && !alternates) return;   // what runs says so itself, and records are of what ran before
   const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
   if (!same_target(newest, bound)) {
-    t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
-  } else if (memory.stale.empty() || since >= kEnoughNamed) {
+    if (any_new) t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
+  } else if (any_new && (memory.stale.empty() || since >= kEnoughNamed)) {
     t.bound.push_back(Witness::kServer);
-  } else if (since > 0) {
+  } else if (since > 0 && since < kEnoughNamed) {
     t.pending = std::to_string(since) + (since == 1 ? " record names" : " records name") + " the bound target again, " + std::to_string(kEnoughNamed) + " in a row end this";
   }
   if (!alternates || !memory.stale.empty()) return;
   if (same_target(newest, bound)) t.others.push_back({Witness::kServer, other->target, another("records name", other->target, bound), other->time});
-  else if (std::any_of(other, all.rend(), [&](const NamedRecord& r) { return same_target(r.target, bound); })) t.bound.push_back(Witness::kServer);
+  else if (std::any_of(other, all.rend(), [&](const NamedRecord& r) { return is_fresh(r) && is_bound(r); })) t.bound.push_back(Witness::kServer);
 }
 
 Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now) {

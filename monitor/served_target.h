@@ -83,8 +83,8 @@ inline constexpr size_t kEnoughNamed = 50;                  // records in a row 
 //   a target that was found stale                                         stays so until a witness at least as good names the bound one and
 //                                                                         no server another, or the package is bound to it
 // Records tell what was served last: by the newest run of them, where an earlier run of another target is a switch and alternating runs
-// are a mixed fleet. Records older than a day, fewer than kEnoughNamed of the bound target since a stale one, and a switch where servers
-// themselves name a target tell nothing.
+// of the last day are a mixed fleet. Records older than a day, fewer than kEnoughNamed of the bound target since a stale one, a switch
+// where servers themselves name a target, and all of them where every server names the bound one tell nothing.
 ServedVerdict judge_served(ServedMemory memory, const std::string& package, const std::string& bound, const Sighting& sighting, const Claims& claims, int64_t now);
 
 }  // namespace specdec::monitor

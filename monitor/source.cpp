@@ -61,6 +61,7 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   };
   if (position.offset > input.size() || (position.offset > 0 && head(position.offset) != position.head)) position = {};
   ReadFigures figures;
+  if (position.offset == input.size()) return figures;   // most files of a directory have nothing new
   int64_t line_number = 0;
   bool skipping = false;   // inside a line that is too long
   std::vector<char> buffer(kMaxLine + kBlock);

@@ -20,6 +20,7 @@ namespace specdec::monitor {
 struct FilePosition {
   uint64_t offset = 0;
   std::string head;   // SHA-256 of the first min(256, offset) bytes, "" while offset is 0
+  bool operator==(const FilePosition&) const = default;
 };
 // "device:inode". Throws Error(kData) if there is no such file.
 std::string file_identity(const std::filesystem::path& file);

@@ -12,13 +12,14 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "monitor/forget.h"
 
 namespace specdec::monitor {
 
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 2;
+constexpr int kVersion = 3;   // the tables of 2, without the secrets that 1 and 2 held
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -134,24 +135,47 @@ struct State::Connection {
 
 namespace {
 
-// Earlier versions wrote down URLs and commands with what is secret in them.
-constexpr const char* kForgetSecrets =
-    "UPDATE action SET payload = json_remove(payload, '$.url', '$.argv') WHERE kind IN ('webhook', 'alert', 'command', 'probe', 'redistil', 'disable', 'enable')"
-    " AND (json_type(payload, '$.url') IS NOT NULL OR json_type(payload, '$.argv') IS NOT NULL);"
-    "DELETE FROM scrape WHERE (url LIKE '%@%' AND url NOT LIKE '%***@%') OR (url LIKE '%?%' AND url NOT LIKE '%?match={%' AND url NOT LIKE '%?***%');";
+constexpr const char* kPragmas =
+    "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON;";
 
-// Forward only, in one transaction, the old file copied before. A copy that was cut short is made anew.
-void migrate(SQLite::Database& db, const fs::path& file) {
-  const std::string copy = file.string() + ".v1";
+int version_of(SQLite::Database& db) { return db.execAndGet("PRAGMA user_version").getInt(); }
+
+void copy_to(SQLite::Database& db, const fs::path& copy) {
   std::error_code ignored;
   fs::remove(copy, ignored);
   make_private(copy);
   SQLite::Statement vacuum(db, "VACUUM INTO ?");
-  vacuum.bind(1, copy);
+  vacuum.bind(1, copy.string());
   vacuum.exec();
+}
+
+// The copy that this or an earlier upgrade made. One that is none, or damaged, is left as it is.
+void forget_in_copy(const fs::path& copy) {
+  std::error_code ec;
+  if (!fs::is_regular_file(copy, ec)) return;
+  try {
+    SQLite::Database db(copy.string(), SQLite::OPEN_READWRITE);
+    db.exec(kPragmas);
+    if (db.execAndGet("PRAGMA application_id").getInt() != kApplicationId || version_of(db) != 1) return;
+    db.exec("VACUUM");
+    SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
+    forget_secrets(db);
+    transaction.commit();
+  } catch (const SQLite::Exception& e) {
+    if (const int code = e.getErrorCode() & 0xff; code != SQLITE_NOTADB && code != SQLITE_CORRUPT) throw;
+  }
+}
+
+// Forward only, in one transaction, a file of version 1 copied before. A copy that was cut short is made anew.
+void migrate(SQLite::Database& db, const fs::path& file, int from) {
+  const fs::path copy = file.string() + ".v1";
+  if (from == 1) copy_to(db, copy);
+  forget_in_copy(copy);
+  db.exec("VACUUM");   // what was deleted before still lies in free pages
   SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
-  if (db.execAndGet("PRAGMA user_version").getInt() != 1) return;  // another process was faster
-  db.exec(kSchema2);
+  if (version_of(db) != from) return;  // another process was faster
+  if (from == 1) db.exec(kSchema2);
+  forget_secrets(db);
   db.exec("PRAGMA user_version=" + std::to_string(kVersion) + ";");
   transaction.commit();
 }
@@ -170,9 +194,9 @@ State::State(const fs::path& file, Open open, int patience_ms) {
   guarded(file.string(), [&] {
     connection_ = std::make_unique<Connection>(file, patience_ms);
     SQLite::Database& db = connection_->db;
-    db.exec("PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON;");
+    db.exec(kPragmas);
     const int id = db.execAndGet("PRAGMA application_id").getInt();
-    const int version = db.execAndGet("PRAGMA user_version").getInt();
+    const int version = version_of(db);
     const int tables = db.execAndGet("SELECT count(*) FROM sqlite_schema").getInt();
     if (tables == 0) {
       SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
@@ -187,8 +211,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) + ", this specdec reads 1 to " + std::to_string(kVersion));
     const std::string check = db.execAndGet("PRAGMA quick_check").getString();
     if (check != "ok") throw Error(ErrorKind::kData, file.string() + ": damaged (" + check + "): move it away to start anew");
-    if (version == 1) migrate(db, file);
-    if (open == Open::kOrCreate) db.exec(kForgetSecrets);
+    if (version < kVersion) migrate(db, file, version);
   });
 }
 

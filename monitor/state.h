@@ -1,6 +1,6 @@
 // The monitor's memory: one SQLite file of its user alone (0600), one connection, one writer, without secrets. History is append-only. Durable before a verdict is told
-// (journal DELETE, synchronous EXTRA); a damaged file is an error, never overwritten; one of an older version is copied to <file>.v1 and
-// brought forward.
+// (journal DELETE, synchronous EXTRA); a damaged file is an error, never overwritten; one of an older version is brought forward and
+// loses the secrets that it held, one of version 1 is copied to <file>.v1 before, which has none either.
 #pragma once
 
 #include <cstdint>

@@ -151,9 +151,9 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   EXPECT_EQ(r.verdict, "stale_target");
   EXPECT_EQ(r.exit_code, 5);
   EXPECT_NE(r.reason.find("weights differ"), std::string::npos) << r.reason;
-  EXPECT_EQ(r.json["evidence"]["new_records"], 0);
+  EXPECT_EQ(r.json["evidence"]["new_records"], 600);
   options.target = dir / "p/target";
-  EXPECT_EQ(look().verdict, "drift") << "the records were left for this look";
+  EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
 }
 
 // A server of ours as --target: its fingerprint decides, before its acceptance is looked at.
@@ -173,9 +173,9 @@ TEST_F(Monitored, AnEndpointAsTarget) {
   r = look();
   EXPECT_EQ(r.verdict, "stale_target");
   EXPECT_EQ(r.exit_code, 5);
-  EXPECT_EQ(r.json["evidence"]["new_records"], 0);
+  EXPECT_EQ(r.json["evidence"]["new_records"], 600);
   updated = false;
-  EXPECT_EQ(look().verdict, "drift") << "the records were left for this look";
+  EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
 }
 
 // An engine whose backends are being updated: nothing is judged, and the state remembers that it is so.
@@ -236,9 +236,41 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   write_requests(30, 0.80, 0.60);
   r = look();
   EXPECT_EQ(r.verdict, "healthy") << r.reason;
-  EXPECT_EQ(r.json["evidence"]["new_records"], 120) << "the records were left for this look";
-  EXPECT_EQ(r.json["evidence"]["of_another_target"], 60);
+  EXPECT_EQ(r.json["evidence"]["new_records"], 30);
+  EXPECT_EQ(r.json["evidence"]["requests"], 160) << "those of the bound target are judged, whenever they were read";
   EXPECT_EQ(r.json["state"], "HEALTHY");
+}
+
+// However long it lasts, each record is read once, and what names no target is of nobody knows which.
+TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
+  write_requests(100, 0.80, 0.60);
+  look();
+  write_requests(60, 0.10, 0.10, "own", "0123456789ab");
+  EXPECT_EQ(look().exit_code, 5);
+  int64_t before = 60;   // the look that found it judges nothing
+  for (int i = 0; i < 5; ++i) {
+    write_requests(200, 0.10, 0.10, "own", "");
+    const CheckResult r = look();
+    EXPECT_EQ(r.exit_code, 5) << r.reason;
+    EXPECT_EQ(r.json["evidence"]["new_records"], 200 + before);
+    EXPECT_EQ(r.json["evidence"].value("without_target", 0), 200);
+    before = 0;
+  }
+  write_requests(30, 0.80, 0.60);
+  for (const int read : {30, 0}) {
+    const CheckResult r = look();
+    EXPECT_EQ(r.json["evidence"]["new_records"], read);
+    EXPECT_NE(r.reason.find("30 records name the bound target again, 50 in a row end this"), std::string::npos) << r.reason;
+  }
+  write_requests(30, 0.80, 0.60);
+  write_requests(20, 0.80, 0.60, "own", "");
+  CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.json["evidence"]["requests"], 160);
+  write_requests(600, 0.80, 0.45, "own", "");
+  r = look();
+  EXPECT_EQ(r.verdict, "drift") << "from here on they are the bound target's";
+  EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
 TEST_F(Monitored, AChangedDirectoryStaysChangedForACheckWithoutIt) {

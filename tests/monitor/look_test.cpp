@@ -7,6 +7,7 @@
 #include "monitor/counter_chart.h"
 #include "tests/base/sample_report.h"
 #include "tests/base/scratch.h"
+#include "tests/model/counted_malloc.h"
 #include "tests/monitor/loopback.h"
 #include "tests/monitor/traffic.h"
 
@@ -110,6 +111,29 @@ TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
   package.manifest.draft.id = std::string(64, 'e');
   expect_error(ErrorKind::kData, {options.baseline, "dddddddddddd", "eeeeeeeeeeee", "monitor baseline"}, [&] { look(); });
   expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package); });
+}
+
+// An hour's file each for a year: none costs more because of the others, new or not.
+TEST_F(Looked, EachFileOfADirectoryCostsTheSame) {
+  if (!SPECDEC_OWN_MALLOC) GTEST_SKIP() << "the sanitizer has the heap";
+  write(1, 0.70);
+  fs::create_directory(dir / "year");
+  options.sources = {(dir / "year").string()};
+  int made = 0;
+  const auto cost_of_a_file = [&](int more) {
+    for (int i = 0; i < more; ++i) fs::copy_file(dir / "records.jsonl", dir / ("year/" + std::to_string(made++) + ".jsonl"));
+    const auto cost = [&](const char* new_records) {
+      Json e;
+      const int64_t taken = allocations_of([&] { e = look(); });
+      EXPECT_EQ(e["new_records"].dump(), new_records);
+      return static_cast<double>(taken) / made;
+    };
+    const double with_news = cost(std::to_string(more).c_str()) * made / more;
+    return std::pair{with_news, cost("0")};
+  };
+  const auto few = cost_of_a_file(20), many = cost_of_a_file(400);
+  EXPECT_LT(many.first, 1.5 * few.first);
+  EXPECT_LT(many.second, 1.5 * few.second);
 }
 
 TEST_F(Looked, ReplicasAreOneProcess) {

@@ -59,6 +59,34 @@ TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
   EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
 }
 
+// The alarm is not the page's: whatever becomes of the page, it stays until somebody looks into it.
+TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
+  write_requests(100, 0.80, 0.60);
+  options.sources = {dir / "log.jsonl", server.url()};
+  scrape(1000, 0.7);
+  CheckResult r = scrape(1000, 0.01);
+  EXPECT_EQ(r.verdict, "drift") << r.reason;
+  const auto still = [&](const std::string& why, const std::function<void()>& change) {
+    change();
+    r = look();
+    EXPECT_EQ(r.verdict, "drift") << why << ": " << r.reason;
+    EXPECT_EQ(r.exit_code, 3) << why;
+    EXPECT_EQ(r.json["state"], "SUSPECT") << why;
+    EXPECT_NE(r.reason.find("dead"), std::string::npos) << why << ": " << r.reason;
+    EXPECT_EQ(r.json["evidence"]["counter_alarms"].size(), 1u) << why;
+    EXPECT_TRUE(r.json["transitions"].empty()) << why << ": " << r.json["transitions"];
+  };
+  const std::string pair = "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n";
+  still("it does not answer", [&] { server.page("", 503); });
+  still("it has no series of speculation", [&] { server.page("specdec:generation_tokens_total 5\n"); });
+  still("it names another pair", [&] { server.page(page(pair)); });
+  still("it is another engine's", [&] { server.page("vllm:spec_decode_num_drafts_total 5\n"); });
+  still("it is not given any more", [&] { options.sources = {dir / "log.jsonl"}; });
+  still("nor anything else", [&] { options.sources.clear(); });
+  options.acknowledge = true;
+  EXPECT_EQ(look().verdict, "inconclusive");
+}
+
 TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
   for (int i = 0; i < 15; ++i) scrape(1000, noisy(0.70));
   drafts = sum = generated = 0;
@@ -176,6 +204,25 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
   server.page("", 503);
   expect_error(ErrorKind::kNetwork, {"503"}, [&] { look(); });
   EXPECT_EQ(get(options.state), before);
+}
+
+// vLLM does not name its target: what it counts while another one is served is nobody's drop.
+TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
+  double drafts_now = 0, accepted = 0;
+  const auto vllm = [&](double overlap) {
+    drafts_now += 1000;
+    accepted += 1000 * overlap;
+    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
+                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
+    return look().verdict;
+  };
+  for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
+  testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  options.target = dir / "updated";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(vllm(0.1), "stale_target");
+  options.target = dir / "p/target";
+  EXPECT_EQ(vllm(0.70), "healthy");
+  EXPECT_EQ(vllm(0.01), "drift");
 }
 
 // vLLM gives accepted counts only: conditional acceptance against the baseline's.

@@ -158,6 +158,35 @@ TEST_F(Served, OldRecordsAndRecordsBesideARunningServer) {
   EXPECT_EQ(records(60, kOther).page("m", kBound).look(), "");
 }
 
+// Ten requests a day and a check a day. What ran for an hour and was rolled back is no fleet that is being updated.
+TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
+  const auto days = [this](const std::string& page_says) {
+    memory_ = {};
+    const auto say = [&]() -> Served& { return page_says.empty() ? *this : page("m", page_says); };
+    std::string seen;
+    const auto check = [&] { seen += (seen.empty() ? "" : " ") + std::string("'") + say().look() + "'"; };
+    records(10, kBound);
+    check();
+    now += 3600;
+    records(2, kBound).records(5, kOther).records(2, kBound);   // no check saw it
+    for (const int hours : {20, 24, 24}) {
+      now += (hours - 1) * 3600;
+      records(9, kBound);
+      now += 3600;
+      check();
+    }
+    return seen;
+  };
+  EXPECT_EQ(days(""), "'' 'wait' '' ''") << "for a day it might be a fleet";
+  EXPECT_EQ(days(kBound), "'' '' '' ''") << "the server says what runs";
+}
+
+TEST_F(Served, TheBoundTargetOfLongAgoIsNoPartOfAFleet) {
+  records(5, kOther).records(3, kBound);
+  now += 2 * kDay;
+  EXPECT_EQ(records(4, kOther).look(), "stale") << "nobody has named the bound one for two days";
+}
+
 TEST_F(Served, AClockThatRanAheadIsNotBelieved) {
   memory_.package = package;
   memory_.bound = bound;

@@ -64,7 +64,7 @@ TEST(State, IsDurableAndAppendOnly) {
   EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
   EXPECT_EQ(db.execAndGet("PRAGMA journal_mode").getString(), "delete");
   EXPECT_EQ(db.execAndGet("PRAGMA application_id").getInt(), 0x53504443);
-  EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 2);
+  EXPECT_EQ(db.execAndGet("PRAGMA user_version").getInt(), 3);
 }
 
 TEST(State, ActionsAreWrittenDownOnceAndCounted) {
@@ -110,16 +110,24 @@ TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
     State state(dir / "s.db");
     state.set_value("trigger p 1 drift", "0");
     state.set_value("trigger p 2 drift", "1");
-    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", "a"}}});
+    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", "http://me:hunter2@host/metrics?token=s3cret: dropped"}}});
+    state.append(HistoryEntry{0, 6, "trigger", "p", {{"command", "curl -H hunter2"}, {"exit_code", 0}}});
   }
   SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("DROP TABLE action; DROP TABLE transition; PRAGMA user_version = 1");
   put(dir / "s.db.v1", "cut short");
   State state(dir / "s.db", State::Open::kExisting);
-  EXPECT_EQ(state.history(9).size(), 1u);
+  EXPECT_EQ(state.history(9).size(), 2u);
   EXPECT_TRUE(state.action("trigger p 1 drift")->ended) << "what had run does not run again";
   EXPECT_FALSE(state.action("trigger p 2 drift"));
   EXPECT_EQ(SQLite::Database((dir / "s.db.v1").string()).execAndGet("PRAGMA user_version").getInt(), 1);
-  EXPECT_EQ(SQLite::Database((dir / "s.db").string()).execAndGet("PRAGMA user_version").getInt(), 2);
+  EXPECT_EQ(SQLite::Database((dir / "s.db.v1").string()).execAndGet("SELECT count(*) FROM history").getInt(), 2);
+  EXPECT_EQ(SQLite::Database((dir / "s.db").string()).execAndGet("PRAGMA user_version").getInt(), 3);
+  for (const char* file : {"s.db", "s.db.v1"}) {
+    const std::string bytes = get(dir / file);
+    for (const char* secret : {"hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
+    SQLite::Database db((dir / file).string(), SQLite::OPEN_READWRITE);
+    EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception) << file << ": still append-only";
+  }
 }
 
 TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
@@ -143,8 +151,8 @@ TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE t (x)");
   expect_error(ErrorKind::kData, {"other.db", "another program"}, [&] { State(dir / "other.db"); });
   { State newer(dir / "newer.db"); }
-  SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 3");
-  expect_error(ErrorKind::kData, {"newer.db", "version 3"}, [&] { State(dir / "newer.db"); });
+  SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 4");
+  expect_error(ErrorKind::kData, {"newer.db", "version 4"}, [&] { State(dir / "newer.db"); });
   expect_error(ErrorKind::kData, {"not a regular file"}, [&] { State(dir.root()); });
   expect_error(ErrorKind::kIo, {"nowhere"}, [&] { State(dir / "nowhere/s.db"); });
   for (const bool empty : {false, true}) {
@@ -181,7 +189,7 @@ TEST(State, IsItsUsersAlone) {
   state.commit();
 }
 
-// What an earlier version wrote down of URLs and commands is gone when the file is opened again.
+// What an earlier version wrote down of URLs and commands is gone when the file is opened again, by a check or by a report.
 TEST(State, FormerSecretsAreForgotten) {
   Scratch dir;
   {
@@ -197,10 +205,34 @@ TEST(State, FormerSecretsAreForgotten) {
     state.add_action(a);
     for (const char* url : {"1 http://me:hunter2@host/metrics", "1 http://host/metrics?token=s3cret", "1 http://***@host/metrics?***", "1 prometheus+http://host?match={job=\"v\"}"})
       state.set_counters(url, {});
+    const std::string url = "http://me:hunter2@host:9090/metrics?token=s3cret", alarm = url + ", http://b/metrics: acceptance is 0.1";
+    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", alarm}, {"evidence", {{"notes", {alarm}}, {"counter_alarms", {alarm}}, {"sources", {{"set_aside", {url}}}}}}}});
+    state.append(HistoryEntry{0, 6, "trigger", "p", {{"command", "curl -H hunter2"}, {"exit_code", 3}, {"reason", "--on-drift: exit 3"}}});
+    state.append(TransitionEntry{0, 6, "HEALTHY", "SUSPECT", "alarm", alarm, {{"evidence", {{"counter_alarms", {alarm}}}}}});
+    state.set_value("machine", Json({{"reason", alarm}}).dump());
+    state.set_value("removed", std::string(20000, 'x') + url);
   }
-  State state(dir / "s.db");
-  const std::string bytes = get(dir / "s.db");
-  for (const char* secret : {"B0/xyz", "hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << secret;
+  {
+    SQLite::Database old((dir / "s.db").string(), SQLite::OPEN_READWRITE);
+    old.exec("PRAGMA secure_delete = OFF; DELETE FROM value WHERE key = 'removed'; PRAGMA user_version = 1");
+    fs::copy_file(dir / "s.db", dir / "s.db.v1");
+    old.exec("PRAGMA user_version = 2");
+  }
+  State state(dir / "s.db", State::Open::kExisting);
+  for (const char* file : {"s.db", "s.db.v1"}) {
+    const std::string bytes = get(dir / file);
+    for (const char* secret : {"B0/xyz", "hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
+  }
+  const std::string shown = "http://***@host:9090/metrics?***, http://b/metrics: acceptance is 0.1";
+  const std::vector<HistoryEntry> history = state.history(9);
+  ASSERT_EQ(history.size(), 2u);
+  EXPECT_EQ(history[0].evidence["reason"], shown);
+  EXPECT_EQ(history[0].evidence["evidence"]["counter_alarms"][0], shown);
+  EXPECT_EQ(history[1].evidence, (Json{{"exit_code", 3}, {"reason", "--on-drift: exit 3"}}));
+  EXPECT_EQ(state.transitions(9).at(0).reason, shown);
+  EXPECT_EQ(Json::parse(state.value("machine"))["reason"], shown);
+  EXPECT_THROW(SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
+  EXPECT_THROW(SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE transition SET reason = 'x'"), SQLite::Exception);
   EXPECT_EQ(state.action("k")->payload, (Json{{"body", {{"n", 1}}}}));
   EXPECT_TRUE(state.counters("1 http://***@host/metrics?***"));
   EXPECT_TRUE(state.counters("1 prometheus+http://host?match={job=\"v\"}"));
