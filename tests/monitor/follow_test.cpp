@@ -215,6 +215,48 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
+// `specdec package` that ends with 74 says nothing about a package: the move is made later, and an alarm meanwhile waits for it.
+TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
+  write_requests(200, 0.80, 0.60);
+  const std::string candidate = make_candidate("c", 5);
+  see();
+  scores(admin, 0.05, 0.3);
+  put(dir / "package.code", "74");
+  const CheckResult failed = see();
+  EXPECT_NE(failed.json["waiting"].dump().find("promote: channel production: exit 74"), std::string::npos) << failed.json["waiting"];
+  write_requests(600, 0.80, 0.45);
+  EXPECT_EQ(see().verdict, "drift") << "of the package that is still in the channel";
+  EXPECT_EQ(stage(), "HEALTHY");
+  EXPECT_TRUE(memory().rejected.empty());
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load"}));
+  fs::remove(dir / "package.code");
+  EXPECT_EQ(see().json["inputs"]["package"], candidate);
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "promote"}));
+  put(dir / "package.code", "74");
+  draft_id = new_draft;
+  write_requests(600, 0.60, 0.40);
+  EXPECT_EQ(see().json["state"], "ROLLED_BACK");
+  EXPECT_EQ(get(dir / "store/refs/production"), candidate + "\n");
+  fs::remove(dir / "package.code");
+  EXPECT_EQ(see().json["inputs"]["package"], package);
+  EXPECT_EQ(get(dir / "store/refs/production"), package + "\n");
+  EXPECT_EQ(way().substr(0, way().find("relapse")), "HEALTHY -candidate-> CANDIDATE -on_trial-> CANARY -better-> HEALTHY -");
+}
+
+TEST_F(Tried, AMoveThatNeverSucceedsIsGivenUp) {
+  write_requests(200, 0.80, 0.60);
+  const std::string candidate = make_candidate("c", 5);
+  see();
+  scores(admin, 0.05, 0.3);
+  put(dir / "package.code", "74");
+  for (int i = 1; i < 20; ++i) see();
+  EXPECT_TRUE(memory().rejected.empty());
+  see();
+  EXPECT_TRUE(memory().rejected.contains(candidate));
+  EXPECT_TRUE(State(options.state).pending_actions().empty());
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load"})) << "the server keeps what is in the channel";
+}
+
 TEST_F(Tried, WhatTheServerSaysDecides) {
   write_requests(200, 0.80, 0.60);
   make_candidate("c", 5);
