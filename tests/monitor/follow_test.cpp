@@ -1,5 +1,6 @@
 #include "monitor/follow.h"
 
+#include "monitor/child.h"
 #include "tests/monitor/looped.h"
 
 namespace specdec::monitor {
@@ -352,11 +353,25 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
   EXPECT_EQ(job["kind"], "Job");
   EXPECT_EQ(job["metadata"]["name"], "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(job["spec"]["template"]["spec"]["containers"][0]["command"], (Json{"specdec", "loop", "run", "/etc/LOOP.toml"}));
+  EXPECT_EQ(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"], Json({0, 74, 75})) << "another node may have a disk that works";
   EXPECT_EQ(trainings(), 0) << "the cluster's work";
   EXPECT_EQ(get(dir / "applied"), "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(see().json["state"], "REDISTILLING");
   clock.now += 86401;
   EXPECT_EQ(see().json["state"], "CONFIRMED") << "nothing came of it";
+}
+
+TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
+  ChildOrder order{.argv = shell("echo >> " + (dir / "ran").string() + "; exit 3"), .environment = {}, .outcome = dir / "ends/one"};
+  put(dir / "ends/one.code", "7\n");
+  EXPECT_EQ(run_child(order).code, 7);
+  EXPECT_FALSE(fs::exists(dir / "ran"));
+  for (const char* cut_short : {"", "1"}) {   // by a power cut
+    put(dir / "ends/one.code", cut_short);
+    EXPECT_EQ(run_child(order).code, 3);
+    EXPECT_EQ(get(dir / "ends/one.code"), "3\n");
+  }
+  EXPECT_EQ(get(dir / "ran"), "\n\n");
 }
 
 TEST_F(Looped, WrongFlags) {
