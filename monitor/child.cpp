@@ -33,7 +33,7 @@ int run_wrapped(const ChildOrder& order) {
 ChildEnd run_child(const ChildOrder& order) {
   make_private_directory(fs::absolute(order.outcome).parent_path());
   ChildEnd end;
-  // The shell does not flush the code to disk: after a power cut the file may be empty, and what ended with it is not known.
+  // The shell does not flush the code to disk: a power cut may leave the file empty, and how the child ended is not known.
   const std::string code = fs::exists(code_file(order.outcome)) ? read_file(code_file(order.outcome), 64) : "";
   end.code = code.ends_with('\n') ? std::atoi(code.c_str()) : run_wrapped(order);
   if (order.capture && fs::exists(output_file(order.outcome))) end.output = read_file(output_file(order.outcome), 16u << 20);
