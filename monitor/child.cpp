@@ -33,11 +33,9 @@ int run_wrapped(const ChildOrder& order) {
 ChildEnd run_child(const ChildOrder& order) {
   make_private_directory(fs::absolute(order.outcome).parent_path());
   ChildEnd end;
-  if (fs::exists(code_file(order.outcome))) {
-    end.code = std::atoi(read_file(code_file(order.outcome), 64).c_str());
-  } else {
-    end.code = run_wrapped(order);
-  }
+  // The shell does not flush the code to disk: a power cut may leave the file empty, and how the child ended is not known.
+  const std::string code = fs::exists(code_file(order.outcome)) ? read_file(code_file(order.outcome), 64) : "";
+  end.code = code.ends_with('\n') ? std::atoi(code.c_str()) : run_wrapped(order);
   if (order.capture && fs::exists(output_file(order.outcome))) end.output = read_file(output_file(order.outcome), 16u << 20);
   return end;
 }

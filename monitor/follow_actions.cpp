@@ -18,8 +18,11 @@ constexpr int64_t kEnoughPaired = 30;    // requests of a paired probe
 constexpr const char* kNotGiven = "its command or URL is not given any more";
 
 bool is_post(const std::string& kind) { return kind == "webhook" || kind == "alert"; }
-// Stopped by a signal or by something that may pass: again at the next check, but not for ever.
-bool is_temporary(int code, const ActionEntry& action) { return (code == 75 || code > 128) && action.attempts < kMaxAttempts; }
+// Stopped by a signal or by something that may pass, a failing or full disk among it: again at the next check, but not
+// for ever. Such an end says nothing about the package, which would be rejected otherwise, nor about the draft.
+bool is_temporary(int code, const ActionEntry& action) {
+  return (code == 74 || code == 75 || code > 128) && action.attempts < kMaxAttempts;
+}
 
 std::string last_line(const std::string& text) {
   const size_t end = text.find_last_not_of(" \n\r\t");

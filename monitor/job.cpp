@@ -8,7 +8,7 @@ std::string job_manifest(const std::string& key, const std::string& image, const
   const std::string name = "specdec-redistil-" + key.substr(0, 16);
   const Json labels = {{"app.kubernetes.io/name", "specdec"}, {"app.kubernetes.io/component", "redistil"}};
   const Json rules = Json::array({{{"action", "Ignore"}, {"onExitCodes", {{"containerName", "specdec"}, {"operator", "In"}, {"values", {75}}}}},
-                                  {{"action", "FailJob"}, {"onExitCodes", {{"containerName", "specdec"}, {"operator", "NotIn"}, {"values", {0, 75}}}}}});
+                                  {{"action", "FailJob"}, {"onExitCodes", {{"containerName", "specdec"}, {"operator", "NotIn"}, {"values", {0, 74, 75}}}}}});
   const Json container = {{"name", "specdec"}, {"image", image}, {"command", command}};
   const Json job = {{"apiVersion", "batch/v1"},
                     {"kind", "Job"},

@@ -235,7 +235,8 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     return refused->exit_code;
   }
   make_directories(run);
-  remove_partials(run, 0);
+  // The other stages publish whole directories, or clean up themselves.
+  for (const fs::path& below : {run, run / "gate"}) remove_partials(below, 0);
   RunState state(run, inputs, clock.unix_seconds());
   if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
   if (continued && key != inputs.key() && global.verbosity >= 0) std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");

@@ -1,6 +1,8 @@
 """`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way from a drift alarm over a
 redistillation, a promoted candidate and its relapse to the roll-back, faults of the file system there, and power cuts: later checks end on
-the very same way, the training has run once, each alarm and each transition has been told, and the store is valid all the time."""
+the very same way, the training has run once, each alarm and each transition has been told, and the store is valid all the time.
+Kills are at every point, other faults and power cuts at a tenth of them (SPECDEC_FAULTS=all: everywhere). What fails
+names its point: one night alone is `overnight_crash_test.py BUILD_DIR EIO 591`, of a power cut `… CUT 300 some 12345`."""
 import http.server
 import json
 import os
@@ -9,13 +11,14 @@ import socketserver
 import sqlite3
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import ALL, EIO, EDQUOT, EINTR, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
+from faults import EIO, EDQUOT, EINTR, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
 from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
@@ -99,8 +102,16 @@ def check(place, n, point=None, kind=KILL, journal=None):
                "--redistil", f"sh {place}/train.sh", "--on-drift", f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms"]
     with open(place / "said", "w") as said:   # no pipe: a child that outlives its check would hold it open
         done = subprocess.run(list(map(str, command)), stdout=said, stderr=said, env=env, timeout=120)
-    must(done.returncode in (0, 3, 4, -9, 75) or (kind not in (KILL, SHORT, EINTR) and done.returncode == 74), f"point {n}: exit {done.returncode}: {(place / 'said').read_text()[-400:]}")
+    text = (place / "said").read_text().strip()
+    fine = done.returncode in (0, 3, 4, -9, 75) or (done.returncode == 74 and may_fail(kind, text))
+    must(fine, f"point {n}: exit {done.returncode}: {text[-400:]}")
     return done.returncode
+
+
+def may_fail(kind, text):
+    """SQLite calls fsync once: where a signal interrupts that, it is an I/O error, and the next check goes on. Nothing
+    else minds a signal."""
+    return text.endswith("m.db: disk I/O error") if kind == EINTR else kind not in (KILL, SHORT)
 
 
 def counter(place):
@@ -127,10 +138,15 @@ def alone(place):
         time.sleep(0.02)
 
 
-def power_cut(place, start, journal, lost):
+def power_cut(place, start, journal, lost, seed):
     alone(place)
     done = int(subprocess.run([REPLAY, journal, start, place], capture_output=True, text=True, check=True).stdout.split("\n")[0])
-    subprocess.run([REPLAY, journal, start, place, str(done), lost, str(number()), place], check=True)
+    # The replay writes each file anew, but the requests' log stays the file that it was: another one would be read from
+    # its beginning.
+    log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
+    log.rename(aside)
+    subprocess.run([REPLAY, journal, start, place, str(done), lost, str(seed), place], check=True)
+    aside.rename(log)
 
 
 def lines(file):
@@ -155,9 +171,9 @@ def valid(place, n):
             left.unlink()
 
 
-def night(n, point=None, kind=KILL, lost=None):
+def night(n, point=None, kind=KILL, lost=None, seed=0):
     """Three phases, each until its check has come to its end. Without a point: how many there are; else whether it was
-    never reached. `lost`: where it is killed the power goes, and what was not flushed with it."""
+    never reached. `lost`: where it is killed the power goes, and what was not flushed with it, by the seed."""
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
@@ -174,7 +190,7 @@ def night(n, point=None, kind=KILL, lost=None):
             check(place, n, point, kind, journal if lost else None)
             killed = bool(point) and counted(place) >= point
             if lost and killed:
-                power_cut(place, start, journal, lost)
+                power_cut(place, start, journal, lost, seed)
             shutil.rmtree(start, ignore_errors=True)
             if not killed:
                 continue
@@ -251,6 +267,32 @@ def killed_while_training():
     expect(len(lines(place / "trained")) == 1 and "REDISTILLING candidate CANDIDATE" in way_of(place), f"trained once, and its package is taken: {way_of(place)}")
 
 
+def at_once(points, f):
+    """What f says of each of the points, in their order."""
+    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
+        return list(pool.map(lambda point: f(*point), points))
+
+
+def nights():
+    for kind in (KILL, EIO, ENOSPC, EDQUOT, FSYNC, SHORT, EINTR):
+        total = night(f"count-{kind}", 0, kind)
+        started = time.monotonic()
+        points = list(range(1, total + 1)) if kind == KILL else some(total)
+        reached = sum(at_once([(f"{kind}-{n}", n, kind) for n in points], lambda *point: not night(*point)))
+        took = f"{time.monotonic() - started:.0f} s"
+        expect(reached >= len(points) - 5 and (kind != KILL or total >= 200), f"{kind} at {reached} of {total} points, {took}")
+    started = time.monotonic()
+    # The seeds are drawn here: which thread comes first is not repeated by a seed.
+    cuts = [(n, ("all", "contents", "some")[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
+    at_once([(f"CUT-{n}-{lost}-{seed}", n, KILL, lost, seed) for n, lost, seed in cuts], night)
+    expect(True, f"power cuts at {len(cuts)} changes, {time.monotonic() - started:.0f} s")
+
+
+def one_night(kind, n, *lost_and_seed):
+    never = night("-".join([kind, n, *lost_and_seed]), int(n), KILL if kind == "CUT" else kind, *lost_and_seed)
+    expect(not never, f"{kind} at point {n}")
+
+
 listener = Listener(("127.0.0.1", 0), Admin)
 url = f"http://127.0.0.1:{listener.server_address[1]}"
 threading.Thread(target=listener.serve_forever, daemon=True).start()
@@ -270,23 +312,11 @@ try:
     (evening / "store/refs/later").rename(evening / "candidate.ref")
     (evening / "store/refs/later.log").unlink()
 
-    total = night("count", 0)
-    started = time.monotonic()
-    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
-        reached = list(pool.map(lambda n: not night(n, n), range(1, total + 1)))
-    expect(total >= 200 and sum(reached) >= total - 5, f"killed at each of {sum(reached)} of {total} changes of the file system, {time.monotonic() - started:.0f} s")
-    # A night takes a quarter of a second at each point: the other faults are the nightly run's.
-    for kind in (EIO, ENOSPC, EDQUOT, FSYNC, SHORT, EINTR) if ALL else ():
-        total = night(f"count-{kind}", 0, kind)
-        with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
-            points = some(total)
-            reached = list(pool.map(lambda n, kind=kind: not night(f"{kind}-{n}", n, kind), points))
-        expect(all(reached), f"{kind} at {len(points)} of {total}")
-    points = some(night("count-cut", 0), 6) if ALL else []
-    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
-        list(pool.map(lambda n: night(f"cut-{n}", n, KILL, ("all", "contents", "some")[number() % 3]), points))
-    expect(True, f"power cuts at {len(points)} changes")
-    killed_while_training()
+    if sys.argv[2:]:
+        one_night(*sys.argv[2:])
+    else:
+        nights()
+        killed_while_training()
 finally:
     listener.shutdown()
     shutil.rmtree(work, ignore_errors=True)

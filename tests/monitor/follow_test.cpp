@@ -1,5 +1,6 @@
 #include "monitor/follow.h"
 
+#include "monitor/child.h"
 #include "tests/monitor/looped.h"
 
 namespace specdec::monitor {
@@ -215,6 +216,48 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
+// `specdec package` that ends with 74 says nothing about a package: the move is made later, and an alarm meanwhile waits for it.
+TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
+  write_requests(200, 0.80, 0.60);
+  const std::string candidate = make_candidate("c", 5);
+  see();
+  scores(admin, 0.05, 0.3);
+  put(dir / "package.code", "74");
+  const CheckResult failed = see();
+  EXPECT_NE(failed.json["waiting"].dump().find("promote: channel production: exit 74"), std::string::npos) << failed.json["waiting"];
+  write_requests(600, 0.80, 0.45);
+  EXPECT_EQ(see().verdict, "drift") << "of the package that is still in the channel";
+  EXPECT_EQ(stage(), "HEALTHY");
+  EXPECT_TRUE(memory().rejected.empty());
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load"}));
+  fs::remove(dir / "package.code");
+  EXPECT_EQ(see().json["inputs"]["package"], candidate);
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "promote"}));
+  put(dir / "package.code", "74");
+  draft_id = new_draft;
+  write_requests(600, 0.60, 0.40);
+  EXPECT_EQ(see().json["state"], "ROLLED_BACK");
+  EXPECT_EQ(get(dir / "store/refs/production"), candidate + "\n");
+  fs::remove(dir / "package.code");
+  EXPECT_EQ(see().json["inputs"]["package"], package);
+  EXPECT_EQ(get(dir / "store/refs/production"), package + "\n");
+  EXPECT_EQ(way().substr(0, way().find("relapse")), "HEALTHY -candidate-> CANDIDATE -on_trial-> CANARY -better-> HEALTHY -");
+}
+
+TEST_F(Tried, AMoveThatNeverSucceedsIsGivenUp) {
+  write_requests(200, 0.80, 0.60);
+  const std::string candidate = make_candidate("c", 5);
+  see();
+  scores(admin, 0.05, 0.3);
+  put(dir / "package.code", "74");
+  for (int i = 1; i < 20; ++i) see();
+  EXPECT_TRUE(memory().rejected.empty());
+  see();
+  EXPECT_TRUE(memory().rejected.contains(candidate));
+  EXPECT_TRUE(State(options.state).pending_actions().empty());
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load"})) << "the server keeps what is in the channel";
+}
+
 TEST_F(Tried, WhatTheServerSaysDecides) {
   write_requests(200, 0.80, 0.60);
   make_candidate("c", 5);
@@ -310,11 +353,25 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
   EXPECT_EQ(job["kind"], "Job");
   EXPECT_EQ(job["metadata"]["name"], "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(job["spec"]["template"]["spec"]["containers"][0]["command"], (Json{"specdec", "loop", "run", "/etc/LOOP.toml"}));
+  EXPECT_EQ(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"], Json({0, 74, 75})) << "another node may have a disk that works";
   EXPECT_EQ(trainings(), 0) << "the cluster's work";
   EXPECT_EQ(get(dir / "applied"), "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(see().json["state"], "REDISTILLING");
   clock.now += 86401;
   EXPECT_EQ(see().json["state"], "CONFIRMED") << "nothing came of it";
+}
+
+TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
+  ChildOrder order{.argv = shell("echo >> " + (dir / "ran").string() + "; exit 3"), .environment = {}, .outcome = dir / "ends/one"};
+  put(dir / "ends/one.code", "7\n");
+  EXPECT_EQ(run_child(order).code, 7);
+  EXPECT_FALSE(fs::exists(dir / "ran"));
+  for (const char* cut_short : {"", "1"}) {   // by a power cut
+    put(dir / "ends/one.code", cut_short);
+    EXPECT_EQ(run_child(order).code, 3);
+    EXPECT_EQ(get(dir / "ends/one.code"), "3\n");
+  }
+  EXPECT_EQ(get(dir / "ran"), "\n\n");
 }
 
 TEST_F(Looped, WrongFlags) {

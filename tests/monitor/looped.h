@@ -71,6 +71,7 @@ class Looped : public Monitored {
         "#!/bin/sh\ncd " + dir.root().string() + "\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\necho \"$*\" >> asked\ncase \"$1 $2\" in\n"
         "validate*) cat probe.json; exit $(cat probe.code 2>/dev/null || echo 0);;\n"
         "\"loop run\") echo \"$SPECDEC_ALARM_KEY\" >> trained; [ -e train.sh ] && . ./train.sh; exit $(cat train.code 2>/dev/null || echo 0);;\n"
+        "package*) [ -e package.code ] && exit $(cat package.code);;\nesac\ncase \"$1 $2\" in\n"
         "\"package promote\") cp store/refs/$7 store/refs/$7.former 2>/dev/null; echo \"${3#sha256-}\" > store/refs/$7;;\n"
         "\"package rollback\") [ -e store/refs/$6.former ] || exit 7; cp store/refs/$6.former store/refs/$6;;\n"
         "esac\n");
