@@ -210,7 +210,7 @@ std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
 // ---- writing ----
 
 OutputFile::OutputFile(fs::path path, Open how)
-    : path_(std::move(path)), how_(how), fd_(open_file(path_, O_WRONLY | O_CREAT | (how == Open::kNew ? O_TRUNC : O_APPEND))) {}
+    : path_(std::move(path)), how_(how), fd_(open_file(path_, O_WRONLY | O_CREAT | O_NOFOLLOW | (how == Open::kNew ? O_TRUNC : O_APPEND))) {}
 
 OutputFile::~OutputFile() {
   if (fd_ < 0) return;
@@ -433,7 +433,12 @@ void remove_partials(const fs::path& parent, int64_t older_than_seconds) {
 // ---- lock, space ----
 
 FileLock::FileLock(const fs::path& path) {
-  fd_ = open_file(path, O_RDWR | O_CREAT | O_NONBLOCK);
+  fd_ = open_file(path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW);
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
+    ::close(fd_);
+    throw Error(ErrorKind::kIo, path.string() + ": cannot lock: expected a regular file");
+  }
   if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
     const int error = errno;
     char owner[24] = "";

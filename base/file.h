@@ -66,7 +66,8 @@ class InputFile {
 
 // Buffered sequential writer to a new file; finish() flushes, fsyncs and closes with every return value checked.
 // Without finish() the destructor removes the file. One that resumes appends to what is there, and what it wrote stays, unless it could not
-// be flushed to disk: nobody knows then what of it is there, so the file goes.
+// be flushed to disk: nobody knows then what of it is there, so the file goes. A symbolic link at `path` is Error(kIo): what it leads to is
+// another's. The same holds for a FileLock.
 class OutputFile {
  public:
   enum class Open { kNew, kResume };

@@ -17,6 +17,7 @@ namespace {
 
 constexpr size_t kSignatureBytes = 64, kIdBytes = 8, kKeyBytes = 32;
 constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;  // minisign's own keys take 1 GiB
+constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // … and 2^25, a second or two
 
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
@@ -76,6 +77,7 @@ uint64_t little_endian(std::string_view bytes) {
 // The key stream of crypto_pwhash_scryptsalsa208sha256: libsodium chooses N and p of r = 8 from the two limits.
 std::string scrypt_stream(const std::string& passphrase, std::string_view salt, uint64_t operations, uint64_t memory, size_t size, const std::string& where) {
   if (memory > kMaxScryptBytes) throw Error(ErrorKind::kConfig, where + ": its encryption asks for " + std::to_string(memory >> 20) + " MiB of memory");
+  if (operations > kMaxScryptOperations) throw Error(ErrorKind::kConfig, where + ": its encryption asks for too much work (" + std::to_string(operations) + " operations)");
   operations = std::max<uint64_t>(operations, 32768);
   const bool cheap = operations < memory / 32;
   const uint64_t most = cheap ? operations / 32 : memory / 1024;

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "base/shell.h"
 
 namespace specdec::cli {
 
@@ -14,7 +15,7 @@ void install_log(const Global& global) {
   const bool json = global.log_format == "json";
   logger->set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l","message":%v})" : "%^%l%$: %v");
   set_log_sink([logger, json](LogLevel level, const std::string& message) {
-    const std::string text = json ? Json(message).dump(-1, ' ', false, Json::error_handler_t::replace) : message;
+    const std::string text = json ? Json(message).dump(-1, ' ', false, Json::error_handler_t::replace) : one_line(message);
     constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn, spdlog::level::err};
     logger->log(kLevels[static_cast<int>(level)], "{}", text);
   });

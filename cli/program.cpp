@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
+#include "base/shell.h"
 #include "cli/log.h"
 #include "cli/settings.h"
 #include "cli/stop_deadline.h"
@@ -54,10 +55,7 @@ std::string own_path() {
 
 // The last line on stderr names the file or key and the reason, on one line whatever the message holds.
 int report_error(const Error& error) {
-  std::string line = error.what();
-  for (char& c : line)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  std::fprintf(stderr, "specdec: error: %s\n", line.c_str());
+  std::fprintf(stderr, "specdec: error: %s\n", one_line(error.what()).c_str());
   return error.kind() == ErrorKind::kNetwork && stop_requested() ? stop_exit_code() : exit_code(error.kind());
 }
 

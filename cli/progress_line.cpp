@@ -35,8 +35,10 @@ void ProgressLine::show(const Progress& progress, double now) {
   }
   any_ = true;
   last_ = progress;
+  const bool ends = finished() && !ended_;  // a stage that repeats some of its work says so at the usual pace
+  ended_ = finished();
   const double gap = terminal_ ? kRedrawSeconds : now - started_ < kOldStageSeconds ? kLineSeconds : kOldLineSeconds;
-  if (finished() || now - shown_ >= gap) put(now);
+  if (ends || now - shown_ >= gap) put(now);
 }
 
 void ProgressLine::tick(double now) {

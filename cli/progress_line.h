@@ -27,7 +27,7 @@ class ProgressLine {
   void put(double now);
   bool finished() const { return last_.total > 0 && last_.done >= last_.total; }
 
-  bool terminal_, open_ = false, any_ = false;
+  bool terminal_, open_ = false, any_ = false, ended_ = false;
   Write write_;
   Progress last_;
   double started_ = 0, shown_;

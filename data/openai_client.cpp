@@ -38,6 +38,9 @@ HttpReply OpenAiClient::probe(const std::string& absolute_path) {
 std::string OpenAiClient::first_model() {
   const HttpReply reply = get("/models");
   const std::string where = base_ + "/models";
+  if (reply.status == 401 || reply.status == 403)
+    throw Error(ErrorKind::kUsage, where + ": " + describe(reply) + ": expected a key that it takes (--api-key-file or OPENAI_API_KEY)");
+  if (reply.status == 404) throw Error(ErrorKind::kUsage, where + ": " + describe(reply) + ": expected the base of an OpenAI interface, such as http://host:8000/v1");
   if (reply.status != 200) throw Error(ErrorKind::kNetwork, where + ": " + describe(reply));
   const Json list = parse_json(reply.body, where);
   const auto data = list.find("data");

@@ -1,5 +1,6 @@
 #include "data/row_parser.h"
 
+#include "base/shell.h"
 #include "data/gateway_formats.h"
 #include "data/row_json.h"
 #include "data/trace_formats.h"
@@ -158,6 +159,7 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
     return text.empty() && inner ? id_text(find_path(*inner, path)) : text;
   };
   if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty()) parsed.record.domain = std::move(domain);
+  parsed.record.domain = one_line(std::move(parsed.record.domain));  // a name that reports and terminals show
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
   if (parsed.record.domain.size() > kMaxTagBytes) refuse("bad_field", "domain: longer than " + std::to_string(kMaxTagBytes) + " bytes");
   if (parsed.tenant.size() > kMaxTagBytes) refuse("bad_field", "tenant: longer than " + std::to_string(kMaxTagBytes) + " bytes");

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 
 namespace specdec::data {
 
@@ -43,7 +44,7 @@ void read_metadata(std::string_view line, const std::string& where, TokenRow& ro
   const ErrorKind kind = ErrorKind::kData;
   row.id = json_string(meta, "id", where, kind);
   row.conversation = json_string(meta, "conversation", where, kind);
-  row.domain = json_string(meta, "domain", "", where, kind);
+  row.domain = one_line(json_string(meta, "domain", "", where, kind));
   row.prompt_tokens = json_int(meta, "prompt_tokens", 0, static_cast<int64_t>(row.tokens.size()), where, kind);
   const auto sampling = meta.find("sampling");
   if (sampling == meta.end() || sampling->is_null()) return;

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 #include "data/ingest_report.h"
 
 namespace specdec::data {
@@ -105,6 +106,13 @@ void require_replaceable(const fs::path& destination) {
     throw Error(ErrorKind::kUsage, destination.string() +
                                        ": exists and was not written by specdec data (no index.json or ingest.json of ours): "
                                        "it would be replaced as a whole, so choose another --out");
+  for (const auto& entry : fs::directory_iterator(destination)) {
+    const std::string name = entry.path().filename().string();
+    const bool shard = name.starts_with("train-") || name.starts_with("holdout-");
+    if (!shard && name != "index.json" && name != kIngestReportFile && name != "rejects.jsonl" && name != "records.jsonl")
+      throw Error(ErrorKind::kUsage, destination.string() + ": holds " + one_line(name) +
+                                         ", which specdec data did not write: it would be replaced as a whole, so choose another --out or move that away");
+  }
 }
 
 void publish_data(const fs::path& destination, const std::function<void(const fs::path&)>& fill) {

@@ -86,6 +86,8 @@ model::DecoderConfig draft_config(const Setup& s) {
     if (!s.target)
       throw Error(ErrorKind::kUsage,
                   "--draft " + s.options.draft + " takes layers of the target, and " + s.options.target + " has no weights");
+    if (s.spec.layers < 1 || s.spec.layers > s.target->config.num_layers)
+      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": the target has " + std::to_string(s.target->config.num_layers) + " layers");
     return s.target->config;
   }
   if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);

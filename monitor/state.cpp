@@ -190,7 +190,8 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     throw Error(ErrorKind::kData, file.string() + ": no monitor state there (see specdec monitor check --state)");
   if (file.has_parent_path() && !fs::is_directory(file.parent_path(), ec))
     throw Error(ErrorKind::kIo, file.string() + ": its directory does not exist");
-  if (open == Open::kOrCreate) make_private(file);
+  const bool is_new = !fs::exists(status) || fs::file_size(file, ec) == 0;
+  if (is_new) make_private(file);
   guarded(file.string(), [&] {
     connection_ = std::make_unique<Connection>(file, patience_ms);
     SQLite::Database& db = connection_->db;
@@ -207,6 +208,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
       return;
     }
     if (id != kApplicationId) throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
+    if (open == Open::kOrCreate) make_private(file);  // only now it is known to be ours
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) + ", this specdec reads 1 to " + std::to_string(kVersion));
     const std::string check = db.execAndGet("PRAGMA quick_check").getString();

@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/minisign.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 
 namespace specdec {
 
@@ -110,6 +111,8 @@ void PackageManifest::validate(const std::string& where) const {
     has_draft |= f.path == "draft/config.json";
   }
   check(has_draft, "files: draft/config.json: missing");
+  for (const std::string* text : {&created, &draft_kind, &tool_version, &target_reference})
+    check(one_line(*text) == *text, "a control character in " + one_line(*text));
   check(has_target != !target_reference.empty(), "expected either target/config.json or a target reference");
   check(is_sha256_hex(tokenizer_digest) && tokenizer_digest == target.tokenizer, "tokenizer_digest: expected that of the target");
   check(!draft_kind.empty(), "draft: kind: missing");

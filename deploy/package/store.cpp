@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/minisign.h"
 
 namespace specdec::deploy {
@@ -119,7 +120,13 @@ std::vector<std::string> channel_names(const fs::path& store) {
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(store / "refs", ec)) {
     const std::string name = entry.path().filename().string();
-    if (!name.ends_with(".log") && !name.ends_with(".partial")) names.push_back(name);
+    if (name.ends_with(".log") || name.ends_with(".partial")) continue;
+    try {
+      require_channel_name(name);
+      names.push_back(name);
+    } catch (const Error& e) {
+      log(LogLevel::kWarn, (store / "refs").string() + ": passed over: " + e.what());
+    }
   }
   std::sort(names.begin(), names.end());
   return names;

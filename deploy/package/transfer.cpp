@@ -177,6 +177,7 @@ PackageOutcome copy_package(const std::string& argument, const fs::path& store, 
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   require_trusted(*package);
+  verify_files(package->root, package->manifest, false);  // no link, nothing that is not in the manifest; digests are checked as it is copied
   DirectorySource source(*package);
   PackageOutcome outcome = transfer_package(source, store, package->digest, progress);
   outcome.channel = package->channel;

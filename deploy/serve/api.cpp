@@ -202,11 +202,11 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   const ApiRequest& parsed = std::get<ApiRequest>(result);
   if (!parsed.model.empty() && parsed.model != model_.card.name) return finished(unknown_model(), request.id);
   const auto generation = std::make_shared<GenerationRequest>();
+  generation->id = request.id;
   generation->tenant = request.party;
   generation->held = request.held;
   if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant)) return finished(*error, request.id);
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
-  generation->id = request.id;
   generation->n = parsed.n;
   generation->sampling = parsed.sampling;
   generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
@@ -276,7 +276,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
       rendered = model_.chat_template->render(parsed.messages, true);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: no process to render it in
-      log(LogLevel::kWarn, std::string("chat template: ") + e.what());
+      log(LogLevel::kWarn, out.id + ": the chat template did not take the conversation");  // its words may be the conversation's
       return invalid_parameter("messages", "a conversation that the model's chat template takes");
     }
     auto tokens = encode(rendered, false);
@@ -337,7 +337,7 @@ std::shared_ptr<const text::Grammar> Api::compile(const RequestedGrammar& gramma
     return vocabulary_->compile(grammar.kind, grammar.source);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
-    log(LogLevel::kWarn, grammar.param + ": " + e.what());
+    log(LogLevel::kWarn, grammar.param + ": a grammar of " + std::to_string(grammar.source.size()) + " bytes was refused");  // why would quote it
     return nullptr;
   }
 }

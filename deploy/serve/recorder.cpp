@@ -112,7 +112,7 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
     : directory_(made(directory)), stem_(std::move(stem)), limits_(limits), clock_(clock), lock_(directory_ / ".lock") {
   std::vector<std::filesystem::path> left;
   for (const auto& entry : std::filesystem::directory_iterator(directory_))
-    if (entry.is_regular_file() && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
+    if (std::filesystem::is_regular_file(entry.symlink_status()) && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
   for (const auto& path : left) {
     try {
       publish_left_over(path);

@@ -5,6 +5,7 @@
 
 #include "base/base64.h"
 #include "base/sha256.h"
+#include "base/shell.h"
 #include "deploy/validate/report_assets.h"
 
 namespace specdec::deploy {
@@ -98,9 +99,7 @@ std::string readable(std::string verdict) {
 }
 
 std::string escape_control(const std::string& text) {
-  std::string out = valid_utf8(text);
-  for (char& c : out) c = static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? ' ' : c;
-  return out;
+  return one_line(valid_utf8(text));
 }
 
 std::string escape_html(const std::string& text) {

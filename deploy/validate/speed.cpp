@@ -290,9 +290,11 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
   run_pair(0, std::min<int64_t>(options.tokens, 16));  // warms caches and buffers; the second tells how long a run takes
   const PairsOptions pairs = gate_pairs(options.threads, run_pair(0, options.tokens).normal.seconds);
   double done = 0;
+  const double total = static_cast<double>(count) * pairs.repeats;
   const auto timed = [&](size_t at) {
     PairFigures run = run_pair(at, options.tokens);
-    if (progress) progress({"speed", std::min(++done, static_cast<double>(count) * pairs.repeats), static_cast<double>(count) * pairs.repeats, "runs", ""});
+    ++done;
+    if (progress) progress({"speed", std::min(done, total), total, "runs", done > total ? "repeating runs that others disturbed" : ""});
     return run;
   };
   return sum_by_prompt(time_pairs(count, pairs, timed, clock, meter), n);

@@ -198,6 +198,19 @@ TEST(File, CopyIsWholeAndFollowsLinks) {
   EXPECT_FALSE(fs::exists(dir / "h"));
 }
 
+TEST(File, WhatIsWrittenFollowsNoLink) {
+  const testing::Scratch dir;
+  put(dir / "precious", "precious");
+  fs::create_symlink(dir / "precious", dir / "link");
+  expect_error(ErrorKind::kIo, {"link"}, [&] { OutputFile(dir / "link").finish(); });
+  expect_error(ErrorKind::kIo, {"link"}, [&] { OutputFile(dir / "link", OutputFile::Open::kResume).finish(); });
+  expect_error(ErrorKind::kIo, {"link"}, [&] { FileLock lock(dir / "link"); });
+  expect_error(ErrorKind::kIo, {"link"}, [&] { copy_regular_file(dir / "precious", dir / "link"); });
+  write_file_atomic(dir / "link", "new");  // which replaces the link
+  EXPECT_EQ(get(dir / "precious"), "precious");
+  EXPECT_EQ(get(dir / "link"), "new");
+}
+
 TEST(File, LockIsExclusiveAndNamesItsOwner) {
   const testing::Scratch dir;
   {

@@ -33,6 +33,12 @@ TEST(ProgressLine, StagesThatChangeOftenDoNotStartTheTimeAgain) {
   EXPECT_EQ(s.lines.size(), 5u) << "ten stages of a second each";
 }
 
+TEST(ProgressLine, WorkThatIsRepeatedAtTheEndDoesNotFlood) {
+  Screen s;
+  for (int i = 1; i <= 400; ++i) s.line.show({"speed", std::min(i, 100) * 1.0, 100, "runs", ""}, 100 + 0.01 * i);
+  EXPECT_EQ(s.lines.size(), 2u) << "one at the end, one 1.9 s later";
+}
+
 TEST(ProgressLine, SaysHowLongItWillTake) {
   Screen s;
   s.line.show({"distill", 0, 100, "steps", ""}, 100);

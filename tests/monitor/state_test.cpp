@@ -146,8 +146,10 @@ TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
 TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   Scratch dir;
   put(dir / "text.db", std::string(5000, 'x'));
+  fs::permissions(dir / "text.db", fs::perms(0644));
   expect_error(ErrorKind::kData, {"text.db", "not a monitor state"}, [&] { State(dir / "text.db"); });
   EXPECT_EQ(get(dir / "text.db"), std::string(5000, 'x'));
+  EXPECT_EQ(fs::status(dir / "text.db").permissions(), fs::perms(0644)) << "who else may read it is not ours to say";
   SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE t (x)");
   expect_error(ErrorKind::kData, {"other.db", "another program"}, [&] { State(dir / "other.db"); });
   { State newer(dir / "newer.db"); }

@@ -187,6 +187,13 @@ TEST_F(StoreTest, GarbageOfKilledRunsGoes) {
   EXPECT_TRUE(fs::exists(store / "tmp/build.3.partial")) << "someone may be at work on it";
 }
 
+TEST_F(StoreTest, WhatIsNoChannelIsPassedOver) {
+  promote(store, digest(1), "prod", "", 0);
+  put(store / "refs/prod~", "an editor's copy");
+  EXPECT_EQ(list_packages(store).size(), 3u);
+  EXPECT_NO_THROW(collect_garbage(store, 3, true));
+}
+
 TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
   let_go();
   put(store / "refs/prod", "nonsense");

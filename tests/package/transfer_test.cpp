@@ -113,6 +113,15 @@ TEST(Transfer, ACopyIsThePackage) {
   EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "pulled", 0).changed);
 }
 
+TEST(Transfer, ALinkInAPackageIsNotCopied) {
+  const Pair pair;
+  const PackageOutcome made = pair.create();
+  fs::rename(made.path / "target/config.json", pair.dir / "aside");
+  fs::create_symlink(pair.dir / "aside", made.path / "target/config.json");
+  expect_error(ErrorKind::kData, {"target/config.json"}, [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
+  EXPECT_FALSE(fs::exists(pair.dir / "other/packages" / made.path.filename()));
+}
+
 TEST(Transfer, GoesOnWhereItBroke) {
   const Pair pair;
   const PackageOutcome made = pair.create();

@@ -99,6 +99,20 @@ TEST(RotatingLog, PublishesWhatAKilledServerLeftAndKeepsOthersOut) {
   expect_error(ErrorKind::kNetwork, {"lock"}, [&] { RotatingLog second(dir.root(), "t", {}, clock); });
 }
 
+TEST(RotatingLog, LinksInTheFolderAreNobodysRecords) {
+  const Scratch dir;
+  put(dir / "secret", "secret");
+  put(dir / "victim", "victim");
+  fs::create_directory(dir / "records");
+  fs::create_symlink(dir / "secret", dir / "records/t-a.jsonl.partial");
+  put(dir / "records/t-b.jsonl.partial", "content");
+  fs::create_symlink(dir / "victim", dir / "records/t-b.jsonl.partial.copy");
+  specdec::testing::ManualClock clock;
+  RotatingLog(dir / "records", "t", {}, clock).append("new");
+  EXPECT_FALSE(fs::exists(dir / "records/t-a.jsonl"));
+  EXPECT_EQ(testing::get(dir / "victim"), "victim");
+}
+
 TEST(RotatingLog, WhatCannotBePublishedStaysForTheNextStart) {
   const Scratch dir;
   put(dir / "t-old.jsonl.partial", "a line\n");
