@@ -165,14 +165,15 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
 // Kills the process at every file operation of a publish: the old directory or the new one is there, never a half.
 TEST(Publish, WhatOthersPutThereIsNotReplaced) {
   const Scratch s;
-  publish_shards(s / "out", [](const fs::path&) { return ShardIndex{}; });
+  publish(s / "out", 4);
   EXPECT_NO_THROW(require_replaceable(s / "out"));
-  fs::create_directories(s / "out/packages");
-  expect_error(ErrorKind::kUsage, {"out: holds packages", "did not write"}, [&] { require_replaceable(s / "out"); });
-  fs::remove_all(s / "out/packages");
-  put(s / "out/notes.txt", "mine");
-  expect_error(ErrorKind::kUsage, {"holds notes.txt"}, [&] { publish_shards(s / "out", [](const fs::path&) { return ShardIndex{}; }); });
-  EXPECT_EQ(get(s / "out/notes.txt"), "mine");
+  fs::create_directories(s / "out" / "packages");
+  EXPECT_THROW(require_replaceable(s / "out"), Error);
+  fs::remove_all(s / "out" / "packages");
+  s.write("out/notes.txt", "mine");
+  EXPECT_THROW(publish(s / "out", 8), Error);
+  EXPECT_EQ(slurp(s / "out" / "notes.txt"), "mine");
+  EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
 }
 
 TEST(Publish, KilledAtAnyPointLeavesOldOrNew) {
