@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <memory>
 
+#include "base/clock.h"
 #include "base/file.h"
 #include "base/schema/package_manifest.h"
 #include "cli/command.h"
@@ -21,7 +22,7 @@ struct BaselineOptions {
 int run_baseline(const Global& global, const BaselineOptions& options) {
   const std::optional<ResolvedPackage> package = resolve_package(options.package, false);
   if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  const monitor::EstimatedBaseline result = monitor::measure_baseline({options.sources.begin(), options.sources.end()}, *package);
+  const monitor::EstimatedBaseline result = monitor::measure_baseline({options.sources.begin(), options.sources.end()}, *package, SystemClock().unix_seconds());
   const bool good = result.problem.empty();
   if (good) write_file_atomic(options.out, canonical_json(to_json(result.baseline)) + "\n");
   if (global.json) {

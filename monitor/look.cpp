@@ -124,6 +124,10 @@ class Looking {
         look_.requests.first_without_baseline = stratum_key(r);
       }
     });
+    constexpr int64_t kSurelyOther = 10;
+    if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther)
+      throw Error(ErrorKind::kData, file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
+                                        " lines: expected what serve --acceptance-log writes, or the records of another engine");
     if (position != begin) look_.positions[identity] = position;
     look_.read.records += figures.records;
     look_.read.broken_lines += figures.broken_lines;
@@ -249,7 +253,7 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
   return Detector(std::move(baseline), options.wander_sd, requests);
 }
 
-EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package) {
+EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package, int64_t now) {
   const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
   for (const SecretUrl& source : sources)
     if (is_url(source.reveal())) throw Error(ErrorKind::kUsage, "--source: " + source.shown() + ": a baseline needs requests, expected acceptance records (a file or a directory)");
@@ -258,6 +262,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
+          if (r.time > now + kClockSkewSeconds) return;  // as in a check
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

@@ -47,7 +47,7 @@ Detector make_detector(const CheckOptions& options, const ResolvedPackage& packa
 
 // A baseline of the records in `sources` (files and directories, read from their beginnings) of this package's pair. Throws what
 // read_records throws, and Error(kUsage) for a URL: counters are no requests.
-EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package);
+EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package, int64_t now);
 
 // Reads on from where the state stands and feeds the detector; the state is as it was until keep(). `newest`: of the records before. While
 // another target is known to be served, what does not name its target is read and judged by nobody. A source that cannot be read is set aside and named; where that is all of them, what the first one threw is thrown: Error(kData |

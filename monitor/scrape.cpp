@@ -57,8 +57,10 @@ std::string fetch(const SecretUrl& url, const Secret& api_key) {
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
   if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
+  // What the server refuses will be refused again; the rest may pass.
+  const bool refused = reply.status >= 400 && reply.status < 500 && reply.status != 408 && reply.status != 425 && reply.status != 429;
   if (reply.status != 200)
-    throw Error(ErrorKind::kNetwork, url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+    throw Error(refused ? ErrorKind::kData : ErrorKind::kNetwork, url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
   return std::move(reply.body);
 }
 

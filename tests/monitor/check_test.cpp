@@ -330,6 +330,13 @@ TEST_F(Monitored, ABadSourceIsSetAsideAndNamed) {
   EXPECT_EQ(look().verdict, "drift") << "the others decide";
   options.sources = {dir / "nothing.jsonl"};
   expect_error(ErrorKind::kData, {"no such file"}, [&] { look(); });
+  std::string prompts;
+  for (int i = 0; i < 40; ++i) prompts += "{\"prompt\": \"a log of prompts is no source\"}\n";
+  put(dir / "prompts.jsonl", prompts);
+  options.sources = {dir / "prompts.jsonl"};
+  expect_error(ErrorKind::kData, {"prompts.jsonl: no acceptance record in 40 lines"}, [&] { look(); });
+  put(dir / "prompts.jsonl", prompts + get(dir / "log.jsonl"));
+  EXPECT_EQ(look().json["evidence"]["broken_lines"], 40) << "beside records they are broken lines";
 }
 
 TEST_F(Monitored, TheReasonSaysWhatIsMissing) {

@@ -229,7 +229,9 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
   EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos) << server.last_request();
   server.page("gone", 404);
-  expect_error(ErrorKind::kNetwork, {server.url(), "404"}, [&] { fetch(server.url()); });
+  expect_error(ErrorKind::kData, {server.url(), "404"}, [&] { fetch(server.url()); });
+  server.page("busy", 503);
+  expect_error(ErrorKind::kNetwork, {server.url(), "503"}, [&] { fetch(server.url()); });
   server.page("", 302);
   expect_error(ErrorKind::kNetwork, {"302"}, [&] { fetch(server.url()); });
   server.page(std::string(17 << 20, '#'));

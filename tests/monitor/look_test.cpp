@@ -51,7 +51,7 @@ class Looked : public ::testing::Test {
   Json look() {
     Detector detector = make_detector(options, package, report);
     State state(options.state);
-    const Look seen = take_look(options, package, report, state, detector, {}, 1796000000);
+    const Look seen = take_look(options, package, report, state, detector, {}, kNow);
     keep(seen, state);
     judged = judge(options, detector, report, seen);
     return evidence_json(options, detector, seen);
@@ -64,6 +64,7 @@ class Looked : public ::testing::Test {
   Judged judged;
   Traffic traffic{31};
   int64_t written = 0;
+  static constexpr int64_t kNow = 1796000000;
 
 };
 
@@ -93,7 +94,7 @@ TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
 TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
   write(3000, 0.60, [](AcceptanceRecord& r) { r.temperature = 0; });
   write(500, 0.10, [](AcceptanceRecord& r) { r.draft = std::string(12, 'e'); });
-  const EstimatedBaseline measured = measure_baseline(options.sources, package);
+  const EstimatedBaseline measured = measure_baseline(options.sources, package, kNow);
   ASSERT_EQ(measured.problem, "");
   EXPECT_EQ(measured.requests, 3000) << "another draft's requests are not its";
   options.baseline = dir / "baseline.json";
@@ -108,9 +109,11 @@ TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
   e = look();
   EXPECT_EQ(judged.verdict, "warn") << judged.reason;
   EXPECT_TRUE(e["amber"]["on"]);
+  write(50, 0.10, [](AcceptanceRecord& r) { r.time = kNow + 2 * 86400; });
+  EXPECT_EQ(measure_baseline(options.sources, package, kNow).requests, 3140) << "nor is what lies in the future";
   package.manifest.draft.id = std::string(64, 'e');
   expect_error(ErrorKind::kData, {options.baseline, "dddddddddddd", "eeeeeeeeeeee", "monitor baseline"}, [&] { look(); });
-  expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package); });
+  expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package, kNow); });
 }
 
 // An hour's file each for a year: none costs more because of the others, new or not.
