@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/shell.h"
 #include "cli/command.h"
 #include "cli/monitor_baseline.h"
 #include "monitor/check.h"
@@ -19,33 +20,39 @@ namespace specdec::cli {
 
 namespace {
 
+// Names and reasons come from records and pages.
+std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
+
 // The columns are those that were judged: what was seen, and what the baseline promises for the positions that were reached.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
     if (!s["acceptance"].is_number()) continue;   // nothing was seen of it
     if (!std::exchange(header, true)) std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference", "tolerance", "log10 e");
-    std::printf("  %-16s %9lld %11.3f %9.3f %+11.3f %10.3f %8.1f\n", s["name"].get<std::string>().c_str(), static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].get<double>(),
+    std::printf("  %-16s %9lld %11.3f %9.3f %+11.3f %10.3f %8.1f\n", shown(s["name"]).c_str(), static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].get<double>(),
                 s["expected"].get<double>(), s["difference"].get<double>(), s["tolerance"].get<double>(), s["log10_e"].get<double>());
   }
   for (const Json& scrapes : evidence["scrapes"])
-    std::printf("  %s: %lld of %lld scrapes judged\n", scrapes["sources"].get<std::string>().c_str(), static_cast<long long>(scrapes["value"].get<int64_t>()),
+    std::printf("  %s: %lld of %lld scrapes judged\n", shown(scrapes["sources"]).c_str(), static_cast<long long>(scrapes["value"].get<int64_t>()),
                 static_cast<long long>(scrapes["limit"].get<int64_t>()));
-  for (const Json& note : evidence["notes"]) std::printf("  note: %s\n", note.get<std::string>().c_str());
-  for (const Json& source : evidence["sources"]["set_aside"]) std::printf("  set aside: %s\n", source.get<std::string>().c_str());
+  for (const Json& note : evidence["notes"]) std::printf("  note: %s\n", shown(note).c_str());
+  for (const Json& source : evidence["sources"]["set_aside"]) std::printf("  set aside: %s\n", shown(source).c_str());
   if (evidence.contains("first_broken_line"))
-    std::fprintf(stderr, "specdec: warning: %s\n", evidence["first_broken_line"].get<std::string>().c_str());
+    std::fprintf(stderr, "specdec: warning: %s\n", shown(evidence["first_broken_line"]).c_str());
 }
 
 void print_result(const Global& global, const monitor::CheckResult& result) {
   if (global.json) {
     std::printf("%s\n", result.json.dump().c_str());
   } else {
-    std::printf("%s: %s\n", result.verdict.c_str(), result.reason.c_str());
+    std::printf("%s: %s\n", result.verdict.c_str(), one_line(result.reason).c_str());
     for (const Json& t : result.json["transitions"])
       std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(), t["event"].get<std::string>().c_str(),
-                  t["reason"].get<std::string>().c_str());
+                  shown(t["reason"]).c_str());
     for (const Json& w : result.json["waiting"]) std::printf("  %s: %s\n", result.json["state"].get<std::string>().c_str(), w.get<std::string>().c_str());
+    if (const Json trigger = result.json.value("trigger", Json()); trigger.is_object() && trigger.value("ran", false) && trigger.value("exit_code", 0) != 0)
+      std::printf("  on-drift: the command ended with exit code %d%s; the next check runs it again\n", trigger["exit_code"].get<int>(),
+                  trigger["exit_code"] == 127 ? " (the shell found no such program on PATH)" : "");
     print_evidence(result.json["evidence"]);
     std::printf("next: %s\n", result.json["next"].get<std::string>().c_str());
   }
