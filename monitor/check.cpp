@@ -116,14 +116,19 @@ struct Looked {
   std::string alarm_key;   // "" = no alarm
 };
 
+// Whether it was known before the sources were asked. The package's copy says nothing of what is served.
+bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
+  return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
+}
+
 // The sources, read but not kept. Where another target is known to be served, those that fail do not hide it.
-Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, bool known_stale) {
+Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, const Sighting& sighting) {
   try {
-    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(), known_stale);
+    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(), is_another_served(memory, sighting));
     if (!facts.sight.named.empty()) look.claims.add(options.target, facts.sight.named);
     return look;
   } catch (const Error& e) {
-    if (!known_stale || e.kind() == ErrorKind::kUsage) throw;
+    if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
     Look look;
     look.set_aside.push_back(e.what());
     for (const NamedRecord& r : memory.newest) look.claims.records.add(r.time, r.target);
@@ -144,12 +149,11 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
   const Sighting sighting = sighting_of(facts);
   Detector fed = detector;
-  const bool known_stale = !sighting.stale.empty() || !memory.stale.empty();
-  Look look = read_sources(options, clock, facts, state, fed, memory, known_stale);
+  Look look = read_sources(options, clock, facts, state, fed, memory, sighting);
   ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting, look.claims, clock.unix_seconds());
   facts.found(served.target, served.memory.by);
-  // What was read before it was known that another target is served holds what does not name its target: it is read again without that.
-  const bool stale = !served.stale.empty(), left = !served.wait.empty() || (stale && !known_stale);
+  // A look that was the first to hear of another target has judged what names none: it is read again without that.
+  const bool stale = !served.stale.empty(), first = !served.memory.stale.empty() && !is_another_served(memory, sighting), left = first || !served.wait.empty();
   if (left) served.memory.newest = memory.newest;
   state.set_value(kServedTarget, to_json(served.memory).dump());
   if (!served.wait.empty()) {

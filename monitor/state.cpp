@@ -149,7 +149,10 @@ void copy_to(SQLite::Database& db, const fs::path& copy) {
   vacuum.exec();
 }
 
-// The copy that this or an earlier upgrade made. One that is none, or damaged, is left as it is.
+// What was deleted before still lies in free pages. In memory: no directory for temporary files is needed.
+void rebuild(SQLite::Database& db) { db.exec("PRAGMA temp_store=MEMORY; VACUUM"); }
+
+// The copy that this or an earlier upgrade made. One that is none, damaged or not to be written is left as it is.
 void forget_in_copy(const fs::path& copy) {
   std::error_code ec;
   if (!fs::is_regular_file(copy, ec)) return;
@@ -157,12 +160,13 @@ void forget_in_copy(const fs::path& copy) {
     SQLite::Database db(copy.string(), SQLite::OPEN_READWRITE);
     db.exec(kPragmas);
     if (db.execAndGet("PRAGMA application_id").getInt() != kApplicationId || version_of(db) != 1) return;
-    db.exec("VACUUM");
+    rebuild(db);
     SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
     forget_secrets(db);
     transaction.commit();
   } catch (const SQLite::Exception& e) {
-    if (const int code = e.getErrorCode() & 0xff; code != SQLITE_NOTADB && code != SQLITE_CORRUPT) throw;
+    const int code = e.getErrorCode() & 0xff;
+    if (code != SQLITE_NOTADB && code != SQLITE_CORRUPT && code != SQLITE_READONLY && code != SQLITE_CANTOPEN && code != SQLITE_PERM) throw;
   }
 }
 
@@ -171,7 +175,7 @@ void migrate(SQLite::Database& db, const fs::path& file, int from) {
   const fs::path copy = file.string() + ".v1";
   if (from == 1) copy_to(db, copy);
   forget_in_copy(copy);
-  db.exec("VACUUM");   // what was deleted before still lies in free pages
+  rebuild(db);
   SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
   if (version_of(db) != from) return;  // another process was faster
   if (from == 1) db.exec(kSchema2);

@@ -273,6 +273,23 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
+// It says nothing of what is served: what names no target is judged as ever.
+TEST_F(Monitored, ADamagedCopyLosesNoRecord) {
+  fs::rename(dir / "p/target", dir / "whole");
+  testing::write_tiny_model(dir / "p/target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  write_requests(100, 0.80, 0.60, "own", "");
+  for (const int read : {100, 0}) {
+    const CheckResult r = look();
+    EXPECT_EQ(r.exit_code, 5) << r.reason;
+    EXPECT_EQ(r.json["evidence"]["new_records"], read);
+  }
+  fs::remove_all(dir / "p/target");
+  fs::rename(dir / "whole", dir / "p/target");
+  const CheckResult r = look();
+  EXPECT_EQ(r.verdict, "healthy") << r.reason;
+  EXPECT_EQ(r.json["evidence"]["requests"], 100);
+}
+
 TEST_F(Monitored, AChangedDirectoryStaysChangedForACheckWithoutIt) {
   write_requests(600, 0.80, 0.60);
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
