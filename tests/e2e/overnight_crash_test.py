@@ -28,6 +28,7 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 class Admin(http.server.BaseHTTPRequestHandler):
     """Many servers' admin listeners, and whom the webhooks call: the first part of the path says whose."""
     protocol_version = "HTTP/1.1"
+    wbufsize = -1   # a reply is one packet: no body waits until the head is acknowledged
     states, delivered, lock = {}, {}, threading.Lock()
 
     def reply(self, status, body):
@@ -269,7 +270,7 @@ def killed_while_training():
 
 def at_once(points, f):
     """What f says of each of the points, in their order."""
-    with ThreadPoolExecutor(max(2, os.cpu_count())) as pool:
+    with ThreadPoolExecutor(2 * os.cpu_count()) as pool:
         return list(pool.map(lambda point: f(*point), points))
 
 
