@@ -20,6 +20,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import shutil
 import subprocess
 import sys
@@ -131,7 +132,8 @@ def checks(log):
 
 
 def faults(log):
-    return run(log, [*CTEST, "-R", "base_test|data_test|package_test|distill_test|distill_run_test|bad_input|crash|loop_test|hub_test"], SPECDEC_FAULTS="all")
+    return run(log, [*CTEST, "-R", "base_test|data_test|package_test|distill_test|distill_run_test|bad_input|crash|loop_test|hub_test"], SPECDEC_FAULTS="all",
+               SPECDEC_FAULT_SEED=os.environ.get("SPECDEC_FAULT_SEED") or str(secrets.randbelow(1 << 32)))
 
 
 def soak(log):

@@ -1,7 +1,7 @@
 """The real program under faults of the file system and after power cuts (tests/faults): a library is preloaded that counts its changes and
 lets one of them fail, or writes all of them down. SPECDEC_FAULTS=all takes every point, else a tenth of them, by the seed
-SPECDEC_FAULT_SEED, which is printed; a fresh one unless it is set. Kills are cheap to reason about and always at every
-point."""
+SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the same faults. The nightly run
+draws a fresh one. Kills are cheap to reason about and always at every point."""
 import os
 import random
 import shutil
@@ -16,7 +16,7 @@ from specdec_run import BUILD, SPECDEC, expect
 PRELOAD = BUILD / "tests/libspecdec_faults_preload.so"
 REPLAY = BUILD / "tests/specdec_power_cut"
 ALL = os.environ.get("SPECDEC_FAULTS") == "all"
-SEED = int(os.environ.get("SPECDEC_FAULT_SEED") or random.SystemRandom().randrange(1 << 32))
+SEED = int(os.environ.get("SPECDEC_FAULT_SEED") or 1)
 chance = random.Random(SEED)
 lock = threading.Lock()
 print(f"faults: SPECDEC_FAULT_SEED={SEED}, {'all' if ALL else 'a tenth of the'} points", flush=True)
