@@ -198,6 +198,7 @@ std::string HttpReply::header(const std::string& name) const {
 struct HttpClient::Impl {
   CURL* curl = nullptr;
   bool own_is_private = false;
+  std::string own_url;            // the last that was the own one and went through a proxy
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -218,10 +219,12 @@ namespace {
 }
 
 // The proxy, "" = none. Where there is one it connects: who it is asked for is all that can be judged.
-std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private) {
+// Names are resolved only where it matters: the machine behind a proxy may have no resolver that answers.
+std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private, std::string& own_url) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
-  if (foreign && !own_is_private && is_private_host(url) && !is_private_host(request.url)) refuse_private(request, url);
+  if (!foreign) own_url = url;
+  else if (!own_is_private && is_private_host(url) && (own_url.empty() || !is_private_host(own_url))) refuse_private(request, url);
   return proxy;
 }
 
@@ -237,7 +240,7 @@ void require_kept(const HttpRequest& request) {
 HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bool foreign, std::string& redirect) {
   CURL* curl = impl_->curl;
   curl_easy_reset(curl);
-  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private);
+  const std::string proxy = proxy_for(request, url, foreign, impl_->own_is_private, impl_->own_url);
   Exchange exchange{curl, request, {}, {}, foreign, !proxy.empty(), &impl_->own_is_private, false};
   std::unique_ptr<curl_slist, decltype(&curl_slist_free_all)> headers(nullptr, curl_slist_free_all);
   const auto add = [&headers](const std::string& line) {
