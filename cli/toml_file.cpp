@@ -47,6 +47,8 @@ toml::table read_toml(const std::filesystem::path& file) {
     return toml::parse(text, where);
   } catch (const toml::parse_error& e) {
     throw refuse(e.source().begin.line, std::string(e.description()));
+  } catch (const TomlAssertion&) {
+    throw Error(ErrorKind::kConfig, where + ": malformed TOML: expected numbers, dates and times as TOML 1.0 spells them");
   }
 }
 

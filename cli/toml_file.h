@@ -1,6 +1,11 @@
 // The one reader of TOML files: settings and loop files.
 #pragma once
 
+namespace specdec::cli {
+struct TomlAssertion {};
+}
+// toml++ asserts what a malformed file may break (a date-time that goes on with no digit): that is an error of the file and ends no program.
+#define TOML_ASSERT(expr) ((expr) ? static_cast<void>(0) : throw ::specdec::cli::TomlAssertion())
 #include <toml++/toml.h>
 
 #include <filesystem>

@@ -96,6 +96,10 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     for (int i = 0; i < count; ++i) all += one;
     return all;
   };
+  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]"}) {  // the parser's own assertion
+    write_file_atomic(file, text);
+    testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
+  }
   const std::string dots = many("a.", 100000) + "a";
   for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
                                   many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
