@@ -12,10 +12,17 @@ namespace {
 
 constexpr int kMaxParts = 32;
 
-// The line of the first key with more parts, 0 where there is none. Strings and comments are passed over.
-int line_of_a_long_key(std::string_view text) {
+struct Fault {
+  int line = 0;  // 0: none
+  std::string why;
+};
+
+// What the parser cannot be given: keys with more parts, along which it recurses, and other letters than ASCII's outside of strings and comments,
+// which TOML has not and with which toml++ 3.3 reaches code that it takes for unreachable. Strings and comments are passed over.
+Fault first_fault(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginning
   int line = 1, parts = 1;
-  for (size_t i = 0; i < text.size(); ++i) {
+  for (size_t i = text.starts_with(kMark) ? kMark.size() : 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '#') {
       i = std::min(text.find('\n', i), text.size()) - 1;
@@ -28,13 +35,15 @@ int line_of_a_long_key(std::string_view text) {
       }
       i += quote.size() - 1;
     } else if (c == '.') {
-      if (++parts > kMaxParts) return line;
+      if (++parts > kMaxParts) return {line, "a key of more than " + std::to_string(kMaxParts) + " parts"};
+    } else if (static_cast<unsigned char>(c) >= 0x80) {
+      return {line, "a letter outside of ASCII: put keys and values that have some into quotes"};
     } else if (c == '\n' || c == '=' || c == '[' || c == ',' || c == '{') {
       line += c == '\n';
       parts = 1;
     }
   }
-  return 0;
+  return {};
 }
 
 }  // namespace
@@ -42,7 +51,7 @@ int line_of_a_long_key(std::string_view text) {
 toml::table read_toml(const std::filesystem::path& file) {
   const std::string where = file.string(), text = read_file(file, 1u << 20, ErrorKind::kConfig);
   const auto refuse = [&](int64_t line, const std::string& why) { return Error(ErrorKind::kConfig, where + ":" + std::to_string(line) + ": " + why); };
-  if (const int line = line_of_a_long_key(text)) throw refuse(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
+  if (const Fault fault = first_fault(text); fault.line > 0) throw refuse(fault.line, fault.why);
   try {
     return toml::parse(text, where);
   } catch (const toml::parse_error& e) {

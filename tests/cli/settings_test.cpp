@@ -100,6 +100,10 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }
+  for (const std::string& text : {"\xEF\xBB\xB9", "m\xC3\xBCller = 1", "x = \xE2\x80\x9Cno quotes\xE2\x80\x9D", "\xFF\xFE"}) {
+    write_file_atomic(file, text);
+    testing::expect_error(ErrorKind::kConfig, {"specdec.toml:1: ", "outside of ASCII"}, [&] { Program().run({"--config", file, "look"}); });
+  }
   const std::string dots = many("a.", 100000) + "a";
   for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
                                   many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
