@@ -1,6 +1,7 @@
 #include "base/confined_service.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -174,6 +175,11 @@ ConfinedService::~ConfinedService() {
   close(orders_);
   while (waitpid(keeper_, nullptr, 0) < 0 && errno == EINTR) {
   }
+}
+
+bool ConfinedService::works() const {
+  pollfd end{orders_, 0, 0};  // nothing is sent this way: only a hang-up can be seen
+  return ::poll(&end, 1, 0) == 0;
 }
 
 int ConfinedService::start_worker() {

@@ -20,7 +20,7 @@ constexpr size_t kMaxOrderedKeys = 4096;
 // anything that recurses (dump, compare, copy) ever sees the value.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(int max_depth, size_t max_keys) : max_depth_(max_depth), max_keys_(max_keys) {}
+  Builder(const JsonLimits& limits, size_t max_keys) : max_depth_(limits.max_depth), max_values_(limits.max_values), max_keys_(max_keys) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool v) override { return add(v); }
@@ -56,9 +56,11 @@ class Builder final : public nlohmann::json_sax<Json> {
  private:
   template <class T>
   bool add(T&& value) {
+    if (!count()) return false;
     place(Json(std::forward<T>(value)));
     return true;
   }
+  bool count() { return ++values_ <= max_values_ || fail("more than " + std::to_string(max_values_) + " values"); }
   Json* place(Json&& value) {
     if (stack_.empty()) {
       root = std::move(value);
@@ -73,6 +75,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
   bool open(Json&& container) {
     if (stack_.size() >= static_cast<size_t>(max_depth_)) return fail("nested deeper than " + std::to_string(max_depth_) + " levels");
+    if (!count()) return false;
     stack_.push_back(place(std::move(container)));
     return true;
   }
@@ -86,7 +89,9 @@ class Builder final : public nlohmann::json_sax<Json> {
   }
 
   int max_depth_;
+  size_t max_values_;
   size_t max_keys_;  // of one object
+  size_t values_ = 0;
   std::vector<Json*> stack_;  // open containers; a pointer stays valid while its container is open
   Json* slot_ = nullptr;      // where the value of the last key goes
   std::string error_;
@@ -147,7 +152,7 @@ Json build(std::string_view text, const std::string& where, ErrorKind kind, Json
   // nlohmann takes a NUL byte for the end of the input, which would let anything follow it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(kind, where + ": not JSON: NUL byte (byte " + std::to_string(nul + 1) + ")");
-  Builder builder(limits.max_depth, max_keys);
+  Builder builder(limits, max_keys);
   bool done = false;
   try {
     done = Json::sax_parse(text.begin(), text.end(), &builder);

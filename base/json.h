@@ -17,10 +17,11 @@ using Json = nlohmann::json;
 struct JsonLimits {
   size_t max_bytes = 64u << 20;
   int max_depth = 64;
+  size_t max_values = size_t{1} << 20;  // of all arrays and objects together: an empty one takes two bytes of text and 180 of memory
 };
 
-// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth or size over the limits and trailing
-// bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position. Never recurses deeper than max_depth.
+// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth, size or number of values over the limits
+// and trailing bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position. Never recurses deeper than max_depth.
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
 // The same with the keys of objects in their own order, for what is shown to a model: at most kMaxOrderedBytes, and 4096 keys in an

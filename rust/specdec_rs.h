@@ -65,8 +65,9 @@ void sd_vocabulary_free(sd_vocabulary* vocabulary);
  * deeper than 512 objects and arrays, $refs followed. The time and memory that the intersections of a schema take have no bound in
  * here: a foreign grammar must have survived sd_grammar_check in a child process. */
 int32_t sd_grammar_new(const sd_vocabulary* vocabulary, int32_t kind, const uint8_t* text, size_t size, sd_grammar** out, sd_bytes* message);
-/* Compiles text for a vocabulary of bytes, on half the stack, and lets go of it. */
-int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, sd_bytes* message);
+/* Compiles text for a vocabulary of bytes, on half the stack, counts the bytes that it holds and lets go of it. Other threads must not
+ * allocate meanwhile, or they are counted too. */
+int32_t sd_grammar_check(int32_t kind, const uint8_t* text, size_t size, size_t* bytes, sd_bytes* message);
 int32_t sd_grammar_clone(const sd_grammar* grammar, sd_grammar** out);
 void sd_grammar_free(sd_grammar* grammar);
 /* These three change the handle: one thread at a time. Bit id % 32 of word id / 32: id may follow. Nothing may after a bound on the work

@@ -154,6 +154,8 @@ void ChatTemplate::confine(const ChildLimits& limits) {
   impl_->service = std::make_unique<ConfinedService>(limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
 }
 
+bool ChatTemplate::works() const { return !impl_->service || impl_->service->works(); }
+
 std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra, const std::string& tools) const {
   // ordered_json: templates that print a message see role before content, as in transformers.
   nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();

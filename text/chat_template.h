@@ -32,6 +32,9 @@ class ChatTemplate {
   // From now on every rendering is a job of a ConfinedService with these limits: one that goes over them fails alone. Forks.
   void confine(const ChildLimits& limits = {512u << 20, 2, 10});
 
+  // False once nothing can be rendered any more: ConfinedService::works(). True where it is not confined.
+  bool works() const;
+
   // Variables: messages (role, content; tool_calls, tool_call_id and name where a message has them), add_generation_prompt, tools (a JSON
   // array as text, "" = none), documents (none), every special token by name, and `extra`, which may set
   // none of these. Thread-safe. Throws Error(kData): raise_exception's message, or fuel (10^6 steps), recursion (100) or output

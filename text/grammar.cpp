@@ -53,15 +53,16 @@ std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::
   return std::make_shared<const Grammar>(handle);
 }
 
-// A job is the digit of the kind and the source; an answer is empty or the error.
+// A job is the letter of the kind and the source; an answer is "=" and the bytes that the grammar holds, or the error.
 GrammarChecker::GrammarChecker(const ChildLimits& limits)
     : service_(std::make_unique<ConfinedService>(limits, kCheckers, [](std::string_view job) -> std::string {
         const GrammarKind kind = job.substr(0, 1) == "r" ? GrammarKind::kRegex : GrammarKind::kJsonSchema;
         const std::string_view source = job.substr(1);
         sd_bytes message{};
         try {
-          text::check(sd_grammar_check(kind_number(kind), data_of(source), source.size(), &message), message, kind_name(kind), ErrorKind::kData);
-          return {};
+          size_t bytes = 0;
+          text::check(sd_grammar_check(kind_number(kind), data_of(source), source.size(), &bytes, &message), message, kind_name(kind), ErrorKind::kData);
+          return "=" + std::to_string(bytes);
         } catch (const Error& e) {
           return e.what();
         }
@@ -69,12 +70,15 @@ GrammarChecker::GrammarChecker(const ChildLimits& limits)
 
 GrammarChecker::~GrammarChecker() = default;
 
-void GrammarChecker::check(GrammarKind kind, const std::string& source) const {
+bool GrammarChecker::works() const { return service_->works(); }
+
+size_t GrammarChecker::check(GrammarKind kind, const std::string& source) const {
   const std::optional<std::string> answer = service_->ask((kind == GrammarKind::kRegex ? "r" : "s") + source);
   if (!answer)
     throw Error(ErrorKind::kData, std::string(kind_name(kind)) + ": compiling it was ended: it takes more than " + std::to_string(service_->limits().memory_bytes >> 20) + " MiB or " +
                                       std::to_string(service_->limits().cpu_seconds) + " s, or crashed");
-  if (!answer->empty()) throw Error(ErrorKind::kData, *answer);
+  if (answer->substr(0, 1) != "=") throw Error(ErrorKind::kData, *answer);
+  return static_cast<size_t>(std::stoull(answer->substr(1)));
 }
 
 }  // namespace specdec::text

@@ -79,8 +79,10 @@ class GrammarChecker {
   explicit GrammarChecker(const ChildLimits& limits = {384u << 20, 1, 5});
   ~GrammarChecker();
 
-  // Throws Error(kData) for what Vocabulary::compile() refuses, and for what went over the limits. Thread-safe.
-  void check(GrammarKind kind, const std::string& source) const;
+  // Returns how many bytes the compiled grammar holds. Throws Error(kData) for what Vocabulary::compile() refuses, and for what went over
+  // the limits; Error(kIo) where no child can be started. Thread-safe.
+  size_t check(GrammarKind kind, const std::string& source) const;
+  bool works() const;  // ConfinedService::works()
 
  private:
   std::unique_ptr<ConfinedService> service_;

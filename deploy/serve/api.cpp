@@ -128,6 +128,11 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   return std::nullopt;
 }
 
+// Requests can be made ready for the engine: the processes that render templates and compile grammars can be had.
+bool Api::prepares() const {
+  return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
+}
+
 ModelCard Api::card() const {
   ModelCard card = model_.card;
   if (const auto draft = gauges_.draft ? gauges_.draft() : std::nullopt; draft && *draft != card.draft) {
@@ -140,7 +145,7 @@ ModelCard Api::card() const {
 HttpReply Api::get(const Route& route, const HttpRequest& request) {
   const std::string path = route.path;
   if (path == "/health") {
-    const bool broken = gauges_.broken && gauges_.broken();
+    const bool broken = (gauges_.broken && gauges_.broken()) || (state() == State::kReady && !prepares());
     return text_reply(broken ? 503 : 200, "application/json", broken ? R"({"status":"broken"})" : R"({"status":"ok"})");
   }
   if (path == "/ready") {
@@ -318,27 +323,29 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
       return invalid_parameter("bad_words", "words of tokens that the model has");
   if (parsed.grammar) {
     if (model_.eos_ids.empty()) return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
-    const std::shared_ptr<const text::Grammar> grammar = compile(*parsed.grammar);
-    if (!grammar) return invalid_parameter(parsed.grammar->param, "a grammar that is well-formed, supported, satisfiable and not too large");
+    std::shared_ptr<const text::Grammar> grammar;
+    if (const auto error = compile(*parsed.grammar, out, grammar)) return error;
     rules.constraint = constraint_of(grammar);
   }
   if (rules.any()) out.rules = std::make_shared<const decode::LogitRules>(std::move(rules));
   return std::nullopt;
 }
 
-// On the thread of the connection: the engine never waits for a grammar. What survived in a child process is compiled here. Null: it
-// cannot be used.
-std::shared_ptr<const text::Grammar> Api::compile(const RequestedGrammar& grammar) {
+// On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room among what
+// requests hold, is compiled here.
+std::optional<ApiError> Api::compile(const RequestedGrammar& asked, GenerationRequest& out, std::shared_ptr<const text::Grammar>& grammar) {
   try {
-    if (model_.grammars) model_.grammars->check(grammar.kind, grammar.source);
+    const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
+    if (out.held && !out.held->resize(out.held->bytes() + bytes)) return too_many_bytes(queue_.retry_after(out.tenant));
     std::call_once(vocabulary_made_, [this] {
       vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
     });
-    return vocabulary_->compile(grammar.kind, grammar.source);
+    grammar = vocabulary_->compile(asked.kind, asked.source);
+    return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
-    log(LogLevel::kWarn, grammar.param + ": a grammar of " + std::to_string(grammar.source.size()) + " bytes was refused");  // why would quote it
-    return nullptr;
+    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");  // why would quote it
+    return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
   }
 }
 

@@ -70,13 +70,14 @@ class Api final : public HttpHandler {
   struct Route;
   static const Route* find_route(const std::string& path);
   ModelCard card() const;
+  bool prepares() const;
   HttpReply get(const Route& route, const HttpRequest& request);
   std::optional<HttpReply> stranger(HttpRequest& request, bool open_route) const;
   std::optional<ApiError> refusal(RequestQueue::Push answer, const std::string& tenant) const;
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
-  std::shared_ptr<const text::Grammar> compile(const RequestedGrammar& grammar);
+  std::optional<ApiError> compile(const RequestedGrammar& asked, GenerationRequest& out, std::shared_ptr<const text::Grammar>& grammar);
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
   std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;
   std::optional<ApiError> bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const;

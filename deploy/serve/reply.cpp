@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "base/json.h"
 
@@ -24,8 +25,16 @@ Json frame_json(const ReplyFrame& frame, bool chunk) {
           {"choices", Json::array()}};
 }
 
+// As JSON this text is itself between quotes.
+bool is_plain(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; });
+}
+
+std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
+
 // A token that is no whole text has no JSON string: OpenAI's older interface spelt its bytes, and so no two are mixed up.
 std::string token_text(const std::string& bytes) {
+  if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
   if (valid == Json(bytes).dump(-1, ' ', false, Json::error_handler_t::replace)) return bytes;
   std::string text = "bytes:";
@@ -40,10 +49,23 @@ std::string token_text(const std::string& bytes) {
 // JSON has no infinity; vLLM's and OpenAI's stand-in for a token without mass.
 float finite(float logprob) { return std::max(logprob, -9999.f); }
 
-Json chat_token(const std::string& bytes, float logprob) {
-  Json list = Json::array();
-  for (const char c : bytes) list.push_back(static_cast<unsigned char>(c));
-  return {{"token", token_text(bytes)}, {"logprob", finite(logprob)}, {"bytes", std::move(list)}};
+std::string number(float logprob) { return dump(Json(finite(logprob))); }
+
+// The members of a token's object. A request may ask for a million of them: they are written, not built.
+std::string chat_token(const std::string& bytes, float logprob) {
+  std::string list;
+  for (const char c : bytes) list.append(list.empty() ? "" : ",").append(std::to_string(static_cast<unsigned char>(c)));
+  return "\"bytes\":[" + list + "],\"logprob\":" + number(logprob) + ",\"token\":" + quoted(token_text(bytes));
+}
+
+// The likeliest tokens and the drawn one by their texts; of two with one text the likelier stays.
+std::string completion_top(const TokenEntry& entry) {
+  std::map<std::string, float> by_text;
+  for (const auto& [bytes, logprob] : entry.top) by_text.emplace(token_text(bytes), logprob);
+  by_text.emplace(token_text(entry.bytes), *entry.logprob);
+  std::string members;
+  for (const auto& [text, logprob] : by_text) members.append(members.empty() ? "" : ",").append(quoted(text)).append(":").append(number(logprob));
+  return "{" + members + "}";
 }
 
 // Gives a key whose value is null this one. No string of a dumped text holds a bare quote, so the key is found and nothing else.
@@ -122,21 +144,17 @@ void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& e
   for (const TokenEntry& entry : entries) {
     const char* const comma = tokens_.empty() ? "" : ",";
     if (frame.endpoint == Endpoint::kChat) {
-      Json token = chat_token(entry.bytes, entry.logprob.value_or(0));
-      token["top_logprobs"] = Json::array();
-      for (const auto& [bytes, logprob] : entry.top) token["top_logprobs"].push_back(chat_token(bytes, logprob));
-      tokens_ += comma + dump(token);
+      tokens_ += comma + ("{" + chat_token(entry.bytes, entry.logprob.value_or(0))) + ",\"top_logprobs\":[";
+      for (size_t i = 0; i < entry.top.size(); ++i) tokens_ += (i > 0 ? ",{" : "{") + chat_token(entry.top[i].first, entry.top[i].second) + "}";
+      tokens_ += "]}";
       continue;
     }
-    tokens_ += comma + dump(token_text(entry.bytes));
-    logprobs_ += comma + dump(entry.logprob ? Json(finite(*entry.logprob)) : Json());
+    tokens_ += comma + quoted(token_text(entry.bytes));
+    logprobs_ += comma + (entry.logprob ? number(*entry.logprob) : "null");
     offsets_ += comma + std::to_string(offset);
     offset += entry.characters;
     if (frame.logprobs == 0) continue;
-    Json likeliest = entry.logprob ? Json::object() : Json();
-    for (const auto& [bytes, logprob] : entry.top) likeliest.emplace(token_text(bytes), finite(logprob));  // of one text, the likelier
-    if (entry.logprob) likeliest.emplace(token_text(entry.bytes), finite(*entry.logprob));
-    top_ += comma + dump(likeliest);
+    top_ += comma + (entry.logprob ? completion_top(entry) : "null");
   }
 }
 

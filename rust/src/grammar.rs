@@ -139,11 +139,41 @@ impl GrammarMatcher {
 }
 
 /// What compiling needs of a vocabulary is its bytes: the tokens of a model make only its masks larger.
-fn check(kind: i32, text: &str) -> Result<(), Failure> {
+fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     static BYTES: OnceLock<Option<Vocabulary>> = OnceLock::new();
     let bytes = BYTES.get_or_init(|| Vocabulary::of(ApproximateTokEnv::single_byte_env()).ok());
     let bytes = bytes.as_ref().ok_or_else(|| Failure::invalid("the vocabulary of bytes cannot be made"))?;
-    with_stack(CHECK_STACK_BYTES, || GrammarMatcher::compile_here(bytes, kind, text).map(drop))
+    with_stack(CHECK_STACK_BYTES, || {
+        let before = heap_bytes();
+        let matcher = GrammarMatcher::compile_here(bytes, kind, text)?;
+        let held = heap_bytes().saturating_sub(before);
+        drop(matcher);
+        Ok(held)
+    })
+}
+
+/// glibc's `struct mallinfo2`.
+#[repr(C)]
+struct MallocInfo {
+    arena: usize,
+    ordblks: usize,
+    smblks: usize,
+    hblks: usize,
+    hblkhd: usize,
+    usmblks: usize,
+    fsmblks: usize,
+    uordblks: usize,
+    fordblks: usize,
+    keepcost: usize,
+}
+extern "C" {
+    fn mallinfo2() -> MallocInfo;
+}
+
+/// What the heaps of all threads hold, large blocks included.
+fn heap_bytes() -> usize {
+    let info = unsafe { mallinfo2() };
+    info.uordblks + info.hblkhd
 }
 
 // Matchers are compiled on one thread and used on another.
@@ -195,8 +225,14 @@ pub unsafe extern "C" fn sd_grammar_new(
 }
 
 #[no_mangle]
-pub unsafe extern "C" fn sd_grammar_check(kind: i32, text: *const u8, size: usize, message: *mut Bytes) -> i32 {
-    guard(message, || check(kind, utf8(slice(text, size)?, "grammar")?))
+pub unsafe extern "C" fn sd_grammar_check(
+    kind: i32,
+    text: *const u8,
+    size: usize,
+    bytes: *mut usize,
+    message: *mut Bytes,
+) -> i32 {
+    guard(message, || put(bytes, check(kind, utf8(slice(text, size)?, "grammar")?)?))
 }
 
 #[no_mangle]

@@ -22,6 +22,7 @@ int recurse(volatile int* depth) {
 
 std::string work(std::string_view job) {
   if (job == "pid") return std::to_string(getpid());
+  if (job == "keeper") return std::to_string(getppid());
   if (job == "overflow") {
     volatile int depth = 0;
     return std::to_string(recurse(&depth));
@@ -92,6 +93,18 @@ TEST(ConfinedService, ManyThreadsShareTheWorkers) {
     });
   threads.clear();
   EXPECT_EQ(wrong, std::vector<int>(12));
+}
+
+TEST(ConfinedService, SaysThatItsKeeperIsGone) {
+  ConfinedService service(kLimits, 1, work);
+  EXPECT_TRUE(service.works());
+  EXPECT_EQ(service.ask("a"), "<a>");
+  EXPECT_TRUE(service.works());
+  EXPECT_FALSE(service.ask("abort").has_value());
+  EXPECT_TRUE(service.works()) << "a worker that died is replaced";
+  kill(std::stoi(service.ask("keeper").value_or("0")), SIGKILL);
+  for (int i = 0; i < 1000 && service.works(); ++i) usleep(10'000);
+  EXPECT_FALSE(service.works());
 }
 
 // The processes go when the program does, however it ends: nothing keeps its terminal or its pipes.

@@ -49,6 +49,14 @@ TEST(Json, LimitsDepthAndSize) {
   EXPECT_NO_THROW(parse("[1]", {.max_bytes = 3}));
 }
 
+TEST(Json, LimitsTheNumberOfValues) {
+  EXPECT_NO_THROW(parse(R"([[],{"a":1}])", {.max_values = 4}));
+  expect_error(ErrorKind::kData, {"more than 4 values"}, [] { parse(R"([[],{"a":1},2])", {.max_values = 4}); });
+  std::string empty = "[[]";
+  for (int i = 1; i < 1 << 20; ++i) empty += ",[]";
+  expect_error(ErrorKind::kData, {"more than 1048576 values"}, [&] { parse(empty + "]"); });
+}
+
 TEST(Json, InOrderIsBoundedMoreTightly) {
   const auto parse_in_order = [](const std::string& text) { return parse_ordered_json(text, "test.json"); };
   EXPECT_EQ(parse_in_order(R"({"z":{"b":1,"a":2},"c":3})").dump(), R"({"z":{"b":1,"a":2},"c":3})");

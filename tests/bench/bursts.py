@@ -1,10 +1,11 @@
 """Is a server with a draft ever slower than one without? Whole bursts of 1, 2, … requests at once, to two servers of the same weights in turn: the first
 with the draft, the second plain.
 
-  python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16] [--bursts 8] [--out FILE]
+  python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16] [--bursts 24] [--fresh 4] [--out FILE]
 
 A random draft, the smallest one's shapes with random weights, is added; DIR+NOISE is a draft made worse (made_models.py). Bursts of a batch size follow
-each other as A B B A, so that what slows the machine for a while slows both; both servers get the same prompts. A burst lasts from the first
+each other as A B B A, so that what slows the machine for a while slows both; both servers get the same prompts. Both are started anew after every
+--fresh bursts: two processes that do the same work differ by a few per cent for as long as they live, by where their pages lie. A burst lasts from the first
 request sent to the last answer whole; the time that learning takes is in it. One JSON object: for every draft and batch size `to_plain` = the plain
 server's time / the other's, a mean over pairs with its 90 % interval (wanted: at least 0.97) and that of the middle three fifths, and where the time of a burst went, from both servers'
 /metrics: seconds by stage, of the engine thread outside of them, and of the process that should rest meanwhile; steps by K, why others were plain, probes."""
@@ -106,6 +107,12 @@ def summed(runs):
     return out
 
 
+def stop(servers):
+    for server in servers:
+        server.process.terminate()
+        server.process.wait(60)
+
+
 def of_pairs(pairs):
     logs = [math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs]
     n, mean = len(logs), sum(logs) / len(logs)
@@ -136,7 +143,8 @@ def main():
     p.add_argument("--without-random", action="store_true")
     p.add_argument("--texts", type=Path, required=True, help="prompts are pieces of this file")
     p.add_argument("--batches", default="1-16", type=numbers)
-    p.add_argument("--bursts", type=int, default=8)
+    p.add_argument("--bursts", type=int, default=24)
+    p.add_argument("--fresh", type=int, default=4, help="bursts of one pair of servers")
     p.add_argument("--tokens", type=int, default=128)
     p.add_argument("--prompt-bytes", type=int, default=60)
     p.add_argument("--temperature", type=float, default=1)
@@ -160,23 +168,24 @@ def main():
         return [text[at : at + o.prompt_bytes] for at in (rng.randrange(len(text) - o.prompt_bytes) for _ in range(batch))]
 
     flags = ["--target", o.target, "--threads", o.threads, "--dtype", o.dtype, "--max-batch", max(o.batches)]
-    plain = Served(o.build, *flags)
     for name, folder in drafts.items():
-        drafted = Served(o.build, *flags, "--draft", folder, *o.flags.split())
-        for server in (plain, drafted):
-            burst(server, ["Once"], o)  # what a process pays once
         for batch in o.batches:
-            pairs = []
+            pairs, servers = [], []
             for i in range(o.bursts):
+                if i % o.fresh == 0:
+                    stop(servers)
+                    servers = [Served(o.build, *flags, "--draft", folder, *o.flags.split()), Served(o.build, *flags)]
+                    drafted, plain = servers
+                    for server in servers:
+                        burst(server, ["Once"], o)  # what a process pays once
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
                 runs = {server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order}
                 pairs.append((runs[drafted.port], runs[plain.port]))
+            stop(servers)
             ratio, interval = of_pairs(pairs)
             rows.append({"draft": name, "batch": batch, "to_plain": ratio, "interval": interval, "middle": middle(pairs), "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs], "drafted": summed([a for a, _ in pairs]),
                          "plain": summed([b for _, b in pairs])})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-        drafted.process.terminate()
-        drafted.process.wait(60)
     result = {"schema": "specdec.bench-bursts/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "never_a_loss": all(r["to_plain"] >= 0.97 for r in rows)}
     out = json.dumps(result).replace('{"draft": "', '\n {"draft": "')
     print(out)

@@ -2,6 +2,10 @@
 #include "deploy/serve/api.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
 
 #include "tests/serve/running_server.h"
 
@@ -115,6 +119,36 @@ TEST(Api, BytesOfAllRequestsAreCountedAndGivenBack) {
   EXPECT_EQ(first.read().status, 200);
   EXPECT_EQ(other.read().status, 200) << "half of all is left to others";
   wait_until([&] { return s.ask(request("key-of-anna-1", 15000)).status == 200; });
+}
+
+TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
+  const text::GrammarChecker grammars;
+  Config setup;
+  setup.limits.held_bytes = 400'000;
+  Running s(setup);
+  s.model.grammars = &grammars;
+  s.start();
+  const auto ask = [&](int properties) {
+    Json schema = {{"type", "object"}, {"properties", Json::object()}};
+    for (int i = 0; i < properties; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "string"}, {"pattern", "a{1," + std::to_string(i % 50 + 2) + "}"}};
+    return s.ask(post("/v1/completions", Json{{"prompt", "say:x"}, {"max_tokens", 2}, {"guided_json", schema}}.dump()));
+  };
+  EXPECT_EQ(ask(1).status, 200);
+  const Response large = ask(400);
+  EXPECT_EQ(large.status, 429) << "30 KB of schema";
+  EXPECT_EQ(Json::parse(large.body)["error"]["code"], "too_many_bytes");
+  EXPECT_EQ(ask(1).status, 200) << "what was refused holds nothing";
+}
+
+// What a host kills for memory is a child as often as the server.
+TEST(Api, HealthSaysThatNothingCanBeMadeReadyAnyMore) {
+  Running s;
+  s.chat_template.confine();
+  s.start();
+  EXPECT_EQ(s.ask(get("/health")).status, 200);
+  std::ifstream children("/proc/self/task/" + std::to_string(getpid()) + "/children");
+  for (pid_t child = 0; children >> child;) kill(child, SIGKILL);
+  wait_until([&] { return s.ask(get("/health")).status == 503; });
 }
 
 TEST(Api, TextThatIsFarTooLongIsRefusedByItsBeginning) {

@@ -302,6 +302,16 @@ TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
   }
 }
 
+#ifndef __SANITIZE_ADDRESS__  // whose heap is not the one that is counted
+TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
+  const GrammarChecker checker;
+  const size_t small = checker.check(GrammarKind::kRegex, "a"), large = checker.check(GrammarKind::kRegex, "(ab|ba){1,2000}");
+  EXPECT_GT(small, 1000u);
+  EXPECT_GT(large, 10 * small);
+  EXPECT_EQ(checker.check(GrammarKind::kRegex, "(ab|ba){1,2000}"), large) << "what the first left behind is not counted again";
+}
+#endif
+
 TEST(GrammarChecker, AGrammarWithoutBoundsCostsItsOwnRequest) {
   const GrammarChecker checker({256u << 20, 1, 30});
   ASSERT_LE(explosive().size(), 64u << 10);
