@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Variances of a logarithm, in those of a sample's noise.
-constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.001;
+constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
 constexpr double kBatchesDiffer = 0.25;  // passes of the same rows at two batch sizes: other contexts, another sampling
 constexpr double kBetweenCells = 4;      // a bend that nothing was measured of: times the distances to both neighbours, in logarithms of rows
 constexpr double kOneCell = 50;          // … where only one cell was measured, which says nothing of others

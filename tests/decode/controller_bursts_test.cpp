@@ -43,6 +43,7 @@ struct Server {
   const Machine& machine;
   double overlap;      // mean over answers; of an answer's tokens nearly all or little, in runs
   double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps. A tenth more or less is each pass's own
+  double tilt_sd = 0;  // the same of the power of its rows by which a pass is slower, for about 100 steps: neighbours take bandwidth or the multipliers
   int fixed_k = -1;
   uint64_t seed = 1;
   CostModel costs = {};
@@ -50,6 +51,7 @@ struct Server {
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
   double pace = 0;     // logarithm; times do not contain it
+  double tilt = 0;     // times contain it
 
   struct Answer {
     KController controller;
@@ -92,10 +94,12 @@ struct Server {
     PhiloxStream noise(seed + 100, steps++);
     const auto timed = [&](double of) { return of * std::exp(pace + 0.2 * (noise.uniform() + noise.uniform() + noise.uniform() - 1.5)); };
     pace = 0.96 * pace + wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
+    tilt = 0.99 * tilt + tilt_sd * std::sqrt((1 - 0.99 * 0.99) * 12) * (noise.uniform() - 0.5);
+    const double pass = machine.pass(rows) * std::pow(rows / 12.0, tilt);
     for (int i = 0; i < depth; ++i) costs.record_draft(batch, timed(machine.draft_pass(batch)));
-    costs.record_target(batch, static_cast<double>(rows) / batch, timed(machine.pass(rows)));
+    costs.record_target(batch, static_cast<double>(rows) / batch, timed(pass));
     for (Answer& a : answers) verify(a);
-    return depth * machine.draft_pass(batch) + machine.pass(rows);
+    return depth * machine.draft_pass(batch) + pass;
   }
   void verify(Answer& a) {
     constexpr double kHard = 0.05, kEasy = 0.97;
@@ -114,10 +118,10 @@ struct Server {
 };
 
 // Milliseconds of all bursts by their size, of several servers together.
-std::vector<double> bursts(const Machine& machine, double overlap, double wander, int fixed_k) {
+std::vector<double> bursts(const Machine& machine, double overlap, double wander, int fixed_k, double tilt = 0, uint64_t servers = kBurstServers) {
   std::vector<double> out(kMostAnswers + 1, 0.0);
-  for (uint64_t server = 0; server < kBurstServers; ++server) {
-    Server s{.machine = machine, .overlap = overlap, .wander = wander, .fixed_k = fixed_k, .seed = 1000 * server + 1};
+  for (uint64_t server = 0; server < servers; ++server) {
+    Server s{.machine = machine, .overlap = overlap, .wander = wander, .tilt_sd = tilt, .fixed_k = fixed_k, .seed = 1000 * server + 1};
     for (int i = 0; i < kBursts * kMostAnswers; ++i) {
       const int size = 1 + 7 * i % kMostAnswers;
       out[static_cast<size_t>(size)] += s.burst(size);
@@ -147,6 +151,15 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
         }
       }
     }
+}
+
+// What a wide pass costs against a narrow one changes by a tenth and more, slowly. Drafting that paid a while ago is found out.
+TEST(ControllerBursts, HardlyALossWhereWhatVerifyingCostsChanges) {
+  for (const double overlap : {0.74, 0.64}) {
+    constexpr uint64_t kServers = 12;  // what plain decoding takes is drawn, too
+    const std::vector<double> plain = bursts(kMachines[0], overlap, 0.15, 0, 0.2, kServers), took = bursts(kMachines[0], overlap, 0.15, -1, 0.2, kServers);
+    for (size_t size = 1; size <= kMostAnswers; ++size) EXPECT_GE(plain[size] / took[size], 0.96) << "overlap " << overlap << ", bursts of " << size;
+  }
 }
 
 }  // namespace
