@@ -1,10 +1,13 @@
 """A `specdec serve` that a bench starts, on a free port, and that ends with it."""
 import atexit
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # what was started ends with the bench
 
 
 class Served:
