@@ -113,6 +113,12 @@ def stop(servers):
         server.process.wait(60)
 
 
+def drafting(run):
+    """Share of the steps that drafted."""
+    steps = labelled(run["moved"], "spec_decode_num_steps_total")
+    return round(1 - steps.get("0", 0) / max(sum(steps.values()), 1), 3)
+
+
 def of_pairs(pairs):
     logs = [math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs]
     n, mean = len(logs), sum(logs) / len(logs)
@@ -183,7 +189,8 @@ def main():
                 pairs.append((runs[drafted.port], runs[plain.port]))
             stop(servers)
             ratio, interval = of_pairs(pairs)
-            rows.append({"draft": name, "batch": batch, "to_plain": ratio, "interval": interval, "middle": middle(pairs), "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs], "drafted": summed([a for a, _ in pairs]),
+            rows.append({"draft": name, "batch": batch, "to_plain": ratio, "interval": interval, "middle": middle(pairs), "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs],
+                         "each_drafts": [drafting(a) for a, _ in pairs], "drafted": summed([a for a, _ in pairs]),
                          "plain": summed([b for _, b in pairs])})
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     result = {"schema": "specdec.bench-bursts/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "never_a_loss": all(r["to_plain"] >= 0.97 for r in rows)}
