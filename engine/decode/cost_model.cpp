@@ -57,7 +57,12 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
   } else {
     variance = variance_now(pace);
     double surprise = std::log(now / expected);
-    clipped = std::abs(surprise) < std::log(most) ? 0 : surprise > 0 ? std::max(clipped, 0) + 1 : std::min(clipped, 0) - 1;
+    // Passes of one kind in a row do not tell what they cost from the pace: only others between them do.
+    const bool in_a_row = pace.passes - at < 2 && most == kMost;
+    if (std::abs(surprise) < std::log(most))
+      clipped = 0;
+    else if (!in_a_row)
+      clipped = surprise > 0 ? std::max(clipped, 0) + 1 : std::min(clipped, 0) - 1;
     if (std::abs(clipped) < kAgree)
       surprise = std::clamp(surprise, -std::log(most), std::log(most));
     else

@@ -16,7 +16,7 @@ namespace specdec::decode {
 // look like a difference between them. So the logarithm of a sample is that of its cell plus a pace that wanders, plus noise, and both are
 // followed by Kalman's filter (1960) with a diagonal covariance: a pass that is well known tells of the pace, one that is new tells of itself. Only
 // ratios of the variances enter; of a sample's noise the pace's step is 0.2 and a cell's 0.003 a pass. Samples that are not positive are
-// ignored, outliers are clipped at a quarter more or less than what was expected unless three in a row agree, and slow first calls are dropped.
+// ignored, outliers are clipped at a quarter more or less than what was expected unless three agree that had passes of other sizes between them, and slow first calls are dropped.
 class CostModel {
  public:
   CostModel() = default;

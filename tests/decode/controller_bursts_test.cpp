@@ -38,12 +38,18 @@ const std::array<Machine, 2> kMachines = {
     Machine{"AVX-512", {{1, 5.9}, {7, 5.9}, {8, 6.4}, {9, 6.9}, {10, 7.0}, {12, 7.5}, {16, 9.5}, {20, 11.3}, {24, 13.1}, {28, 15.5}, {32, 17.6}, {40, 21.6}, {48, 25.9}, {56, 29.8}, {64, 34}, {80, 46}, {144, 84}}, 0.02, 0.012},
     Machine{"AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
+// What neighbours on the machine do to passes. A tenth more or less is each pass's own.
+struct Weather {
+  double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps
+  double tilt = 0;     // the same of the power of its rows by which a pass is slower, for about 100 steps: they take bandwidth, or the multipliers
+  double hiccups = 0;  // chance, in a step, that the next four passes take twice as long
+};
+
 // A server's draft, and what it has learned.
 struct Server {
   const Machine& machine;
   double overlap;      // mean over answers; of an answer's tokens nearly all or little, in runs
-  double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps. A tenth more or less is each pass's own
-  double tilt_sd = 0;  // the same of the power of its rows by which a pass is slower, for about 100 steps: neighbours take bandwidth or the multipliers
+  Weather weather = {};
   int fixed_k = -1;
   uint64_t seed = 1;
   CostModel costs = {};
@@ -51,7 +57,8 @@ struct Server {
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
   double pace = 0;     // logarithm; times do not contain it
-  double tilt = 0;     // times contain it
+  double tilt = 0;     // times contain it …
+  int slow = 0;        // … and this: passes to go of a hiccup
 
   struct Answer {
     KController controller;
@@ -93,9 +100,13 @@ struct Server {
     }
     PhiloxStream noise(seed + 100, steps++);
     const auto timed = [&](double of) { return of * std::exp(pace + 0.2 * (noise.uniform() + noise.uniform() + noise.uniform() - 1.5)); };
-    pace = 0.96 * pace + wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
-    tilt = 0.99 * tilt + tilt_sd * std::sqrt((1 - 0.99 * 0.99) * 12) * (noise.uniform() - 0.5);
-    const double pass = machine.pass(rows) * std::pow(rows / 12.0, tilt);
+    pace = 0.96 * pace + weather.wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
+    tilt = 0.99 * tilt + weather.tilt * std::sqrt((1 - 0.99 * 0.99) * 12) * (noise.uniform() - 0.5);
+    if (slow > 0)
+      --slow;
+    else if (weather.hiccups > 0 && noise.uniform() < weather.hiccups)
+      slow = 4;
+    const double pass = machine.pass(rows) * std::pow(rows / 12.0, tilt) * (slow > 0 ? 2 : 1);
     for (int i = 0; i < depth; ++i) costs.record_draft(batch, timed(machine.draft_pass(batch)));
     costs.record_target(batch, static_cast<double>(rows) / batch, timed(pass));
     for (Answer& a : answers) verify(a);
@@ -118,10 +129,10 @@ struct Server {
 };
 
 // Milliseconds of all bursts by their size, of several servers together.
-std::vector<double> bursts(const Machine& machine, double overlap, double wander, int fixed_k, double tilt = 0, uint64_t servers = kBurstServers) {
+std::vector<double> bursts(const Machine& machine, double overlap, const Weather& weather, int fixed_k, uint64_t servers = kBurstServers) {
   std::vector<double> out(kMostAnswers + 1, 0.0);
   for (uint64_t server = 0; server < servers; ++server) {
-    Server s{.machine = machine, .overlap = overlap, .wander = wander, .tilt_sd = tilt, .fixed_k = fixed_k, .seed = 1000 * server + 1};
+    Server s{.machine = machine, .overlap = overlap, .weather = weather, .fixed_k = fixed_k, .seed = 1000 * server + 1};
     for (int i = 0; i < kBursts * kMostAnswers; ++i) {
       const int size = 1 + 7 * i % kMostAnswers;
       out[static_cast<size_t>(size)] += s.burst(size);
@@ -135,11 +146,11 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     for (const double overlap : {0.8, 0.64, 0.4, 0.02}) {
       std::vector<double> best(kMostAnswers + 1, HUGE_VAL);
       for (int k = 0; k <= 6; ++k) {
-        const std::vector<double> fixed = bursts(machine, overlap, 0, k);
+        const std::vector<double> fixed = bursts(machine, overlap, {}, k);
         for (size_t i = 1; i < best.size(); ++i) best[i] = std::min(best[i], fixed[i]);
       }
       for (const double wander : {0.0, 0.15}) {
-        const std::vector<double> took = bursts(machine, overlap, wander, -1);
+        const std::vector<double> took = bursts(machine, overlap, {.wander = wander}, -1);
         for (int size = 1; size <= kMostAnswers; ++size) {
           const auto i = static_cast<size_t>(size);
           const double plain = kBurstServers * kBursts * kAnswerTokens * machine.pass(size);
@@ -153,13 +164,16 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// What a wide pass costs against a narrow one changes by a tenth and more, slowly. Drafting that paid a while ago is found out.
-TEST(ControllerBursts, HardlyALossWhereWhatVerifyingCostsChanges) {
-  for (const double overlap : {0.74, 0.64}) {
-    constexpr uint64_t kServers = 12;  // what plain decoding takes is drawn, too
-    const std::vector<double> plain = bursts(kMachines[0], overlap, 0.15, 0, 0.2, kServers), took = bursts(kMachines[0], overlap, 0.15, -1, 0.2, kServers);
-    for (size_t size = 1; size <= kMostAnswers; ++size) EXPECT_GE(plain[size] / took[size], 0.96) << "overlap " << overlap << ", bursts of " << size;
-  }
+// Plain decoding in the same weather, and with it the time that is compared, is drawn, too: hence more servers and a looser bound. What a wide pass
+// costs against a narrow one changes by a tenth and more, slowly; or all passes are slow for a moment, which says nothing about plain ones.
+TEST(ControllerBursts, HardlyALossInBadWeather) {
+  constexpr uint64_t kServers = 12;
+  for (const Weather& weather : {Weather{.wander = 0.15, .tilt = 0.2}, Weather{.wander = 0.1, .tilt = 0.1, .hiccups = 0.01}})
+    for (const double overlap : {0.74, 0.64}) {
+      const std::vector<double> plain = bursts(kMachines[0], overlap, weather, 0, kServers), took = bursts(kMachines[0], overlap, weather, -1, kServers);
+      for (size_t size = 1; size <= kMostAnswers; ++size)
+        EXPECT_GE(plain[size] / took[size], 0.96) << "overlap " << overlap << ", tilt " << weather.tilt << ", hiccups " << weather.hiccups << ", bursts of " << size;
+    }
 }
 
 }  // namespace
