@@ -18,7 +18,8 @@ struct Fault {
 };
 
 // What the parser cannot be given: keys with more parts, along which it recurses, and other letters than ASCII's outside of strings and comments,
-// which TOML has not and with which toml++ 3.3 reaches code that it takes for unreachable. Strings and comments are passed over.
+// which TOML has not and with which toml++ 3.3 reaches code that it takes for unreachable. It does so as well where such a letter follows a backslash
+// in a string, white space between them or not. The rest of strings, and comments, are passed over.
 Fault first_fault(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginning
   int line = 1, parts = 1;
@@ -31,9 +32,13 @@ Fault first_fault(std::string_view text) {
       const std::string_view quote = lines ? text.substr(i, 3) : text.substr(i, 1);
       for (i += quote.size(); i < text.size() && text.substr(i, quote.size()) != quote && (lines || text[i] != '\n'); ++i) {
         line += text[i] == '\n';
-        if (c == '"' && text[i] == '\\') ++i;
+        if (c != '"' || text[i] != '\\') continue;
+        const size_t next = text.find_first_not_of(" \t\r\n", i + 1);
+        if (next < text.size() && static_cast<unsigned char>(text[next]) >= 0x80) return {line, "a backslash before a letter outside of ASCII: write the text without it"};
+        if (i + 1 < text.size() && text[i + 1] != '\n') ++i;
       }
       i += quote.size() - 1;
+      for (int more = 0; lines && more < 2 && text.substr(i + 1, 1) == quote.substr(0, 1); ++more) ++i;  // they are the string's last letters
     } else if (c == '.') {
       if (++parts > kMaxParts) return {line, "a key of more than " + std::to_string(kMaxParts) + " parts"};
     } else if (static_cast<unsigned char>(c) >= 0x80) {

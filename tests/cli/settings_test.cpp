@@ -100,10 +100,17 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }
-  for (const std::string& text : {"\xEF\xBB\xB9", "m\xC3\xBCller = 1", "x = \xE2\x80\x9Cno quotes\xE2\x80\x9D", "\xFF\xFE"}) {
+  const std::string letter = "\xC3\xBC", many_lines = "x = \"\"\"";  // ü
+  for (const std::string& text : {std::string("\xEF\xBB\xB9"), "m" + letter + "ller = 1", std::string("x = \xE2\x80\x9Cno quotes\xE2\x80\x9D"), std::string("\xFF\xFE"),
+                                  "x = \"\\" + letter + "\"", many_lines + "\\" + letter, many_lines + "a\\\r\n\n \t" + letter + "\"\"\"", many_lines + "a\"\"\"\" " + letter,
+                                  many_lines + "a\"\"\"\"\" " + letter + " \"\""}) {
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml:1: ", "outside of ASCII"}, [&] { Program().run({"--config", file, "look"}); });
   }
+  write_file_atomic(file, "[look]\nsource = [\"" + letter + "\\n" + letter + "\", '\\" + letter + "', \"\"\"\n" + letter + "\\\n  a " + letter + "\"\"\"\"\"]  # " + letter + "\n");
+  Program strings;
+  strings.run({"--config", file, "look"});
+  EXPECT_EQ(strings.sources, (std::vector<std::string>{letter + "\n" + letter, "\\" + letter, letter + "a " + letter + "\"\""}));
   const std::string dots = many("a.", 100000) + "a";
   for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
                                   many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
