@@ -38,7 +38,7 @@ Fault first_fault(std::string_view text) {
         if (i + 1 < text.size() && text[i + 1] != '\n') ++i;
       }
       i += quote.size() - 1;
-      for (int more = 0; lines && more < 2 && text.substr(i + 1, 1) == quote.substr(0, 1); ++more) ++i;  // they are the string's last letters
+      for (int more = 0; lines && more < 2 && i + 1 < text.size() && text[i + 1] == c; ++more) ++i;  // they are the string's last letters
     } else if (c == '.') {
       if (++parts > kMaxParts) return {line, "a key of more than " + std::to_string(kMaxParts) + " parts"};
     } else if (static_cast<unsigned char>(c) >= 0x80) {
