@@ -19,15 +19,18 @@ struct Fault {
 
 // What the parser cannot be given: keys with more parts, along which it recurses, and other letters than ASCII's outside of strings and comments,
 // which TOML has not and with which toml++ 3.3 reaches code that it takes for unreachable. It does so as well where such a letter follows a backslash
-// in a string, white space between them or not. The rest of strings, and comments, are passed over.
+// in a string, white space between them or not. The rest of strings, and comments, are passed over; so that these are the parser's strings, a quote where
+// no string may begin is refused.
 Fault first_fault(std::string_view text) {
   constexpr std::string_view kMark = "\xEF\xBB\xBF";  // of UTF-8, at the beginning
   int line = 1, parts = 1;
+  char before = '\n';  // the last one that is no blank
   for (size_t i = text.starts_with(kMark) ? kMark.size() : 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '#') {
       i = std::min(text.find('\n', i), text.size()) - 1;
     } else if (c == '"' || c == '\'') {
+      if (std::string_view("\n=[,{.").find(before) == std::string_view::npos) return {line, "a quote in the middle of a key or value"};
       const bool lines = text.substr(i, 3) == std::string(3, c);
       const std::string_view quote = lines ? text.substr(i, 3) : text.substr(i, 1);
       for (i += quote.size(); i < text.size() && text.substr(i, quote.size()) != quote && (lines || text[i] != '\n'); ++i) {
@@ -47,6 +50,7 @@ Fault first_fault(std::string_view text) {
       line += c == '\n';
       parts = 1;
     }
+    if (c != ' ' && c != '\t' && c != '\r') before = c;
   }
   return {};
 }

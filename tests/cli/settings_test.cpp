@@ -103,7 +103,7 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     for (int i = 0; i < count; ++i) all += one;
     return all;
   };
-  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''", "x = \"\"\""}) {  // the parser's own assertion
+  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''", "x = \"\"\"", "x =1\"q\xEF\xBF\xBD"}) {  // the parser's own assertion
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }
