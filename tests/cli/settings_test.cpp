@@ -90,10 +90,10 @@ TEST_F(Settings, UnknownKeysAreNamed) {
 }
 
 TEST_F(Settings, LettersOutsideOfAsciiStandInQuotes) {
-  write_file_atomic(file, "[look]\nsource = [\"\u00fc\\t\u00fc\", '\\\u00fc', \"\"\"\n\u00fc\\\n  a \u00fc\"\"\"\"\"]  # \u00fc\n");
+  write_file_atomic(file, "[look]\nsource = [\"\u00fc\\t\u00fc\", '\\\u00fc', \"\"\"\n\u00fc\\\n  \u00fca \u00fc\"\"\"\"\"]  # \u00fc\n");
   Program p;
   p.run({"--config", file, "look"});
-  EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fca \u00fc\"\""}));
+  EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fc\u00fca \u00fc\"\""}));
 }
 
 // Each of these ended the program by a stack overflow, or would.
@@ -103,17 +103,18 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     for (int i = 0; i < count; ++i) all += one;
     return all;
   };
-  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''", "x = \"\"\"", "x =1\"q\xEF\xBF\xBD"}) {  // the parser's own assertion
+  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''", "x = \"\"\""}) {  // the parser's own assertion
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }
-  const std::string letter = "\xC3\xBC", many_lines = "x = \"\"\"";  // ü
-  for (const std::string& text : {std::string("\xEF\xBB\xB9"), "m" + letter + "ller = 1", std::string("x = \xE2\x80\x9Cno quotes\xE2\x80\x9D"), std::string("\xFF\xFE"),
-                                  "x = \"\\" + letter + "\"", many_lines + "\\" + letter, many_lines + "a\\\r\n\n \t" + letter + "\"\"\"", many_lines + "a\"\"\"\" " + letter,
-                                  many_lines + "a\"\"\"\"\" " + letter + " \"\""}) {
+  const std::string letter = "\xC3\xBC";  // ü
+  for (const std::string& text : {std::string("\xEF\xBB\xB9"), "m" + letter + "ller = 1", "\"m" + letter + "ller\" = 1", std::string("x = \xE2\x80\x9Cno quotes\xE2\x80\x9D"), "x = \"\\" + letter + "\"",
+                                  "x = \"\"\"\\" + letter, "x = \"\"\"a\"\"\"\" " + letter, "x = 1\"q" + letter, "x = 0<Z.[\"" + letter}) {
     write_file_atomic(file, text);
-    testing::expect_error(ErrorKind::kConfig, {"specdec.toml:1: ", "outside of ASCII"}, [&] { Program().run({"--config", file, "look"}); });
+    testing::expect_error(ErrorKind::kConfig, {"specdec.toml:1: "}, [&] { Program().run({"--config", file, "look"}); });
   }
+  write_file_atomic(file, "x = \"\xFF\xFE\"");
+  testing::expect_error(ErrorKind::kConfig, {"specdec.toml: not UTF-8"}, [&] { Program().run({"--config", file, "look"}); });
   const std::string dots = many("a.", 100000) + "a";
   for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
                                   many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
