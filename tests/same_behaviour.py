@@ -47,13 +47,14 @@ JSON_RULES = [
     (r"^bench", r"^(machine|verdict|reason|ranking|verify_cost.*|draft_cost.*|costs|drafts\[\]\.(draft_cost|verify_cost.*))$", "<whole: speed>",
      "verdict and costs of bench are speeds alone"),
     (r"^distill-run/checkpoints/.*/state.json$", r"^digest$", "<whole: digest>", "covers the seconds of the training so far; the digests of the checkpoint's files stay"),
+    (r"^monitor-drift", r"^actions\[\]\.key$", "<whole: key>", "that of a webhook covers the URL with its port; the others are kept in the rows of the state"),
     (r"^http", r"^metrics\.(queued|prefill|decode|time|.*_seconds|.*_ms|.*_time).*$", "<seconds>", "durations of one answer"),
 ]
 
 # Texts, after the JSON rules: (files, pattern, replacement, reason).
 TEXT_RULES = [
     (r"", r"of [0-9.]+ [KMGT]iB available", "of <memory> available", "free memory of this machine"),
-    (r"", r"\btook [0-9.]+ m?s\b", "took <seconds>", "a duration"),
+    (r"", r"\btook( +)[0-9.]+ m?s\b", r"took\1<seconds>", "a duration"),
     (r"", r"\b(chatcmpl|cmpl|req)-[0-9a-f]{32}\b", r"\1-<id>", "ids of requests are random so that nobody can guess them"),
     (r"", r"tmp/[0-9A-Za-z._-]{6,}", "tmp/<temporary>", "names of temporary files are random"),
     (r"^(generate|help)", r"in [0-9.]+ s \([0-9]+ / s\)", "in <seconds> s (<speed> / s)", "a duration and a speed"),
@@ -63,8 +64,10 @@ TEXT_RULES = [
     (r"^package", r"\buid [0-9]+@[^\"\s]+", "uid <uid>@<host>", "who promoted, and where"),
     (r"^serve-recorded", r"-20[0-9]{6}T[0-9]{6}Z-[0-9]+-", "-<time>-<pid>-", "names of record files: when and by which process"),
     (r"^monitor-.*sql$", r"'[0-9]+:[0-9]+'", "'<device:inode>'", "a file is known by its inode"),
+    (r"^monitor-.*sql$", r"(VALUES\([0-9]+,)'[0-9a-f]{64}'(,'webhook')", r"\1'<key>'\2", "covers the URL with its port"),
+    (r"^monitor-posted", r'("endsAt": )"[^"]*"', r'\1"<later>"', "four hours after the check"),
     (r"^monitor-served.sql$", r"('<device:inode>',)'[0-9a-f]{64}'", r"\1'<digest>'", "of the beginning of a file of records, which holds times"),
-    (r"^distill", r"events\.out\.tfevents\.\S+", "events.out.tfevents.<time>.<host>.<pid>", "TensorBoard's name of the file: time, host and process"),
+    (r"^(distill|loop)", r"events\.out\.tfevents\.\S+", "events.out.tfevents.<time>.<host>.<pid>", "TensorBoard's name of the file: time, host and process"),
     (r"^distill", r"\| [0-9]+ tokens/s, step", "| <speed> tokens/s, step", "a speed"),
     (r"^distill-run/report.html", r"[0-9]+ tokens/s", "<speed> tokens/s", "a speed"),
     (r"^validate-all.*junit", r'time="[0-9.]+"', 'time="<seconds>"', "a duration"),
@@ -317,6 +320,13 @@ def observe_data(o):
     (o.scratch / "personal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in personal) + "{broken\n\n[1]\n")
     o.run_json("data-personal", "data", "ingest", "personal.jsonl", "--target", "target", "--holdout", 0.5, *salt, "--out", "data-personal")
     o.keep_tree("data-personal", "data-personal")
+    rng = random.Random(5)
+    (o.scratch / "many.jsonl").write_text("".join(json.dumps({"id": f"m{i}", "user": f"team-{i % 3}", "conversation_id": f"c{i // 2}", "messages": [
+        {"role": "user", "content": rng.choice(["paint it red", "count to ten", "sort the list"]) + f" {i // 4}"}, {"role": "assistant", "content": "yes " * (i % 5 + 6) + str(i // 3)}]}) + "\n"
+        for i in range(60)))
+    o.run_json("data-selection", "data", "ingest", "many.jsonl", "--target", "target", "--domain-clusters", 2, "--mix", "cluster-1=0.5,cluster-2=0.5", "--tenant-cap", 8, "--near-duplicates", 0.9,
+               "--order", "shuffle", "--seed", 4, "--skip", 2, "--limit", 50, "--holdout-count", 3, *salt, "--out", "data-selection", "-q")
+    o.keep_tree("data-selection", "data-selection")
     (o.scratch / "rules").write_text("fruit: apple|pear\nred in prompt: red\n")
     o.run_json("data-stdin", "data", "ingest", "-", "--format", "plain", "--separator", "\n\n", "--target", "target", "--domain-rules", "rules", "--holdout-rule", "first", "--holdout-count", 1,
                *salt, "--out", "data-plain", stdin=b"an apple a day\n\nred is a colour\n\nand nothing else\n")
@@ -346,6 +356,11 @@ def observe_generate(o):
                "--frequency-penalty", 0.25, "--repetition-penalty", 1.2, "--logit-bias", "101=5", "--bad-word", "e", "--ignore-eos")
     o.run_json("generate-schema", *with_draft, "--prompt", "", "--k", 2, "--temperature", 0, "--json-schema", "schema.json")
     o.run("generate-regex", *with_draft, "--prompt", "Shall I? ", "--k", 2, "--seed", 1, "--regex", "(yes|no), because [a-z ]{1,9}\\.")
+    for dtype in ("bf16", "int8"):
+        o.run_json(f"generate-{dtype}", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, "--dtype", dtype)
+    o.run_json("generate-reference-kernels", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, env={"SPECDEC_KERNELS": "ref"})
+    (o.scratch / "settings.toml").write_text('threads = 1\n[generate]\nmax-tokens = 4\nseed = 9\nk = "2"\n')
+    o.run_json("generate-settings", "--config", "settings.toml", "--log-format", "json", "-v", "generate", "--target", "target", "--draft", "other", "--prompt", "red", env={"SPECDEC_GENERATE_SEED": "5"})
     for name, arguments in {"no-model": ["--target", "nowhere", "--prompt", "x"], "no-draft": ["--target", "target", "--prompt", "x", "--k", "2"],
                             "both": ["--target", "target", "--prompt", "x", "--messages", "chat.json"]}.items():
         o.run(f"generate-error-{name}", "generate", *arguments)
@@ -357,6 +372,11 @@ def observe_distill(o):
     o.run_json("distill", *run)
     o.keep_tree("distill-run", "run", omit=[r"tfevents"])   # the events hold the times of metrics.jsonl beside its figures
     o.run_json("distill-again", *run, "--resume")
+    short = ("distill", "--target", "target", "--data", "data", "--max-steps", 4, "--batch-tokens", 128, "--lr", 0.01, "--evaluate-every", 2, "--evaluate-rows", 8, "--threads", 1, "-q")
+    o.run_json("distill-model", *short, "--draft", "model:other", "--loss", "0.1*ce+0.9*tv", "--temperature", 0.8, "--out", "run-model")
+    o.run_json("distill-config", *short, "--draft", "config:other/config.json", "--draft-vocab", 100, "--loss", "kl", "--accumulate", 2, "--weight-decay", 0.1, "--out", "run-config")
+    for folder in ("run-model", "run-config"):
+        o.keep_tree(f"distill-{folder}", folder, omit=[r"tfevents", r"report\.", r"\.lock", r"specdec\.json", r"state\.json"])
     o.run("distill-error-other-options", *run, "--resume", "--loss", "kl")
     o.run("distill-error-taken", *run)
 
@@ -443,7 +463,18 @@ def observe_package(o):
     o.keep_tree("package-int8", "other-int8")
     for folder in ("store", "mirror"):
         o.keep_tree(f"package-{folder}-refs", f"{folder}/refs")
+    keys = SOURCE / "tests/base/minisign"
+    shutil.copy(keys / "plain.key", o.scratch / "plain.key")
+    shutil.copy(keys / "plain.pub", o.scratch / "plain.pub")
+    (o.scratch / "plain.key").chmod(0o600)
     shutil.copytree(o.scratch / "mirror", o.scratch / "damaged")
+    o.run_json("package-sign", "package", "sign", "mirror:production", "--key", "plain.key")
+    o.run_json("package-verify-signed", "package", "verify", "mirror:production", "--public-key", "plain.pub")
+    shutil.copy(keys / "plain.pub", o.scratch / "mirror/trusted.pub")
+    o.run("package-error-unsigned-channel", "package", "verify", "mirror:production")
+    o.run_json("package-promote-signed", "package", "promote", f"sha256-{first[:12]}", "--store", "mirror", "--channel", "production", "--key", "plain.key")
+    o.run("package-verify-trusted", "package", "verify", "mirror:production")
+    o.keep("package-signed-channel", re.sub(r"(?m)^(?=R[A-Za-z0-9+/=]{90})\S+$|^[A-Za-z0-9+/]{86}==$|^trusted comment: .*$", "<signature>", (o.scratch / "mirror/refs/production").read_text()))
     with next((o.scratch / "damaged/packages").glob("*/draft/config.json")).open("a") as file:
         file.write(" ")
     o.run("package-error-damaged", "package", "verify", "damaged:production")
@@ -471,7 +502,21 @@ class Server:
                 raise RuntimeError("serve does not start: " + self.log.read_text())
             time.sleep(0.05)
 
-    def ask(self, name, method, path, body=None, headers=None, values=True):
+    def wait_until_idle(self, headers):
+        """A reply is sent before the engine has counted its last step."""
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
+            connection.request("GET", "/metrics", headers=headers or {})
+            page = connection.getresponse().read().decode()
+            connection.close()
+            if "\nspecdec:num_requests_running 0\n" in page:
+                return
+            time.sleep(0.02)
+
+    def ask(self, name, method, path, body=None, headers=None):
+        if path == "/metrics":
+            self.wait_until_idle(headers)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
         connection.request(method, path, data, {**({"Content-Type": "application/json"} if data else {}), **(headers or {})})
@@ -491,6 +536,7 @@ class Server:
         o.keep(file, f"{method} {path}\n{(data or b'').decode(errors='replace')[:2000]}\n{reply.status}\n{heads}\n" + o.normaliser.any(file, text))
 
     def unix(self, name, method, path, body=None):
+        self.wait_until_idle({})
         class Unix(http.client.HTTPConnection):
             def connect(inner):
                 inner.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -525,8 +571,9 @@ def joined_stream(text, normaliser, file):
     return "".join(sorted(kinds) if several else kinds) + "".join(f"text of choice {i}: {texts[i]!r}\n" for i in sorted(texts))
 
 
-# Metrics whose value is a time or a speed; of these only names and labels are kept, and how many were observed.
-VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$")
+# Metrics whose value is a time or a speed, and the connections, of which the one before may or may not be closed yet; of these only names and
+# labels are kept. How many durations were observed is kept.
+VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:connections$")
 
 
 def metrics_that_count(page):
@@ -534,7 +581,7 @@ def metrics_that_count(page):
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)
-        if match and VARYING.search(match[1]):
+        if match and (VARYING.search(match[1]) or 'route="/metrics"' in line):   # how often the page was asked for until the server was idle
             line = f"{match[1]}{match[2] or ''} <varies>"
         if line.startswith("#"):
             family += 1
@@ -640,9 +687,15 @@ def pages(o):
             self.end_headers()
             self.wfile.write(file.read_bytes() if file.is_file() else b"")
 
+        def do_POST(self):
+            o.posted.append(f"POST {self.path}\n" + self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self.send_response(200)
+            self.end_headers()
+
         def log_message(self, *_):
             pass
 
+    o.posted = []
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page)
     threading.Thread(target=web.serve_forever, daemon=True).start()
     o.normaliser.learn(f":{web.server_port}", ":<port>")
@@ -704,7 +757,22 @@ def observe_monitor(o):
     acting = ["--confirm", "alarm", "--redistil", "echo redistilled", "--min-fresh", 0, "--on-drift", "echo drifted > drifted.txt"]
     # History and transitions are shown in the order of their seconds.
     next_second()
-    o.run_json("monitor-drift", *check, *acting)
+    with pages(o) as url:
+        (o.scratch / "hook").write_text(f"{url}/hook\n")
+        (o.scratch / "hook").chmod(0o600)
+        o.run_json("monitor-drift", *check, *acting, "--webhook", "@hook", "--alertmanager", url)
+        for i, posted in enumerate(o.posted):
+            first, body = posted.split("\n", 1)
+            o.keep(f"monitor-posted-{i}", first + "\n" + o.normaliser.any("monitor-posted", body))
+            with contextlib.suppress(ValueError):
+                o.saw(json.loads(body))
+    o.run_json("monitor-job", "monitor", "check", "--package", "store:production", "--source", "records.jsonl", "--state", "job.db", "--confirm", "alarm", "--redistil", "true", "--job", "job.yaml",
+               "--job-image", "specdec:test", "--loop", "loop.toml", "--min-fresh", 0)
+    o.keep("monitor-job.yaml", (o.scratch / "job.yaml").read_text() if (o.scratch / "job.yaml").exists() else "none\n")
+    watch = subprocess.Popen([str(o.program), *map(str, ["monitor", "watch", *check[2:], "--interval", 60])], cwd=o.scratch, env=o.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    line = watch.stdout.readline()
+    watch.send_signal(signal.SIGTERM)
+    o.keep("monitor-watch.txt", line + watch.communicate(timeout=60)[0] + f"exit {watch.returncode}\n")
     next_second()
     o.run("monitor-drift-again", *check, *acting)
     next_second()
@@ -764,6 +832,7 @@ allow-failed = true
 
     o.run_json("loop-run", "loop", "run", "loop/LOOP.toml", err=False, learn=learn_package)   # its progress has a line for each stage and second
     o.run_json("loop-run-again", "loop", "run", "loop/LOOP.toml")
+    o.keep_tree("loop-work", "loop/work", texts=False, binaries=False)
     shutil.move(folder / "work", folder / "work-1")
     o.run_json("loop-plan-json", "loop", "run", "loop/LOOP.toml", "--plan")
     o.run("loop-plan", "loop", "run", "loop/LOOP.toml", "--plan")
