@@ -10,6 +10,7 @@ Writes below PREFIX/share/doc/specdec:
 
 The same inputs give the same bytes. A crate that carries no licence text gets a line that names its licence and its repository."""
 import glob
+import gzip
 import json
 import os
 import re
@@ -100,6 +101,16 @@ def wheels(source):
     return [component("library", name, versions[name], f"pkg:pypi/{name}@{versions[name]}", {"license": {"id": licence}}, contained=False) for name, licence in WHEELS.items()]
 
 
+def compress(folder):
+    """Texts of more than a page, as Debian keeps them: one of them alone has 2 MB."""
+    for path in [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]:
+        if os.path.getsize(path) < 4096:
+            continue
+        with open(path, "rb") as text, open(path + ".gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
+            shutil.copyfileobj(text, packed)
+        os.remove(path)
+
+
 def main():
     if len(sys.argv) < 3:
         sys.exit(__doc__)
@@ -115,6 +126,7 @@ def main():
     for v in VENDORED:
         others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))
         shutil.copyfile(os.path.join(source, "deploy", "validate", "assets", "LICENSE"), os.path.join(licences, "uPlot"))
+    compress(licences)
     me = f"specdec@{version}"
     body = {"metadata": {"component": {"type": "application", "bom-ref": me, "name": "specdec", "version": version, "licenses": [{"license": {"id": "Apache-2.0"}}]}},
             "components": rust + others,

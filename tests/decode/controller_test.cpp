@@ -82,7 +82,7 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
     costs.record_target(4, 2, 1.1);
   }
   EXPECT_NEAR(costs.verify_cost(4, 1), 1.1 / 0.9, 0.03);
-  EXPECT_NEAR(costs.verify_cost(8, 0) * costs.verify_seconds(8, 0), 1.3, 0.1);
+  EXPECT_NEAR(costs.verify_cost(8, 0) * costs.verify_seconds(8, 0), 1.3, 0.15) << "not measured in the last 40 passes, while eight rows of four texts were";
   EXPECT_LT(costs.target_doubt(4, 8), 0.03);
 }
 
