@@ -29,7 +29,7 @@ class ConfinedService {
   // The answer, or nothing where the job ended its worker. Thread-safe. Throws Error(kIo) where no worker can be started.
   std::optional<std::string> ask(std::string_view job);
 
-  // False once the keeper is gone, killed by the system or by hand: no worker can be started any more. Thread-safe.
+  // Returns false once the keeper is gone, killed by the system or by hand, so that no worker can be started any more. Thread-safe.
   bool works() const;
 
   const ChildLimits& limits() const { return limits_; }

@@ -1,14 +1,14 @@
 #include "cli/toml_file.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <charconv>
 #include <random>
 #include <string>
 #include <string_view>
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/sha256.h"
+#include "data/utf8.h"
 
 namespace specdec::cli {
 
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kMaxParts = 32;
 
-// The line of a key with more parts than kMaxParts, along which the parser recurses; 0: there is none. Strings and comments are passed
-// over.
+// Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. The parser recurses along the parts of a
+// key. Dots in strings and comments do not count.
 int line_of_deep_key(std::string_view text) {
   int line = 1, parts = 1;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -42,40 +42,38 @@ int line_of_deep_key(std::string_view text) {
   return 0;
 }
 
-// Writes letters outside of ASCII in ASCII and back: each of their bytes as a mark that occurs nowhere in the text, and two digits. toml++
-// 3.3 reaches code that it takes for unreachable when it meets such letters in many places, so it is given none.
+// Spells bytes outside of ASCII in ASCII, and reads them back. Each one becomes a mark that the text does not contain and two hexadecimal
+// digits. toml++ 3.3 has undefined behaviour for such bytes in many places, so it never sees one.
 class AsciiSpelling {
  public:
   explicit AsciiSpelling(std::string_view text) {
     std::random_device random;  // so that no escape sequence of the text can spell the mark
     do {
-      char digits[24];
-      std::snprintf(digits, sizeof digits, "Z%08x", static_cast<unsigned>(random()));
-      mark_ = digits;
-    } while (text.find(mark_) != std::string_view::npos);
+      const std::random_device::result_type drawn = random();
+      mark_ = "Z" + to_hex({reinterpret_cast<const char*>(&drawn), sizeof drawn});
+    } while (in(text));
   }
   std::string spelt(std::string_view text) const {
     std::string out;
-    for (const char c : text) {
-      if (static_cast<unsigned char>(c) < 0x80) {
-        out += c;
-        continue;
-      }
-      char digits[8];
-      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned>(static_cast<unsigned char>(c)));
-      out.append(mark_).append(digits);
+    for (size_t i = 0; i < text.size(); ++i) {
+      if (static_cast<unsigned char>(text[i]) < 0x80)
+        out += text[i];
+      else
+        out.append(mark_).append(to_hex(text.substr(i, 1)));
     }
     return out;
   }
   bool in(std::string_view text) const { return text.find(mark_) != std::string_view::npos; }
   std::string read(std::string_view text) const {
     std::string out;
-    size_t at = 0;
-    for (size_t found = 0; (found = text.find(mark_, at)) != std::string_view::npos; at = found + mark_.size() + 2) {
-      out += text.substr(at, found - at);
-      out += static_cast<char>(std::strtol(std::string(text.substr(std::min(found + mark_.size(), text.size()), 2)).c_str(), nullptr, 16));
+    for (size_t found = 0; (found = text.find(mark_)) != std::string_view::npos;) {
+      const std::string_view digits = text.substr(found + mark_.size(), 2);
+      unsigned char byte = 0;
+      std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+      out.append(text.substr(0, found)).push_back(static_cast<char>(byte));
+      text.remove_prefix(found + mark_.size() + digits.size());
     }
-    return at < text.size() ? out.append(text.substr(at)) : out;
+    return out.append(text);
   }
 
  private:
@@ -123,11 +121,7 @@ toml::table read_toml(const std::filesystem::path& file) {
   const std::string_view text = std::string_view(all).substr(all.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   const Reader reader(where, text);
   if (const int line = line_of_deep_key(text); line > 0) throw reader.refused(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
-  try {
-    (void)Json(text).dump();
-  } catch (const Json::exception&) {
-    throw Error(ErrorKind::kConfig, where + ": not UTF-8, as TOML has to be");
-  }
+  if (!data::is_valid_utf8(text)) throw Error(ErrorKind::kConfig, where + ": not UTF-8, as TOML has to be");
   return reader.parse(text);
 }
 

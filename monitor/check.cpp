@@ -152,8 +152,11 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   Look look = read_sources(options, clock, facts, state, fed, memory, sighting);
   ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting, look.claims, clock.unix_seconds());
   facts.found(served.target, served.memory.by);
-  // A look that was the first to hear of another target has judged what names none: it is read again without that.
-  const bool stale = !served.stale.empty(), first = !served.memory.stale.empty() && !is_another_served(memory, sighting), left = first || !served.wait.empty();
+  const bool stale = !served.stale.empty();
+  // This look was the first to hear of another target, and has judged traffic that names none. So it is left, and the next look reads the
+  // same again, without that traffic.
+  const bool first = !served.memory.stale.empty() && !is_another_served(memory, sighting);
+  const bool left = first || !served.wait.empty();
   if (left) served.memory.newest = memory.newest;
   state.set_value(kServedTarget, to_json(served.memory).dump());
   if (!served.wait.empty()) {

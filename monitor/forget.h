@@ -9,7 +9,7 @@ class Database;
 
 namespace specdec::monitor {
 
-// The text with every URL in it as it is shown (SecretUrl).
+// Returns the text with each of its URLs replaced by what SecretUrl::shown() gives for it.
 std::string without_secrets(const std::string& text);
 
 // Takes them out of every row, inside the caller's transaction; what else the rows say stays. Throws SQLite::Exception.

@@ -18,7 +18,7 @@
 
 namespace specdec::monitor {
 
-// New requests: those that are judged, and those that are not, by the reason why.
+// Counts the new requests: those that were judged, and the others by the reason why they were not.
 struct RequestFigures {
   int64_t watched = 0, too_short = 0, not_drafted = 0, no_baseline = 0, other_draft = 0, other_target = 0;
   int64_t no_target = 0;   // name no target, while another one than the bound is known to be served

@@ -32,7 +32,7 @@ class ChatTemplate {
   // From now on every rendering is a job of a ConfinedService with these limits: one that goes over them fails alone. Forks.
   void confine(const ChildLimits& limits = {512u << 20, 2, 10});
 
-  // False once nothing can be rendered any more: ConfinedService::works(). True where it is not confined.
+  // Returns false when no conversation can be rendered any more, as ConfinedService::works() says. A template that is not confined always works.
   bool works() const;
 
   // Variables: messages (role, content; tool_calls, tool_call_id and name where a message has them), add_generation_prompt, tools (a JSON

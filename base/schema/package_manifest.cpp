@@ -86,8 +86,8 @@ fs::path package_directory(const std::string& argument, ChannelRecord& channel) 
   return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name, channel);
 }
 
-// What the name promises: the digest of the channel's record, or of a directory that is named by one. A link in packages/ must not put
-// another package in its place. "": nothing.
+// Returns the digest that the package must have: the one in the channel's record, or the one in the name of its directory. It is "" if
+// neither names one. Without this check a link in packages/ could put another package in the place of the one that was asked for.
 std::string promised_digest(const fs::path& named, const ChannelRecord& channel) {
   if (!channel.digest.empty()) return channel.digest;
   const std::string name = (named.has_filename() ? named : named.parent_path()).filename().string();

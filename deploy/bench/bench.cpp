@@ -230,7 +230,7 @@ class Run {
     for (Configuration& c : configurations) run_pair(c, group_prompts[0], warm, options_.device.seed);
     const double plain = run_group(*plain_, group_prompts[0], group_of(0, warm, options_.device.seed), nullptr, clock_).seconds;
     PairsOptions pairs;
-    pairs.threads = pair_.device.is_cuda() ? 1 : at::get_num_threads();  // of this process that the steps wait for
+    pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
     // Run `at` is of configuration (at + group + round) mod each, so that none is always the first.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -49,6 +50,9 @@ struct LoadedPair {
   std::string given_up;                               // one line where memory was short, else ""
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;                  // of the target
+
+  // CPU threads that a timed step waits for: on a GPU only the one that starts its work.
+  int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };
 // Order: resolve, binding (before everything else), configs and vocabularies, memory plan and check, weights, tokenizer.
 // Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count when device.threads > 0.

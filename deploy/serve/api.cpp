@@ -128,7 +128,7 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   return std::nullopt;
 }
 
-// Requests can be made ready for the engine: the processes that render templates and compile grammars can be had.
+// Returns whether requests can still be made ready for the engine, which takes processes that render templates and compile grammars.
 bool Api::prepares() const {
   return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
 }
@@ -323,9 +323,7 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
       return invalid_parameter("bad_words", "words of tokens that the model has");
   if (parsed.grammar) {
     if (model_.eos_ids.empty()) return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
-    std::shared_ptr<const text::Grammar> grammar;
-    if (const auto error = compile(*parsed.grammar, out, grammar)) return error;
-    rules.constraint = constraint_of(grammar);
+    if (const auto error = set_grammar(*parsed.grammar, out, rules)) return error;
   }
   if (rules.any()) out.rules = std::make_shared<const decode::LogitRules>(std::move(rules));
   return std::nullopt;
@@ -333,14 +331,14 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
 
 // On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room among what
 // requests hold, is compiled here.
-std::optional<ApiError> Api::compile(const RequestedGrammar& asked, GenerationRequest& out, std::shared_ptr<const text::Grammar>& grammar) {
+std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out, decode::LogitRules& rules) {
   try {
     const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
-    if (out.held && !out.held->resize(out.held->bytes() + bytes)) return too_many_bytes(queue_.retry_after(out.tenant));
+    if (const auto error = hold(out, out.held ? out.held->bytes() + bytes : 0)) return error;
     std::call_once(vocabulary_made_, [this] {
       vocabulary_ = std::make_unique<text::Vocabulary>(*model_.tokenizer, model_.vocab_size, model_.eos_ids);
     });
-    grammar = vocabulary_->compile(asked.kind, asked.source);
+    rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
     return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
@@ -384,8 +382,13 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
     if (!parsed.max_tokens) out.max_tokens = std::max<int64_t>(1, std::min(out.max_tokens, most));
     generated = answers * static_cast<size_t>(out.max_tokens) * per_token;
   }
-  if (out.held && !out.held->resize(request + echoed + generated)) return too_many_bytes(queue_.retry_after(out.tenant));
-  return std::nullopt;
+  return hold(out, request + echoed + generated);
+}
+
+// From now on the request holds this many bytes, if there is room among what all requests hold.
+std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes) const {
+  if (!request.held || request.held->resize(bytes)) return std::nullopt;
+  return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
 // Half of the names for one tenant where there are several, so that it leaves some to the others.

@@ -25,7 +25,7 @@ Json frame_json(const ReplyFrame& frame, bool chunk) {
           {"choices", Json::array()}};
 }
 
-// As JSON this text is itself between quotes.
+// Returns whether JSON writes this text as it is, between quotes.
 bool is_plain(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; });
 }
@@ -51,14 +51,15 @@ float finite(float logprob) { return std::max(logprob, -9999.f); }
 
 std::string number(float logprob) { return dump(Json(finite(logprob))); }
 
-// The members of a token's object. A request may ask for a million of them: they are written, not built.
+// Writes the members of a token's object as text. A request may ask for a million of them, so they are not built as JSON values first.
 std::string chat_token(const std::string& bytes, float logprob) {
   std::string list;
   for (const char c : bytes) list.append(list.empty() ? "" : ",").append(std::to_string(static_cast<unsigned char>(c)));
   return "\"bytes\":[" + list + "],\"logprob\":" + number(logprob) + ",\"token\":" + quoted(token_text(bytes));
 }
 
-// The likeliest tokens and the drawn one by their texts; of two with one text the likelier stays.
+// Writes the log-probabilities of the likeliest tokens and of the drawn one as an object whose keys are their texts. If two tokens have the
+// same text, the likelier one is kept.
 std::string completion_top(const TokenEntry& entry) {
   std::map<std::string, float> by_text;
   for (const auto& [bytes, logprob] : entry.top) by_text.emplace(token_text(bytes), logprob);

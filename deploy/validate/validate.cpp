@@ -409,7 +409,7 @@ class Run {
     runs.sampling = options_.sampling;
     runs.tokens = options_.speed_tokens;
     runs.seed = options_.device.seed;
-    runs.threads = pair_.device.is_cuda() ? 1 : at::get_num_threads();  // of this process that the steps wait for
+    runs.threads = pair_.timed_threads();
     const SpeedupRuns times = measure_speedup(*target_, *draft_, prompts, runs, clock_, meter_, progress_);
     r.speedup = speedup(times.normal, times.speculative);
     r.machine = times.machine;

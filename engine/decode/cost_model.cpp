@@ -14,7 +14,8 @@ constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
 constexpr double kBatchesDiffer = 0.25;  // passes of the same rows at two batch sizes: other contexts, another sampling
 constexpr double kBetweenCells = 4;      // a bend that nothing was measured of: times the distances to both neighbours, in logarithms of rows
 constexpr double kOneCell = 50;          // … where only one cell was measured, which says nothing of others
-constexpr double kMost = 1.25, kMostOfDraft = 2;  // times what was expected: more is an outlier. A draft's passes are few while it does not pay
+constexpr double kMost = 1.25;           // of the target's passes; also how far one sample moves the pace
+constexpr double kMostOfDraft = 2;       // a draft's passes are few while it does not pay
 constexpr int kCellsPerRow = 2;
 
 // The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
@@ -44,7 +45,7 @@ size_t cell_of(int batch, double rows) { return static_cast<size_t>(std::lround(
 
 double CostModel::Cell::variance_now(const Pace& pace) const { return variance + kCellStep * static_cast<double>(pace.passes - at); }
 
-bool CostModel::Cell::add(double sample, double of_rows, double expected, const Pace& pace, double most) {
+bool CostModel::Cell::add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers) {
   constexpr double kSlowFirst = 1.5;
   constexpr int kAgree = 3;
   const double now = sample / pace.factor;
@@ -57,14 +58,14 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
   } else {
     variance = variance_now(pace);
     double surprise = std::log(now / expected);
-    // Passes of one kind in a row do not tell what they cost from the pace: only others between them do.
-    const bool in_a_row = pace.passes - at < 2 && most == kMost;
-    if (std::abs(surprise) < std::log(most))
+    const double most = std::log(outliers.most);
+    const bool in_a_row = outliers.tell_pace && pace.passes - at < 2;
+    if (std::abs(surprise) < most)
       clipped = 0;
     else if (!in_a_row)
       clipped = surprise > 0 ? std::max(clipped, 0) + 1 : std::min(clipped, 0) - 1;
     if (std::abs(clipped) < kAgree)
-      surprise = std::clamp(surprise, -std::log(most), std::log(most));
+      surprise = std::clamp(surprise, -most, most);
     else
       variance = std::max(variance, kNoise);  // it costs something else now
     const double weight = variance / (variance + pace.variance + kNoise);
@@ -83,7 +84,7 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   if (cells.size() <= index) cells.resize(index + 1);
   Cell& cell = cells[index];
   if (cell.count == 0) ++measured;
-  const bool known = cell.add(seconds, rows, cell.count == 0 ? 0 : at(rows, pace).seconds, pace, kMost);
+  const bool known = cell.add(seconds, rows, cell.count == 0 ? 0 : at(rows, pace).seconds, pace, {kMost, true});
   cell.measured_at = ++passes;
   return known;
 }
@@ -161,11 +162,11 @@ void CostModel::record_draft(int batch, double seconds) {
   if (batch < 1 || !sane(seconds)) return;
   if (draft_.size() <= static_cast<size_t>(batch)) draft_.resize(batch + 1);
   Cell& cell = draft_[batch];
-  cell.add(seconds, 0, cell.seconds, target_->pace, kMostOfDraft);
+  cell.add(seconds, 0, cell.seconds, target_->pace, {kMostOfDraft, false});
 }
 
 void CostModel::record_read(int64_t tokens, double seconds) {
-  if (tokens > 0 && sane(seconds)) read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, kMostOfDraft);
+  if (tokens > 0 && sane(seconds)) read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, {kMostOfDraft, false});
 }
 
 double CostModel::target_seconds(int batch, double rows) const { return estimate(batch, rows).seconds * target_->pace.factor; }

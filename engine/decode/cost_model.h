@@ -16,7 +16,8 @@ namespace specdec::decode {
 // look like a difference between them. So the logarithm of a sample is that of its cell plus a pace that wanders, plus noise, and both are
 // followed by Kalman's filter (1960) with a diagonal covariance: a pass that is well known tells of the pace, one that is new tells of itself. Only
 // ratios of the variances enter; of a sample's noise the pace's step is 0.2 and a cell's 0.003 a pass. Samples that are not positive are
-// ignored, outliers are clipped at a quarter more or less than what was expected unless three agree that had passes of other sizes between them, and slow first calls are dropped.
+// ignored, outliers are clipped at a quarter more or less than what was expected unless three agree that had passes of other sizes
+// between them, and slow first calls are dropped.
 class CostModel {
  public:
   CostModel() = default;
@@ -48,6 +49,12 @@ class CostModel {
     double factor = 1, variance = 0;  // seconds of any pass now / those its cell says
     int64_t passes = 0;
   };
+  // A sample that differs from what was expected by more than a factor of `most` is clipped, until several agree. Where the same samples
+  // also tell the pace, those in a row cannot agree: only samples of other cells between them tell a cell from the pace.
+  struct Outliers {
+    double most;
+    bool tell_pace;
+  };
   struct Cell {
     double seconds = 0, rows = 0;  // at a pace of 1, of a pass of about so many rows
     double variance = 0;           // of log seconds, in variances of a sample
@@ -55,8 +62,9 @@ class CostModel {
     int64_t measured_at = 0;       // pass of its curve
     int clipped = 0;               // samples in a row that were clipped: above 0 upwards, below 0 downwards
     double variance_now(const Pace& pace) const;
-    // `expected`: seconds at a pace of 1 for exactly this many rows. Whether the cell was known, so that the sample tells of the pace too.
-    bool add(double sample, double of_rows, double expected, const Pace& pace, double most);
+    // `expected`: seconds at a pace of 1 for exactly this many rows. Returns whether the cell was known, so that the sample tells of the
+    // pace too.
+    bool add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers);
   };
   struct Estimate {
     double seconds = 0, variance = 0;  // at a pace of 1; infinite: nothing was measured

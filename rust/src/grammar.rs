@@ -152,7 +152,7 @@ fn check(kind: i32, text: &str) -> Result<usize, Failure> {
     })
 }
 
-/// glibc's `struct mallinfo2`.
+/// The fields of glibc's `struct mallinfo2`, in its order.
 #[repr(C)]
 struct MallocInfo {
     arena: usize,
@@ -170,7 +170,7 @@ extern "C" {
     fn mallinfo2() -> MallocInfo;
 }
 
-/// What the heaps of all threads hold, large blocks included.
+/// Returns the bytes that are allocated on the heaps of all threads, with the large blocks outside of them.
 fn heap_bytes() -> usize {
     let info = unsafe { mallinfo2() };
     info.uordblks + info.hblkhd

@@ -164,8 +164,8 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// Plain decoding in the same weather, and with it the time that is compared, is drawn, too: hence more servers and a looser bound. What a wide pass
-// costs against a narrow one changes by a tenth and more, slowly; or all passes are slow for a moment, which says nothing about plain ones.
+// The price of a wide pass against a narrow one changes slowly, or all passes are slow for a moment, which says nothing about plain
+// decoding. What plain decoding takes depends on the weather as well and is simulated, so this test needs more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
   for (const Weather& weather : {Weather{.wander = 0.15, .tilt = 0.2}, Weather{.wander = 0.1, .tilt = 0.1, .hiccups = 0.01}})

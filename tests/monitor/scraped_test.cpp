@@ -30,6 +30,14 @@ class Scraped : public Monitored {
            line("spec_decode_num_reached_tokens_per_pos_total{position=\"0\"}", drafts) +
            line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) + line("generation_tokens_total", generated) + info;
   }
+  // The verdict after one more scrape of vLLM's page, 1000 steps with K = 1 later.
+  std::string vllm(double overlap) {
+    drafts += 1000;
+    sum += 1000 * overlap;
+    const auto line = [](const std::string& name, double value) { return "vllm:spec_decode_num_" + name + " " + std::to_string(value) + "\n"; };
+    server.page(line("drafts_total", drafts) + line("draft_tokens_total", drafts) + line("accepted_tokens_per_pos_total{position=\"0\"}", sum));
+    return look().verdict;
+  }
   double noisy(double mean) { return mean + 0.01 * traffic.normal(); }
 
   Loopback server;
@@ -208,14 +216,6 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
 
 // vLLM does not name its target: what it counts while another one is served is nobody's drop.
 TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
-  double drafts_now = 0, accepted = 0;
-  const auto vllm = [&](double overlap) {
-    drafts_now += 1000;
-    accepted += 1000 * overlap;
-    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
-                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
-    return look().verdict;
-  };
   for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
   options.target = dir / "updated";
@@ -227,14 +227,6 @@ TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
 
 // vLLM gives accepted counts only: conditional acceptance against the baseline's.
 TEST_F(Scraped, VllmCounters) {
-  double drafts_now = 0, accepted = 0;
-  const auto vllm = [&](double overlap) {
-    drafts_now += 1000;
-    accepted += 1000 * overlap;
-    server.page("vllm:spec_decode_num_drafts_total " + std::to_string(drafts_now) + "\nvllm:spec_decode_num_draft_tokens_total " + std::to_string(drafts_now) +
-                "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"} " + std::to_string(accepted) + "\n");
-    return look().verdict;
-  };
   for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
   EXPECT_EQ(vllm(0.70), "healthy");
   std::string verdict;
