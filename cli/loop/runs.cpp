@@ -14,10 +14,12 @@ fs::path runs_of(const fs::path& work) { return work / "runs"; }
 
 std::optional<EarlierRun> read_earlier(const fs::path& directory) {
   try {
-    const Json state = read_json(directory / "state.json");
+    const fs::path file = directory / "state.json";
+    const Json state = read_json(file);
     require_schema(state, "loop", 1, directory.string());
     EarlierRun run;
     run.key = directory.filename().string();
+    run.written = fs::last_write_time(file);
     run.verdict = state.value("verdict", "running");
     run.started = state.value("started_unix", int64_t{0});
     run.ended = state.value("ended_unix", int64_t{0});
@@ -35,6 +37,7 @@ std::optional<EarlierRun> read_earlier(const fs::path& directory) {
     return run;
   } catch (const Error&) {
   } catch (const Json::exception&) {
+  } catch (const fs::filesystem_error&) {
   }
   return std::nullopt;
 }
@@ -109,7 +112,7 @@ std::vector<EarlierRun> earlier_runs(const fs::path& work) {
   if (!fs::is_directory(runs_of(work))) return runs;
   for (const auto& entry : fs::directory_iterator(runs_of(work)))
     if (auto run = read_earlier(entry.path())) runs.push_back(std::move(*run));
-  std::sort(runs.begin(), runs.end(), [](const EarlierRun& a, const EarlierRun& b) { return std::tie(b.started, b.key) < std::tie(a.started, a.key); });
+  std::sort(runs.begin(), runs.end(), [](const EarlierRun& a, const EarlierRun& b) { return std::tie(b.started, b.written, b.key) < std::tie(a.started, a.written, a.key); });
   return runs;
 }
 

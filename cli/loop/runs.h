@@ -45,6 +45,7 @@ class RunState {
 struct EarlierRun {
   std::string key, target_id, settings_sha256, verdict;   // verdict "running" until its end
   int64_t started = 0, ended = 0;                         // unix seconds; 0 unknown
+  std::filesystem::file_time_type written;                // when its state was, which orders runs that began in the same second
   int stopped_code = 0;                                   // of the stage that stopped it, 0 = none
   bool has_data = false;                                  // its data stage is done
   std::string stopped_stage, reason, change;              // what stopped it, and what to change (cli/loop/advice.h)

@@ -110,6 +110,14 @@ TEST_F(LoopRuns, OldRunsGo) {
   EXPECT_TRUE(fs::exists(work / "runs" / "foreign")) << "what is not ours stays";
 }
 
+TEST_F(LoopRuns, OfTwoThatBeganInTheSameSecondTheOneWrittenFirstIsTheOlder) {
+  for (const auto& [first, second] : {std::pair("1", "2"), std::pair("2", "1")}) {
+    for (const char* log : {first, second}) ended(with_log(log), 0, kNow);
+    fs::last_write_time(run_of(with_log(first)) / "state.json", fs::file_time_type::clock::now() - std::chrono::milliseconds(100));
+    EXPECT_EQ(earlier_runs(work).back().key, with_log(first).key());
+  }
+}
+
 TEST_F(LoopRuns, AnothersStateIsAnError) {
   begin(inputs, kNow).promoted(kNow);
   Json state = read_json(run_of(inputs) / "state.json");
