@@ -229,6 +229,7 @@ TrainingSummary Trainer::run() {
     const bool last = finished();
     const bool due =
         options_.evaluate_every > 0 ? step_ % options_.evaluate_every == 0 : evaluations_due() >= evaluations_;
+    if (last && measured_step_ != step_ && progress_) progress_({"measuring and saving the end", 0, 0, "", ""});
     if ((last || due) && measured_step_ != step_) {
       try {
         const bool sound = measure();

@@ -210,7 +210,7 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
 
 // A stop at any stage before the first step: 75, and the same command with --resume runs.
 TEST(Run, PreparingEndsAtAStop) {
-  for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start", "measuring and saving the start", "judging"}) {
+  for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start", "measuring and saving the start", "measuring and saving the end", "judging"}) {
     Project f;
     f.options.max_steps = 4;
     const int code = in_child(nullptr, "", [&] {

@@ -67,11 +67,15 @@ TEST(TrainerTest, RaisesAcceptanceAndWritesWhatItMeasured) {
   f.options.evaluate_every = 50;
   model::Decoder draft = f.draft();
   int calls = 0;
+  std::string last;
   const TrainingSummary s = f.run(draft, nullptr, [&](const Progress& p) {
+    last = p.stage;
+    if (p.stage != "distill") return;
     ++calls;
     EXPECT_EQ(p.total, 150);
     EXPECT_EQ(p.unit, "steps");
   });
+  EXPECT_EQ(last, "measuring and saving the end") << "which takes a while at a real size";
   ASSERT_EQ(s.measured.size(), 4u);
   EXPECT_GT(s.measured.back().score, s.measured.front().score + 0.02);
   EXPECT_EQ(s.steps, 150);
