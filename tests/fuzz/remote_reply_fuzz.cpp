@@ -81,6 +81,8 @@ void ask_s3() {
 
 }  // namespace
 
+// Its name is mangled already, so it has C linkage although it returns an object.
+#pragma clang diagnostic ignored "-Wreturn-type-c-linkage"
 extern "C" HttpReply SPECDEC_WRAPPED_SEND(HttpClient*, const std::function<HttpRequest()>& make, const Backoff&) {
   const HttpRequest request = make();
   HttpReply reply = next_reply();
