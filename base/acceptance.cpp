@@ -20,8 +20,9 @@ double ratio(const std::vector<int64_t>& below, const std::vector<T>& above, siz
 void AcceptanceCounts::add_step(int64_t drafted_tokens, int64_t accepted_tokens, const std::vector<double>& overlaps) {
   if (drafted_tokens < 0 || accepted_tokens < 0 || accepted_tokens > drafted_tokens ||
       static_cast<int64_t>(overlaps.size()) != std::min(accepted_tokens + 1, drafted_tokens))
-    throw Error(ErrorKind::kInternal, "a step cannot accept " + std::to_string(accepted_tokens) + " of " + std::to_string(drafted_tokens) +
-                                          " draft tokens with " + std::to_string(overlaps.size()) + " overlaps");
+    throw Error(ErrorKind::kInternal, "a step cannot accept " + std::to_string(accepted_tokens) + " of " +
+                                          std::to_string(drafted_tokens) + " draft tokens with " +
+                                          std::to_string(overlaps.size()) + " overlaps");
   if (drafted_tokens == 0) {
     ++plain_steps;
     return;
@@ -57,12 +58,18 @@ void AcceptanceCounts::add(const AcceptanceCounts& other) {
 }
 
 int64_t AcceptanceCounts::reached() const { return std::accumulate(reached_at.begin(), reached_at.end(), int64_t{0}); }
-double AcceptanceCounts::overlap_sum() const { return std::accumulate(overlap_sum_at.begin(), overlap_sum_at.end(), 0.0); }
+double AcceptanceCounts::overlap_sum() const {
+  return std::accumulate(overlap_sum_at.begin(), overlap_sum_at.end(), 0.0);
+}
 double AcceptanceCounts::conditional(size_t i) const { return ratio(reached_at, accepted_at, i); }
 double AcceptanceCounts::marginal(size_t i) const { return ratio(drafted_at, accepted_at, i); }
 double AcceptanceCounts::overlap(size_t i) const { return ratio(reached_at, overlap_sum_at, i); }
-double AcceptanceCounts::draft_efficiency() const { return drafted ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0; }
-double AcceptanceCounts::length() const { return steps ? 1 + static_cast<double>(accepted) / static_cast<double>(steps) : 1; }
+double AcceptanceCounts::draft_efficiency() const {
+  return drafted ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0;
+}
+double AcceptanceCounts::length() const {
+  return steps ? 1 + static_cast<double>(accepted) / static_cast<double>(steps) : 1;
+}
 
 // The geometric sum 1 + α + … + α^K itself: the closed form divides by zero at α = 1.
 double expected_length(double alpha, int k) {
@@ -77,6 +84,8 @@ double expected_length(std::span<const double> overlaps) {
   return length;
 }
 
-double predicted_speedup(double tau, int k, double draft_cost, double verify_cost) { return tau / (k * draft_cost + verify_cost); }
+double predicted_speedup(double tau, int k, double draft_cost, double verify_cost) {
+  return tau / (k * draft_cost + verify_cost);
+}
 
 }  // namespace specdec

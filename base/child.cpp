@@ -36,7 +36,7 @@ Child::Child(const ChildStart& start) : group_(start.outlives_us) {
   const std::vector<char*> argv = pointers(arguments), envp = pointers(environment);
   pid_ = ::fork();
   if (pid_ < 0) throw Error(ErrorKind::kInternal, start.argv[0] + ": cannot start a process: " + std::strerror(errno));
-  if (start.outlives_us) ::setpgid(pid_, 0);   // in both: neither may run ahead of it
+  if (start.outlives_us) ::setpgid(pid_, 0);  // in both: neither may run ahead of it
   if (pid_ > 0) return;
   if (!start.outlives_us) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (start.out >= 0) ::dup2(start.out, STDOUT_FILENO);
@@ -52,7 +52,9 @@ std::optional<int> Child::code() {
   if (code_) return code_;
   int status = 0;
   const pid_t done = ::waitpid(pid_, &status, WNOHANG);
-  if (done < 0 && errno != EINTR) throw Error(ErrorKind::kInternal, std::string("the exit code of a child is lost: waitpid: ") + std::strerror(errno));
+  if (done < 0 && errno != EINTR)
+    throw Error(ErrorKind::kInternal,
+                std::string("the exit code of a child is lost: waitpid: ") + std::strerror(errno));
   if (done == pid_) code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   return code_;
 }

@@ -12,8 +12,8 @@ std::string format_utc(int64_t unix_seconds) {
   // A time so far away that it has no calendar date is shown as it is: showing one must not fail.
   if (gmtime_r(&t, &utc) == nullptr) return "unix " + std::to_string(unix_seconds);
   char text[64];
-  std::snprintf(text, sizeof text, "%04lld-%02d-%02dT%02d:%02d:%02dZ", static_cast<long long>(utc.tm_year) + 1900, utc.tm_mon + 1,
-                utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
+  std::snprintf(text, sizeof text, "%04lld-%02d-%02dT%02d:%02d:%02dZ", static_cast<long long>(utc.tm_year) + 1900,
+                utc.tm_mon + 1, utc.tm_mday, utc.tm_hour, utc.tm_min, utc.tm_sec);
   return text;
 }
 
@@ -22,13 +22,20 @@ double parse_duration(const std::string& text, const std::string& where, ErrorKi
   const auto seconds_in = [&](char unit) {
     switch (unit) {
       case '\0':
-      case 's': return rules.months ? 0 : 1.0;
-      case 'm': return rules.months ? 30.4 * kDay : 60;
-      case 'h': return 3600.0;
-      case 'd': return kDay;
-      case 'w': return 7 * kDay;
-      case 'y': return 365 * kDay;
-      default: return 0.0;
+      case 's':
+        return rules.months ? 0 : 1.0;
+      case 'm':
+        return rules.months ? 30.4 * kDay : 60;
+      case 'h':
+        return 3600.0;
+      case 'd':
+        return kDay;
+      case 'w':
+        return 7 * kDay;
+      case 'y':
+        return 365 * kDay;
+      default:
+        return 0.0;
     }
   };
   const char* at = text.c_str();
@@ -42,7 +49,9 @@ double parse_duration(const std::string& text, const std::string& where, ErrorKi
     at = *end ? end + 1 : end;
   }
   if (!good || total > kMost || (total == 0 && !rules.zero))
-    throw Error(kind, where + ": expected a time such as " + (rules.months ? "12h, 30d, 6m (months) or 1y" : "90s, 1h30m or 7d") + ", found '" + text + "'");
+    throw Error(kind, where + ": expected a time such as " +
+                          (rules.months ? "12h, 30d, 6m (months) or 1y" : "90s, 1h30m or 7d") + ", found '" + text +
+                          "'");
   return total;
 }
 

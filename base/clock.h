@@ -22,7 +22,8 @@ class SystemClock final : public Clock {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
   int64_t unix_seconds() const override {
-    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+    return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
+        .count();
   }
 };
 
@@ -30,10 +31,12 @@ class SystemClock final : public Clock {
 std::string format_utc(int64_t unix_seconds);
 
 struct DurationRules {
-  bool months = false;     // m is a month of 30.4 days, and there are neither seconds nor numbers without a unit
-  bool zero = false;       // is taken, too
+  bool months = false;  // m is a month of 30.4 days, and there are neither seconds nor numbers without a unit
+  bool zero = false;    // is taken, too
 };
-// Seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days); a number without a unit is of seconds. Throws Error(kind) naming `where`.
-double parse_duration(const std::string& text, const std::string& where, ErrorKind kind, const DurationRules& rules = {});
+// Seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days); a number without a unit is of seconds. Throws Error(kind)
+// naming `where`.
+double parse_duration(const std::string& text, const std::string& where, ErrorKind kind,
+                      const DurationRules& rules = {});
 
 }  // namespace specdec

@@ -41,7 +41,8 @@ void confine(const ChildLimits& limits, uint64_t space) {
   bound(RLIMIT_CORE, 0);
   if (limits.cpu_seconds) bound(RLIMIT_CPU, static_cast<uint64_t>(limits.cpu_seconds));
   for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGPIPE}) std::signal(number, SIG_DFL);
-  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);  // a terminal sends them to both: the owner decides
+  // a terminal sends them to both: the owner decides
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_UNBLOCK, &all, nullptr);

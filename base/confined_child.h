@@ -1,5 +1,5 @@
-// Work on foreign bytes in a forked child whose memory is bounded: what runs out of memory, overflows its stack or never ends kills the
-// child, not the program. Linux.
+// Work on foreign bytes in a forked child whose memory is bounded: what runs out of memory, overflows its stack or
+// never ends kills the child, not the program. Linux.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,15 @@
 namespace specdec {
 
 struct ChildLimits {
-  uint64_t memory_bytes = 512u << 20;  // address space on top of what the process has
+  uint64_t memory_bytes = 512u << 20;     // address space on top of what the process has
   int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
 };
 
 class ConfinedChild {
  public:
-  // Runs `work` in a child, with the writing end of a pipe; what it throws ends the child. Its standard error goes nowhere (Rust's abort
-  // message is not the user's). The child runs C++ and Rust after fork: call it where no other thread holds a lock. Throws Error(kIo).
+  // Runs `work` in a child, with the writing end of a pipe; what it throws ends the child. Its standard error goes
+  // nowhere (Rust's abort message is not the user's). The child runs C++ and Rust after fork: call it where no other
+  // thread holds a lock. Throws Error(kIo).
   ConfinedChild(const ChildLimits& limits, const std::function<void(int pipe)>& work);
   ~ConfinedChild();  // kills it
   ConfinedChild(const ConfinedChild&) = delete;
@@ -25,7 +26,8 @@ class ConfinedChild {
 
   // Fills `out` from the pipe; less only at its end. Throws Error(kIo); Error(kNetwork) after a stop request.
   size_t read(std::span<char> out);
-  // After the end: " by signal …", or "" for an end of its own. Only wording: where SIGCHLD is ignored there is no status.
+  // After the end: " by signal …", or "" for an end of its own. Only wording: where SIGCHLD is ignored there is no
+  // status.
   std::string death();
 
  private:

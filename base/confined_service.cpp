@@ -61,8 +61,10 @@ bool send_message(int socket, Head head, std::string_view bytes) {
   }
   if (sent < 0) return false;
   const auto done = static_cast<size_t>(sent);
-  if (done < sizeof head && !send_all(socket, reinterpret_cast<const char*>(&head) + done, sizeof head - done)) return false;
-  return send_all(socket, bytes.data() + (done < sizeof head ? 0 : done - sizeof head), bytes.size() - (done < sizeof head ? 0 : done - sizeof head));
+  if (done < sizeof head && !send_all(socket, reinterpret_cast<const char*>(&head) + done, sizeof head - done))
+    return false;
+  return send_all(socket, bytes.data() + (done < sizeof head ? 0 : done - sizeof head),
+                  bytes.size() - (done < sizeof head ? 0 : done - sizeof head));
 }
 
 bool receive_message(int socket, Head& head, std::string& bytes) {
@@ -138,7 +140,8 @@ void allow_time(int cpu_seconds) {
 
 // Holds no more of the program than its memory: no file, no terminal, no signal of either. Ends when the program does.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
-  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);  // SIGCHLD: nobody waits for workers
+  // SIGCHLD: nobody waits for workers
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);
   const int null = open("/dev/null", O_RDWR);
   for (int standard = 0; null >= 0 && standard < kInherited; ++standard) dup2(null, standard);
   if (orders > kInherited) ::close_range(kInherited, static_cast<unsigned>(orders) - 1, 0);
@@ -157,7 +160,8 @@ Error no_process(const char* what) { return Error(ErrorKind::kIo, std::string(wh
 
 }  // namespace
 
-ConfinedService::ConfinedService(const ChildLimits& limits, size_t workers, Work work) : limits_(limits), most_(workers) {
+ConfinedService::ConfinedService(const ChildLimits& limits, size_t workers, Work work)
+    : limits_(limits), most_(workers) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) throw no_process("socketpair");
   keeper_ = fork();

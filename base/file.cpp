@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -24,16 +23,16 @@
 
 namespace specdec {
 
-namespace {
-
-constexpr size_t kBlockBytes = 1u << 20;
-const char kPartialSuffix[] = ".partial";
-
-[[noreturn]] void io_error(const fs::path& path, const std::string& action, int error) {
+void io_error(const fs::path& path, const std::string& action, int error) {
   std::string hint;
   if (error == ENOSPC || error == EDQUOT) hint = " (free some space and run the command again)";
   throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(error) + hint);
 }
+
+namespace {
+
+constexpr size_t kBlockBytes = 1u << 20;
+const char kPartialSuffix[] = ".partial";
 
 thread_local int public_files = 0;
 
@@ -51,12 +50,16 @@ auto uninterrupted(Call call) {
 }
 
 void rename_path(const fs::path& from, const fs::path& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
+  if (::rename(from.c_str(), to.c_str()) != 0)
+    io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
 }
 
 // 0, or the error number.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
-  return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags) : ::rename(from.c_str(), to.c_str())) == 0 ? 0 : errno;
+  return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags)
+                : ::rename(from.c_str(), to.c_str())) == 0
+             ? 0
+             : errno;
 }
 
 // "<path>.<16 random hex digits>.partial": unique over processes and machines, so no lock is needed.
@@ -101,7 +104,8 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
 // Renames `tmp` to `destination`, or removes it and returns false where that exists.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything, and a link replaces no file.
+  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything, and
+  // a link replaces no file.
   if (error == EINVAL || error == ENOSYS) {
     if (fs::is_directory(tmp)) {
       error = rename_with(tmp, destination, 0);
@@ -166,15 +170,17 @@ InputFile::InputFile(fs::path path, ErrorKind kind) : path_(std::move(path)), ki
   fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); });
   if (fd_ < 0) {
     const int error = errno;
-    const bool absent = error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO || error == ENAMETOOLONG;
+    const bool absent =
+        error == ENOENT || error == ENOTDIR || error == ELOOP || error == ENXIO || error == ENAMETOOLONG;
     throw Error(absent ? kind : ErrorKind::kIo, path_.string() + ": cannot open: " + std::strerror(error));
   }
-  struct stat info {};
+  struct stat info{};
   const int failed = ::fstat(fd_, &info) != 0 ? errno : 0;
   if (failed || !S_ISREG(info.st_mode)) {
     ::close(fd_);
     if (failed) io_error(path_, "cannot inspect", failed);
-    throw Error(kind, path_.string() + ": expected a regular file, found " + (S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket"));
+    throw Error(kind, path_.string() + ": expected a regular file, found " +
+                          (S_ISDIR(info.st_mode) ? "a directory" : "a device, pipe or socket"));
   }
   size_ = static_cast<uint64_t>(info.st_size);
 }
@@ -188,12 +194,14 @@ InputFile::InputFile(InputFile&& other) noexcept
 
 void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
   if (offset > size_ || out.size() > size_ - offset)
-    throw Error(kind_, path_.string() + ": expected " + std::to_string(out.size()) + " bytes at byte " + std::to_string(offset) +
-                           ", the file has " + std::to_string(size_));
+    throw Error(kind_, path_.string() + ": expected " + std::to_string(out.size()) + " bytes at byte " +
+                           std::to_string(offset) + ", the file has " + std::to_string(size_));
   for (size_t done = 0; done < out.size();) {
-    const ssize_t n = uninterrupted([&] { return ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done)); });
+    const ssize_t n = uninterrupted(
+        [&] { return ::pread(fd_, out.data() + done, out.size() - done, static_cast<off_t>(offset + done)); });
     if (n < 0) io_error(path_, "cannot read", errno);
-    if (n == 0) throw Error(kind_, path_.string() + ": became shorter while it was read (another program writes to it)");
+    if (n == 0)
+      throw Error(kind_, path_.string() + ": became shorter while it was read (another program writes to it)");
     done += static_cast<size_t>(n);
   }
 }
@@ -201,7 +209,8 @@ void InputFile::read(uint64_t offset, std::span<std::byte> out) const {
 std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
   const InputFile file(path, kind);
   if (file.size() > max_bytes)
-    throw Error(kind, path.string() + ": " + std::to_string(file.size()) + " bytes, the limit is " + std::to_string(max_bytes));
+    throw Error(
+        kind, path.string() + ": " + std::to_string(file.size()) + " bytes, the limit is " + std::to_string(max_bytes));
   std::string bytes(file.size(), '\0');
   file.read(0, std::as_writable_bytes(std::span(bytes)));
   return bytes;
@@ -210,7 +219,9 @@ std::string read_file(const fs::path& path, size_t max_bytes, ErrorKind kind) {
 // ---- writing ----
 
 OutputFile::OutputFile(fs::path path, Open how)
-    : path_(std::move(path)), how_(how), fd_(open_file(path_, O_WRONLY | O_CREAT | O_NOFOLLOW | (how == Open::kNew ? O_TRUNC : O_APPEND))) {}
+    : path_(std::move(path)),
+      how_(how),
+      fd_(open_file(path_, O_WRONLY | O_CREAT | O_NOFOLLOW | (how == Open::kNew ? O_TRUNC : O_APPEND))) {}
 
 OutputFile::~OutputFile() {
   if (fd_ < 0) return;
@@ -308,9 +319,11 @@ void append_line(const fs::path& path, std::string_view line, bool durable) {
   const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK);
   // A writer killed in mid line leaves no newline: start on a fresh line, so that only the torn one is lost.
   std::string text;
-  struct stat info {};
+  struct stat info{};
   char last = '\n';
-  if (::fstat(fd, &info) == 0 && info.st_size > 0 && uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n') text = "\n";
+  if (::fstat(fd, &info) == 0 && info.st_size > 0 &&
+      uninterrupted([&] { return ::pread(fd, &last, 1, info.st_size - 1); }) == 1 && last != '\n')
+    text = "\n";
   text.append(line).append("\n");
   try {
     write_all(fd, text, path);
@@ -363,7 +376,7 @@ void make_directories(const fs::path& directory) {
 
 void make_private_directory(const fs::path& directory) {
   make_directories(directory);
-  struct stat info {};
+  struct stat info{};
   if (::stat(directory.c_str(), &info) != 0 || (info.st_mode & 077) == 0) return;
   static std::mutex mutex;
   static std::set<fs::path> said;
@@ -371,7 +384,8 @@ void make_private_directory(const fs::path& directory) {
   if (!said.insert(without_trailing_slash(fs::absolute(directory).lexically_normal())).second) return;
   char mode[8];
   std::snprintf(mode, sizeof mode, "%04o", info.st_mode & 07777);
-  log(LogLevel::kWarn, directory.string() + ": other users can " + ((info.st_mode & 022) != 0 ? "write to" : "look into") + " this directory (mode " + mode +
+  log(LogLevel::kWarn, directory.string() + ": other users can " +
+                           ((info.st_mode & 022) != 0 ? "write to" : "look into") + " this directory (mode " + mode +
                            "), and it will hold data that is yours alone: chmod 700 " + directory.string());
 }
 
@@ -383,10 +397,12 @@ void remove_tree(const fs::path& path) {
   if (directory) {
     std::vector<fs::path> entries;
     for (fs::directory_iterator it(path, ec), end; !ec && it != end; it.increment(ec)) entries.push_back(it->path());
-    if (ec && ec != std::errc::no_such_file_or_directory) throw Error(ErrorKind::kIo, path.string() + ": cannot list: " + ec.message());
+    if (ec && ec != std::errc::no_such_file_or_directory)
+      throw Error(ErrorKind::kIo, path.string() + ": cannot list: " + ec.message());
     for (const fs::path& entry : entries) remove_tree(entry);
   }
-  if ((directory ? ::rmdir(path.c_str()) : ::unlink(path.c_str())) != 0 && errno != ENOENT) io_error(path, "cannot remove", errno);
+  if ((directory ? ::rmdir(path.c_str()) : ::unlink(path.c_str())) != 0 && errno != ENOENT)
+    io_error(path, "cannot remove", errno);
 }
 
 bool publish_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
@@ -397,25 +413,29 @@ bool publish_directory(const fs::path& given, const std::function<void(const fs:
 Published publish_from(const fs::path& workshop, const std::function<fs::path(const fs::path&)>& fill) {
   const fs::path tmp = partial_name(workshop / "build");
   fs::path destination;
-  return build_directory(tmp, [&] { destination = fill(tmp); }, [&] {
-    make_directories(parent_of(destination));
-    return Published{destination, publish_without_replacing(tmp, destination)};
-  });
+  return build_directory(
+      tmp, [&] { destination = fill(tmp); },
+      [&] {
+        make_directories(parent_of(destination));
+        return Published{destination, publish_without_replacing(tmp, destination)};
+      });
 }
 
 void replace_directory(const fs::path& given, const std::function<void(const fs::path&)>& fill) {
   const fs::path destination = without_trailing_slash(given), tmp = partial_name(destination);
-  build_directory(tmp, [&] { fill(tmp); }, [&] {
-    for (;;) {
-      int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-      if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);
-      if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed between the two calls
-      if (error) io_error(destination, "cannot publish (the file system must support renameat2)", error);
-      break;
-    }
-    fsync_directory(parent_of(destination));
-    remove_tree(tmp);  // the old content, if there was any
-  });
+  build_directory(
+      tmp, [&] { fill(tmp); },
+      [&] {
+        for (;;) {
+          int error = rename_with(tmp, destination, RENAME_NOREPLACE);
+          if (error == EEXIST) error = rename_with(tmp, destination, RENAME_EXCHANGE);
+          if (error == ENOENT && fs::exists(tmp)) continue;  // `destination` was removed between the two calls
+          if (error) io_error(destination, "cannot publish (the file system must support renameat2)", error);
+          break;
+        }
+        fsync_directory(parent_of(destination));
+        remove_tree(tmp);  // the old content, if there was any
+      });
 }
 
 void remove_partials(const fs::path& parent, int64_t older_than_seconds) {
@@ -423,60 +443,22 @@ void remove_partials(const fs::path& parent, int64_t older_than_seconds) {
   std::error_code ec;
   for (fs::directory_iterator it(parent, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
-    struct stat info {};
-    if (name.ends_with(kPartialSuffix) && ::lstat(it->path().c_str(), &info) == 0 && std::time(nullptr) - info.st_mtime >= older_than_seconds)
+    struct stat info{};
+    if (name.ends_with(kPartialSuffix) && ::lstat(it->path().c_str(), &info) == 0 &&
+        std::time(nullptr) - info.st_mtime >= older_than_seconds)
       stale.push_back(it->path());
   }
   for (const fs::path& path : stale) remove_tree(path);
 }
 
-// ---- lock, space ----
-
-FileLock::FileLock(const fs::path& path) {
-  fd_ = open_file(path, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW);
-  struct stat info {};
-  if (::fstat(fd_, &info) != 0 || !S_ISREG(info.st_mode)) {
-    ::close(fd_);
-    throw Error(ErrorKind::kIo, path.string() + ": cannot lock: expected a regular file");
-  }
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
-    const int error = errno;
-    char owner[24] = "";
-    const ssize_t n = ::pread(fd_, owner, sizeof owner - 1, 0);
-    ::close(fd_);
-    if (error != EWOULDBLOCK) io_error(path, "cannot lock", error);
-    const std::string who = n > 0 ? "process " + std::string(owner, static_cast<size_t>(n)) : "another process";
-    throw Error(ErrorKind::kNetwork, path.string() + ": lock held by " + who + ": try again when it is done");
-  }
-  // The number is only for the message above: failing to write it is no reason to give the lock back.
-  const std::string pid = std::to_string(::getpid());
-  if (::ftruncate(fd_, 0) == 0 && ::pwrite(fd_, pid.data(), pid.size(), 0) < 0) return;
-}
-
-FileLock::~FileLock() { ::close(fd_); }
-
-DirectoryLock::DirectoryLock(const fs::path& directory, Kind kind) {
-  fd_ = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd_ < 0) {
-    if (errno != ENOENT && errno != ENOTDIR) io_error(directory, "cannot open directory", errno);
-    return;
-  }
-  struct stat locked {}, named {};
-  if (::flock(fd_, (kind == Kind::kShared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0)
-    state_ = errno == EWOULDBLOCK ? State::kTaken : State::kUnsupported;
-  else if (::fstat(fd_, &locked) == 0 && ::stat(directory.c_str(), &named) == 0 && locked.st_dev == named.st_dev && locked.st_ino == named.st_ino)
-    state_ = State::kHeld;
-}
-
-DirectoryLock::~DirectoryLock() {
-  if (fd_ >= 0) ::close(fd_);
-}
+// ---- space ----
 
 uint64_t free_disk_bytes(const fs::path& path) {
   std::error_code ec;
   fs::path existing = fs::absolute(path, ec);
-  while (!fs::exists(existing, ec) && existing.has_parent_path() && existing != existing.parent_path()) existing = existing.parent_path();
-  struct statvfs info {};
+  while (!fs::exists(existing, ec) && existing.has_parent_path() && existing != existing.parent_path())
+    existing = existing.parent_path();
+  struct statvfs info{};
   if (::statvfs(existing.c_str(), &info) != 0) io_error(existing, "cannot read the free space", errno);
   return static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
 }

@@ -17,7 +17,8 @@ constexpr uint64_t kSampleBytes = 4096, kNumSamples = 4, kSampleSeed = 0x7370656
 
 std::string config_digest(const fs::path& directory) {
   Json files = Json::object();
-  for (const char* name : {"config.json", "generation_config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
+  for (const char* name :
+       {"config.json", "generation_config.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json"}) {
     const fs::path file = directory / name;
     if (std::string(name) != "config.json" && !fs::exists(file)) continue;
     Json content = read_json(file, ErrorKind::kModel);
@@ -89,7 +90,8 @@ std::string weights_digest(const SafetensorsDirectory& tensors) {
 }
 
 std::string identity(const Fingerprint& f) {
-  return sha256_hex(canonical_json({{"config", f.config}, {"header", f.header}, {"tokenizer", f.tokenizer}, {"weights", f.weights}}));
+  return sha256_hex(
+      canonical_json({{"config", f.config}, {"header", f.header}, {"tokenizer", f.tokenizer}, {"weights", f.weights}}));
 }
 
 }  // namespace
@@ -107,7 +109,8 @@ std::string tokenizer_digest(const std::filesystem::path& directory) {
 
 Fingerprint fingerprint_model(const std::filesystem::path& directory) {
   if (!fs::is_directory(directory))
-    throw Error(ErrorKind::kModel, directory.string() + ": expected a model directory (config.json, *.safetensors, tokenizer.json)");
+    throw Error(ErrorKind::kModel,
+                directory.string() + ": expected a model directory (config.json, *.safetensors, tokenizer.json)");
   Fingerprint f;
   f.config = config_digest(directory);
   f.tokenizer = tokenizer_digest(directory);
@@ -129,7 +132,8 @@ Fingerprint fingerprint_from_json(const Json& object, const std::string& where, 
   f.header = json_digest(object, "header", false, where, kind);
   f.weights = json_digest(object, "weights", false, where, kind);
   f.id = json_digest(object, "id", false, where, kind);
-  if (f.id != identity(f)) throw Error(kind, where + ": id: does not belong to the other digests (the fingerprint was edited)");
+  if (f.id != identity(f))
+    throw Error(kind, where + ": id: does not belong to the other digests (the fingerprint was edited)");
   return f;
 }
 

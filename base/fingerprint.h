@@ -10,17 +10,20 @@ namespace specdec {
 
 // Every digest is SHA-256 in lower-case hexadecimal, over canonical JSON (base/json.h) unless said otherwise:
 //   config     {file name: content} of config.json, generation_config.json, quantize_config.json, quant_config.json and
-//              hf_quant_config.json as far as they exist, without the keys transformers_version, _name_or_path and _commit_hash
-//              (they record who saved the file and do not change what the model computes)
-//   tokenizer  {"tokenizer": digest of tokenizer.json's bytes, "chat_template": "sha256:" and the digest of its text, or null, "bos_token", "eos_token": text or
-//              null from tokenizer_config.json}. The template is that of chat_template.jinja, else chat_template.json, else
-//              tokenizer_config.json's (a list of named templates as its canonical JSON)
+//              hf_quant_config.json as far as they exist, without the keys transformers_version, _name_or_path and
+//              _commit_hash (they record who saved the file and do not change what the model computes)
+//   tokenizer  {"tokenizer": digest of tokenizer.json's bytes, "chat_template": "sha256:" and the digest of its text,
+//   or null, "bos_token", "eos_token": text or
+//              null from tokenizer_config.json}. The template is that of chat_template.jinja, else chat_template.json,
+//              else tokenizer_config.json's (a list of named templates as its canonical JSON)
 //   header     [[name, dtype, shape], …] sorted by name
-//   weights    bytes, for every tensor by sorted name: name, NUL, then all its bytes if it has at most 16 KiB, else 4 KiB at
+//   weights    bytes, for every tensor by sorted name: name, NUL, then all its bytes if it has at most 16 KiB, else 4
+//   KiB at
 //              each of 4 offsets drawn by Philox from the name's digest
 //   id         {"config", "header", "tokenizer", "weights"}
 struct Fingerprint {
-  std::string config;     // tier 1: config.json, generation_config.json, quantisation (canonical JSON, names of files sorted)
+  // tier 1: config.json, generation_config.json, quantisation (canonical JSON, names of files sorted)
+  std::string config;
   std::string tokenizer;  // tier 1: tokenizer.json and chat template bytes
   std::string header;     // tier 2: sorted (name, dtype, shape)
   std::string weights;    // tier 3: SHA-256 over 4 KiB at 4 seeded offsets in every tensor

@@ -39,8 +39,10 @@ std::string weights_stamp(const std::filesystem::path& directory) {
   for (const std::string& file : files) {
     struct stat s{};
     if (::stat(file.c_str(), &s) != 0) throw Error(ErrorKind::kModel, file + ": " + std::strerror(errno));
-    for (const int64_t n : {static_cast<int64_t>(s.st_dev), static_cast<int64_t>(s.st_ino), static_cast<int64_t>(s.st_size), static_cast<int64_t>(s.st_mtim.tv_sec),
-                            static_cast<int64_t>(s.st_mtim.tv_nsec), static_cast<int64_t>(s.st_ctim.tv_sec), static_cast<int64_t>(s.st_ctim.tv_nsec)})
+    for (const int64_t n :
+         {static_cast<int64_t>(s.st_dev), static_cast<int64_t>(s.st_ino), static_cast<int64_t>(s.st_size),
+          static_cast<int64_t>(s.st_mtim.tv_sec), static_cast<int64_t>(s.st_mtim.tv_nsec),
+          static_cast<int64_t>(s.st_ctim.tv_sec), static_cast<int64_t>(s.st_ctim.tv_nsec)})
       hash.update(std::to_string(n) + " ");
     hash.update(file + "\n");
   }

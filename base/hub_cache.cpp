@@ -17,7 +17,8 @@ std::string variable(const char* name) {
 
 fs::path home() {
   const std::string home = variable("HOME");
-  if (home.empty()) throw Error(ErrorKind::kConfig, "HOME is not set: set HF_HOME to the folder of the Hugging Face cache");
+  if (home.empty())
+    throw Error(ErrorKind::kConfig, "HOME is not set: set HF_HOME to the folder of the Hugging Face cache");
   return home;
 }
 
@@ -25,9 +26,12 @@ fs::path home() {
 fs::path expanded(const std::string& path) { return path.starts_with("~/") ? home() / path.substr(2) : fs::path(path); }
 
 bool is_name(const std::string& text, bool slashes) {
-  if (text.empty() || text.size() > 96 || text.front() == '.' || text.front() == '/' || text.find("..") != std::string::npos) return false;
+  if (text.empty() || text.size() > 96 || text.front() == '.' || text.front() == '/' ||
+      text.find("..") != std::string::npos)
+    return false;
   for (const char c : text)
-    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.' && !(slashes && c == '/')) return false;
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_' && c != '.' && !(slashes && c == '/'))
+      return false;
   return true;
 }
 
@@ -54,7 +58,8 @@ std::optional<HubName> parse_hub_name(std::string text) {
   if (slash == std::string::npos) return std::nullopt;
   hub.organisation = text.substr(0, slash);
   hub.name = text.substr(slash + 1);
-  if (!is_name(hub.organisation, false) || !is_name(hub.name, false) || !is_name(hub.revision, true)) return std::nullopt;
+  if (!is_name(hub.organisation, false) || !is_name(hub.name, false) || !is_name(hub.revision, true))
+    return std::nullopt;
   return hub;
 }
 
@@ -78,7 +83,8 @@ std::optional<HubSnapshot> find_snapshot(const HubName& hub) {
   if (const fs::path ref = repository / "refs" / hub.revision; fs::is_regular_file(ref, ec)) {
     std::string commit = read_file(ref, 4096, ErrorKind::kModel);
     while (!commit.empty() && std::isspace(static_cast<unsigned char>(commit.back()))) commit.pop_back();
-    if (!is_name(commit, false)) throw Error(ErrorKind::kModel, ref.string() + ": expected a commit, found '" + commit.substr(0, 64) + "'");
+    if (!is_name(commit, false))
+      throw Error(ErrorKind::kModel, ref.string() + ": expected a commit, found '" + commit.substr(0, 64) + "'");
     return snapshot_of(snapshots, commit);
   }
   if (const auto exact = snapshot_of(snapshots, hub.revision)) return exact;
@@ -98,14 +104,17 @@ std::string model_name(const fs::path& directory) {
   if (!path.has_filename()) path = path.parent_path();
   const std::string repository = path.parent_path().parent_path().filename().string();
   const size_t name = repository.find("--", sizeof "models--" - 1);
-  if (path.parent_path().filename() != "snapshots" || !repository.starts_with("models--") || name == std::string::npos) return path.filename().string();
+  if (path.parent_path().filename() != "snapshots" || !repository.starts_with("models--") || name == std::string::npos)
+    return path.filename().string();
   return repository.substr(name + 2);
 }
 
 HubSnapshot cached_snapshot(const HubName& hub) {
   if (auto snapshot = find_snapshot(hub)) return *snapshot;
-  throw Error(ErrorKind::kModel, hub.text() + ": neither a local directory nor in the Hugging Face cache (no snapshot of revision " + hub.revision + " with a config.json in " +
-                                     hub_repository(hub).string() + "): download it first (specdec fetch " + hub.text() + ") or give a local directory");
+  throw Error(ErrorKind::kModel,
+              hub.text() + ": neither a local directory nor in the Hugging Face cache (no snapshot of revision " +
+                  hub.revision + " with a config.json in " + hub_repository(hub).string() +
+                  "): download it first (specdec fetch " + hub.text() + ") or give a local directory");
 }
 
 }  // namespace specdec

@@ -11,7 +11,7 @@ namespace specdec {
 
 struct HubName {
   std::string organisation, name;
-  std::string revision = "main";   // branch, tag, refs/pr/N, commit or its first digits
+  std::string revision = "main";  // branch, tag, refs/pr/N, commit or its first digits
 
   std::string repository() const { return organisation + "/" + name; }
   std::string text() const { return repository() + (revision == "main" ? "" : "@" + revision); }
@@ -20,16 +20,16 @@ struct HubName {
 std::optional<HubName> parse_hub_name(std::string text);
 
 // "~/" is HOME. Throws Error(kConfig) where HOME is needed and not set.
-std::filesystem::path hub_home();    // HF_HOME, else XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface
-std::filesystem::path hub_cache();   // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else the home's hub/
+std::filesystem::path hub_home();   // HF_HOME, else XDG_CACHE_HOME/huggingface, else ~/.cache/huggingface
+std::filesystem::path hub_cache();  // HF_HUB_CACHE (old name HUGGINGFACE_HUB_CACHE), else the home's hub/
 std::filesystem::path hub_repository(const HubName& hub);
 
 struct HubSnapshot {
   std::filesystem::path directory;
   std::string commit;
 };
-// The snapshot that has a config.json and that the revision names: the ref of that name, else the commit, else the one commit
-// that begins so (at least 7 digits). Throws Error(kModel) for a ref that holds no commit.
+// The snapshot that has a config.json and that the revision names: the ref of that name, else the commit, else the one
+// commit that begins so (at least 7 digits). Throws Error(kModel) for a ref that holds no commit.
 std::optional<HubSnapshot> find_snapshot(const HubName& hub);
 // The same; where there is none: Error(kModel) saying what was looked for and how to get it.
 HubSnapshot cached_snapshot(const HubName& hub);

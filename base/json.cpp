@@ -16,11 +16,12 @@ constexpr size_t kMaxNames = 65536;
 // Objects that keep the order of their keys compare each key with all before it.
 constexpr size_t kMaxOrderedKeys = 4096;
 
-// Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here before
-// anything that recurses (dump, compare, copy) ever sees the value.
+// Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here
+// before anything that recurses (dump, compare, copy) ever sees the value.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
-  Builder(const JsonLimits& limits, size_t max_keys) : max_depth_(limits.max_depth), max_values_(limits.max_values), max_keys_(max_keys) {}
+  Builder(const JsonLimits& limits, size_t max_keys)
+      : max_depth_(limits.max_depth), max_values_(limits.max_values), max_keys_(max_keys) {}
 
   bool null() override { return add(nullptr); }
   bool boolean(bool v) override { return add(v); }
@@ -74,7 +75,8 @@ class Builder final : public nlohmann::json_sax<Json> {
     return slot_;
   }
   bool open(Json&& container) {
-    if (stack_.size() >= static_cast<size_t>(max_depth_)) return fail("nested deeper than " + std::to_string(max_depth_) + " levels");
+    if (stack_.size() >= static_cast<size_t>(max_depth_))
+      return fail("nested deeper than " + std::to_string(max_depth_) + " levels");
     if (!count()) return false;
     stack_.push_back(place(std::move(container)));
     return true;
@@ -124,7 +126,8 @@ const Json& require(const Json& object, const char* key, const std::string& wher
   return *value;
 }
 
-[[noreturn]] void unexpected(const char* key, const std::string& expected, const Json& found, const std::string& where, ErrorKind kind) {
+[[noreturn]] void unexpected(const char* key, const std::string& expected, const Json& found, const std::string& where,
+                             ErrorKind kind) {
   throw Error(kind, where + ": " + key + ": expected " + expected + ", found " + describe(found));
 }
 
@@ -136,19 +139,23 @@ std::string range(const char* type, T low, T high) {
 }
 
 int64_t as_int(const Json& v, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
-  const bool fits = v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
-  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high) unexpected(key, range("integer", low, high), v, where, kind);
+  const bool fits =
+      v.is_number_integer() && !(v.is_number_unsigned() && v.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX));
+  if (!fits || v.get<int64_t>() < low || v.get<int64_t>() > high)
+    unexpected(key, range("integer", low, high), v, where, kind);
   return v.get<int64_t>();
 }
 
 double as_double(const Json& v, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
-  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high)) unexpected(key, range("number", low, high), v, where, kind);
+  if (!v.is_number() || !(v.get<double>() >= low && v.get<double>() <= high))
+    unexpected(key, range("number", low, high), v, where, kind);
   return v.get<double>();
 }
 
 Json build(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits, size_t max_keys) {
   if (text.size() > limits.max_bytes)
-    throw Error(kind, where + ": JSON of " + std::to_string(text.size()) + " bytes, the limit is " + std::to_string(limits.max_bytes));
+    throw Error(kind, where + ": JSON of " + std::to_string(text.size()) + " bytes, the limit is " +
+                          std::to_string(limits.max_bytes));
   // nlohmann takes a NUL byte for the end of the input, which would let anything follow it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(kind, where + ": not JSON: NUL byte (byte " + std::to_string(nul + 1) + ")");
@@ -165,9 +172,12 @@ Json build(std::string_view text, const std::string& where, ErrorKind kind, Json
 
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) { return build(text, where, kind, limits, SIZE_MAX); }
+Json parse_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
+  return build(text, where, kind, limits, SIZE_MAX);
+}
 
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind, JsonLimits limits) {
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind,
+                                          JsonLimits limits) {
   limits.max_bytes = std::min(limits.max_bytes, kMaxOrderedBytes);
   build(text, where, kind, limits, kMaxOrderedKeys);
   return nlohmann::ordered_json::parse(text);
@@ -181,26 +191,29 @@ std::string canonical_json(const Json& value) {
   try {
     return value.dump();
   } catch (const nlohmann::json::exception& e) {
-    throw Error(ErrorKind::kInternal, std::string("a string that is not UTF-8 was to be written as JSON: ") + printable(e.what()));
+    throw Error(ErrorKind::kInternal,
+                std::string("a string that is not UTF-8 was to be written as JSON: ") + printable(e.what()));
   }
 }
 
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind) {
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where,
+                 ErrorKind kind) {
   return as_int(require(object, key, where, kind), key, low, high, where, kind);
 }
 
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback, const std::string& where,
-                 ErrorKind kind) {
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback,
+                 const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
   return value ? as_int(*value, key, low, high, where, kind) : fallback;
 }
 
-double json_double(const Json& object, const char* key, double low, double high, const std::string& where, ErrorKind kind) {
+double json_double(const Json& object, const char* key, double low, double high, const std::string& where,
+                   ErrorKind kind) {
   return as_double(require(object, key, where, kind), key, low, high, where, kind);
 }
 
-double json_double(const Json& object, const char* key, double low, double high, double fallback, const std::string& where,
-                   ErrorKind kind) {
+double json_double(const Json& object, const char* key, double low, double high, double fallback,
+                   const std::string& where, ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
   return value ? as_double(*value, key, low, high, where, kind) : fallback;
 }
@@ -217,40 +230,53 @@ std::string json_string(const Json& object, const char* key, const std::string& 
   return value.get<std::string>();
 }
 
-std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind) {
+std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where,
+                        ErrorKind kind) {
   const Json* value = find(object, key, where, kind);
   if (value && !value->is_string()) unexpected(key, "a string", *value, where, kind);
   return value ? value->get<std::string>() : fallback;
 }
 
-const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
+const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where,
+                       ErrorKind kind) {
   const Json& value = require(object, key, where, kind);
-  if (!value.is_array() || value.size() > max_items) unexpected(key, "an array of at most " + std::to_string(max_items) + " items", value, where, kind);
+  if (!value.is_array() || value.size() > max_items)
+    unexpected(key, "an array of at most " + std::to_string(max_items) + " items", value, where, kind);
   return value;
 }
 
-const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind) {
+const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where,
+                        ErrorKind kind) {
   const Json& value = require(object, key, where, kind);
-  if (!value.is_object() || value.size() > max_items) unexpected(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
+  if (!value.is_object() || value.size() > max_items)
+    unexpected(key, "an object of at most " + std::to_string(max_items) + " keys", value, where, kind);
   return value;
 }
 
-std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where, ErrorKind kind) {
+std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where,
+                                           ErrorKind kind) {
   std::map<std::string, int64_t> counts;
   if (!find(object, key, where, kind)) return counts;
-  for (const auto& [name, count] : json_object(object, key, kMaxNames, where, kind).items()) counts[name] = as_int(count, name.c_str(), 0, kMaxCount, where + ": " + key, kind);
+  for (const auto& [name, count] : json_object(object, key, kMaxNames, where, kind).items())
+    counts[name] = as_int(count, name.c_str(), 0, kMaxCount, where + ": " + key, kind);
   return counts;
 }
 
-bool is_sha256_hex(std::string_view text) { return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos; }
+bool is_sha256_hex(std::string_view text) {
+  return text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
 
-std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind) {
-  const std::string text = may_be_empty ? json_string(object, key, "", where, kind) : json_string(object, key, where, kind);
-  if (!is_sha256_hex(text) && !(may_be_empty && text.empty())) unexpected(key, "64 lower-case hexadecimal digits", text, where, kind);
+std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where,
+                        ErrorKind kind) {
+  const std::string text =
+      may_be_empty ? json_string(object, key, "", where, kind) : json_string(object, key, where, kind);
+  if (!is_sha256_hex(text) && !(may_be_empty && text.empty()))
+    unexpected(key, "64 lower-case hexadecimal digits", text, where, kind);
   return text;
 }
 
-void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind) {
+void require_schema(const Json& object, const std::string& name, int version, const std::string& where,
+                    ErrorKind kind) {
   const std::string expected = "specdec." + name + "/" + std::to_string(version);
   const std::string found = json_string(object, "schema", where, kind);
   if (found != expected)

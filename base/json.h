@@ -17,17 +17,21 @@ using Json = nlohmann::json;
 struct JsonLimits {
   size_t max_bytes = 64u << 20;
   int max_depth = 64;
-  size_t max_values = size_t{1} << 20;  // of all arrays and objects together: an empty one takes two bytes of text and 180 of memory
+  // of all arrays and objects together: an empty one takes two bytes of text and 180 of memory
+  size_t max_values = size_t{1} << 20;
 };
 
-// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth, size or number of values over the limits
-// and trailing bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position. Never recurses deeper than max_depth.
-Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
+// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth, size or number of values over
+// the limits and trailing bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position.
+// Never recurses deeper than max_depth.
+Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData,
+                JsonLimits limits = {});
 
-// The same with the keys of objects in their own order, for what is shown to a model: at most kMaxOrderedBytes, and 4096 keys in an
-// object. Same errors.
+// The same with the keys of objects in their own order, for what is shown to a model: at most kMaxOrderedBytes, and
+// 4096 keys in an object. Same errors.
 inline constexpr size_t kMaxOrderedBytes = size_t{1} << 20;
-nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
+nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
+                                          ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
 // Reads and parses a regular file. Throws Error(kind) if it is missing, not a regular file, too large or malformed.
 Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
@@ -36,26 +40,38 @@ Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kD
 std::string canonical_json(const Json& value);
 
 // Typed access with the key named in the error ("config.json: hidden_size: expected integer in [1, 65536], found -3").
-// `where` is the file (or the path inside it). Missing keys and null give the default where there is one, else an error.
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where, ErrorKind kind);
-int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback, const std::string& where, ErrorKind kind);
-double json_double(const Json& object, const char* key, double low, double high, const std::string& where, ErrorKind kind);
-double json_double(const Json& object, const char* key, double low, double high, double fallback, const std::string& where, ErrorKind kind);
+// `where` is the file (or the path inside it). Missing keys and null give the default where there is one, else an
+// error.
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where,
+                 ErrorKind kind);
+int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback,
+                 const std::string& where, ErrorKind kind);
+double json_double(const Json& object, const char* key, double low, double high, const std::string& where,
+                   ErrorKind kind);
+double json_double(const Json& object, const char* key, double low, double high, double fallback,
+                   const std::string& where, ErrorKind kind);
 bool json_bool(const Json& object, const char* key, bool fallback, const std::string& where, ErrorKind kind);
 std::string json_string(const Json& object, const char* key, const std::string& where, ErrorKind kind);
-std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where, ErrorKind kind);
+std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where,
+                        ErrorKind kind);
 
 // The array or object under `key`, at most `max_items` long. Throws Error(kind) if missing, of another type or longer.
 const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
-const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
-// Counts by name, each in [0, kMaxCount]; none where the key is missing. Throws Error(kind) for anything else and for over 65536 names.
+const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where,
+                        ErrorKind kind);
+// Counts by name, each in [0, kMaxCount]; none where the key is missing. Throws Error(kind) for anything else and for
+// over 65536 names.
 inline constexpr int64_t kMaxCount = int64_t{1} << 50;
-std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where, ErrorKind kind);
+std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where,
+                                           ErrorKind kind);
 // "sha256 digest: 64 lower-case hexadecimal digits", or empty where `may_be_empty`.
-std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where, ErrorKind kind);
+std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where,
+                        ErrorKind kind);
 bool is_sha256_hex(std::string_view text);
 
-// Checks object["schema"] == "specdec.<name>/<version>". Throws Error(kind): other names and unknown versions are refused.
-void require_schema(const Json& object, const std::string& name, int version, const std::string& where, ErrorKind kind = ErrorKind::kData);
+// Checks object["schema"] == "specdec.<name>/<version>". Throws Error(kind): other names and unknown versions are
+// refused.
+void require_schema(const Json& object, const std::string& name, int version, const std::string& where,
+                    ErrorKind kind = ErrorKind::kData);
 
 }  // namespace specdec

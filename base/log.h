@@ -10,7 +10,7 @@ namespace specdec {
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 using LogSink = std::function<void(LogLevel, const std::string& message)>;
 
-void set_log_sink(LogSink sink);   // once, at start
+void set_log_sink(LogSink sink);                       // once, at start
 void log(LogLevel level, const std::string& message);  // thread-safe
 
 }  // namespace specdec

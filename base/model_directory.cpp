@@ -19,8 +19,10 @@ HubResolver& hub_resolver() {
 
 ResolvedModel packaged_target(const ResolvedPackage& package, const std::string& argument) {
   std::error_code ec;
-  if (package.manifest.target_reference.empty() || fs::is_directory(package.target, ec)) return {package.target, {}, "", "", ""};
-  return with_context(argument + ": the package names its target", [&] { return resolve_model(package.manifest.target_reference); });
+  if (package.manifest.target_reference.empty() || fs::is_directory(package.target, ec))
+    return {package.target, {}, "", "", ""};
+  return with_context(argument + ": the package names its target",
+                      [&] { return resolve_model(package.manifest.target_reference); });
 }
 
 void set_hub_resolver(HubResolver resolver) { hub_resolver() = std::move(resolver); }
@@ -39,16 +41,19 @@ ResolvedModel resolve_model(const std::string& argument) {
     // A target in the place of another may be allowed; nothing else of the package may differ.
     model.verified = verify_files(package->root, package->manifest, true, tiers.empty());
     if (!tiers.empty())
-      model.stale_reason = target.string() + " is another model than the one this package was validated with (or damaged): " + tiers + " differ (expected " +
-                           package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
+      model.stale_reason =
+          target.string() + " is another model than the one this package was validated with (or damaged): " + tiers +
+          " differ (expected " + package->manifest.target.id.substr(0, 12) + ", found " + found.id.substr(0, 12) + ")";
     return model;
   }
   std::error_code ec;
   const fs::path local(argument);
   if (fs::exists(local, ec)) {
-    if (!fs::is_directory(local, ec)) throw Error(ErrorKind::kModel, argument + ": expected a model directory, found a file");
+    if (!fs::is_directory(local, ec))
+      throw Error(ErrorKind::kModel, argument + ": expected a model directory, found a file");
     if (!fs::exists(local / "config.json", ec))
-      throw Error(ErrorKind::kModel, argument + ": no config.json: not a Hugging Face model directory, nor a package (no manifest.json)");
+      throw Error(ErrorKind::kModel,
+                  argument + ": no config.json: not a Hugging Face model directory, nor a package (no manifest.json)");
     return {local, {}, "", "", ""};
   }
   if (const auto hub = parse_hub_name(argument)) {

@@ -19,8 +19,8 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::
 
 // Uniforms in the open interval (0, 1) with 53 bits: element `index` of stream `stream` under `seed`.
 inline double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
-  const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), static_cast<uint32_t>(stream),
-                             static_cast<uint32_t>(stream >> 32)},
+  const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                             static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
                             {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   const uint64_t bits = ((static_cast<uint64_t>(r[0]) << 32) | r[1]) >> 11;
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;

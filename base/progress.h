@@ -8,15 +8,16 @@
 namespace specdec {
 
 struct Progress {
-  std::string stage;      // "distill", "alpha", …
-  double done = 0;        // in units
-  double total = 0;       // 0: unknown
-  std::string unit;       // "steps", "requests", "s"
-  std::string detail;     // "loss 2.31 · acceptance 0.64", may be empty
+  std::string stage;   // "distill", "alpha", …
+  double done = 0;     // in units
+  double total = 0;    // 0: unknown
+  std::string unit;    // "steps", "requests", "s"
+  std::string detail;  // "loss 2.31 · acceptance 0.64", may be empty
 };
 using ProgressFn = std::function<void(const Progress&)>;  // may be empty; called from the working thread only
 
-// Set by cli's signal handler; long work checks it at safe points, saves and throws Error(kNetwork, "stopped by a signal…").
+// Set by cli's signal handler; long work checks it at safe points, saves and throws Error(kNetwork, "stopped by a
+// signal…").
 bool stop_requested();
 void request_stop();
 

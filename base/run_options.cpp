@@ -1,8 +1,8 @@
 #include "base/run_options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cctype>
+#include <charconv>
 #include <cmath>
 #include <sstream>
 #include <utility>
@@ -45,15 +45,18 @@ void validate(const DeviceOptions& o) {
   if (!is_device(o.device)) refuse("--device", "auto, cpu, cuda or cuda:<index>", "'" + o.device + "'");
   const auto check_dtype = [](const char* flag, const std::string& dtype) {
     const auto known = {"auto", "fp32", "bf16", "fp16", "int8"};
-    if (std::find(known.begin(), known.end(), dtype) == known.end()) refuse(flag, "auto, fp32, bf16, fp16 or int8", "'" + dtype + "'");
+    if (std::find(known.begin(), known.end(), dtype) == known.end())
+      refuse(flag, "auto, fp32, bf16, fp16 or int8", "'" + dtype + "'");
   };
   check_dtype("--dtype", o.dtype);
   check_dtype("--draft-dtype", o.dtype_of_draft());
   if (o.threads < 0 || o.threads > 4096) refuse("--threads", "an integer in [0, 4096] (0 = all cores)", o.threads);
 }
 
-constexpr std::pair<const char*, VerifyRule> kVerifyRules[] = {
-    {"token", VerifyRule::kToken}, {"block", VerifyRule::kBlock}, {"target", VerifyRule::kTarget}, {"coupled", VerifyRule::kCoupled}};
+constexpr std::pair<const char*, VerifyRule> kVerifyRules[] = {{"token", VerifyRule::kToken},
+                                                               {"block", VerifyRule::kBlock},
+                                                               {"target", VerifyRule::kTarget},
+                                                               {"coupled", VerifyRule::kCoupled}};
 
 VerifyRule parse_verify_rule(const std::string& name) {
   for (const auto& [known, rule] : kVerifyRules)
@@ -77,7 +80,9 @@ int tree_nodes(const std::vector<int>& tree, int depth) {
 std::vector<int> parse_tree(const std::string& text) {
   std::vector<int> tree;
   const char *at = text.data(), *end = at + text.size();
-  const auto fail = [&] { refuse("--tree", "children by depth such as 2,2,1, each from 1 to 8, at most 64 nodes", "'" + text + "'"); };
+  const auto fail = [&] {
+    refuse("--tree", "children by depth such as 2,2,1, each from 1 to 8, at most 64 nodes", "'" + text + "'");
+  };
   while (true) {
     int width = 0;
     const auto [next, error] = std::from_chars(at, end, width);

@@ -42,7 +42,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (depth_ == 1) {
       name_ = std::move(text);
       if (name_ == "__metadata__") return metadata_seen_++ == 0 || fail("duplicate __metadata__");
-      if (name_.size() > kMaxNameBytes) return fail("tensor name of " + std::to_string(name_.size()) + " bytes, the limit is 1024");
+      if (name_.size() > kMaxNameBytes)
+        return fail("tensor name of " + std::to_string(name_.size()) + " bytes, the limit is 1024");
       if (std::any_of(name_.begin(), name_.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }))
         return fail("control character in the tensor name");
       if (tensors_.size() >= kMaxTensors) return fail("more than 1000000 tensors");
@@ -91,8 +92,12 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     offsets_[num_offsets_++] = v;
     return true;
   }
-  bool number_integer(number_integer_t v) override { return fail(field_ + ": expected integers >= 0, found " + std::to_string(v)); }
-  bool number_float(number_float_t, const string_t& text) override { return fail(field_ + ": expected integers >= 0, found " + text.substr(0, 40)); }
+  bool number_integer(number_integer_t v) override {
+    return fail(field_ + ": expected integers >= 0, found " + std::to_string(v));
+  }
+  bool number_float(number_float_t, const string_t& text) override {
+    return fail(field_ + ": expected integers >= 0, found " + text.substr(0, 40));
+  }
   bool null() override { return fail("unexpected null"); }
   bool boolean(bool) override { return fail("unexpected true or false"); }
   bool binary(binary_t&) override { return fail("unexpected binary value"); }
@@ -103,7 +108,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 
  private:
   bool fail(const std::string& text) {
-    if (error.empty()) error = depth_ > 0 && !name_.empty() ? "header: " + shown(name_) + ": " + text : "header: " + text;
+    if (error.empty())
+      error = depth_ > 0 && !name_.empty() ? "header: " + shown(name_) + ": " + text : "header: " + text;
     return false;
   }
   bool finish_tensor() {
@@ -111,9 +117,11 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     if (offsets_[0] > offsets_[1]) return fail("data_offsets: the end is before the begin");
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(entry_->dtype));
     for (int64_t d : entry_->shape)
-      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(d), &bytes)) return fail("shape: the number of bytes overflows");
+      if (__builtin_mul_overflow(bytes, static_cast<uint64_t>(d), &bytes))
+        return fail("shape: the number of bytes overflows");
     if (bytes != offsets_[1] - offsets_[0])
-      return fail("data_offsets span " + std::to_string(offsets_[1] - offsets_[0]) + " bytes, dtype and shape need " + std::to_string(bytes));
+      return fail("data_offsets span " + std::to_string(offsets_[1] - offsets_[0]) + " bytes, dtype and shape need " +
+                  std::to_string(bytes));
     entry_->offset = offsets_[0];
     entry_->bytes = bytes;
     return true;
@@ -134,16 +142,19 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 }
 
 void refuse_foreign_magic(const std::filesystem::path& path, std::string_view head) {
-  if (head.size() > 8 && head.substr(4, 5) == std::string_view("\0\0\0\0{", 5)) return;  // a header of 640 bytes begins as a pickle does
+  // a header of 640 bytes begins as a pickle does
+  if (head.size() > 8 && head.substr(4, 5) == std::string_view("\0\0\0\0{", 5)) return;
   const auto starts = [&](std::string_view magic) { return head.substr(0, magic.size()) == magic; };
   if ((head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5) || starts("PK\x03\x04"))
-    refuse(path, "a pickle/zip checkpoint: convert to safetensors (pickle runs code when it is loaded, so it is never read)");
+    refuse(path,
+           "a pickle/zip checkpoint: convert to safetensors (pickle runs code when it is loaded, so it is never read)");
   if (starts("GGUF")) refuse(path, "a GGUF file: use the original safetensors checkpoint");
   if (starts("version ")) refuse(path, "a Git LFS pointer: fetch the file itself (git lfs pull)");
 }
 
 // Every byte of the data belongs to exactly one tensor.
-void check_layout(const std::filesystem::path& path, const std::map<std::string, TensorEntry>& tensors, uint64_t data_bytes) {
+void check_layout(const std::filesystem::path& path, const std::map<std::string, TensorEntry>& tensors,
+                  uint64_t data_bytes) {
   std::vector<const std::pair<const std::string, TensorEntry>*> order;
   for (const auto& item : tensors) order.push_back(&item);
   std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
@@ -153,10 +164,11 @@ void check_layout(const std::filesystem::path& path, const std::map<std::string,
   for (const auto* item : order) {
     const TensorEntry& e = item->second;
     if (e.offset > data_bytes || e.bytes > data_bytes - e.offset)
-      refuse(path, shown(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) + ", the file has " +
-                       std::to_string(data_bytes) + " (truncated?)");
+      refuse(path, shown(item->first) + ": ends at data byte " + std::to_string(e.offset + e.bytes) +
+                       ", the file has " + std::to_string(data_bytes) + " (truncated?)");
     if (e.offset < end) refuse(path, shown(item->first) + ": overlaps the tensor before it");
-    if (e.offset > end) refuse(path, shown(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
+    if (e.offset > end)
+      refuse(path, shown(item->first) + ": hole of " + std::to_string(e.offset - end) + " bytes before it");
     end = e.offset + e.bytes;
   }
   if (end != data_bytes) refuse(path, std::to_string(data_bytes - end) + " trailing bytes after the last tensor");
@@ -166,8 +178,9 @@ void check_layout(const std::filesystem::path& path, const std::map<std::string,
 
 int dtype_bytes(const std::string& dtype) {
   static const std::map<std::string, int> kBytes = {
-      {"F64", 8}, {"F32", 4}, {"F16", 2}, {"BF16", 2}, {"I64", 8}, {"I32", 4}, {"I16", 2}, {"I8", 1}, {"U64", 8},
-      {"U32", 4}, {"U16", 2}, {"U8", 1}, {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"C64", 8}};
+      {"F64", 8},  {"F32", 4},     {"F16", 2},     {"BF16", 2},    {"I64", 8}, {"I32", 4},
+      {"I16", 2},  {"I8", 1},      {"U64", 8},     {"U32", 4},     {"U16", 2}, {"U8", 1},
+      {"BOOL", 1}, {"F8_E4M3", 1}, {"F8_E5M2", 1}, {"F8_E8M0", 1}, {"C64", 8}};
   const auto it = kBytes.find(dtype);
   return it == kBytes.end() ? 0 : it->second;
 }
@@ -179,11 +192,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
   refuse_foreign_magic(path, std::string_view(head.data(), head_bytes));
   if (head_bytes < 9) refuse(path, "truncated: " + std::to_string(file_.size()) + " bytes");
   uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<unsigned char>(head[static_cast<size_t>(i)]);
+  for (int i = 7; i >= 0; --i)
+    header_bytes = header_bytes << 8 | static_cast<unsigned char>(head[static_cast<size_t>(i)]);
   if (header_bytes == 0 || header_bytes > kMaxHeaderBytes)
-    refuse(path, "header length " + std::to_string(header_bytes) + ", expected 1 to " + std::to_string(kMaxHeaderBytes));
+    refuse(path,
+           "header length " + std::to_string(header_bytes) + ", expected 1 to " + std::to_string(kMaxHeaderBytes));
   if (header_bytes > file_.size() - 8)
-    refuse(path, "header length " + std::to_string(header_bytes) + ", the file has " + std::to_string(file_.size()) + " bytes (truncated?)");
+    refuse(path, "header length " + std::to_string(header_bytes) + ", the file has " + std::to_string(file_.size()) +
+                     " bytes (truncated?)");
   if (head[8] != '{') refuse(path, "the header does not start with '{'");
   std::string header(header_bytes, '\0');
   file_.read(8, std::as_writable_bytes(std::span(header)));
@@ -195,7 +211,8 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path) : file_(path
 }
 
 void SafetensorsFile::read(const TensorEntry& entry, std::span<std::byte> out) const {
-  if (out.size() != entry.bytes) throw Error(ErrorKind::kInternal, file_.path().string() + ": buffer size differs from the tensor's");
+  if (out.size() != entry.bytes)
+    throw Error(ErrorKind::kInternal, file_.path().string() + ": buffer size differs from the tensor's");
   file_.read(entry.offset, out);
 }
 
@@ -211,36 +228,45 @@ SafetensorsDirectory::SafetensorsDirectory(const std::filesystem::path& director
     std::error_code ec;
     for (const auto& e : fs::directory_iterator(directory, ec)) {
       const std::string extension = e.path().extension().string();
-      if (std::set<std::string>{".bin", ".pt", ".pth", ".ckpt", ".pt2"}.count(extension)) found = e.path().filename().string();
+      if (std::set<std::string>{".bin", ".pt", ".pth", ".ckpt", ".pt2"}.count(extension))
+        found = e.path().filename().string();
     }
-    throw Error(ErrorKind::kModel, directory.string() + ": no model.safetensors and no model.safetensors.index.json" +
-                                       (found.empty() ? "" : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
+    throw Error(ErrorKind::kModel,
+                directory.string() + ": no model.safetensors and no model.safetensors.index.json" +
+                    (found.empty() ? "" : ": " + found + " is a pickle/zip checkpoint: convert to safetensors"));
   }
   const std::string at = index.string();
   const Json root = read_json(index, ErrorKind::kModel);
   std::map<std::string, size_t> number;  // file name → shard
   for (const auto& [name, file] : json_object(root, "weight_map", kMaxTensors, at, ErrorKind::kModel).items()) {
-    if (!file.is_string()) throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(name) + ": expected a file name");
+    if (!file.is_string())
+      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(name) + ": expected a file name");
     const std::string shard = file.get<std::string>();
-    if (shard.empty() || shard.find('/') != std::string::npos || shard.find("..") != std::string::npos || !shard.ends_with(".safetensors"))
-      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(shard) + ": expected the name of a .safetensors file in the same directory");
-    if (number.try_emplace(shard, shards_.size()).second) shards_.push_back(std::make_unique<SafetensorsFile>(directory / shard));
+    if (shard.empty() || shard.find('/') != std::string::npos || shard.find("..") != std::string::npos ||
+        !shard.ends_with(".safetensors"))
+      throw Error(ErrorKind::kModel, at + ": weight_map: " + shown(shard) +
+                                         ": expected the name of a .safetensors file in the same directory");
+    if (number.try_emplace(shard, shards_.size()).second)
+      shards_.push_back(std::make_unique<SafetensorsFile>(directory / shard));
     where_[name] = number[shard];
   }
   size_t listed = 0;
   for (const auto& [shard, i] : number) {
     for (const auto& [name, entry] : shards_[i]->tensors()) {
       const auto it = where_.find(name);
-      if (it == where_.end()) throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " is not in " + at);
+      if (it == where_.end())
+        throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " is not in " + at);
       if (it->second != i)
-        throw Error(ErrorKind::kModel, (directory / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
+        throw Error(ErrorKind::kModel,
+                    (directory / shard).string() + ": tensor " + shown(name) + " belongs in another shard by " + at);
     }
     listed += shards_[i]->tensors().size();
   }
   if (listed == where_.size()) return;
   for (const auto& [name, i] : where_)
     if (!shards_[i]->tensors().count(name))
-      throw Error(ErrorKind::kModel, shards_[i]->file().path().string() + ": tensor " + shown(name) + " is missing, " + at + " lists it");
+      throw Error(ErrorKind::kModel,
+                  shards_[i]->file().path().string() + ": tensor " + shown(name) + " is missing, " + at + " lists it");
 }
 
 std::vector<std::string> SafetensorsDirectory::names() const {
@@ -251,15 +277,21 @@ std::vector<std::string> SafetensorsDirectory::names() const {
 
 const SafetensorsFile& SafetensorsDirectory::shard_of(const std::string& name) const {
   const auto it = where_.find(name);
-  if (it == where_.end()) throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
+  if (it == where_.end())
+    throw Error(ErrorKind::kModel, directory_.string() + ": tensor " + shown(name) + " is missing");
   return *shards_[it->second];
 }
 
-const TensorEntry& SafetensorsDirectory::entry(const std::string& name) const { return shard_of(name).tensors().at(name); }
+const TensorEntry& SafetensorsDirectory::entry(const std::string& name) const {
+  return shard_of(name).tensors().at(name);
+}
 
-void SafetensorsDirectory::read(const std::string& name, std::span<std::byte> out) const { shard_of(name).read(entry(name), out); }
+void SafetensorsDirectory::read(const std::string& name, std::span<std::byte> out) const {
+  shard_of(name).read(entry(name), out);
+}
 
-void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors, std::map<std::string, std::string> metadata) {
+void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
+                       std::map<std::string, std::string> metadata) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& t : tensors) order.push_back(&t);
   // Wide types first keeps every tensor aligned to its own element, as the reference writer does.
@@ -274,7 +306,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
     uint64_t bytes = static_cast<uint64_t>(dtype_bytes(t->dtype));
     for (int64_t d : t->shape) bytes *= static_cast<uint64_t>(d);
     if (bytes != t->data.size() || dtype_bytes(t->dtype) == 0 || t->name.empty() || header.contains(t->name))
-      throw Error(ErrorKind::kInternal, path.string() + ": tensor " + shown(t->name) + " cannot be written (dtype, size or name)");
+      throw Error(ErrorKind::kInternal,
+                  path.string() + ": tensor " + shown(t->name) + " cannot be written (dtype, size or name)");
     header[t->name] = {{"dtype", t->dtype}, {"shape", t->shape}, {"data_offsets", {end, end + bytes}}};
     end += bytes;
   }
@@ -285,7 +318,8 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
   OutputFile file(path);
   file.write(length);
   file.write(text);
-  for (const TensorToWrite* t : order) file.write(std::string_view(reinterpret_cast<const char*>(t->data.data()), t->data.size()));
+  for (const TensorToWrite* t : order)
+    file.write(std::string_view(reinterpret_cast<const char*>(t->data.data()), t->data.size()));
   file.finish();
 }
 

@@ -15,9 +15,9 @@
 namespace specdec {
 
 struct TensorEntry {
-  std::string dtype;            // "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL", …
-  std::vector<int64_t> shape;   // every dimension >= 0, rank <= 8
-  uint64_t offset = 0;          // absolute byte offset in the file
+  std::string dtype;           // "F32", "BF16", "F16", "I64", "I32", "U8", "BOOL", …
+  std::vector<int64_t> shape;  // every dimension >= 0, rank <= 8
+  uint64_t offset = 0;         // absolute byte offset in the file
   uint64_t bytes = 0;
 };
 
@@ -26,8 +26,8 @@ int dtype_bytes(const std::string& dtype);
 
 class SafetensorsFile {
  public:
-  // Throws Error(kModel): pickle or other magic, truncated, header over 100 MB, bad JSON, duplicate names, unknown dtype,
-  // size mismatch, overlap, hole, trailing bytes, more than 1e6 tensors, names over 1 KiB.
+  // Throws Error(kModel): pickle or other magic, truncated, header over 100 MB, bad JSON, duplicate names, unknown
+  // dtype, size mismatch, overlap, hole, trailing bytes, more than 1e6 tensors, names over 1 KiB.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
@@ -42,8 +42,8 @@ class SafetensorsFile {
 };
 
 // The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json.
-// Throws Error(kModel): neither present (a pickle-only directory is named as such), index names a path with '/' or "..",
-// missing shard, a tensor in two shards or in another shard than the index says.
+// Throws Error(kModel): neither present (a pickle-only directory is named as such), index names a path with '/' or
+// "..", missing shard, a tensor in two shards or in another shard than the index says.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);

@@ -1,5 +1,6 @@
-// The values that the numbers of sampling may have, for flags, requests and the engine alike. The smallest positive ones are those
-// of float, in which logits and probabilities are computed: below them 1 / T and l / r leave the range of float.
+// The values that the numbers of sampling may have, for flags, requests and the engine alike. The smallest positive
+// ones are those of float, in which logits and probabilities are computed: below them 1 / T and l / r leave the range
+// of float.
 #pragma once
 
 #include <limits>
@@ -19,7 +20,8 @@ struct NumberRange {
   std::string text() const;  // "a number from -2 to 2", "0, or a number from 1.17549e-38 to 2"
 };
 
-inline constexpr double kSmallestFloat = std::numeric_limits<float>::min();  // 2^-126, the smallest that is not subnormal
+// 2^-126, the smallest that is not subnormal
+inline constexpr double kSmallestFloat = std::numeric_limits<float>::min();
 
 inline constexpr NumberRange kTemperatures{.low = kSmallestFloat, .high = 10, .or_zero = true};
 inline constexpr NumberRange kTopPs{.low = kSmallestFloat, .high = 1};

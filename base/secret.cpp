@@ -12,20 +12,23 @@ constexpr const char* kHidden = "***";
 
 bool is_plain_host(const std::string& authority) {
   std::string host = authority;
-  if (const size_t colon = authority.rfind(':'); colon != std::string::npos && authority.find(']', colon) == std::string::npos) {
+  if (const size_t colon = authority.rfind(':');
+      colon != std::string::npos && authority.find(']', colon) == std::string::npos) {
     const std::string port = authority.substr(colon + 1);
-    if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; })) return false;
+    if (port.size() > 5 || !std::all_of(port.begin(), port.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      return false;
     host = authority.substr(0, colon);
   }
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   return !host.empty() && std::all_of(host.begin() + bracketed, host.end() - bracketed, [&](unsigned char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' || c == '_' || (bracketed && c == ':');
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '.' ||
+           c == '_' || (bracketed && c == ':');
   });
 }
 
 std::string shown_of(const std::string& url, SecretUrl::Shows shows) {
   const size_t scheme_end = url.find("://");
-  if (scheme_end == std::string::npos) return url;   // a path or a name
+  if (scheme_end == std::string::npos) return url;  // a path or a name
   const size_t begin = scheme_end + 3, end = std::min(url.find_first_of("/?#", begin), url.size());
   const std::string scheme = url.substr(0, begin), authority = url.substr(begin, end - begin);
   const size_t at = authority.rfind('@');
@@ -35,9 +38,10 @@ std::string shown_of(const std::string& url, SecretUrl::Shows shows) {
   const size_t query = std::min(url.find_first_of("?#", end), url.size());
   const std::string path = url.substr(end, query - end), rest = url.substr(query);
   if (shows == SecretUrl::Shows::kHost) return path.size() + rest.size() > 1 ? out + "/" + kHidden : out + path;
-  out += path.find('@') == std::string::npos ? path : "/" + std::string(kHidden);   // a password with a '/' in it
+  out += path.find('@') == std::string::npos ? path : "/" + std::string(kHidden);  // a password with a '/' in it
   if (rest.empty()) return out;
-  const bool match = rest.starts_with("?match={") && rest.ends_with('}') && rest.find('&') == std::string::npos && rest.find('#') == std::string::npos;
+  const bool match = rest.starts_with("?match={") && rest.ends_with('}') && rest.find('&') == std::string::npos &&
+                     rest.find('#') == std::string::npos;
   return out + (match ? rest : rest.substr(0, 1) + kHidden);
 }
 

@@ -35,7 +35,8 @@ Sha256::Sha256() : state_(std::make_unique<State>()) {
 Sha256::~Sha256() = default;
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  if (EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
+  if (EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()) != 1)
+    throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
 }
 
 void Sha256::update(std::string_view bytes) { update(std::as_bytes(std::span(bytes.data(), bytes.size()))); }
@@ -43,7 +44,8 @@ void Sha256::update(std::string_view bytes) { update(std::as_bytes(std::span(byt
 std::string Sha256::hex() {
   Digest digest;
   unsigned length = 0;
-  if (EVP_DigestFinal_ex(state_->context, start_of(digest), &length) != 1) throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
+  if (EVP_DigestFinal_ex(state_->context, start_of(digest), &length) != 1)
+    throw Error(ErrorKind::kInternal, "SHA-256 failed (OpenSSL)");
   return to_hex({digest.data(), length});
 }
 
@@ -56,7 +58,8 @@ std::string sha256_hex(std::string_view bytes) {
 std::string hmac_sha256(std::string_view key, std::string_view bytes) {
   Digest digest;
   unsigned length = 0;
-  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), start_of(digest), &length))
+  if (!HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+            reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), start_of(digest), &length))
     throw Error(ErrorKind::kInternal, "HMAC-SHA-256 failed (OpenSSL)");
   return {digest.data(), length};
 }
@@ -80,7 +83,8 @@ std::string git_blob_id(std::string_view bytes) {
   object += bytes;
   Digest digest;
   unsigned length = 0;
-  if (EVP_Digest(object.data(), object.size(), start_of(digest), &length, EVP_sha1(), nullptr) != 1) throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
+  if (EVP_Digest(object.data(), object.size(), start_of(digest), &length, EVP_sha1(), nullptr) != 1)
+    throw Error(ErrorKind::kInternal, "SHA-1 failed (OpenSSL)");
   return to_hex({digest.data(), length});
 }
 

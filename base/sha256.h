@@ -1,4 +1,5 @@
-// SHA-256 through OpenSSL: identity of files, models and packages; and git's names of files. Lower-case hexadecimal everywhere.
+// SHA-256 through OpenSSL: identity of files, models and packages; and git's names of files. Lower-case hexadecimal
+// everywhere.
 #pragma once
 
 #include <cstddef>

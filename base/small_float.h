@@ -13,7 +13,8 @@ inline float e4m3_to_float(uint8_t code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   const float sign = code & 128 ? -1.0f : 1.0f;
   if (exponent == 15 && mantissa == 7) return std::numeric_limits<float>::quiet_NaN();
-  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9) : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
+  return sign * (exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
+                               : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10));
 }
 
 inline float fp16_to_float(uint16_t h) {

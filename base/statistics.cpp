@@ -9,7 +9,9 @@
 
 namespace specdec {
 
-double mean(std::span<const double> x) { return x.empty() ? 0 : std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size()); }
+double mean(std::span<const double> x) {
+  return x.empty() ? 0 : std::accumulate(x.begin(), x.end(), 0.0) / static_cast<double>(x.size());
+}
 
 double variance(std::span<const double> x) {
   if (x.size() < 2) return 0;
@@ -33,7 +35,8 @@ namespace {
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
-  if (!(x >= -1e-6 && x <= 1 + 1e-6)) throw Error(ErrorKind::kInternal, "confidence sequence: value " + std::to_string(x) + " outside [0, 1]");
+  if (!(x >= -1e-6 && x <= 1 + 1e-6))
+    throw Error(ErrorKind::kInternal, "confidence sequence: value " + std::to_string(x) + " outside [0, 1]");
   return std::clamp(x, 0.0, 1.0);
 }
 
@@ -42,7 +45,8 @@ void grow(std::span<double> capital, const double* slope, double base, double x)
   constexpr size_t kBlock = 8;
   size_t i = 0;
   for (; i + kBlock <= capital.size(); i += kBlock)
-    for (size_t j = 0; j < kBlock; ++j) capital[i + j] = std::max(capital[i + j] * (base + slope[i + j] * x), kLeastCapital);
+    for (size_t j = 0; j < kBlock; ++j)
+      capital[i + j] = std::max(capital[i + j] * (base + slope[i + j] * x), kLeastCapital);
   for (; i < capital.size(); ++i) capital[i] = std::max(capital[i] * (base + slope[i] * x), kLeastCapital);
 }
 
@@ -52,8 +56,11 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
     : options_(options), step_(1.0 / options.breaks), threshold_(2 / options.level) {
   const auto proper = [](double share) { return share > 0 && share < 1; };
   if (!proper(options.level) || options.breaks < 2 || options.breaks > 100000 || !proper(options.truncation) ||
-      options.stakes.size() + options.plug_in == 0 || !std::all_of(options.stakes.begin(), options.stakes.end(), proper))
-    throw Error(ErrorKind::kInternal, "confidence sequence: expected a level, stakes and a truncation in (0, 1), a bet, and 2 to 100000 breaks");
+      options.stakes.size() + options.plug_in == 0 ||
+      !std::all_of(options.stakes.begin(), options.stakes.end(), proper))
+    throw Error(
+        ErrorKind::kInternal,
+        "confidence sequence: expected a level, stakes and a truncation in (0, 1), a bet, and 2 to 100000 breaks");
   const size_t candidates = static_cast<size_t>(options.breaks) + 1, bets = options.stakes.size() + options.plug_in;
   up_.assign(bets * candidates, 1);
   down_ = up_;
@@ -84,7 +91,8 @@ void ConfidenceSequence::observe(double value) {
   ++n_;
   sum_ += x;
   if (options_.plug_in) {
-    const double t = static_cast<double>(n_), bet = std::sqrt(2 * std::log(2 / options_.level) / (std::log(t + 1) * squares_));
+    const double t = static_cast<double>(n_),
+                 bet = std::sqrt(2 * std::log(2 / options_.level) / (std::log(t + 1) * squares_));
     double *up = up_.data() + constant, *down = down_.data() + constant;
     for (size_t i = 0; i < candidates; ++i) {
       const double m = static_cast<double>(static_cast<int>(i)) * step_;
@@ -95,7 +103,8 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // up falls in m and down rises: the candidates that stand are those from the first to the last, of which none may be left.
+  // up falls in m and down rises: the candidates that stand are those from the first to the last, of which none may be
+  // left.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;
@@ -124,8 +133,8 @@ Estimate bounded_mean(std::span<const double> x, double level) {
   return sequence.estimate();
 }
 
-Estimate bootstrap(size_t num_units, const std::function<double(std::span<const size_t>)>& statistic, double level, int resamples,
-                   uint64_t seed) {
+Estimate bootstrap(size_t num_units, const std::function<double(std::span<const size_t>)>& statistic, double level,
+                   int resamples, uint64_t seed) {
   if (num_units == 0 || resamples < 1) throw Error(ErrorKind::kInternal, "bootstrap of no units or with no resamples");
   std::vector<size_t> units(num_units);
   std::iota(units.begin(), units.end(), size_t{0});
@@ -139,9 +148,11 @@ Estimate bootstrap(size_t num_units, const std::function<double(std::span<const 
   return {value, {quantile(draws, level / 2), quantile(draws, 1 - level / 2)}, static_cast<int64_t>(num_units)};
 }
 
-// Q(a, x) = Γ(a, x) / Γ(a): the series of Abramowitz & Stegun 6.5.29 below x = a + 1, the continued fraction 6.5.31 above.
+// Q(a, x) = Γ(a, x) / Γ(a): the series of Abramowitz & Stegun 6.5.29 below x = a + 1, the continued fraction 6.5.31
+// above.
 double chi_square_p_value(double statistic, double df) {
-  if (!(df > 0) || !(statistic >= 0)) throw Error(ErrorKind::kInternal, "chi-square: needs df > 0 and a statistic >= 0");
+  if (!(df > 0) || !(statistic >= 0))
+    throw Error(ErrorKind::kInternal, "chi-square: needs df > 0 and a statistic >= 0");
   const double a = df / 2, x = statistic / 2;
   if (x == 0) return 1;
   if (std::isinf(x)) return 0;

@@ -18,8 +18,8 @@ std::vector<int> parse_list(const char* flag, const std::vector<std::string>& wo
       continue;
     }
     if (word.empty() || word.size() > 4 || word.find_first_not_of("0123456789") != std::string::npos)
-      throw Error(ErrorKind::kUsage,
-                  std::string(flag) + ": expected whole numbers" + (allow_auto ? " or auto" : "") + ", found '" + word + "'");
+      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected whole numbers" + (allow_auto ? " or auto" : "") +
+                                         ", found '" + word + "'");
     values.push_back(std::stoi(word));
   }
   return values;
@@ -32,7 +32,9 @@ void add_bench(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand(
       "bench", "Normal against speculative decoding on the same prompts and lengths; ranks drafts by speed-up");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
-  sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")->required()->expected(1, 64);
+  sub->add_option("--draft", options->drafts, "MODEL that drafts; give several to rank them")
+      ->required()
+      ->expected(1, 64);
   sub->add_option("--data", options->data, "Output of data ingest")->required();
   sub->add_option("--out", options->out, "Directory for bench.json, bench.html and bench.md")->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();

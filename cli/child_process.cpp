@@ -26,7 +26,8 @@ std::vector<std::string> argv_of(const std::string& program, std::vector<std::st
   return arguments;
 }
 
-Child start_server(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& log_file) {
+Child start_server(const std::string& program, const std::vector<std::string>& arguments,
+                   const std::filesystem::path& log_file) {
   std::error_code ignored;
   std::filesystem::remove(log_file, ignored);
   const int log = open_log(log_file);
@@ -37,12 +38,14 @@ Child start_server(const std::string& program, const std::vector<std::string>& a
 
 }  // namespace
 
-ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& stderr_file,
-                      const std::filesystem::path& directory) {
+ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
+                      const std::filesystem::path& stderr_file, const std::filesystem::path& directory) {
   int pipe_fds[2];
-  if (::pipe2(pipe_fds, O_CLOEXEC) != 0) throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
+  if (::pipe2(pipe_fds, O_CLOEXEC) != 0)
+    throw Error(ErrorKind::kInternal, std::string("pipe: ") + std::strerror(errno));
   const int err = stderr_file.empty() ? -1 : open_log(stderr_file);
-  Child child(ChildStart{.argv = argv_of(program, arguments), .out = pipe_fds[1], .err = err, .directory = directory.string()});
+  Child child(
+      ChildStart{.argv = argv_of(program, arguments), .out = pipe_fds[1], .err = err, .directory = directory.string()});
   ::close(pipe_fds[1]);
   if (err >= 0) ::close(err);
   ChildResult result;
@@ -62,21 +65,22 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
   return result;
 }
 
-BackgroundChild::BackgroundChild(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& log_file,
-                                 double grace_seconds)
+BackgroundChild::BackgroundChild(const std::string& program, const std::vector<std::string>& arguments,
+                                 const std::filesystem::path& log_file, double grace_seconds)
     : log_file_(log_file), grace_seconds_(grace_seconds), child_(start_server(program, arguments, log_file)) {}
 
 BackgroundChild::~BackgroundChild() {
   try {
     stop();
-  } catch (const Error&) {   // its exit code is lost, and nobody asks for it
+  } catch (const Error&) {  // its exit code is lost, and nobody asks for it
   }
 }
 
 int BackgroundChild::stop() {
   child_.signal(SIGTERM);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(grace_seconds_);
-  while (running() && std::chrono::steady_clock::now() < end) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  while (running() && std::chrono::steady_clock::now() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   if (running()) child_.signal(SIGKILL);
   return child_.wait();
 }
@@ -93,10 +97,12 @@ std::string BackgroundChild::wait_for_line(const std::string& pattern, double se
       if (!line.empty()) last = line;
     }
     if (!alive)
-      throw Error(ErrorKind::kNetwork, "the server ended with code " + std::to_string(*child_.code()) + " before it was ready: " + last);
+      throw Error(ErrorKind::kNetwork,
+                  "the server ended with code " + std::to_string(*child_.code()) + " before it was ready: " + last);
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
     if (std::chrono::steady_clock::now() > end)
-      throw Error(ErrorKind::kNetwork, "the server was not ready after " + std::to_string(static_cast<int>(seconds)) + " s: " + last);
+      throw Error(ErrorKind::kNetwork,
+                  "the server was not ready after " + std::to_string(static_cast<int>(seconds)) + " s: " + last);
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }

@@ -1,5 +1,5 @@
-// Children of the command line: stages of the loop run to the end, servers run beside and are stopped. Stages talk through
-// files, stdout and exit codes only.
+// Children of the command line: stages of the loop run to the end, servers run beside and are stopped. Stages talk
+// through files, stdout and exit codes only.
 #pragma once
 
 #include <filesystem>
@@ -11,12 +11,13 @@
 namespace specdec::cli {
 
 struct ChildResult {
-  int exit_code = 0;         // 128 + signal if it was killed
-  std::string output;        // its stdout, at most 64 MiB
+  int exit_code = 0;   // 128 + signal if it was killed
+  std::string output;  // its stdout, at most 64 MiB
 };
 
-// Runs program with arguments to the end; stdout is captured, stderr goes where `stderr_file` says ("" = inherited, else
-// appended). `directory`: where it works, "" = here. A stop request (base/progress.h) is handed on as SIGTERM. Throws Error(kInternal) if it cannot be started.
+// Runs program with arguments to the end; stdout is captured, stderr goes where `stderr_file` says ("" = inherited,
+// else appended). `directory`: where it works, "" = here. A stop request (base/progress.h) is handed on as SIGTERM.
+// Throws Error(kInternal) if it cannot be started.
 ChildResult run_child(const std::string& program, const std::vector<std::string>& arguments,
                       const std::filesystem::path& stderr_file = {}, const std::filesystem::path& directory = {});
 
@@ -24,17 +25,17 @@ ChildResult run_child(const std::string& program, const std::vector<std::string>
 class BackgroundChild {
  public:
   // stdout and stderr are appended to `log_file`.
-  BackgroundChild(const std::string& program, const std::vector<std::string>& arguments, const std::filesystem::path& log_file,
-                  double grace_seconds = 30);
+  BackgroundChild(const std::string& program, const std::vector<std::string>& arguments,
+                  const std::filesystem::path& log_file, double grace_seconds = 30);
   ~BackgroundChild();
   BackgroundChild(const BackgroundChild&) = delete;
   BackgroundChild& operator=(const BackgroundChild&) = delete;
 
-  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the log's last line if
-  // the child ends first or `seconds` pass.
+  // Waits until `pattern` appears in the log; returns the rest of that line. Throws Error(kNetwork) with the log's last
+  // line if the child ends first or `seconds` pass.
   std::string wait_for_line(const std::string& pattern, double seconds);
   bool running() { return !child_.code(); }
-  int stop();   // SIGTERM and wait; returns the exit code
+  int stop();  // SIGTERM and wait; returns the exit code
 
  private:
   std::filesystem::path log_file_;

@@ -1,8 +1,8 @@
 #include "cli/command.h"
 
-#include <CLI/CLI.hpp>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -22,20 +22,31 @@ namespace specdec::cli {
 
 void add_device_flags(CLI::App& sub, DeviceOptions& options) {
   sub.add_option("--device", options.device, "auto | cpu | cuda[:i]")->capture_default_str()->group("Device");
-  sub.add_option("--dtype", options.dtype, "auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (weights only, decoding on a CPU)")->capture_default_str()->group("Device");
+  sub.add_option("--dtype", options.dtype,
+                 "auto (the checkpoint's own) | fp32 | bf16 | fp16 | int8 (weights only, decoding on a CPU)")
+      ->capture_default_str()
+      ->group("Device");
   sub.add_option("--seed", options.seed, "Seed of every random choice")->capture_default_str()->group("Device");
   sub.add_option("--threads", options.threads, "CPU threads, 0 = all cores")->capture_default_str()->group("Device");
 }
 
 void add_draft_dtype_flag(CLI::App& sub, DeviceOptions& options) {
-  sub.add_option("--draft-dtype", options.draft_dtype, "The draft's, in the words of --dtype")->default_str("as --dtype")->group("Device");
+  sub.add_option("--draft-dtype", options.draft_dtype, "The draft's, in the words of --dtype")
+      ->default_str("as --dtype")
+      ->group("Device");
 }
 
 void add_sampling_flags(CLI::App& sub, SamplingOptions& options) {
   sub.add_option("--temperature", options.temperature, "0 = greedy")->capture_default_str()->group("Sampling");
-  sub.add_option("--top-k", options.top_k, "Keep the k likeliest tokens, 0 = off")->capture_default_str()->group("Sampling");
-  sub.add_option("--top-p", options.top_p, "Keep the smallest set with this mass")->capture_default_str()->group("Sampling");
-  sub.add_option("--min-p", options.min_p, "Drop tokens below this share of the best one")->capture_default_str()->group("Sampling");
+  sub.add_option("--top-k", options.top_k, "Keep the k likeliest tokens, 0 = off")
+      ->capture_default_str()
+      ->group("Sampling");
+  sub.add_option("--top-p", options.top_p, "Keep the smallest set with this mass")
+      ->capture_default_str()
+      ->group("Sampling");
+  sub.add_option("--min-p", options.min_p, "Drop tokens below this share of the best one")
+      ->capture_default_str()
+      ->group("Sampling");
 }
 
 void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
@@ -53,7 +64,8 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
            } catch (const std::exception&) {
              end = 0;
            }
-           if (end != text.size() || value < 0) throw Error(ErrorKind::kUsage, "--k: expected a number >= 0 or auto, found '" + text + "'");
+           if (end != text.size() || value < 0)
+             throw Error(ErrorKind::kUsage, "--k: expected a number >= 0 or auto, found '" + text + "'");
            options.k = value;
          },
          "Draft tokens a step: a number, 0 = plain, or auto")
@@ -63,7 +75,8 @@ void add_speculation_flags(CLI::App& sub, SpeculationOptions& options) {
 }
 
 void add_shape_flags(CLI::App& sub, SpeculationOptions& options) {
-  sub.add_flag("--suffix,!--no-suffix", options.suffix, "Also draft what followed when the text's end stood in it before: free, with or without a draft model")
+  sub.add_flag("--suffix,!--no-suffix", options.suffix,
+               "Also draft what followed when the text's end stood in it before: free, with or without a draft model")
       ->group("Speculation");
   sub.add_option_function<std::string>(
          "--tree", [&options](const std::string& text) { options.tree = parse_tree(text); },
@@ -74,17 +87,22 @@ void add_shape_flags(CLI::App& sub, SpeculationOptions& options) {
 void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
   sub.add_option("--max-k", options.max_k, "Upper bound for --k auto")->capture_default_str()->group("Speculation");
   sub.add_option_function<std::string>(
-         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); }, "token | block | target | coupled (the text depends on the seed alone, not on draft and K)")
+         "--verify", [&options](const std::string& name) { options.verify = parse_verify_rule(name); },
+         "token | block | target | coupled (the text depends on the seed alone, not on draft and K)")
       ->default_str("token")
       ->group("Speculation");
 }
 
 namespace {
 
-// Draws what the working thread reports, and has a thread of its own that shows that a silent stretch of work is still at work.
+// Draws what the working thread reports, and has a thread of its own that shows that a silent stretch of work is still
+// at work.
 class LiveProgress {
  public:
-  explicit LiveProgress(bool terminal) : line_(terminal, [](const std::string& text) { std::fputs(text.c_str(), stderr), std::fflush(stderr); }, clock_.seconds()) {}
+  explicit LiveProgress(bool terminal)
+      : line_(
+            terminal, [](const std::string& text) { std::fputs(text.c_str(), stderr), std::fflush(stderr); },
+            clock_.seconds()) {}
   ~LiveProgress() {
     ticker_ = {};
     line_.end();
@@ -125,7 +143,8 @@ ProgressFn make_progress(const Global& global) {
 Secret read_api_key(const std::string& file) {
   const std::string text = read_file(file, 1u << 16, ErrorKind::kConfig);
   const auto printable = [](char c) { return c > ' ' && c < 127; };
-  const auto begin = std::find_if(text.begin(), text.end(), printable), end = std::find_if_not(begin, text.end(), printable);
+  const auto begin = std::find_if(text.begin(), text.end(), printable),
+             end = std::find_if_not(begin, text.end(), printable);
   if (begin == end) throw Error(ErrorKind::kConfig, file + ": no key, expected one on the first line");
   return Secret(std::string(begin, end));
 }
@@ -135,7 +154,9 @@ SecretUrl secret_url(const Global& global, const std::string& argument, SecretUr
   SecretUrl url(argument, shows);
   const auto holds = [&](const std::string& given) { return given.find(argument) != std::string::npos; };
   if (url.has_secret() && std::any_of(global.arguments.begin(), global.arguments.end(), holds))
-    log(LogLevel::kWarn, url.shown() + ": every user of this machine can read the arguments of a command: put the URL into a file and give @FILE");
+    log(LogLevel::kWarn,
+        url.shown() +
+            ": every user of this machine can read the arguments of a command: put the URL into a file and give @FILE");
   return url;
 }
 

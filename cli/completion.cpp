@@ -25,7 +25,9 @@ std::string names_of(const CLI::App& app) {
 }
 
 void print_bash(const CLI::App& app) {
-  std::printf("_specdec() {\n  local word=${COMP_WORDS[COMP_CWORD]} options\n  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" in\n");
+  std::printf(
+      "_specdec() {\n  local word=${COMP_WORDS[COMP_CWORD]} options\n  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]}\" "
+      "in\n");
   for (const CLI::App* sub : app.get_subcommands({})) {
     const char* name = sub->get_name().c_str();
     for (const CLI::App* nested : sub->get_subcommands({}))
@@ -34,7 +36,9 @@ void print_bash(const CLI::App& app) {
   }
   std::printf("    *) options=\"%s %s\" ;;\n  esac\n", names_of(app).c_str(), flags_of(app).c_str());
   std::printf("  COMPREPLY=($(compgen -W \"$options\" -- \"$word\"))\n");
-  std::printf("  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- \"$word\"))\n}\ncomplete -o filenames -F _specdec specdec\n");
+  std::printf(
+      "  [ ${#COMPREPLY[@]} -gt 0 ] || COMPREPLY=($(compgen -f -- \"$word\"))\n}\ncomplete -o filenames -F _specdec "
+      "specdec\n");
 }
 
 void print_fish_flags(const CLI::App& app, const std::string& seen) {
@@ -48,7 +52,8 @@ void print_fish(const CLI::App& app) {
     std::printf("complete -c specdec -n __fish_use_subcommand -a %s\n", sub->get_name().c_str());
     print_fish_flags(*sub, sub->get_name());
     for (const CLI::App* nested : sub->get_subcommands({})) {
-      std::printf("complete -c specdec -n '__fish_seen_subcommand_from %s' -a %s\n", sub->get_name().c_str(), nested->get_name().c_str());
+      std::printf("complete -c specdec -n '__fish_seen_subcommand_from %s' -a %s\n", sub->get_name().c_str(),
+                  nested->get_name().c_str());
       print_fish_flags(*nested, nested->get_name());
     }
   }

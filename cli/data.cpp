@@ -60,8 +60,9 @@ Json index_json(const ShardIndex& index) {
 
 void print_splits(const Json& result, const std::string& out) {
   for (const auto& [split, g] : result["splits"].items())
-    std::printf("%-8s %8lld rows %12lld tokens %12lld learnt\n", split.c_str(), static_cast<long long>(g["rows"].get<int64_t>()),
-                static_cast<long long>(g["tokens"].get<int64_t>()), static_cast<long long>(g["loss_tokens"].get<int64_t>()));
+    std::printf("%-8s %8lld rows %12lld tokens %12lld learnt\n", split.c_str(),
+                static_cast<long long>(g["rows"].get<int64_t>()), static_cast<long long>(g["tokens"].get<int64_t>()),
+                static_cast<long long>(g["loss_tokens"].get<int64_t>()));
   std::printf("written to %s\n", out.c_str());
 }
 
@@ -72,8 +73,11 @@ void print_left_out(const data::IngestReport& report, const std::string& out) {
   std::sort(lines.begin(), lines.end());
   for (const auto& [n, reason] : lines) std::printf("rejected %8lld %s\n", static_cast<long long>(-n), reason.c_str());
   if (!lines.empty()) std::printf("                  each in %s\n", (fs::path(out) / "rejects.jsonl").c_str());
-  const std::pair<int64_t, const char*> dropped[] = {{report.duplicates, "equal to an earlier row"}, {report.near_duplicates, "nearly equal to an earlier row"},
-                                                     {report.skipped, "skipped"}, {report.capped, "over the tenant's cap"}, {report.thinned, "over the domain's share"}};
+  const std::pair<int64_t, const char*> dropped[] = {{report.duplicates, "equal to an earlier row"},
+                                                     {report.near_duplicates, "nearly equal to an earlier row"},
+                                                     {report.skipped, "skipped"},
+                                                     {report.capped, "over the tenant's cap"},
+                                                     {report.thinned, "over the domain's share"}};
   for (const auto& [n, why] : dropped)
     if (n) std::printf("dropped  %8lld %s\n", static_cast<long long>(n), why);
 }
@@ -110,13 +114,16 @@ int run_ingest(const Global& global, data::IngestOptions options) {
   print_left_out(report, options.out);
   if (!report.redactions.empty()) std::printf("redacted %s\n", counts_text(report.redactions).c_str());
   if (options.records) {
-    std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted), (fs::path(options.out) / "records.jsonl").c_str());
+    std::printf("written  %8lld records to %s\n", static_cast<long long>(report.accepted),
+                (fs::path(options.out) / "records.jsonl").c_str());
     return 0;
   }
   if (done.index.truncated_rows)
-    std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows), static_cast<long long>(done.index.dropped_tokens));
+    std::printf("cut      %8lld rows, %lld tokens dropped\n", static_cast<long long>(done.index.truncated_rows),
+                static_cast<long long>(done.index.dropped_tokens));
   if (done.unlearnt_turns)
-    std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n", static_cast<long long>(done.unlearnt_turns));
+    std::printf("unlearnt %8lld earlier answers, which the chat template renders otherwise than they were served\n",
+                static_cast<long long>(done.unlearnt_turns));
   print_splits(result, options.out);
   return 0;
 }
@@ -129,7 +136,8 @@ int run_audit(const Global& global, const AuditFlags& flags) {
   const SystemClock clock;
   const std::string started = format_utc(clock.unix_seconds());
   const double start = clock.seconds();
-  const data::DataAudit audit = data::data_audit(flags.data, flags.target.empty() ? "" : resolve_model(flags.target).directory.string());
+  const data::DataAudit audit =
+      data::data_audit(flags.data, flags.target.empty() ? "" : resolve_model(flags.target).directory.string());
   if (!global.json) {
     std::fputs(data::to_table(audit).c_str(), stdout);
     return 0;
@@ -162,8 +170,11 @@ void wait_until_ready(BackgroundChild& server, const std::string& url) {
   data::OpenAiClient client(options);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(kModelLoadSeconds);
   while (client.probe("/ready").status != 200) {
-    if (!server.running()) throw Error(ErrorKind::kNetwork, "the server ended while it loaded the model (exit code " + std::to_string(server.stop()) + ")");
-    if (std::chrono::steady_clock::now() > end) throw Error(ErrorKind::kNetwork, "the server did not load the model in 30 minutes");
+    if (!server.running())
+      throw Error(ErrorKind::kNetwork,
+                  "the server ended while it loaded the model (exit code " + std::to_string(server.stop()) + ")");
+    if (std::chrono::steady_clock::now() > end)
+      throw Error(ErrorKind::kNetwork, "the server did not load the model in 30 minutes");
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
@@ -184,8 +195,11 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
     options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
     // Nobody asked for it to be sent there: an endpoint inside may want none.
-    if (net::keeps_secrets(flags.target)) options.api_key = key;
-    else log(LogLevel::kWarn, SecretUrl(flags.target).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
+    if (net::keeps_secrets(flags.target))
+      options.api_key = key;
+    else
+      log(LogLevel::kWarn,
+          SecretUrl(flags.target).shown() + " is not https: the key of OPENAI_API_KEY is not sent to it");
   }
   std::unique_ptr<BackgroundChild> server;
   const fs::path server_log = fs::path(data::progress_file(options.out).string() + ".serve.log");
@@ -200,8 +214,9 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
     make_directories(server_log.parent_path());
     server = std::make_unique<BackgroundChild>(
         global.program,
-        std::vector<std::string>{"serve", "--target", options.target, "--port", "0", "--device", flags.device.device, "--dtype", flags.device.dtype,
-                                 "--threads", std::to_string(flags.device.threads), "--max-batch", width},
+        std::vector<std::string>{"serve", "--target", options.target, "--port", "0", "--device", flags.device.device,
+                                 "--dtype", flags.device.dtype, "--threads", std::to_string(flags.device.threads),
+                                 "--max-batch", width},
         server_log);
     options.url = server->wait_for_line("listening on ", kServerStartSeconds);
     wait_until_ready(*server, options.url);
@@ -213,7 +228,8 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   }
   Json result = index_json(done.index);
   if (global.json) {
-    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}}, {{"path", flags.target}, {"id", done.index.target_id}}});
+    result["inputs"] = Json::array({{{"path", options.data}, {"sha256", done.index.sources.front().second}},
+                                    {{"path", flags.target}, {"id", done.index.target_id}}});
     result["out"] = options.out;
     result["model"] = done.model;
     result["asked"] = done.asked;
@@ -221,8 +237,11 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
     print_json(std::move(result), "done", started, clock.seconds() - start);
     return 0;
   }
-  std::printf("answers  %8lld new, %lld kept from an earlier run, by %s\n", static_cast<long long>(done.asked), static_cast<long long>(done.reused), done.model.c_str());
-  if (!done.index.rejects.empty()) std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(), (fs::path(options.out) / "rejects.jsonl").c_str());
+  std::printf("answers  %8lld new, %lld kept from an earlier run, by %s\n", static_cast<long long>(done.asked),
+              static_cast<long long>(done.reused), done.model.c_str());
+  if (!done.index.rejects.empty())
+    std::printf("rejected %s (see %s)\n", counts_text(done.index.rejects).c_str(),
+                (fs::path(options.out) / "rejects.jsonl").c_str());
   print_splits(result, options.out);
   return 0;
 }
@@ -231,49 +250,84 @@ void add_ingest(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::IngestOptions>();
   CLI::App* sub = data.add_subcommand("ingest", "Traffic logs into redacted, deduplicated, split, tokenised shards");
   sub->add_option("sources", o->sources,
-                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and .txt files (serve --record fills one), or - for standard input;\n"
+                  "Files, patterns ('logs/*.jsonl.zst'), directories of .jsonl, .ndjson, .json, .csv, .parquet and "
+                  ".txt files (serve --record fills one), or - for standard input;\n"
                   "gzip and zstd are read as they are");
   sub->add_option("--target", o->target, "MODEL whose tokenizer and chat template are used");
-  sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")->required();
-  sub->add_flag("--records", o->records, "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
+  sub->add_option("--out", o->out, "Directory to write; an earlier output of specdec data there is replaced")
+      ->required();
+  sub->add_flag("--records", o->records,
+                "Write the redacted records (OUT/records.jsonl) and no shards; needs no --target");
   sub->add_option("--format", o->format, data::format_names())->capture_default_str();
-  sub->add_option("--separator", o->separator, "Between documents of plain text; \"\" = one document a file")->capture_default_str();
-  sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")->capture_default_str();
-  sub->add_option("--max-record-bytes", o->max_record_bytes, "Longer lines and documents are rejected")->capture_default_str();
-  sub->add_option("--min-chars", o->min_chars, "Reject rows with fewer Unicode characters of content (white space around text not counted)");
+  sub->add_option("--separator", o->separator, "Between documents of plain text; \"\" = one document a file")
+      ->capture_default_str();
+  sub->add_option("--max-length", o->max_length, "Keep the first N tokens of a row, BOS included; 0 = no cut")
+      ->capture_default_str();
+  sub->add_option("--max-record-bytes", o->max_record_bytes, "Longer lines and documents are rejected")
+      ->capture_default_str();
+  sub->add_option("--min-chars", o->min_chars,
+                  "Reject rows with fewer Unicode characters of content (white space around text not counted)");
   sub->add_option("--skip", o->skip, "Leave out the first N accepted rows, in file order");
   sub->add_option("--limit", o->limit, "Then keep N rows and read no further; 0 = all");
   sub->add_option("--written-by", o->written_by, "Who wrote the answers")->capture_default_str();
-  sub->add_option("--holdout", o->holdout, "Share of the conversations held out")->capture_default_str()->group("Split");
-  sub->add_option("--holdout-count", o->holdout_count, "Number of conversations held out, instead of a share")->group("Split");
-  sub->add_option("--holdout-rule", o->holdout_rule, "auto | time (the latest) | hash (seeded) | first")->capture_default_str()->group("Split");
-  sub->add_option("--holdout-src", o->holdout_source, "File whose rows are all held out, with their conversations")->group("Split");
-  sub->add_option("--order", o->order, "given | shuffle: rows of the training split")->capture_default_str()->group("Split");
+  sub->add_option("--holdout", o->holdout, "Share of the conversations held out")
+      ->capture_default_str()
+      ->group("Split");
+  sub->add_option("--holdout-count", o->holdout_count, "Number of conversations held out, instead of a share")
+      ->group("Split");
+  sub->add_option("--holdout-rule", o->holdout_rule, "auto | time (the latest) | hash (seeded) | first")
+      ->capture_default_str()
+      ->group("Split");
+  sub->add_option("--holdout-src", o->holdout_source, "File whose rows are all held out, with their conversations")
+      ->group("Split");
+  sub->add_option("--order", o->order, "given | shuffle: rows of the training split")
+      ->capture_default_str()
+      ->group("Split");
   sub->add_option("--seed", o->seed, "Of the hash split and of the shuffle")->capture_default_str()->group("Split");
   sub->add_option("--domain", o->domain, "Tag of every row of this call")->group("Domains");
-  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\"); a.b looks inside a")->group("Domains");
-  sub->add_option("--domain-rules", o->domain_rules, "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first that matches counts")->group("Domains");
-  sub->add_option("--domain-clusters", o->domain_clusters, "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their prompts; 0 = none")->capture_default_str()->group("Domains");
-  sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")->group("Domains");
-  sub->add_option("--tenant-field", o->tenant_field, "Field that holds the tenant (else what the format has: team, user, …)")->group("Domains");
-  sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")->capture_default_str()->group("Domains");
-  sub->add_option("--salt", o->salt, "File of the secret that tenants, conversations and ids are hashed with; made if it is missing (else OUT.salt). Data directories\n"
+  sub->add_option("--domain-field", o->domain_field, "Field that holds the tag (else \"domain\"); a.b looks inside a")
+      ->group("Domains");
+  sub->add_option("--domain-rules", o->domain_rules,
+                  "File of rules 'DOMAIN [in PART]: PATTERN' for rows without a tag; the first that matches counts")
+      ->group("Domains");
+  sub->add_option("--domain-clusters", o->domain_clusters,
+                  "Group the rows that are still without a tag into N domains (cluster-1, …) by the words of their "
+                  "prompts; 0 = none")
+      ->capture_default_str()
+      ->group("Domains");
+  sub->add_option("--mix", o->mix, "DOMAIN=SHARE,…: thin the training split to these shares of its rows")
+      ->group("Domains");
+  sub->add_option("--tenant-field", o->tenant_field,
+                  "Field that holds the tenant (else what the format has: team, user, …)")
+      ->group("Domains");
+  sub->add_option("--tenant-cap", o->tenant_cap, "Keep at most N rows of one tenant in the training split; 0 = all")
+      ->capture_default_str()
+      ->group("Domains");
+  sub->add_option("--salt", o->salt,
+                  "File of the secret that tenants, conversations and ids are hashed with; made if it is missing (else "
+                  "OUT.salt). Data directories\n"
                   "that share it have the same ids; whoever has it can test guesses of names: do not hand it on");
   sub->add_flag_callback("--no-redact", [o] { o->redact = false; }, "Keep personal data and secrets as they are");
   sub->add_flag_callback("--no-dedup", [o] { o->dedup = false; }, "Keep rows with equal content");
-  sub->add_option("--near-duplicates", o->near_duplicates, "Drop rows whose newest exchange has this Jaccard similarity (0.5 … 1, say 0.8) with an earlier one; 0 = off")->capture_default_str();
+  sub->add_option(
+         "--near-duplicates", o->near_duplicates,
+         "Drop rows whose newest exchange has this Jaccard similarity (0.5 … 1, say 0.8) with an earlier one; 0 = off")
+      ->capture_default_str();
   sub->footer(
       "Examples:\n"
       "  specdec data ingest logs/*.jsonl --target T --out traffic --max-length 2048\n"
-      "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 --holdout-count 200 --holdout-rule first\n"
+      "  specdec data ingest stories.txt --target stories260K --out data --min-chars 101 --max-length 256 "
+      "--holdout-count 200 --holdout-rule first\n"
       "  specdec data ingest traffic/ --target store:production --out data --domain-field team\n"
-      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row accepted, 130 or 143 stopped by a signal.");
+      "Exit codes: 0 done (rejected rows are counted, see OUT/rejects.jsonl), 2 OUT is not ours, 7 bad input or no row "
+      "accepted, 130 or 143 stopped by a signal.");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_ingest(cli.global, *o); }; });
 }
 
 void add_stats(Cli& cli, CLI::App& data) {
   auto o = std::make_shared<data::StatsOptions>();
-  CLI::App* sub = data.add_subcommand("stats", "Counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
+  CLI::App* sub = data.add_subcommand(
+      "stats", "Counts, lengths, domains, tokens and coverage of a data directory; checks every digest");
   sub->add_option("dir", o->data, "Output of data ingest or data regenerate")->required();
   sub->footer("Examples:\n  specdec data stats traffic\n  specdec --json data stats traffic");
   sub->callback([&cli, o] { cli.selected = [&cli, o] { return run_stats(cli.global, *o); }; });
@@ -281,9 +335,12 @@ void add_stats(Cli& cli, CLI::App& data) {
 
 void add_audit(Cli& cli, CLI::App& data) {
   auto f = std::make_shared<AuditFlags>();
-  CLI::App* sub = data.add_subcommand("audit", "What is in a data directory and where it came from: sources, formats, tenants, rejects, personal data, lengths");
+  CLI::App* sub = data.add_subcommand(
+      "audit",
+      "What is in a data directory and where it came from: sources, formats, tenants, rejects, personal data, lengths");
   sub->add_option("dir", f->data, "Output of data ingest or data regenerate")->required();
-  sub->add_option("--target", f->target, "MODEL it was made for: the rows are turned back into text and searched for personal data again");
+  sub->add_option("--target", f->target,
+                  "MODEL it was made for: the rows are turned back into text and searched for personal data again");
   sub->footer("Examples:\n  specdec data audit traffic\n  specdec --json data audit traffic --target T");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_audit(cli.global, *f); }; });
 }
@@ -291,15 +348,19 @@ void add_audit(Cli& cli, CLI::App& data) {
 void add_regenerate(Cli& cli, CLI::App& data) {
   auto f = std::make_shared<RegenerateFlags>();
   data::RegenerateOptions& o = f->options;
-  CLI::App* sub = data.add_subcommand("regenerate", "Answers rewritten by the current target, through an OpenAI-compatible endpoint");
+  CLI::App* sub = data.add_subcommand("regenerate",
+                                      "Answers rewritten by the current target, through an OpenAI-compatible endpoint");
   sub->add_option("dir", o.data, "Output of data ingest")->required();
-  sub->add_option("--target", f->target, "MODEL (served by a child on a free port) or URL http(s)://host[:port][/v1]")->required();
+  sub->add_option("--target", f->target, "MODEL (served by a child on a free port) or URL http(s)://host[:port][/v1]")
+      ->required();
   sub->add_option("--out", o.out, "Directory to write")->required();
-  sub->add_option("--target-files", f->target_files, "With a URL: local directory of the same model; its fingerprint is recorded, its tokenizer used");
+  sub->add_option("--target-files", f->target_files,
+                  "With a URL: local directory of the same model; its fingerprint is recorded, its tokenizer used");
   sub->add_option("--model", o.model, "Name at the endpoint (else the first of /v1/models)");
   sub->add_option("--api-key-file", f->api_key_file, "With a URL: file with the key (else OPENAI_API_KEY)");
   sub->add_option("--temperature", o.temperature, "For every row (else the row's own, else 1)");
-  sub->add_option("--max-tokens", o.max_tokens, "Of an answer; 0 = as many as the old answer had")->capture_default_str();
+  sub->add_option("--max-tokens", o.max_tokens, "Of an answer; 0 = as many as the old answer had")
+      ->capture_default_str();
   sub->add_option("--concurrency", o.concurrency, "Requests at a time")->capture_default_str();
   sub->add_option("--request-timeout", o.request_timeout_s, "Seconds for one answer")->capture_default_str();
   sub->add_flag("--prompt-as-text", o.prompt_as_text, "Send prompts as text, for endpoints that take no token ids");
@@ -308,9 +369,11 @@ void add_regenerate(Cli& cli, CLI::App& data) {
   sub->footer(
       "Examples:\n"
       "  specdec data regenerate traffic --target stories260K --out traffic-new\n"
-      "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out traffic-new --concurrency 32\n"
+      "  specdec data regenerate traffic --target http://10.0.0.5:8000/v1 --target-files models/llama --out "
+      "traffic-new --concurrency 32\n"
       "  specdec data regenerate traffic --target stories260K --out traffic-new --resume\n"
-      "Exit codes: 0 done, 2 key or model refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: --resume goes on.");
+      "Exit codes: 0 done, 2 key or model refused, 7 another tokenizer or no answer, 75 endpoint down or a signal: "
+      "--resume goes on.");
   sub->callback([&cli, f] { cli.selected = [&cli, f] { return run_regenerate(cli.global, *f); }; });
 }
 

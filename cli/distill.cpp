@@ -13,10 +13,13 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   const auto flag = [&](const char* name, auto& value, const char* help) {
     sub.add_option(name, value, help)->capture_default_str()->group("Training");
   };
-  flag("--loss", o.loss, "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or a sum: 0.1*ce+0.9*tv");
+  flag("--loss", o.loss,
+       "ce | kl | rkl | jsd[:BETA] | tv | nla | lk_hybrid (KL that turns into total variation as acceptance grows), or "
+       "a sum: 0.1*ce+0.9*tv");
   flag("--lk-eta", o.lk_eta, "lk_hybrid: weight of KL = exp(-eta * acceptance)");
   flag("--temperature", o.temperature, "Of both models, in the loss and in the measured acceptance");
-  flag("--lr", o.learning_rate, "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
+  flag("--lr", o.learning_rate,
+       "Peak learning rate, 0 = 0.012 * min(1, 64 / the draft's hidden size), a third of it for model:");
   flag("--min-lr-ratio", o.min_lr_ratio, "Last learning rate over the peak");
   flag("--warmup-ratio", o.warmup_ratio, "Share of the run that warms up");
   flag("--weight-decay", o.weight_decay, "Decoupled, of matrices");
@@ -24,8 +27,10 @@ void add_training_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--beta1", o.beta1, "AdamW");
   flag("--beta2", o.beta2, "AdamW");
   flag("--epsilon", o.epsilon, "AdamW");
-  flag("--batch-tokens", o.batch_tokens, "Tokens of a batch, padding included; 0 = what leaves the run about 1,000 updates, by the measured time of one");
-  flag("--accumulate", o.accumulate, "Batches per update; 0 = 1, or more where the default batch's logits would be large");
+  flag("--batch-tokens", o.batch_tokens,
+       "Tokens of a batch, padding included; 0 = what leaves the run about 1,000 updates, by the measured time of one");
+  flag("--accumulate", o.accumulate,
+       "Batches per update; 0 = 1, or more where the default batch's logits would be large");
   flag("--sequence-length", o.sequence_length, "Rows are cut to it; 0 = the longest, at most what the models take");
   flag("--teacher-cache", o.teacher_cache_mib, "MiB: the target's answers stay in memory if all fit; 0 = never");
 }
@@ -37,11 +42,15 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
   flag("--max-steps", o.max_steps, "Updates, 0 = by epochs or time");
   flag("--epochs", o.epochs, "Passes over the data, 0 = 3 unless another limit is given");
   sub.add_option_function<std::string>(
-         "--time-limit", [&o](const std::string& text) { o.time_limit_seconds = parse_duration(text, "--time-limit", ErrorKind::kUsage); },
+         "--time-limit",
+         [&o](const std::string& text) {
+           o.time_limit_seconds = parse_duration(text, "--time-limit", ErrorKind::kUsage);
+         },
          "Training time, such as 90s, 15m, 1h30m; evaluations and checkpoints count")
       ->group("Limits and checkpoints");
   flag("--evaluate-every", o.evaluate_every, "Updates between measurements, 0 = ten in the run");
-  flag("--evaluate-rows", o.evaluate_rows, "Held-out rows that choose the checkpoint; 0 = 64, fewer where the run is short");
+  flag("--evaluate-rows", o.evaluate_rows,
+       "Held-out rows that choose the checkpoint; 0 = 64, fewer where the run is short");
   flag("--checkpoint-every", o.checkpoint_every, "Updates between checkpoints, 0 = at measurements");
   sub.add_flag("--resume", o.resume, "Go on with the run in --out, or start it where there is none")
       ->group("Limits and checkpoints");
@@ -51,16 +60,20 @@ void add_limit_flags(CLI::App& sub, distill::DistillOptions& o) {
 
 void add_distill(Cli& cli) {
   auto options = std::make_shared<distill::DistillOptions>();
-  CLI::App* sub =
-      cli.app.add_subcommand("distill", "Train a draft from the target; ends with the best measured draft and a verdict");
-  sub->add_option("--target", options->target, "MODEL; with --loss ce a directory with config.json and the tokenizer is enough")
+  CLI::App* sub = cli.app.add_subcommand(
+      "distill", "Train a draft from the target; ends with the best measured draft and a verdict");
+  sub->add_option("--target", options->target,
+                  "MODEL; with --loss ce a directory with config.json and the tokenizer is enough")
       ->required();
   sub->add_option("--data", options->data, "Directory written by data ingest")->required();
-  sub->add_option("--draft", options->draft, "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
+  sub->add_option("--draft", options->draft,
+                  "prune:N (N layers of the target) | model:MODEL | config:FILE (random weights)")
       ->required();
-  sub->add_option("--draft-vocab", options->draft_vocab, "Tokens that the draft proposes, the commonest of the data; 0 = all, or as the model: draft")
+  sub->add_option("--draft-vocab", options->draft_vocab,
+                  "Tokens that the draft proposes, the commonest of the data; 0 = all, or as the model: draft")
       ->capture_default_str();
-  sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")->required();
+  sub->add_option("--out", options->out, "Directory to write: draft/, result.json, metrics.jsonl, checkpoints/")
+      ->required();
   add_training_flags(*sub, *options);
   add_limit_flags(*sub, *options);
   add_device_flags(*sub, options->device);
@@ -69,8 +82,10 @@ void add_distill(Cli& cli) {
       "  specdec distill --target T --data traffic --draft prune:2 --out run\n"
       "  specdec distill --target T --data traffic --draft model:small --out run --time-limit 15m\n"
       "  specdec distill --target T --data traffic --draft prune:2 --out run --resume        after a stop or a crash\n"
-      "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out run\n"
-      "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint saved.\n"
+      "  specdec distill --target TOKENIZER_DIR --data text --draft config:config.json --loss ce --epochs 10 --out "
+      "run\n"
+      "Exit codes: 0 improved, 3 no significant gain, 4 too little data, 75 stopped by a signal with a checkpoint "
+      "saved.\n"
       "TensorBoard reads --out as it is.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.distill, options); });
 }

@@ -48,8 +48,8 @@ std::string interval(const Json& figure) {
 }
 
 // One chart of the curves that exist, over the union of their steps.
-void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title, const std::string& label,
-               const std::vector<std::pair<std::string, std::string>>& series) {
+void add_chart(Section& section, const std::map<std::string, Curve>& curves, const std::string& title,
+               const std::string& label, const std::vector<std::pair<std::string, std::string>>& series) {
   std::map<double, std::map<std::string, double>> at;
   for (const auto& [key, name] : series) {
     const auto curve = curves.find(key);
@@ -85,11 +85,15 @@ void add_tiles(const Json& result, Page& page) {
   }
   const Json gain = figures.value("difference", Json::object());
   page.tiles.push_back({"Difference", (real(gain, "value") >= 0 ? "+" : "") + number(real(gain, "value")),
-                        interval(gain) + ", " + std::to_string(static_cast<int64_t>(real(figures, "conversations"))) + " conversations"});
+                        interval(gain) + ", " + std::to_string(static_cast<int64_t>(real(figures, "conversations"))) +
+                            " conversations"});
 }
 
 Section layers_section(const Json& layers) {
-  Section s{"Layers that were kept", "Measured on " + std::to_string(layers.value("probe_rows", 0)) + " rows of the training set.", {}, {}};
+  Section s{"Layers that were kept",
+            "Measured on " + std::to_string(layers.value("probe_rows", 0)) + " rows of the training set.",
+            {},
+            {}};
   Table table{"", {"layers", "acceptance"}, {}, false};
   for (const Json& trial : layers.value("trials", Json::array()))
     table.rows.push_back({trial.value("layers", Json::array()).dump(), number(real(trial, "acceptance"))});
@@ -98,14 +102,18 @@ Section layers_section(const Json& layers) {
 }
 
 Section vocabulary_section(const Json& vocabulary) {
-  Section s{"Reduced vocabulary", "The draft proposes " + std::to_string(vocabulary.value("tokens", 0)) +
-                                      " tokens. Share of the text's tokens that are among them, which bounds acceptance.", {}, {}};
+  Section s{"Reduced vocabulary",
+            "The draft proposes " + std::to_string(vocabulary.value("tokens", 0)) +
+                " tokens. Share of the text's tokens that are among them, which bounds acceptance.",
+            {},
+            {}};
   Table table{"", {"domain", "training", "held out"}, {}, false};
   const Json train = vocabulary.value("train", Json::object()), holdout = vocabulary.value("holdout", Json::object());
   table.rows.push_back({"all", number(real(train, "value")), number(real(holdout, "value"))});
   const Json domains = train.value("domains", Json::object()), held = holdout.value("domains", Json::object());
   for (const auto& [name, value] : domains.items())
-    if (!name.empty()) table.rows.push_back({name, number(real(domains, name.c_str())), number(real(held, name.c_str()))});
+    if (!name.empty())
+      table.rows.push_back({name, number(real(domains, name.c_str())), number(real(held, name.c_str()))});
   s.tables.push_back(table);
   return s;
 }
@@ -117,7 +125,8 @@ std::map<std::string, Curve> read_curves(const std::filesystem::path& file) {
   std::ifstream in(file);
   for (std::string line; std::getline(in, line);) {
     const Json row = Json::parse(line, nullptr, false);
-    if (!row.is_object() || !row.value("kind", Json()).is_string() || !row.value("step", Json()).is_number_integer()) continue;
+    if (!row.is_object() || !row.value("kind", Json()).is_string() || !row.value("step", Json()).is_number_integer())
+      continue;
     const auto kind = row.at("kind").get<std::string>();
     const auto step = row.at("step").get<int64_t>();
     for (const auto& [name, value] : row.items()) {
@@ -143,20 +152,28 @@ Page distill_page(const Json& result, const std::map<std::string, Curve>& curves
   const Json training = result.value("training", Json::object());
   if (training.contains("steps"))
     page.tiles.push_back({"Steps", std::to_string(training.value("steps", int64_t{0})),
-                          number(real(training, "tokens_per_second"), 0) + " tokens/s, step " + std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
-  Section run{"The run", "Training is measured on each batch, held-out on conversations that are never trained on; the checkpoint with the best held-out acceptance is kept.", {}, {}};
-  add_chart(run, curves, "Acceptance", "Σ min(p, q)", {{"train/acceptance", "training"}, {"held_out/acceptance", "held out"}});
+                          number(real(training, "tokens_per_second"), 0) + " tokens/s, step " +
+                              std::to_string(training.value("kept_step", int64_t{0})) + " kept"});
+  Section run{"The run",
+              "Training is measured on each batch, held-out on conversations that are never trained on; the checkpoint "
+              "with the best held-out acceptance is kept.",
+              {},
+              {}};
+  add_chart(run, curves, "Acceptance", "Σ min(p, q)",
+            {{"train/acceptance", "training"}, {"held_out/acceptance", "held out"}});
   add_chart(run, curves, "Loss", "loss", {{"train/loss", "training"}});
   add_chart(run, curves, "Cross entropy, held out", "nats a token", {{"held_out/cross_entropy", "held out"}});
   add_chart(run, curves, "Gradient norm before clipping", "norm", {{"train/gradient_norm", "training"}});
   add_chart(run, curves, "Learning rate", "rate", {{"train/learning_rate", "training"}});
   page.sections.push_back(run);
   if (training.value("layers", Json()).is_object()) page.sections.push_back(layers_section(training.at("layers")));
-  if (result.value("draft_vocab", Json()).is_object()) page.sections.push_back(vocabulary_section(result.at("draft_vocab")));
+  if (result.value("draft_vocab", Json()).is_object())
+    page.sections.push_back(vocabulary_section(result.at("draft_vocab")));
   Section inputs{"Options", "", {}, {}};
   Table table{"", {"option", "value"}, {}, true};
   const Json options = result.value("options", Json::object());
-  for (const auto& [name, value] : options.items()) table.rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
+  for (const auto& [name, value] : options.items())
+    table.rows.push_back({name, value.is_string() ? value.get<std::string>() : value.dump()});
   inputs.tables.push_back(table);
   page.sections.push_back(inputs);
   return page;

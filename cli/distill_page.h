@@ -14,9 +14,9 @@ namespace specdec::cli {
 struct Curve {
   std::vector<double> step, value;  // steps ascending
 };
-// RUN/metrics.jsonl by "<kind>/<name>", such as "train/loss". Steps that were rolled back or run again after a resume count once, as
-// they were run last; of many steps the means of at most 500 stretches are kept. A line that is no metric is skipped (a crash may
-// cut the last one); of a file that cannot be read there are no curves.
+// RUN/metrics.jsonl by "<kind>/<name>", such as "train/loss". Steps that were rolled back or run again after a resume
+// count once, as they were run last; of many steps the means of at most 500 stretches are kept. A line that is no
+// metric is skipped (a crash may cut the last one); of a file that cannot be read there are no curves.
 std::map<std::string, Curve> read_curves(const std::filesystem::path& file);
 
 // `result`: schema specdec.distill/1.

@@ -1,9 +1,10 @@
-// `specdec doctor`: what this machine has and what is missing, one line each. Torch-free: the engine is asked through a child.
-#include <CLI/CLI.hpp>
+// `specdec doctor`: what this machine has and what is missing, one line each. Torch-free: the engine is asked through a
+// child.
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -50,10 +51,13 @@ Finding check_engine(const Global& global) {
   } catch (const Error& e) {
     return {"engine", false, e.what()};
   }
-  if (::access(engine.c_str(), X_OK) != 0) return {"engine", false, engine.string() + " is missing: build with LibTorch"};
+  if (::access(engine.c_str(), X_OK) != 0)
+    return {"engine", false, engine.string() + " is missing: build with LibTorch"};
   // --version makes the loader resolve LibTorch, and nothing else happens.
   const int status = std::system(("'" + engine.string() + "' --version >/dev/null 2>&1").c_str());
-  return {"engine", status == 0, status == 0 ? engine.string() + " starts" : engine.string() + " does not start: LibTorch not found (set SPECDEC_TORCH_LIB)"};
+  return {"engine", status == 0,
+          status == 0 ? engine.string() + " starts"
+                      : engine.string() + " does not start: LibTorch not found (set SPECDEC_TORCH_LIB)"};
 }
 
 Finding check_gpu() {
@@ -66,23 +70,29 @@ Finding check_hub() try {
   const net::HubOptions options = net::hub_options_from_environment();
   int64_t models = 0;
   std::error_code ec;
-  for (fs::directory_iterator it(hub_cache(), ec), end; !ec && it != end; it.increment(ec)) models += it->path().filename().string().starts_with("models--");
-  return {"hub", true, (options.offline ? "offline" : options.endpoint) + ", " + std::to_string(models) + " models in " + hub_cache().string() + " (" + gibibytes(free_disk_bytes(hub_cache())) +
-                           " free), " + (options.token_source.empty() ? "no token" : "token of " + options.token_source)};
+  for (fs::directory_iterator it(hub_cache(), ec), end; !ec && it != end; it.increment(ec))
+    models += it->path().filename().string().starts_with("models--");
+  return {"hub", true,
+          (options.offline ? "offline" : options.endpoint) + ", " + std::to_string(models) + " models in " +
+              hub_cache().string() + " (" + gibibytes(free_disk_bytes(hub_cache())) + " free), " +
+              (options.token_source.empty() ? "no token" : "token of " + options.token_source)};
 } catch (const Error& e) {
   return {"hub", false, e.what()};
 }
 
 int run_doctor(const Global& global) {
   std::vector<Finding> findings;
-  findings.push_back({"cores", std::thread::hardware_concurrency() >= 2, std::to_string(std::thread::hardware_concurrency())});
+  findings.push_back(
+      {"cores", std::thread::hardware_concurrency() >= 2, std::to_string(std::thread::hardware_concurrency())});
   findings.push_back(check_memory());
   const uint64_t disk = free_disk_bytes(fs::current_path());
   findings.push_back({"disk", disk > (2ull << 30), gibibytes(disk) + " free here"});
   findings.push_back(check_engine(global));
   findings.push_back(check_gpu());
   findings.push_back(check_hub());
-  findings.push_back({"clock", std::time(nullptr) > 1767225600, std::time(nullptr) > 1767225600 ? "plausible" : "is before 2026: certificates and records will be wrong"});
+  findings.push_back(
+      {"clock", std::time(nullptr) > 1767225600,
+       std::time(nullptr) > 1767225600 ? "plausible" : "is before 2026: certificates and records will be wrong"});
   bool good = true;
   Json checks = Json::array();
   for (const Finding& f : findings) {
@@ -93,7 +103,12 @@ int run_doctor(const Global& global) {
       std::printf("%-4s %-10s %s\n", f.good ? "ok" : "BAD", f.name.c_str(), f.text.c_str());
   }
   if (global.json)
-    std::printf("%s\n", Json({{"schema", "specdec.doctor/1"}, {"verdict", good ? "ok" : "bad"}, {"tool_version", SPECDEC_VERSION}, {"checks", checks}}).dump().c_str());
+    std::printf("%s\n", Json({{"schema", "specdec.doctor/1"},
+                              {"verdict", good ? "ok" : "bad"},
+                              {"tool_version", SPECDEC_VERSION},
+                              {"checks", checks}})
+                            .dump()
+                            .c_str());
   return good ? 0 : 3;
 }
 

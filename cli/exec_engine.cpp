@@ -1,4 +1,5 @@
-// Hands the command over to specdec-engine. In a build tree its run path names LibTorch; an installed tree has to find one.
+// Hands the command over to specdec-engine. In a build tree its run path names LibTorch; an installed tree has to find
+// one.
 #include "cli/exec_engine.h"
 
 #include <unistd.h>
@@ -58,7 +59,9 @@ fs::path prepare_engine(const Global& global) {
   if (fs::exists(root / "lib" / "specdec") || std::getenv("SPECDEC_TORCH_LIB")) {
     const fs::path torch = find_torch();
     if (torch.empty())
-      throw Error(ErrorKind::kConfig, "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to its torch/lib");
+      throw Error(ErrorKind::kConfig,
+                  "no LibTorch found: activate the Python environment that has torch 2.11 or set SPECDEC_TORCH_LIB to "
+                  "its torch/lib");
     prepend_library_path(torch);
   }
   return root / "libexec" / "specdec-engine";
@@ -71,14 +74,16 @@ void exec_engine(const Global& global) {
   argv.push_back(nullptr);
   // libgomp reads it when it is loaded: idle threads must not spin on cores that others share.
   ::setenv("OMP_WAIT_POLICY", "PASSIVE", 0);
-  // A signal during the exec waits until the engine takes signals (cli/program.cpp); one that came before would be forgotten by it.
+  // A signal during the exec waits until the engine takes signals (cli/program.cpp); one that came before would be
+  // forgotten by it.
   sigset_t stops;
   sigemptyset(&stops);
   sigaddset(&stops, SIGINT), sigaddset(&stops, SIGTERM);
   ::sigprocmask(SIG_BLOCK, &stops, nullptr);
   if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal");
   ::execv(engine.c_str(), argv.data());
-  throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started (" + std::strerror(errno) + "): this command runs models and needs a build with LibTorch");
+  throw Error(ErrorKind::kInternal, engine.string() + ": cannot be started (" + std::strerror(errno) +
+                                        "): this command runs models and needs a build with LibTorch");
 }
 
 }  // namespace specdec::cli

@@ -7,8 +7,8 @@
 
 namespace specdec::cli {
 
-// Path of specdec-engine; in an installed tree the library path of this process gets the LibTorch it needs. Throws Error(kConfig)
-// where there is none.
+// Path of specdec-engine; in an installed tree the library path of this process gets the LibTorch it needs. Throws
+// Error(kConfig) where there is none.
 std::filesystem::path prepare_engine(const Global& global);
 
 }  // namespace specdec::cli

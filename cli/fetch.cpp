@@ -12,13 +12,15 @@
 
 namespace specdec::cli {
 
-// The environment is read at the first hub name. A name asked for twice is the same commit, whatever happens at the hub meanwhile.
+// The environment is read at the first hub name. A name asked for twice is the same commit, whatever happens at the hub
+// meanwhile.
 void install_hub(const Global& global) {
   auto found = std::make_shared<std::map<std::string, HubSnapshot>>();
   set_hub_resolver([&global, found](const HubName& hub) {
     const auto known = found->find(hub.text());
     if (known != found->end()) return known->second;
-    return found->emplace(hub.text(), net::fetch_model(hub, net::hub_options_from_environment(), make_progress(global))).first->second;
+    return found->emplace(hub.text(), net::fetch_model(hub, net::hub_options_from_environment(), make_progress(global)))
+        .first->second;
   });
 }
 
@@ -27,10 +29,14 @@ namespace {
 int run_fetch(const Global& global, const std::vector<std::string>& models) {
   const SystemClock clock;
   const double start = clock.seconds();
-  Json result = {{"schema", "specdec.fetch/1"}, {"started", format_utc(clock.unix_seconds())}, {"tool_version", SPECDEC_VERSION}, {"models", Json::array()}};
+  Json result = {{"schema", "specdec.fetch/1"},
+                 {"started", format_utc(clock.unix_seconds())},
+                 {"tool_version", SPECDEC_VERSION},
+                 {"models", Json::array()}};
   for (const std::string& name : models) {
     const ResolvedModel model = resolve_model(name);
-    result["models"].push_back({{"model", name}, {"directory", model.directory.string()}, {"commit", model.hub_commit}});
+    result["models"].push_back(
+        {{"model", name}, {"directory", model.directory.string()}, {"commit", model.hub_commit}});
     if (!global.json) std::printf("%s\n", model.directory.c_str());
   }
   result["verdict"] = "done";
@@ -43,14 +49,17 @@ int run_fetch(const Global& global, const std::vector<std::string>& models) {
 
 void add_fetch(Cli& cli) {
   auto models = std::make_shared<std::vector<std::string>>();
-  CLI::App* sub = cli.app.add_subcommand("fetch", "Downloads models from a Hugging Face hub, as every command does that is given a name; prints where they lie");
+  CLI::App* sub = cli.app.add_subcommand(
+      "fetch",
+      "Downloads models from a Hugging Face hub, as every command does that is given a name; prints where they lie");
   sub->add_option("model", *models, "org/name[@revision]; may be repeated")->required();
   sub->footer(
       "Examples:\n"
       "  specdec fetch org/name                                   before the machine goes offline (HF_HUB_OFFLINE=1)\n"
       "  specdec --json fetch org/target@v1.2 org/draft           commits and directories, for CI\n"
       "  HF_ENDPOINT=https://mirror.internal specdec fetch org/name\n"
-      "Exit codes: 0 there and complete, 2 licence or token, 7 no such model or damaged bytes, 74 disk full, 75 hub down or a signal: run it again.");
+      "Exit codes: 0 there and complete, 2 licence or token, 7 no such model or damaged bytes, 74 disk full, 75 hub "
+      "down or a signal: run it again.");
   sub->callback([&cli, models] { cli.selected = [&cli, models] { return run_fetch(cli.global, *models); }; });
 }
 

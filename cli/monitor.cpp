@@ -23,17 +23,23 @@ namespace {
 // Names and reasons come from records and pages.
 std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
 
-// The columns are those that were judged: what was seen, and what the baseline promises for the positions that were reached.
+// The columns are those that were judged: what was seen, and what the baseline promises for the positions that were
+// reached.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
-    if (!s["acceptance"].is_number()) continue;   // nothing was seen of it
-    if (!std::exchange(header, true)) std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference", "tolerance", "log10 e");
-    std::printf("  %-16s %9lld %11.3f %9.3f %+11.3f %10.3f %8.1f\n", shown(s["name"]).c_str(), static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].get<double>(),
-                s["expected"].get<double>(), s["difference"].get<double>(), s["tolerance"].get<double>(), s["log10_e"].get<double>());
+    if (!s["acceptance"].is_number()) continue;  // nothing was seen of it
+    if (!std::exchange(header, true))
+      std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference",
+                  "tolerance", "log10 e");
+    std::printf("  %-16s %9lld %11.3f %9.3f %+11.3f %10.3f %8.1f\n", shown(s["name"]).c_str(),
+                static_cast<long long>(s["requests"].get<int64_t>()), s["acceptance"].get<double>(),
+                s["expected"].get<double>(), s["difference"].get<double>(), s["tolerance"].get<double>(),
+                s["log10_e"].get<double>());
   }
   for (const Json& scrapes : evidence["scrapes"])
-    std::printf("  %s: %lld of %lld scrapes judged\n", shown(scrapes["sources"]).c_str(), static_cast<long long>(scrapes["value"].get<int64_t>()),
+    std::printf("  %s: %lld of %lld scrapes judged\n", shown(scrapes["sources"]).c_str(),
+                static_cast<long long>(scrapes["value"].get<int64_t>()),
                 static_cast<long long>(scrapes["limit"].get<int64_t>()));
   for (const Json& note : evidence["notes"]) std::printf("  note: %s\n", shown(note).c_str());
   for (const Json& source : evidence["sources"]["set_aside"]) std::printf("  set aside: %s\n", shown(source).c_str());
@@ -47,11 +53,14 @@ void print_result(const Global& global, const monitor::CheckResult& result) {
   } else {
     std::printf("%s: %s\n", result.verdict.c_str(), one_line(result.reason).c_str());
     for (const Json& t : result.json["transitions"])
-      std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(), t["event"].get<std::string>().c_str(),
-                  shown(t["reason"]).c_str());
-    for (const Json& w : result.json["waiting"]) std::printf("  %s: %s\n", result.json["state"].get<std::string>().c_str(), w.get<std::string>().c_str());
-    if (const Json trigger = result.json.value("trigger", Json()); trigger.is_object() && trigger.value("ran", false) && trigger.value("exit_code", 0) != 0)
-      std::printf("  on-drift: the command ended with exit code %d%s; the next check runs it again\n", trigger["exit_code"].get<int>(),
+      std::printf("  %s -> %s (%s): %s\n", t["from"].get<std::string>().c_str(), t["to"].get<std::string>().c_str(),
+                  t["event"].get<std::string>().c_str(), shown(t["reason"]).c_str());
+    for (const Json& w : result.json["waiting"])
+      std::printf("  %s: %s\n", result.json["state"].get<std::string>().c_str(), w.get<std::string>().c_str());
+    if (const Json trigger = result.json.value("trigger", Json());
+        trigger.is_object() && trigger.value("ran", false) && trigger.value("exit_code", 0) != 0)
+      std::printf("  on-drift: the command ended with exit code %d%s; the next check runs it again\n",
+                  trigger["exit_code"].get<int>(),
                   trigger["exit_code"] == 127 ? " (the shell found no such program on PATH)" : "");
     print_evidence(result.json["evidence"]);
     std::printf("next: %s\n", result.json["next"].get<std::string>().c_str());
@@ -97,22 +106,27 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
 }
 
 // Verdicts and transitions in the order of their times, then what is still to be done.
-void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history, const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
-  std::printf("now: %s, %s, package %.12s\n", state.value("verdict").empty() ? "no check yet" : state.value("verdict").c_str(), monitor::name(memory.stage),
-              state.value("package").c_str());
+void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history,
+                 const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
+  std::printf("now: %s, %s, package %.12s\n",
+              state.value("verdict").empty() ? "no check yet" : state.value("verdict").c_str(),
+              monitor::name(memory.stage), state.value("package").c_str());
   std::multimap<int64_t, std::string> lines;
   char text[600];
   for (const auto& e : history) {
-    std::snprintf(text, sizeof text, "%-13s %.12s  %s", e.verdict.c_str(), e.package.c_str(), e.evidence.value("reason", std::string()).c_str());
+    std::snprintf(text, sizeof text, "%-13s %.12s  %s", e.verdict.c_str(), e.package.c_str(),
+                  e.evidence.value("reason", std::string()).c_str());
     lines.emplace(e.time, text);
   }
   for (const auto& t : transitions) {
-    std::snprintf(text, sizeof text, "%s -> %s (%s)  %s", t.from.c_str(), t.to.c_str(), t.event.c_str(), t.reason.c_str());
+    std::snprintf(text, sizeof text, "%s -> %s (%s)  %s", t.from.c_str(), t.to.c_str(), t.event.c_str(),
+                  t.reason.c_str());
     lines.emplace(t.time, text);
   }
   for (const auto& [time, line] : lines) std::printf("%s  %s\n", format_utc(time).c_str(), line.c_str());
   for (const auto& a : state.pending_actions())
-    std::printf("to do: %s, attempts %lld  %s\n", a.kind.c_str(), static_cast<long long>(a.attempts), a.outcome.c_str());
+    std::printf("to do: %s, attempts %lld  %s\n", a.kind.c_str(), static_cast<long long>(a.attempts),
+                a.outcome.c_str());
 }
 
 int print_history(const Global& global, const std::string& file, int64_t newest) {
@@ -120,29 +134,57 @@ int print_history(const Global& global, const std::string& file, int64_t newest)
   const auto history = state.history(newest);
   const auto transitions = state.transitions(newest);
   const std::string machine = state.value("machine");
-  const monitor::Memory memory = machine.empty() ? monitor::Memory{} : monitor::memory_from_json(parse_json(machine, file), file);
+  const monitor::Memory memory =
+      machine.empty() ? monitor::Memory{} : monitor::memory_from_json(parse_json(machine, file), file);
   if (!global.json) {
     print_lines(state, history, transitions, memory);
     return 0;
   }
   Json verdicts = Json::array(), moves = Json::array(), pending = Json::array();
-  for (const auto& e : history) verdicts.push_back({{"id", e.id}, {"time", format_utc(e.time)}, {"verdict", e.verdict}, {"package", e.package}, {"evidence", e.evidence}});
+  for (const auto& e : history)
+    verdicts.push_back({{"id", e.id},
+                        {"time", format_utc(e.time)},
+                        {"verdict", e.verdict},
+                        {"package", e.package},
+                        {"evidence", e.evidence}});
   for (const auto& t : transitions)
-    moves.push_back({{"id", t.id}, {"time", format_utc(t.time)}, {"from", t.from}, {"to", t.to}, {"event", t.event}, {"reason", t.reason}, {"evidence", t.evidence}});
+    moves.push_back({{"id", t.id},
+                     {"time", format_utc(t.time)},
+                     {"from", t.from},
+                     {"to", t.to},
+                     {"event", t.event},
+                     {"reason", t.reason},
+                     {"evidence", t.evidence}});
   for (const auto& a : state.pending_actions())
-    pending.push_back({{"kind", a.kind}, {"key", a.key}, {"created", format_utc(a.created)}, {"attempts", a.attempts}, {"outcome", a.outcome}});
-  std::printf("%s\n", Json({{"schema", "specdec.monitor_history/1"}, {"verdict", state.value("verdict")}, {"package", state.value("package")}, {"state", monitor::name(memory.stage)},
-                            {"machine", monitor::to_json(memory)}, {"history", verdicts}, {"transitions", moves}, {"pending", pending}}).dump().c_str());
+    pending.push_back({{"kind", a.kind},
+                       {"key", a.key},
+                       {"created", format_utc(a.created)},
+                       {"attempts", a.attempts},
+                       {"outcome", a.outcome}});
+  std::printf("%s\n", Json({{"schema", "specdec.monitor_history/1"},
+                            {"verdict", state.value("verdict")},
+                            {"package", state.value("package")},
+                            {"state", monitor::name(memory.stage)},
+                            {"machine", monitor::to_json(memory)},
+                            {"history", verdicts},
+                            {"transitions", moves},
+                            {"pending", pending}})
+                          .dump()
+                          .c_str());
   return 0;
 }
 
-CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double unit_s, const char* help, const char* shown) {
-  const auto set = [flag, &value, unit_s](const std::string& text) { value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / unit_s; };
+CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double unit_s, const char* help,
+                      const char* shown) {
+  const auto set = [flag, &value, unit_s](const std::string& text) {
+    value = parse_duration(text, flag, ErrorKind::kUsage, {.months = true}) / unit_s;
+  };
   return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
 // Each occurrence of the flag adds one.
-CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows, std::vector<SecretUrl>& urls, const char* help) {
+CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows,
+                      std::vector<SecretUrl>& urls, const char* help) {
   const auto set = [&global, shows, &urls](const std::vector<std::string>& given) {
     urls.clear();
     for (const std::string& text : given) urls.push_back(secret_url(global, text, shows));
@@ -152,67 +194,150 @@ CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, Sec
 
 void add_redistil_flags(CLI::App& sub, monitor::Policy& p) {
   const char* const group = "Redistilling";
-  sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")->group(group);
-  sub.add_option("--redistil", p.redistil, "A command instead; exit 0 done, 75 try again at the next check")->group(group);
-  sub.add_option("--job", p.job, "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")->group(group);
+  sub.add_option("--loop", p.loop, "LOOP.toml: a confirmed drop or a changed target starts specdec loop run")
+      ->group(group);
+  sub.add_option("--redistil", p.redistil, "A command instead; exit 0 done, 75 try again at the next check")
+      ->group(group);
+  sub.add_option(
+         "--job", p.job,
+         "Write a Kubernetes Job that runs the loop to this file; --redistil 'kubectl apply -f FILE' applies it")
+      ->group(group);
   sub.add_option("--job-image", p.job_image, "Its image")->group(group);
-  add_time(sub, "--cooldown", p.cooldown_hours, 3600, "Between two redistillations for the same target", "24h")->group(group);
-  sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")->capture_default_str()->check(CLI::NonNegativeNumber)->group(group);
-  sub.add_option("--budget", p.budget, "Redistillations in 7 days")->capture_default_str()->check(CLI::Range(1, 1000))->group(group);
-  sub.add_option("--redistil-gpu-hours", p.gpu_hours, "What one costs; it has to come back within --horizon")->check(CLI::NonNegativeNumber)->group(group);
+  add_time(sub, "--cooldown", p.cooldown_hours, 3600, "Between two redistillations for the same target", "24h")
+      ->group(group);
+  sub.add_option("--min-fresh", p.min_fresh, "New requests before a redistillation")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
+  sub.add_option("--budget", p.budget, "Redistillations in 7 days")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000))
+      ->group(group);
+  sub.add_option("--redistil-gpu-hours", p.gpu_hours, "What one costs; it has to come back within --horizon")
+      ->check(CLI::NonNegativeNumber)
+      ->group(group);
   add_time(sub, "--horizon", p.horizon_days, 86400, "Time in which it has to come back", "14d")->group(group);
-  sub.add_option("--gpus", p.gpus, "GPUs that make --tokens-per-second")->capture_default_str()->check(CLI::Range(1, 1000000))->group(group);
-  sub.add_option("--tokens-per-second", p.tokens_per_second, "Of the deployment under load, today")->check(CLI::PositiveNumber)->group(group);
-  sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")->check(CLI::PositiveNumber)->group(group);
+  sub.add_option("--gpus", p.gpus, "GPUs that make --tokens-per-second")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1000000))
+      ->group(group);
+  sub.add_option("--tokens-per-second", p.tokens_per_second, "Of the deployment under load, today")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
+  sub.add_option("--tokens-per-request", p.tokens_per_request, "Mean length of an answer")
+      ->check(CLI::PositiveNumber)
+      ->group(group);
 }
 
 void add_policy_flags(CLI::App& sub, const Global& global, monitor::Policy& p) {
-  sub.add_option("--canary", p.canary, "Data directory of the canary set (its requests are in the package's report): an alarm is confirmed on it")->group("Confirmation");
-  sub.add_option("--probe", p.probe, "A command instead; prints what specdec --json validate --baseline prints")->group("Confirmation");
-  sub.add_option_function<std::string>("--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; }, "probe | alarm: the alarm confirms itself")
-      ->check(CLI::IsMember({"probe", "alarm"}))->default_str("probe")->group("Confirmation");
-  sub.add_option("--min-loss", p.min_loss, "Smallest drop of acceptance worth money")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group("Confirmation");
+  sub.add_option(
+         "--canary", p.canary,
+         "Data directory of the canary set (its requests are in the package's report): an alarm is confirmed on it")
+      ->group("Confirmation");
+  sub.add_option("--probe", p.probe, "A command instead; prints what specdec --json validate --baseline prints")
+      ->group("Confirmation");
+  sub.add_option_function<std::string>(
+         "--confirm", [&p](const std::string& by) { p.alarm_confirms = by == "alarm"; },
+         "probe | alarm: the alarm confirms itself")
+      ->check(CLI::IsMember({"probe", "alarm"}))
+      ->default_str("probe")
+      ->group("Confirmation");
+  sub.add_option("--min-loss", p.min_loss, "Smallest drop of acceptance worth money")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->group("Confirmation");
   add_redistil_flags(sub, p);
   const char* const canary = "Canary";
   sub.add_option("--candidate", p.candidate, "STORE:CHANNEL in which new packages appear")->group(canary);
   sub.add_flag("--allow-failed", p.allow_failed, "Also try packages that did not pass their gate")->group(canary);
-  sub.add_option("--admin", p.admin, "The server's admin listener, unix:PATH or a URL: candidates are tried there, promoted or dropped")->group(canary);
-  sub.add_option_function<std::string>("--admin-key-file", [&p](const std::string& file) { p.admin_key = read_api_key(file); }, "File with its key")->group(canary);
-  sub.add_option("--score", p.score, "Part of the conversations that the candidate scores")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
-  sub.add_option("--serve", p.serve, "Part of the conversations that are served with it")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
-  sub.add_option("--margin", p.margin, "By how much its acceptance may be lower")->capture_default_str()->check(CLI::Range(0.0, 1.0))->group(canary);
-  add_time(sub, "--bake", p.bake_hours, 3600, "A drift alarm so long after a promotion rolls it back", "24h")->group(canary);
-  add_time(sub, "--canary-time", p.canary_days, 86400, "An undecided candidate is dropped after it", "7d")->group(canary);
+  sub.add_option("--admin", p.admin,
+                 "The server's admin listener, unix:PATH or a URL: candidates are tried there, promoted or dropped")
+      ->group(canary);
+  sub.add_option_function<std::string>(
+         "--admin-key-file", [&p](const std::string& file) { p.admin_key = read_api_key(file); }, "File with its key")
+      ->group(canary);
+  sub.add_option("--score", p.score, "Part of the conversations that the candidate scores")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(canary);
+  sub.add_option("--serve", p.serve, "Part of the conversations that are served with it")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(canary);
+  sub.add_option("--margin", p.margin, "By how much its acceptance may be lower")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 1.0))
+      ->group(canary);
+  add_time(sub, "--bake", p.bake_hours, 3600, "A drift alarm so long after a promotion rolls it back", "24h")
+      ->group(canary);
+  add_time(sub, "--canary-time", p.canary_days, 86400, "An undecided candidate is dropped after it", "7d")
+      ->group(canary);
   const char* const telling = "Telling";
-  sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")->group(telling);
+  sub.add_option("--disable", p.disable, "Command that turns speculation off when no K is faster than plain decoding")
+      ->group(telling);
   sub.add_option("--enable", p.enable, "Command that turns it on again")->group(telling);
-  add_urls(sub, "--webhook", global, SecretUrl::Shows::kHost, p.webhooks, "URL that gets every transition as JSON, or @FILE that holds it; may be repeated")->group(telling);
-  sub.add_option_function<std::string>("--webhook-secret-file", [&p](const std::string& file) { p.webhook_secret = read_api_key(file); }, "File with the key of X-Specdec-Signature-256")->group(telling);
-  sub.add_option_function<std::string>("--alertmanager", [&p, &global](const std::string& url) { p.alertmanager = secret_url(global, url, SecretUrl::Shows::kPath); }, "URL of an Alertmanager that gets the alert SpecdecDraft")->group(telling);
-  sub.add_option("--alert", p.alert, "An Alertmanager notification (webhook version 4) as evidence: a file or - for standard input")->group(telling);
+  add_urls(sub, "--webhook", global, SecretUrl::Shows::kHost, p.webhooks,
+           "URL that gets every transition as JSON, or @FILE that holds it; may be repeated")
+      ->group(telling);
+  sub.add_option_function<std::string>(
+         "--webhook-secret-file", [&p](const std::string& file) { p.webhook_secret = read_api_key(file); },
+         "File with the key of X-Specdec-Signature-256")
+      ->group(telling);
+  sub.add_option_function<std::string>(
+         "--alertmanager",
+         [&p, &global](const std::string& url) { p.alertmanager = secret_url(global, url, SecretUrl::Shows::kPath); },
+         "URL of an Alertmanager that gets the alert SpecdecDraft")
+      ->group(telling);
+  sub.add_option("--alert", p.alert,
+                 "An Alertmanager notification (webhook version 4) as evidence: a file or - for standard input")
+      ->group(telling);
   sub.add_option("--prom", p.prom, "Textfile for node_exporter")->group(telling);
 }
 
 void add_check_flags(CLI::App& sub, const Global& global, monitor::CheckOptions& o, std::string& state) {
   sub.add_option("--package", o.package, "Package directory or STORE:CHANNEL")->required();
   add_urls(sub, "--source", global, SecretUrl::Shows::kPath, o.sources,
-           "Records (*.jsonl file or directory), the URL of a /metrics page, prometheus+URL[?match={label=\"value\"}], or @FILE that holds one; may be repeated");
-  sub.add_option_function<std::string>("--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
-                                       "File with the key of the servers whose /metrics pages are read");
-  sub.add_option("--target", o.target, "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the package's own, or the one it refers to");
-  sub.add_flag("--full", o.full_target, "Compare every byte of a local target's weights, not samples alone; read again only after a write");
-  sub.add_option_function<std::string>("--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); }, "With a URL: file with its key");
-  sub.add_option("--target-model", o.target_watch.model, "With a URL: name of the model there; default: the first of /v1/models");
-  sub.add_option("--target-calls", o.target_watch.calls, "With a URL: requests of a look for each of 8 prompts")->capture_default_str()->check(CLI::Range(8, 256));
-  sub.add_option_function<double>("--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; }, "With a URL: hours between such looks")->default_str("24")->check(CLI::Range(0.01, 8760.0));
+           "Records (*.jsonl file or directory), the URL of a /metrics page, prometheus+URL[?match={label=\"value\"}], "
+           "or @FILE that holds one; may be repeated");
+  sub.add_option_function<std::string>(
+      "--api-key-file", [&o](const std::string& file) { o.api_key = read_api_key(file); },
+      "File with the key of the servers whose /metrics pages are read");
+  sub.add_option("--target", o.target,
+                 "MODEL, or the URL of an OpenAI-compatible endpoint: the target as it is served now; default: the "
+                 "package's own, or the one it refers to");
+  sub.add_flag("--full", o.full_target,
+               "Compare every byte of a local target's weights, not samples alone; read again only after a write");
+  sub.add_option_function<std::string>(
+      "--target-key-file", [&o](const std::string& file) { o.target_watch.api_key = read_api_key(file); },
+      "With a URL: file with its key");
+  sub.add_option("--target-model", o.target_watch.model,
+                 "With a URL: name of the model there; default: the first of /v1/models");
+  sub.add_option("--target-calls", o.target_watch.calls, "With a URL: requests of a look for each of 8 prompts")
+      ->capture_default_str()
+      ->check(CLI::Range(8, 256));
+  sub.add_option_function<double>(
+         "--target-every", [&o](double hours) { o.target_watch.every_s = hours * 3600; },
+         "With a URL: hours between such looks")
+      ->default_str("24")
+      ->check(CLI::Range(0.01, 8760.0));
   sub.add_option("--state", state, "The monitor's memory (SQLite file, made if missing)")->required();
-  sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")->check(CLI::NonNegativeNumber);
-  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 86400, "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
-  sub.add_option("--model", o.model, "model_name whose counters are meant, where a page or a Prometheus server has several");
-  sub.add_option("--baseline", o.baseline, "What acceptance is without drift: a file of monitor baseline; default: the roll-outs of the package's report");
-  sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")->check(CLI::Range(0.0, 0.5));
-  sub.add_option("--on-drift", o.on_drift, "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
-  sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")->capture_default_str()->check(CLI::IsMember({"warn", "drift", "stale"}));
+  sub.add_option("--requests-per-day", o.requests_per_day, "Volume; with --false-alarm-every it sets the alarm level")
+      ->check(CLI::NonNegativeNumber);
+  add_time(sub, "--false-alarm-every", o.false_alarm_every_days, 86400,
+           "Wanted time between false alarms: 30d, 8w, 6m, 1y", "1y");
+  sub.add_option("--model", o.model,
+                 "model_name whose counters are meant, where a page or a Prometheus server has several");
+  sub.add_option(
+      "--baseline", o.baseline,
+      "What acceptance is without drift: a file of monitor baseline; default: the roll-outs of the package's report");
+  sub.add_option("--wander", o.wander_sd, "Standard deviation of the baseline's slow wander, where it is known")
+      ->check(CLI::Range(0.0, 0.5));
+  sub.add_option(
+      "--on-drift", o.on_drift,
+      "Command to run once an alarm (gets SPECDEC_ALARM_VERDICT, _REASON, _PACKAGE, _TARGET, _SEGMENT, _REPORT)");
+  sub.add_option("--fail-on", o.fail_on, "Mildest verdict with a failing exit code: warn | drift | stale")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"warn", "drift", "stale"}));
   sub.add_flag("--acknowledge", o.acknowledge, "Start the detectors anew after an alarm that was looked into");
   sub.add_flag("--exit-zero", o.exit_zero, "Exit 0 whatever the verdict");
   add_policy_flags(sub, global, o.policy);
@@ -225,7 +350,8 @@ void add_monitor(Cli& cli) {
   sub->require_subcommand(1);
   sub->footer(
       "Examples:\n"
-      "  specdec monitor check --package store:production --source recorded/acceptance --target models/target --state monitor.db\n"
+      "  specdec monitor check --package store:production --source recorded/acceptance --target models/target --state "
+      "monitor.db\n"
       "  specdec monitor status --state monitor.db");
   auto options = std::make_shared<monitor::CheckOptions>();
   auto state = std::make_shared<std::string>();
@@ -236,21 +362,29 @@ void add_monitor(Cli& cli) {
   add_check_flags(*check, cli.global, *options, *state);
   check->footer(
       "Examples:\n  specdec monitor check --package store:production --source recorded/acceptance --state monitor.db\n"
-      "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target models/target --state monitor.db \\\n"
+      "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --target "
+      "models/target --state monitor.db \\\n"
       "      --requests-per-day 50000 --false-alarm-every 1y --on-drift 'specdec loop run LOOP.toml'\n"
-      "  specdec monitor check --package store:production --candidate store:candidate --source recorded/acceptance --target models/target \\\n"
+      "  specdec monitor check --package store:production --candidate store:candidate --source recorded/acceptance "
+      "--target models/target \\\n"
       "      --state monitor.db --canary canary --loop LOOP.toml --admin unix:/run/specdec/admin.sock\n"
-      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source broken or missing\n"
+      "Exit codes: 0 healthy or warn, 3 drift, 4 too little data, 5 stale target, 6 not worth it, 7 package or source "
+      "broken or missing\n"
       "(a /metrics page that is none, too), 75 URL does not answer, or another check or what it started is at work.");
   check->callback([&cli, options, state] {
     options->state = *state;
     cli.selected = [&cli, options] { return run_check(cli.global, *options); };
   });
 
-  CLI::App* watch = sub->add_subcommand("watch", "Looks every --interval seconds until a signal; a failed poll is a warning");
+  CLI::App* watch =
+      sub->add_subcommand("watch", "Looks every --interval seconds until a signal; a failed poll is a warning");
   add_check_flags(*watch, cli.global, *options, *state);
-  watch->add_option("--interval", *interval, "Seconds between looks")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
-  watch->footer("Example:\n  specdec monitor watch --package store:production --source http://127.0.0.1:8000/metrics --state monitor.db --interval 300");
+  watch->add_option("--interval", *interval, "Seconds between looks")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
+  watch->footer(
+      "Example:\n  specdec monitor watch --package store:production --source http://127.0.0.1:8000/metrics --state "
+      "monitor.db --interval 300");
   watch->callback([&cli, options, state, interval] {
     options->state = *state;
     cli.selected = [&cli, options, interval] { return run_watch(cli.global, *options, *interval); };
@@ -258,10 +392,13 @@ void add_monitor(Cli& cli) {
 
   for (const char* name : {"status", "report"}) {
     const bool all = std::string(name) == "report";
-    CLI::App* history = sub->add_subcommand(name, all ? "The whole history of verdicts and transitions" : "State and verdict now and the newest changes");
+    CLI::App* history = sub->add_subcommand(
+        name, all ? "The whole history of verdicts and transitions" : "State and verdict now and the newest changes");
     history->add_option("--state", *state, "The monitor's memory")->required();
     history->footer(std::string("Example:\n  specdec monitor ") + name + " --state monitor.db");
-    history->callback([&cli, state, all] { cli.selected = [&cli, state, all] { return print_history(cli.global, *state, all ? INT64_MAX : 20); }; });
+    history->callback([&cli, state, all] {
+      cli.selected = [&cli, state, all] { return print_history(cli.global, *state, all ? INT64_MAX : 20); };
+    });
   }
 }
 

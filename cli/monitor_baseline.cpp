@@ -1,4 +1,6 @@
 // `specdec monitor baseline`.
+#include "cli/monitor_baseline.h"
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
@@ -7,7 +9,6 @@
 #include "base/file.h"
 #include "base/schema/package_manifest.h"
 #include "cli/command.h"
-#include "cli/monitor_baseline.h"
 #include "monitor/look.h"
 
 namespace specdec::cli {
@@ -21,20 +22,31 @@ struct BaselineOptions {
 
 int run_baseline(const Global& global, const BaselineOptions& options) {
   const std::optional<ResolvedPackage> package = resolve_package(options.package, false);
-  if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
-  const monitor::EstimatedBaseline result = monitor::measure_baseline({options.sources.begin(), options.sources.end()}, *package, SystemClock().unix_seconds());
+  if (!package)
+    throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
+  const monitor::EstimatedBaseline result = monitor::measure_baseline({options.sources.begin(), options.sources.end()},
+                                                                      *package, SystemClock().unix_seconds());
   const bool good = result.problem.empty();
   if (good) write_file_atomic(options.out, canonical_json(to_json(result.baseline)) + "\n");
   if (global.json) {
-    std::printf("%s\n", Json({{"schema", "specdec.monitor_baseline/1"}, {"verdict", good ? "written" : "inconclusive"}, {"reason", result.problem}, {"requests", result.requests},
-                              {"too_short", result.skipped}, {"days", result.days}, {"wander", result.wander}, {"baseline", good ? to_json(result.baseline) : Json(nullptr)}})
-                          .dump().c_str());
+    std::printf("%s\n", Json({{"schema", "specdec.monitor_baseline/1"},
+                              {"verdict", good ? "written" : "inconclusive"},
+                              {"reason", result.problem},
+                              {"requests", result.requests},
+                              {"too_short", result.skipped},
+                              {"days", result.days},
+                              {"wander", result.wander},
+                              {"baseline", good ? to_json(result.baseline) : Json(nullptr)}})
+                            .dump()
+                            .c_str());
   } else if (!good) {
     std::printf("no baseline: %s\n", result.problem.c_str());
   } else {
-    std::printf("%s: %lld requests over %.1f days, wander %.3f\n", options.out.c_str(), static_cast<long long>(result.requests), result.days, result.wander);
+    std::printf("%s: %lld requests over %.1f days, wander %.3f\n", options.out.c_str(),
+                static_cast<long long>(result.requests), result.days, result.wander);
     for (const auto& [name, b] : result.baseline.strata)
-      std::printf("  %-24s %7lld requests  acceptance %.3f  tolerance %.3f\n", name.empty() ? "other" : name.c_str(), static_cast<long long>(b.n), b.mean, monitor::tolerance(b, 0));
+      std::printf("  %-24s %7lld requests  acceptance %.3f  tolerance %.3f\n", name.empty() ? "other" : name.c_str(),
+                  static_cast<long long>(b.n), b.mean, monitor::tolerance(b, 0));
   }
   std::fflush(stdout);
   return good ? 0 : 4;
@@ -44,12 +56,19 @@ int run_baseline(const Global& global, const BaselineOptions& options) {
 
 void add_monitor_baseline(CLI::App& monitor, Cli& cli) {
   auto options = std::make_shared<BaselineOptions>();
-  CLI::App* sub = monitor.add_subcommand("baseline", "What acceptance is today, from recorded traffic: by segment, temperature and grammar, with its own wander");
-  sub->add_option("--package", options->package, "Package directory or STORE:CHANNEL: records of other pairs are left out")->required();
-  sub->add_option("--source", options->sources, "Acceptance records (*.jsonl file or directory); may be repeated")->required();
+  CLI::App* sub = monitor.add_subcommand(
+      "baseline",
+      "What acceptance is today, from recorded traffic: by segment, temperature and grammar, with its own wander");
+  sub->add_option("--package", options->package,
+                  "Package directory or STORE:CHANNEL: records of other pairs are left out")
+      ->required();
+  sub->add_option("--source", options->sources, "Acceptance records (*.jsonl file or directory); may be repeated")
+      ->required();
   sub->add_option("--out", options->out, "The baseline file, for monitor check --baseline")->required();
-  sub->footer("Example:\n  specdec monitor baseline --package store:production --source recorded/acceptance --out baseline.json\n"
-              "Exit codes: 0 written, 4 fewer than 1,000 requests or less than a day, 7 package or records broken or missing.");
+  sub->footer(
+      "Example:\n  specdec monitor baseline --package store:production --source recorded/acceptance --out "
+      "baseline.json\n"
+      "Exit codes: 0 written, 4 fewer than 1,000 requests or less than a day, 7 package or records broken or missing.");
   sub->callback([&cli, options] { cli.selected = [&cli, options] { return run_baseline(cli.global, *options); }; });
 }
 

@@ -1,4 +1,5 @@
-// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp, push and pull in package_transfer.cpp.
+// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp, push and
+// pull in package_transfer.cpp.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
@@ -15,6 +16,7 @@
 #include "cli/package.h"
 #include "deploy/package/checks.h"
 #include "deploy/package/lint.h"
+#include "deploy/package/lint_rules.h"
 #include "deploy/package/quantise.h"
 #include "deploy/package/store.h"
 
@@ -28,14 +30,17 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
 }
 
 // The reason of an exit code that is no error goes last on stderr, as errors do.
-int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome, const std::string& verdict, const std::string& text) {
+int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
+           const std::string& verdict, const std::string& text) {
   result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
   result["reason"] = outcome.reason;
   if (global.json)
     result.print();
   else if (outcome.exit_code == 0)
     std::printf("%s\n", text.c_str());
-  if (outcome.exit_code != 0) std::fprintf(stderr, "specdec: %s%s\n", outcome.reason.c_str(), outcome.next.empty() ? "" : ("; next: " + outcome.next).c_str());
+  if (outcome.exit_code != 0)
+    std::fprintf(stderr, "specdec: %s%s\n", outcome.reason.c_str(),
+                 outcome.next.empty() ? "" : ("; next: " + outcome.next).c_str());
   return outcome.exit_code;
 }
 
@@ -53,7 +58,8 @@ std::string read_passphrase(const PackageFlags& flags) {
 
 int run_create(const Global& global, const PackageFlags& flags) {
   const std::string report = flags.reports.empty() ? "" : flags.reports.front();
-  require_flags({{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
+  require_flags(
+      {{"--target", &flags.target}, {"--draft", &flags.draft}, {"--report", &report}, {"--store", &flags.store}});
   if (!flags.channel.empty()) require_channel_name(flags.channel);
   PackageResult result("create");
   deploy::PackageOptions options;
@@ -67,7 +73,8 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.name = flags.name;
   options.engines = flags.engines;
   // A directory is referred to by its absolute path, a hub name by itself.
-  if (flags.reference_target) options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
+  if (flags.reference_target)
+    options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
   options.allow_failed = flags.allow_failed;
   options.is_public = flags.visibility == "public";
@@ -76,14 +83,19 @@ int run_create(const Global& global, const PackageFlags& flags) {
   std::string verdict = "packaged", text;
   if (outcome.exit_code == 0) {
     std::string next = outcome.next;
-    text = std::string(outcome.is_new ? "packaged " : "unchanged ") + "sha256-" + outcome.digest + "\n  " + outcome.path.string();
+    text = std::string(outcome.is_new ? "packaged " : "unchanged ") + "sha256-" + outcome.digest + "\n  " +
+           outcome.path.string();
     result["digest"] = outcome.digest;
     result["path"] = outcome.path.string();
     result["is_new"] = outcome.is_new;
-    if (!flags.key.empty()) deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
+    if (!flags.key.empty())
+      deploy::sign_package(outcome.path.string(), flags.key, read_passphrase(flags), result.now());
     if (!flags.channel.empty()) {
-      const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why, result.now(), channel_signer(flags));
-      result["channel"] = {{"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
+      const auto change =
+          deploy::promote(flags.store, outcome.digest, flags.channel, flags.why.empty() ? "packaged" : flags.why,
+                          result.now(), channel_signer(flags));
+      result["channel"] = {
+          {"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
       text += "\n  channel " + change.channel + (change.changed ? " now names it" : " named it already");
       next = shell_words({"specdec", "serve", flags.store + ":" + change.channel});
     }
@@ -113,8 +125,9 @@ int run_quantise(const Global& global, const PackageFlags& flags) {
   if (global.json)
     result.print();
   else
-    std::printf("%s: %s, %.1f of %.1f MB, weights differ by %.2g %% (rms)\n", flags.out.c_str(), flags.format.c_str(), static_cast<double>(done.bytes_after) / 1e6,
-                static_cast<double>(done.bytes_before) / 1e6, 100 * done.relative_error);
+    std::printf("%s: %s, %.1f of %.1f MB, weights differ by %.2g %% (rms)\n", flags.out.c_str(), flags.format.c_str(),
+                static_cast<double>(done.bytes_after) / 1e6, static_cast<double>(done.bytes_before) / 1e6,
+                100 * done.relative_error);
   return 0;
 }
 
@@ -125,12 +138,14 @@ int run_verify(const Global& global, const PackageFlags& flags) {
   result["signer"] = outcome.signer;
   result["path"] = outcome.path.string();
   result["inputs"] = {{"package", flags.package}};
-  return finish(global, result, outcome, "ok", "ok sha256-" + outcome.digest + (outcome.signer.empty() ? "" : ", signed with key " + outcome.signer));
+  return finish(global, result, outcome, "ok",
+                "ok sha256-" + outcome.digest + (outcome.signer.empty() ? "" : ", signed with key " + outcome.signer));
 }
 
 int run_sign(const Global& global, const PackageFlags& flags) {
   PackageResult result("sign");
-  const deploy::PackageOutcome outcome = deploy::sign_package(flags.package, flags.key, read_passphrase(flags), result.now());
+  const deploy::PackageOutcome outcome =
+      deploy::sign_package(flags.package, flags.key, read_passphrase(flags), result.now());
   result["digest"] = outcome.digest;
   result["path"] = outcome.path.string();
   result["inputs"] = {{"package", flags.package}};
@@ -160,17 +175,24 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   const std::vector<deploy::Finding> findings = deploy::lint_draft(target, draft, report);
   for (const deploy::Finding& f : findings) {
     fatal |= f.fatal;
-    result["findings"].push_back({{"level", f.fatal ? "error" : "warning"}, {"rule", f.rule}, {"file", f.file}, {"text", f.text}});
-    if (text) std::printf("%s: %s: %s [%s]\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str(), f.rule.c_str());
+    result["findings"].push_back(
+        {{"level", f.fatal ? "error" : "warning"}, {"rule", f.rule}, {"file", f.file}, {"text", f.text}});
+    if (text)
+      std::printf("%s: %s: %s [%s]\n", f.fatal ? "error" : "warning", f.file.c_str(), f.text.c_str(), f.rule.c_str());
   }
-  if (flags.format == "sarif") std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
+  if (flags.format == "sarif")
+    std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
   // The gate's verdict belongs to what is linted: with the figure it was judged by, and what to do about it.
-  const GateCommand again = report && !flags.package.empty() ? command_of(*report, "gate")
-                                                             : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA", flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
+  const GateCommand again =
+      report && !flags.package.empty()
+          ? command_of(*report, "gate")
+          : GateCommand{flags.target, flags.draft, report ? report->data_path : "DATA",
+                        flags.report.empty() ? "gate" : fs::path(flags.report).parent_path().string()};
   ValidationReport unmeasured;
   unmeasured.verdict = "inconclusive";
   std::string next = next_command(report && !fatal ? *report : unmeasured, again);
-  if (report && !fatal && report->verdict == "pass" && !flags.package.empty()) next = shell_words({"specdec", "serve", flags.package});
+  if (report && !fatal && report->verdict == "pass" && !flags.package.empty())
+    next = shell_words({"specdec", "serve", flags.package});
   result["gate"] = report ? gate_json(*report) : Json();
   result["next"] = next;
   result["verdict"] = fatal ? "error" : "ok";
@@ -178,7 +200,8 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   if (global.json || flags.format == "json")
     result.print();
   else if (text)
-    std::printf("%sgate: %s\nnext: %s\n", findings.empty() ? "nothing to complain about\n" : "", report ? gate_line(*report).c_str() : "not measured", next.c_str());
+    std::printf("%sgate: %s\nnext: %s\n", findings.empty() ? "nothing to complain about\n" : "",
+                report ? gate_line(*report).c_str() : "not measured", next.c_str());
   return fatal ? exit_code(ErrorKind::kModel) : 0;
 }
 
@@ -188,40 +211,65 @@ deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.
 
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what) {
   app.add_option("--key", flags.key, what);
-  app.add_option("--passphrase-file", flags.passphrase_file, "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+  app.add_option("--passphrase-file", flags.passphrase_file,
+                 "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
 }
+
+namespace {
+
+void add_create_flags(CLI::App& app, PackageFlags& flags) {
+  app.add_option("--target", flags.target, "MODEL that answers")->group("Create");
+  app.add_option("--draft", flags.draft, "MODEL that drafts")->group("Create");
+  app.add_option("--report", flags.reports, "report.json of specdec validate for this pair; again for quantised drafts")
+      ->group("Create");
+  app.add_option("--quantise,--quantize", flags.quantise, "The draft in these formats too, comma separated: fp8,int8")
+      ->delimiter(',')
+      ->group("Create");
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/, made where missing")->group("Create");
+  app.add_option("--name", flags.name, "Served model name; default: the target directory's name")->group("Create");
+  app.add_option("--engines", flags.engines,
+                 "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")
+      ->delimiter(',')
+      ->group("Create");
+  app.add_flag("--allow-failed", flags.allow_failed,
+               "Package although the verdict is not pass; the manifest records it")
+      ->group("Create");
+  app.add_flag("--reference-target", flags.reference_target, "Refer to the target where it lies instead of copying it")
+      ->group("Create");
+  app.add_option("--visibility", flags.visibility,
+                 "public: anyone may read it, the manifest says so; private goes to no public hub repository")
+      ->check(CLI::IsMember({"private", "public"}))
+      ->capture_default_str()
+      ->group("Create");
+  app.add_option("--channel", flags.channel, "Promote to this channel afterwards")->group("Create");
+  add_key_flags(app, flags, "Sign it, and the channel, with this secret key of minisign before that");
+  for (const char* name : {"--key", "--passphrase-file"}) app.get_option(name)->group("Create");
+}
+
+}  // namespace
 
 void add_package(Cli& cli) {
   auto flags = std::make_shared<PackageFlags>();
-  CLI::App* app = cli.app.add_subcommand("package", "Publishes a validated pair as one immutable directory; keeps the channels of a store");
+  CLI::App* app = cli.app.add_subcommand(
+      "package", "Publishes a validated pair as one immutable directory; keeps the channels of a store");
   app->require_subcommand(0, 1);
-  app->add_option("--target", flags->target, "MODEL that answers")->group("Create");
-  app->add_option("--draft", flags->draft, "MODEL that drafts")->group("Create");
-  app->add_option("--report", flags->reports, "report.json of specdec validate for this pair; again for quantised drafts")->group("Create");
-  app->add_option("--quantise,--quantize", flags->quantise, "The draft in these formats too, comma separated: fp8,int8")->delimiter(',')->group("Create");
-  app->add_option("--store", flags->store, "Directory of packages/ and refs/, made where missing")->group("Create");
-  app->add_option("--name", flags->name, "Served model name; default: the target directory's name")->group("Create");
-  app->add_option("--engines", flags->engines, "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")->delimiter(',')->group("Create");
-  app->add_flag("--allow-failed", flags->allow_failed, "Package although the verdict is not pass; the manifest records it")->group("Create");
-  app->add_flag("--reference-target", flags->reference_target, "Refer to the target where it lies instead of copying it")->group("Create");
-  app->add_option("--visibility", flags->visibility, "public: anyone may read it, the manifest says so; private goes to no public hub repository")
-      ->check(CLI::IsMember({"private", "public"}))->capture_default_str()->group("Create");
-  app->add_option("--channel", flags->channel, "Promote to this channel afterwards")->group("Create");
-  add_key_flags(*app, *flags, "Sign it, and the channel, with this secret key of minisign before that");
-  for (const char* name : {"--key", "--passphrase-file"}) app->get_option(name)->group("Create");
+  add_create_flags(*app, *flags);
   app->footer(
       "Examples:\n"
       "  specdec package --target T --draft run/draft --report gate/report.json --store store --channel production\n"
-      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     (then validate it; --report takes several)\n"
+      "  specdec package quantise --draft run/draft --format fp8 --out run/draft-fp8     (then validate it; --report "
+      "takes several)\n"
       "  specdec package verify store:production\n"
       "  specdec package lint --target T --draft run/draft\n"
       "  specdec package promote sha256-1a2b3c4d --store store --channel production --why 'canary was fine'\n"
       "  specdec package rollback --store store --channel production\n"
-      "Exit codes: 3, 4, 6 the report's verdict; 5 the report or draft belongs to another target; 7 damaged or bad input.");
+      "Exit codes: 3, 4, 6 the report's verdict; 5 the report or draft belongs to another target; 7 damaged or bad "
+      "input.");
 
   CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
   verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
-  verify->add_option("--public-key,--trusted", flags->public_key, "File of minisign public keys: one of them must have signed it");
+  verify->add_option("--public-key,--trusted", flags->public_key,
+                     "File of minisign public keys: one of them must have signed it");
   CLI::App* sign = app->add_subcommand("sign", "Signs the manifest with a secret key of minisign");
   sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   add_key_flags(*sign, *flags, "Secret key file (minisign -G)");
@@ -229,14 +277,18 @@ void add_package(Cli& cli) {
   CLI::App* quantise = app->add_subcommand("quantise", "A draft in 8 bits, as vLLM, SGLang and transformers load it");
   quantise->alias("quantize");
   quantise->add_option("--draft", flags->draft, "MODEL; of a package its draft")->required();
-  quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")->required()->check(CLI::IsMember(deploy::known_quantisations()));
+  quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")
+      ->required()
+      ->check(CLI::IsMember(deploy::known_quantisations()));
   quantise->add_option("--out", flags->out, "Directory that is made")->required();
   CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
   lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head");
   lint->add_option("--report", flags->report, "report.json of validate: was the draft measured as it lies here");
-  lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")->check(CLI::IsMember({"text", "json", "sarif"}))->capture_default_str();
+  lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")
+      ->check(CLI::IsMember({"text", "json", "sarif"}))
+      ->capture_default_str();
   const auto select = [&cli, flags](PackageCommand run) {
     cli.selected = [&cli, flags, run] { return run(cli.global, *flags); };
   };

@@ -13,8 +13,10 @@
 namespace specdec::cli {
 
 struct PackageFlags {
-  std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file, public_key, out, visibility = "private";
-  std::vector<std::string> engines, quantise, reports;  // of create: the draft's report first, then those of its variants
+  std::string target, draft, report, store, name, channel, why, package, from, format = "text", key, passphrase_file,
+                                                                               public_key, out, visibility = "private";
+  std::vector<std::string> engines, quantise,
+      reports;  // of create: the draft's report first, then those of its variants
   bool allow_failed = false, reference_target = false, dry_run = false, make_public = false, understood = false;
   int keep = 3;
 };

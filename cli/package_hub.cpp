@@ -1,5 +1,5 @@
-// Stores of packages at a hub: a repository in which every package is one commit whose root is the package's directory. A channel is a branch,
-// its log the branch's history; the tag sha256-<digest> names the package.
+// Stores of packages at a hub: a repository in which every package is one commit whose root is the package's directory.
+// A channel is a branch, its log the branch's history; the tag sha256-<digest> names the package.
 #include <algorithm>
 #include <set>
 #include <span>
@@ -16,27 +16,33 @@ namespace {
 
 using Access = net::HubRepository::Access;
 
-constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20, kMaxManifest = 64u << 20;  // of files that travel in the commit itself
+constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20,
+                   kMaxManifest = 64u << 20;  // of files that travel in the commit itself
 const std::string kTagPrefix = "sha256-", kMain = "main", kManifestFile = "manifest.json";
 // What is the repository's own: which files are in LFS, and its page.
 const std::set<std::string> kKept = {".gitattributes", "README.md"};
 
 HubName store_name(const std::string& store) {
   const auto hub = store.find('@') == std::string::npos ? parse_hub_name(store) : std::nullopt;
-  if (!hub) throw Error(ErrorKind::kUsage, store.substr(0, 200) + ": expected hf://org/name; --channel names the branch");
+  if (!hub)
+    throw Error(ErrorKind::kUsage, store.substr(0, 200) + ": expected hf://org/name; --channel names the branch");
   return *hub;
 }
 
 // As git wants the names of branches, on top of what channels are.
 void require_branch_name(const std::string& channel) {
   require_channel_name(channel);
-  if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' || channel.ends_with(".lock") || channel == "HEAD" || is_commit(channel))
-    throw Error(ErrorKind::kUsage, "channel '" + channel + "': at a hub a channel is a git branch: expected no '..', no '-' before, no '.' or '.lock' behind, not HEAD and no commit");
+  if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' ||
+      channel.ends_with(".lock") || channel == "HEAD" || is_commit(channel))
+    throw Error(ErrorKind::kUsage, "channel '" + channel +
+                                       "': at a hub a channel is a git branch: expected no '..', no '-' before, no '.' "
+                                       "or '.lock' behind, not HEAD and no commit");
 }
 
 class HubStore : public deploy::PackageSource, public deploy::PackageSink {
  public:
-  HubStore(const std::string& store, Access access) : hub_(store_name(store)), options_(net::hub_options_from_environment()), repository_(hub_, options_, access) {}
+  HubStore(const std::string& store, Access access)
+      : hub_(store_name(store)), options_(net::hub_options_from_environment()), repository_(hub_, options_, access) {}
   explicit HubStore(const PackageFlags& flags) : HubStore(flags.store, Access::kWrite) {
     make_public_ = flags.make_public;
     if (!flags.channel.empty()) branch_ = flags.channel;
@@ -53,16 +59,25 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
     const bool tag = channel_or_digest.starts_with(kTagPrefix);
     const auto& names = tag ? refs.tags : refs.branches;
     const auto found = names.find(channel_or_digest);
-    if (found == names.end()) throw Error(ErrorKind::kData, repository_.name() + ": no " + (tag ? "package " : "channel '") + channel_or_digest + (tag ? "" : "'"));
+    if (found == names.end())
+      throw Error(ErrorKind::kData, repository_.name() + ": no " + (tag ? "package " : "channel '") +
+                                        channel_or_digest + (tag ? "" : "'"));
     commit_ = found->second;
   }
-  std::string text(const std::string& path, size_t max_bytes) override { return repository_.text(commit_, path, max_bytes); }
-  void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) override { repository_.read_from(commit_, path, begin, take); }
+  std::string text(const std::string& path, size_t max_bytes) override {
+    return repository_.text(commit_, path, max_bytes);
+  }
+  void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) override {
+    repository_.read_from(commit_, path, begin, take);
+  }
 
   // ---- a package that is pushed ----
   bool is_public() override {
     is_private_ = repository_.is_private();
-    if (make_public_ && is_private_ == true) throw Error(ErrorKind::kUsage, repository_.name() + ": is there, and private: --public only makes new ones, change it at " + settings());
+    if (make_public_ && is_private_ == true)
+      throw Error(
+          ErrorKind::kUsage,
+          repository_.name() + ": is there, and private: --public only makes new ones, change it at " + settings());
     return is_private_ ? !*is_private_ : make_public_;
   }
 
@@ -111,7 +126,8 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
       return;
     }
     std::string bytes = read_file(from, kMaxRegular);
-    if (sha256_hex(bytes) != file.sha256) throw Error(ErrorKind::kData, from.string() + ": was changed while it was pushed");
+    if (sha256_hex(bytes) != file.sha256)
+      throw Error(ErrorKind::kData, from.string() + ": was changed while it was pushed");
     change_.files[file.path] = std::move(bytes);
     progress(file.size);
   }
@@ -119,14 +135,17 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   bool put_new(const PackagedFile& manifest, const fs::path& from) override {
     if (!has(manifest)) put(manifest, from, [](uint64_t) {});
     for (const auto& [path, file] : parent_tree_)
-      if (!change_.files.count(path) && !change_.large.count(path) && !kKept.count(path)) change_.removed.push_back(path);
-    const auto made = repository_.commit(work_, parent_, branch_ + ": package " + tag_name().substr(0, 19), why_, change_);
+      if (!change_.files.count(path) && !change_.large.count(path) && !kKept.count(path))
+        change_.removed.push_back(path);
+    const auto made =
+        repository_.commit(work_, parent_, branch_ + ": package " + tag_name().substr(0, 19), why_, change_);
     if (made) {
       commit_ = *made;
     } else {  // the reply to it may be what was lost, or another publisher was faster
       refs_ = repository_.refs();
       const auto head = refs_.branches.find(work_);
-      if (head == refs_.branches.end() || head->second == parent_ || !is_whole(repository_.tree(head->second))) refuse_race("its branch " + work_ + " moved meanwhile");
+      if (head == refs_.branches.end() || head->second == parent_ || !is_whole(repository_.tree(head->second)))
+        refuse_race("its branch " + work_ + " moved meanwhile");
       commit_ = head->second;
     }
     return tag_ == Tag::kNone;
@@ -135,8 +154,11 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   // Names the commit: by the digest, then by the channel where that is a new one.
   Json settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
-    if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) && repository_.refs().tags[tag_name()] != commit_) refuse_race("the tag " + tag_name() + " was made meanwhile");
-    if (!has_branch_ && !repository_.create_branch(branch_, commit_) && repository_.refs().branches[branch_] != commit_) refuse_race("the branch " + branch_ + " was made meanwhile");
+    if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&
+        repository_.refs().tags[tag_name()] != commit_)
+      refuse_race("the tag " + tag_name() + " was made meanwhile");
+    if (!has_branch_ && !repository_.create_branch(branch_, commit_) && repository_.refs().branches[branch_] != commit_)
+      refuse_race("the branch " + branch_ + " was made meanwhile");
     if (work_ == staging() || refs_.branches.count(staging())) repository_.remove_branch(staging());
     return {{"name", branch_}, {"from", before_}, {"to", digest_}, {"changed", before_ != digest_}};
   }
@@ -145,25 +167,33 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   enum class Tag { kNone, kOther, kWhole };  // kOther: of this package, but with another signature, or not all of it
 
   std::string tag_name() const { return kTagPrefix + digest_; }
-  // A branch that no channel can be called, where the first commit of a new channel is made: the channel's name appears with its package.
+  // A branch that no channel can be called, where the first commit of a new channel is made: the channel's name appears
+  // with its package.
   std::string staging() const { return tag_name() + ".partial"; }
   std::string settings() const { return options_.endpoint + "/" + hub_.repository() + "/settings"; }
   [[noreturn]] void refuse_race(const std::string& what) const {
-    throw Error(ErrorKind::kNetwork, repository_.name() + ": another publisher was at it: " + what + ": try again, what was sent is kept");
+    throw Error(ErrorKind::kNetwork,
+                repository_.name() + ": another publisher was at it: " + what + ": try again, what was sent is kept");
   }
 
   void make_repository() {
     repository_.create(!make_public_);
     is_private_ = repository_.is_private();
-    if (!is_private_) throw Error(ErrorKind::kNetwork, repository_.name() + ": was made and cannot be seen yet: try again");
-    if (!*is_private_ && !make_public_) throw Error(ErrorKind::kUsage, repository_.name() + ": was to be made private and is public: nothing was sent, change it at " + settings());
+    if (!is_private_)
+      throw Error(ErrorKind::kNetwork, repository_.name() + ": was made and cannot be seen yet: try again");
+    if (!*is_private_ && !make_public_)
+      throw Error(
+          ErrorKind::kUsage,
+          repository_.name() + ": was to be made private and is public: nothing was sent, change it at " + settings());
   }
 
   void look_at_tag() {
     const auto found = refs_.tags.find(tag_name());
     if (found == refs_.tags.end()) return;
     if (sha256_hex(repository_.text(found->second, kManifestFile, kMaxManifest)) != digest_)
-      throw Error(ErrorKind::kData, repository_.name() + ": the tag " + tag_name() + " is on another commit than that package's: someone moved it; remove it there and push again");
+      throw Error(ErrorKind::kData,
+                  repository_.name() + ": the tag " + tag_name() +
+                      " is on another commit than that package's: someone moved it; remove it there and push again");
     tag_ = is_whole(repository_.tree(found->second)) ? Tag::kWhole : Tag::kOther;
   }
 
@@ -171,7 +201,9 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
     work_ = staging();
     if (!refs_.branches.count(work_)) {
       const auto main = refs_.branches.find(kMain);
-      if (main == refs_.branches.end()) throw Error(ErrorKind::kData, repository_.name() + ": has no branch " + kMain + " that '" + branch_ + "' could begin with");
+      if (main == refs_.branches.end())
+        throw Error(ErrorKind::kData,
+                    repository_.name() + ": has no branch " + kMain + " that '" + branch_ + "' could begin with");
       if (repository_.create_branch(work_, main->second))
         refs_.branches[work_] = main->second;
       else
@@ -181,7 +213,8 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
     if (parent_.empty()) refuse_race("its branch " + work_ + " came and went");
   }
 
-  // The commit holds these files with these bytes and nothing else but what is the repository's; a signature, where this package has none.
+  // The commit holds these files with these bytes and nothing else but what is the repository's; a signature, where
+  // this package has none.
   bool is_whole(const net::HubTree& tree) const {
     std::set<std::string> wanted = kKept;
     wanted.insert(kSignatureFile);
@@ -190,12 +223,16 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
       const auto there = tree.find(file.path);
       if (there == tree.end()) return false;
       const std::string& digest = there->second.digest;
-      if (is_sha256_hex(digest) ? digest != file.sha256 : file.size > kMaxManifest || digest != git_blob_id(read_file(root_ / file.path, kMaxManifest))) return false;
+      if (is_sha256_hex(digest)
+              ? digest != file.sha256
+              : file.size > kMaxManifest || digest != git_blob_id(read_file(root_ / file.path, kMaxManifest)))
+        return false;
     }
     return std::all_of(tree.begin(), tree.end(), [&](const auto& entry) { return wanted.count(entry.first) != 0; });
   }
 
-  // What the hub wants in LFS, and what is too large for the body of a commit; never an empty file, which LFS does not know.
+  // What the hub wants in LFS, and what is too large for the body of a commit; never an empty file, which LFS does not
+  // know.
   void choose_large() {
     std::map<std::string, net::HubRepository::Sample> samples;
     for (const PackagedFile& file : files_) {
@@ -224,7 +261,7 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   std::string digest_, before_;  // before_: of the package that the channel named
   net::HubRefs refs_;
   Tag tag_ = Tag::kNone;
-  std::string work_, parent_;    // the branch that is committed to, and its last commit
+  std::string work_, parent_;  // the branch that is committed to, and its last commit
   net::HubTree parent_tree_;
   std::set<std::string> large_;
   std::optional<net::HubUpload> upload_;
@@ -245,11 +282,13 @@ deploy::PackageOutcome pull_from_hub(const Global& global, const PackageFlags& f
   const size_t colon = flags.package.find(':', std::string_view("hf://").size());
   const std::string name = colon == std::string::npos ? kMain : flags.package.substr(colon + 1);
   const bool by_digest = name.starts_with(kTagPrefix);
-  if (by_digest && !is_sha256_hex(name.substr(kTagPrefix.size()))) throw Error(ErrorKind::kUsage, flags.package.substr(0, 300) + ": expected all 64 digits of the package's digest");
+  if (by_digest && !is_sha256_hex(name.substr(kTagPrefix.size())))
+    throw Error(ErrorKind::kUsage, flags.package.substr(0, 300) + ": expected all 64 digits of the package's digest");
   if (!by_digest) require_branch_name(name);
   HubStore hub(flags.package.substr(0, colon), Access::kRead);
   hub.select(name);
-  return deploy::transfer_package(hub, flags.store, by_digest ? name.substr(kTagPrefix.size()) : "", make_progress(global));
+  return deploy::transfer_package(hub, flags.store, by_digest ? name.substr(kTagPrefix.size()) : "",
+                                  make_progress(global));
 }
 
 }  // namespace

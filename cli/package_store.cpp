@@ -1,14 +1,15 @@
 // `specdec package` list | promote | rollback | gc | pin | unpin: the store.
-#include "deploy/package/store.h"
-
 #include <cstdio>
 
 #include "cli/package.h"
+#include "deploy/package/store.h"
 
 namespace specdec::cli {
 
 PackageResult::PackageResult(const std::string& action) : started_(clock_.seconds()) {
-  json_ = {{"schema", "specdec.package_" + action + "/1"}, {"started", format_utc(clock_.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};
+  json_ = {{"schema", "specdec.package_" + action + "/1"},
+           {"started", format_utc(clock_.unix_seconds())},
+           {"tool_version", SPECDEC_VERSION}};
 }
 
 void PackageResult::print() {
@@ -22,7 +23,11 @@ int run_list(const Global& global, const PackageFlags& flags) {
   PackageResult result("list");
   result["packages"] = Json::array();
   for (const deploy::ListedPackage& p : deploy::list_packages(flags.store)) {
-    Json row = {{"digest", p.digest}, {"path", p.path.string()}, {"channels", p.channels}, {"pinned", p.pinned}, {"problem", p.problem}};
+    Json row = {{"digest", p.digest},
+                {"path", p.path.string()},
+                {"channels", p.channels},
+                {"pinned", p.pinned},
+                {"problem", p.problem}};
     std::string channels, text = p.problem;
     for (const std::string& c : p.channels) channels += " " + c;
     if (p.pinned) channels += " (pinned)";
@@ -42,7 +47,9 @@ int run_list(const Global& global, const PackageFlags& flags) {
       text = p.manifest.created + "  " + figures + "  " + p.manifest.draft_kind;
     }
     result["packages"].push_back(row);
-    if (!global.json) std::printf("sha256-%s  %s%s%s\n", p.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←", channels.c_str());
+    if (!global.json)
+      std::printf("sha256-%s  %s%s%s\n", p.digest.substr(0, 12).c_str(), text.c_str(), channels.empty() ? "" : "  ←",
+                  channels.c_str());
   }
   result["verdict"] = "ok";
   result["inputs"] = {{"store", flags.store}};
@@ -52,15 +59,17 @@ int run_list(const Global& global, const PackageFlags& flags) {
 
 std::string digest_of(const std::string& package) {
   const std::string digest = package.rfind("sha256-", 0) == 0 ? package.substr(7) : package;
-  if (!digest.empty() && !is_sha256_hex(digest)) throw Error(ErrorKind::kUsage, "--from: expected a package's whole digest, found '" + package + "'");
+  if (!digest.empty() && !is_sha256_hex(digest))
+    throw Error(ErrorKind::kUsage, "--from: expected a package's whole digest, found '" + package + "'");
   return digest;
 }
 
 int run_move(const Global& global, const PackageFlags& flags, bool back) {
   PackageResult result(back ? "rollback" : "promote");
   const deploy::ChannelSigner signer = channel_signer(flags);
-  const deploy::ChannelChange change = back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now(), digest_of(flags.from), signer)
-                                            : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now(), signer);
+  const deploy::ChannelChange change =
+      back ? deploy::rollback(flags.store, flags.channel, flags.why, result.now(), digest_of(flags.from), signer)
+           : deploy::promote(flags.store, flags.package, flags.channel, flags.why, result.now(), signer);
   result["verdict"] = change.changed ? "changed" : "unchanged";
   result["channel"] = change.channel;
   result["from"] = change.from;
@@ -70,14 +79,16 @@ int run_move(const Global& global, const PackageFlags& flags, bool back) {
   if (global.json)
     result.print();
   else
-    std::printf("%s: %s -> sha256-%s\n", change.channel.c_str(), change.from.empty() ? "(new)" : ("sha256-" + change.from.substr(0, 12)).c_str(),
+    std::printf("%s: %s -> sha256-%s\n", change.channel.c_str(),
+                change.from.empty() ? "(new)" : ("sha256-" + change.from.substr(0, 12)).c_str(),
                 change.to.substr(0, 12).c_str());
   return 0;
 }
 
 int run_gc(const Global& global, const PackageFlags& flags) {
   PackageResult result("gc");
-  const deploy::Collected collected = deploy::collect_garbage(flags.store, static_cast<size_t>(flags.keep), flags.dry_run);
+  const deploy::Collected collected =
+      deploy::collect_garbage(flags.store, static_cast<size_t>(flags.keep), flags.dry_run);
   const auto rows = [](const std::vector<deploy::Collected::Entry>& entries) {
     Json rows = Json::array();
     for (const auto& e : entries) rows.push_back({{"digest", e.digest}, {"bytes", e.bytes}, {"why", e.why}});
@@ -94,15 +105,18 @@ int run_gc(const Global& global, const PackageFlags& flags) {
     return 0;
   }
   const char* word = flags.dry_run ? "would remove" : "removed";
-  for (const auto& e : collected.kept) std::printf("kept     sha256-%s  %s\n", e.digest.substr(0, 12).c_str(), e.why.c_str());
-  for (const auto& e : collected.removed) std::printf("%s  sha256-%s  %.1f MB\n", word, e.digest.substr(0, 12).c_str(), static_cast<double>(e.bytes) / 1e6);
+  for (const auto& e : collected.kept)
+    std::printf("kept     sha256-%s  %s\n", e.digest.substr(0, 12).c_str(), e.why.c_str());
+  for (const auto& e : collected.removed)
+    std::printf("%s  sha256-%s  %.1f MB\n", word, e.digest.substr(0, 12).c_str(), static_cast<double>(e.bytes) / 1e6);
   std::printf("%s %zu packages, %.1f MB\n", word, collected.removed.size(), static_cast<double>(collected.bytes) / 1e6);
   return 0;
 }
 
 int run_pin(const Global& global, const PackageFlags& flags, bool keep) {
   PackageResult result(keep ? "pin" : "unpin");
-  const bool changed = keep ? deploy::pin(flags.store, flags.package, flags.why, result.now()) : deploy::unpin(flags.store, flags.package);
+  const bool changed = keep ? deploy::pin(flags.store, flags.package, flags.why, result.now())
+                            : deploy::unpin(flags.store, flags.package);
   result["verdict"] = changed ? "changed" : "unchanged";
   result["inputs"] = {{"store", flags.store}, {"package", flags.package}};
   if (global.json)
@@ -112,11 +126,14 @@ int run_pin(const Global& global, const PackageFlags& flags, bool keep) {
   return 0;
 }
 
-void add_store_flag(CLI::App& app, PackageFlags& flags) { app.add_option("--store", flags.store, "Directory of packages/ and refs/")->required(); }
+void add_store_flag(CLI::App& app, PackageFlags& flags) {
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/")->required();
+}
 void add_channel_flags(CLI::App& app, PackageFlags& flags) {
   app.add_option("--channel", flags.channel, "Name that deployments follow, e.g. production")->required();
   app.add_option("--why", flags.why, "Reason, kept in the channel's log");
-  add_key_flags(app, flags, "Signs the channel with this secret key of minisign: a store with a trusted.pub demands it");
+  add_key_flags(app, flags,
+                "Signs the channel with this secret key of minisign: a store with a trusted.pub demands it");
 }
 
 }  // namespace
@@ -133,8 +150,11 @@ void add_store_commands(CLI::App& app, PackageFlags& flags, const std::function<
   for (CLI::App* command : {list, promote, rollback, gc, pin, unpin}) add_store_flag(*command, flags);
   add_channel_flags(*promote, flags);
   add_channel_flags(*rollback, flags);
-  rollback->add_option("--from", flags.from, "Digest: only if the channel names it, so that the same command again changes nothing");
-  gc->add_option("--keep", flags.keep, "Newest packages that stay, of the store and of each channel's history")->check(CLI::Range(1, 10000))->capture_default_str();
+  rollback->add_option("--from", flags.from,
+                       "Digest: only if the channel names it, so that the same command again changes nothing");
+  gc->add_option("--keep", flags.keep, "Newest packages that stay, of the store and of each channel's history")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
   gc->add_flag("--dry-run", flags.dry_run, "Only says what would go");
   pin->add_option("--why", flags.why, "Reason, kept in the pin");
   list->callback([select] { select(run_list); });

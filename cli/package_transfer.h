@@ -8,7 +8,8 @@ namespace specdec::cli {
 
 struct StoreKind {
   const char* scheme;  // "" = a directory
-  // Brings flags.package, which lies in a directory, into flags.store, a store of this kind, and points the channel at it.
+  // Brings flags.package, which lies in a directory, into flags.store, a store of this kind, and points the channel at
+  // it.
   deploy::PackageOutcome (*push)(const Global&, const PackageFlags& flags, PackageResult& result);
   // Brings flags.package, named as a store of this kind names it, into the directory flags.store.
   deploy::PackageOutcome (*pull)(const Global&, const PackageFlags& flags);

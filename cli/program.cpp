@@ -45,7 +45,8 @@ const char kFooter[] =
     "  specdec package --target T --draft run/draft --report gate/report.json --store store\n"
     "  specdec serve store:production\n"
     "  specdec monitor check --package store:production --source http://127.0.0.1:8000/metrics --state monitor.db\n"
-    "Exit codes: 0 ok, 2 usage, 3 verdict no, 4 inconclusive, 5 stale draft, 6 not worth it, 7 bad input, 8 device, 74 i/o, 75 try again.";
+    "Exit codes: 0 ok, 2 usage, 3 verdict no, 4 inconclusive, 5 stale draft, 6 not worth it, 7 bad input, 8 device, 74 "
+    "i/o, 75 try again.";
 
 std::string own_path() {
   std::error_code ec;
@@ -62,8 +63,10 @@ int report_error(const Error& error) {
 void declare_globals(CLI::App& app, Global& global) {
   app.add_option("--config", global.config_file, "TOML file with settings; SPECDEC_* variables and flags override it");
   app.add_flag("--json", global.json, "One JSON object on stdout");
-  app.add_flag_function("-v,--verbose", [&global](int64_t n) { global.verbosity += static_cast<int>(n); }, "More log lines");
-  app.add_flag_function("-q,--quiet", [&global](int64_t n) { global.verbosity -= static_cast<int>(n); }, "No progress, errors only");
+  app.add_flag_function(
+      "-v,--verbose", [&global](int64_t n) { global.verbosity += static_cast<int>(n); }, "More log lines");
+  app.add_flag_function(
+      "-q,--quiet", [&global](int64_t n) { global.verbosity -= static_cast<int>(n); }, "No progress, errors only");
   app.add_option("--log-format", global.log_format, "text | json")->check(CLI::IsMember({"text", "json"}));
   app.set_version_flag("--version", std::string("specdec ") + SPECDEC_VERSION);
   app.footer(kFooter);
@@ -88,13 +91,16 @@ void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>&
 // "data regenerate" and its like, as parsed.
 std::string chosen_command(const CLI::App& app) {
   std::string name;
-  for (const CLI::App* level = &app; !level->get_subcommands().empty(); name += (name.empty() ? "" : " ") + level->get_name()) level = level->get_subcommands().front();
+  for (const CLI::App* level = &app; !level->get_subcommands().empty();
+       name += (name.empty() ? "" : " ") + level->get_name())
+    level = level->get_subcommands().front();
   return name;
 }
 
 // Commands that go on with the work of a stopped process when they are run again, some with --resume.
 bool goes_on(const std::string& command) {
-  static const std::set<std::string> kThese = {"distill", "data regenerate", "package push", "package pull", "fetch", "loop run", "monitor check", "monitor watch"};
+  static const std::set<std::string> kThese = {"distill", "data regenerate", "package push",  "package pull",
+                                               "fetch",   "loop run",        "monitor check", "monitor watch"};
   return kThese.contains(command);
 }
 
@@ -102,7 +108,9 @@ bool goes_on(const std::string& command) {
 
 int run_program(int argc, char** argv, const EngineRunners& runners) {
   take_signals();
-  CLI::App app{"specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.", "specdec"};
+  CLI::App app{
+      "specdec keeps the draft model of a speculative-decoding deployment healthy, from traffic to drift alarm.",
+      "specdec"};
   Global global;
   global.program = own_path();
   for (int i = 1; i < argc; ++i) global.arguments.emplace_back(argv[i]);

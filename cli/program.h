@@ -1,4 +1,5 @@
-// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code here and nowhere else.
+// Parses argv and runs one command. Errors become one line on stderr and the contract's exit code here and nowhere
+// else.
 #pragma once
 
 #include "cli/command.h"

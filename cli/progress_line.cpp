@@ -52,7 +52,8 @@ void ProgressLine::put(double now) {
   const double elapsed = now - started_;
   const Progress& p = last_;
   std::string line = p.stage;
-  if (p.total > 0 || p.done > 0) line += "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
+  if (p.total > 0 || p.done > 0)
+    line += "  " + number(p.done) + (p.total > 0 ? " / " + number(p.total) : "") + " " + p.unit;
   if (finished())
     line += "  in " + readable_duration(elapsed);
   else if (p.total > 0 && p.done > 0)

@@ -1,5 +1,5 @@
-// Progress as text on stderr: one line that is redrawn on a terminal, lines elsewhere. Nobody waits two seconds for a sign of life: where
-// the work has nothing new to say, tick() repeats the last line with the time that has passed.
+// Progress as text on stderr: one line that is redrawn on a terminal, lines elsewhere. Nobody waits two seconds for a
+// sign of life: where the work has nothing new to say, tick() repeats the last line with the time that has passed.
 #pragma once
 
 #include <functional>
@@ -12,8 +12,8 @@ namespace specdec::cli {
 class ProgressLine {
  public:
   using Write = std::function<void(const std::string&)>;
-  static constexpr double kRedrawSeconds = 0.1;   // on a terminal
-  static constexpr double kLineSeconds = 1.9;     // elsewhere, while a stage is young
+  static constexpr double kRedrawSeconds = 0.1;  // on a terminal
+  static constexpr double kLineSeconds = 1.9;    // elsewhere, while a stage is young
   static constexpr double kOldStageSeconds = 600, kOldLineSeconds = 30;
 
   // Times are seconds of any clock. `now`: when the command began.

@@ -1,7 +1,6 @@
 #include "cli/settings.h"
 
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <cstdlib>
 #include <optional>
@@ -18,7 +17,8 @@ namespace {
 
 std::string env_name(const std::string& text) {
   std::string result;
-  for (char c : text) result += c == '-' || c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (char c : text)
+    result += c == '-' || c == ' ' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return "SPECDEC_" + result;
 }
 
@@ -38,8 +38,9 @@ size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 std::string nearest(const std::string& key, const std::vector<std::string>& known) {
-  const auto best = std::min_element(known.begin(), known.end(),
-                                     [&](const auto& a, const auto& b) { return edit_distance(key, a) < edit_distance(key, b); });
+  const auto best = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
+    return edit_distance(key, a) < edit_distance(key, b);
+  });
   return best == known.end() ? "" : " (did you mean '" + *best + "'?)";
 }
 

@@ -7,9 +7,10 @@ class App;
 
 namespace specdec::cli {
 
-// Gives every long option of the chosen subcommand its default from SPECDEC_<NAME> (or SPECDEC_<COMMAND>_<NAME>) or from the
-// file: [command] tables, and top-level keys for options that several commands share. Call before app.parse. Throws Error(kConfig)
-// for a file that is missing or malformed and for an unknown table or key (with the nearest known name).
+// Gives every long option of the chosen subcommand its default from SPECDEC_<NAME> (or SPECDEC_<COMMAND>_<NAME>) or
+// from the file: [command] tables, and top-level keys for options that several commands share. Call before app.parse.
+// Throws Error(kConfig) for a file that is missing or malformed and for an unknown table or key (with the nearest known
+// name).
 void apply_settings(CLI::App& app, int argc, char** argv);
 
 }  // namespace specdec::cli

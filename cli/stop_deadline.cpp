@@ -17,12 +17,11 @@ std::atomic<int> signal_number{SIGTERM};
 std::atomic<unsigned> seconds_left{kStopSeconds};
 std::atomic<bool> resumes{false};
 
-void say(const char* text) {
-  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text, std::strlen(text));
-}
+void say(const char* text) { [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, text, std::strlen(text)); }
 
 void end_process(int) {
-  say(resumes ? "\nspecdec: error: stopped by a signal, in the middle of its work: the same command goes on from what was saved\n"
+  say(resumes ? "\nspecdec: error: stopped by a signal, in the middle of its work: the same command goes on from what "
+                "was saved\n"
               : "\nspecdec: error: stopped by a signal, in the middle of its work\n");
   ::_exit(stop_exit_code());
 }

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kMaxParts = 32;
 
-// Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. The parser recurses along the parts of a
-// key. Dots in strings and comments do not count.
+// Returns the line of the first key that has more than kMaxParts parts, or 0 if there is none. The parser recurses
+// along the parts of a key. Dots in strings and comments do not count.
 int line_of_deep_key(std::string_view text) {
   int line = 1, parts = 1;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -27,7 +27,8 @@ int line_of_deep_key(std::string_view text) {
     } else if (c == '"' || c == '\'') {
       const bool lines = text.substr(i, 3) == std::string(3, c);
       const std::string_view quote = lines ? text.substr(i, 3) : text.substr(i, 1);
-      for (i += quote.size(); i < text.size() && text.substr(i, quote.size()) != quote && (lines || text[i] != '\n'); ++i) {
+      for (i += quote.size(); i < text.size() && text.substr(i, quote.size()) != quote && (lines || text[i] != '\n');
+           ++i) {
         line += text[i] == '\n';
         if (c == '"' && text[i] == '\\') ++i;
       }
@@ -42,8 +43,8 @@ int line_of_deep_key(std::string_view text) {
   return 0;
 }
 
-// Spells bytes outside of ASCII in ASCII, and reads them back. Each one becomes a mark that the text does not contain and two hexadecimal
-// digits. toml++ 3.3 has undefined behaviour for such bytes in many places, so it never sees one.
+// Spells bytes outside of ASCII in ASCII, and reads them back. Each one becomes a mark that the text does not contain
+// and two hexadecimal digits. toml++ 3.3 has undefined behaviour for such bytes in many places, so it never sees one.
 class AsciiSpelling {
  public:
   explicit AsciiSpelling(std::string_view text) {
@@ -92,10 +93,13 @@ class Reader {
     } catch (const toml::parse_error& e) {
       throw refused(e.source().begin.line, spelling_.read(e.description()));
     } catch (const TomlAssertion&) {
-      throw Error(ErrorKind::kConfig, where_ + ": malformed TOML: expected numbers, dates and times as TOML 1.0 spells them");
+      throw Error(ErrorKind::kConfig,
+                  where_ + ": malformed TOML: expected numbers, dates and times as TOML 1.0 spells them");
     }
   }
-  Error refused(int64_t line, const std::string& why) const { return Error(ErrorKind::kConfig, where_ + ":" + std::to_string(line) + ": " + why); }
+  Error refused(int64_t line, const std::string& why) const {
+    return Error(ErrorKind::kConfig, where_ + ":" + std::to_string(line) + ": " + why);
+  }
 
  private:
   void restore(toml::node& node) const {
@@ -118,9 +122,11 @@ class Reader {
 toml::table read_toml(const std::filesystem::path& file) {
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   const std::string where = file.string(), all = read_file(file, 1u << 20, ErrorKind::kConfig);
-  const std::string_view text = std::string_view(all).substr(all.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
+  const std::string_view text =
+      std::string_view(all).substr(all.starts_with(kByteOrderMark) ? kByteOrderMark.size() : 0);
   const Reader reader(where, text);
-  if (const int line = line_of_deep_key(text); line > 0) throw reader.refused(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
+  if (const int line = line_of_deep_key(text); line > 0)
+    throw reader.refused(line, "a key of more than " + std::to_string(kMaxParts) + " parts");
   if (!data::is_valid_utf8(text)) throw Error(ErrorKind::kConfig, where + ": not UTF-8, as TOML has to be");
   return reader.parse(text);
 }

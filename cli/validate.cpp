@@ -8,45 +8,65 @@ namespace specdec::cli {
 
 void add_validate(Cli& cli) {
   auto options = std::make_shared<deploy::ValidateOptions>();
-  CLI::App* sub =
-      cli.app.add_subcommand("validate", "The gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
+  CLI::App* sub = cli.app.add_subcommand(
+      "validate", "The gate: acceptance, roll-outs, speed and exactness of a draft, and a verdict");
   sub->add_option("--target", options->target, "MODEL: local directory, org/name[@revision] or package")->required();
   sub->add_option("--draft", options->draft, "MODEL to be validated (a package brings its own)");
   sub->add_option("--data", options->data, "Output of data ingest")->required();
-  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")->required();
+  sub->add_option("--out", options->out, "Directory for report.json, report.html, report.md and report.junit.xml")
+      ->required();
   sub->add_option("--split", options->split, "holdout | train | all")->capture_default_str();
   sub->add_option("--contexts", options->contexts,
                   "target: text the target did not write is answered anew by it | data: the text as it is")
       ->capture_default_str();
-  sub->add_option("--parts", options->parts, "Comma list; with fewer the verdict is inconclusive unless already decided")
+  sub->add_option("--parts", options->parts,
+                  "Comma list; with fewer the verdict is inconclusive unless already decided")
       ->capture_default_str();
   sub->add_option("--baseline", options->baseline, "An earlier report.json to compare with, request by request");
-  sub->add_option("--against", options->against, "MODEL or STORE:CHANNEL whose draft serves now: scored on the same requests, in the same passes of the target");
+  sub->add_option(
+      "--against", options->against,
+      "MODEL or STORE:CHANNEL whose draft serves now: scored on the same requests, in the same passes of the target");
   sub->add_option("--floor", options->floor, "Fails when acceptance is surely below; under 0.5 needs --force")
       ->capture_default_str()
       ->group("Gate");
-  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR of one segment; repeat")->allow_extra_args(false)->group("Gate");
-  sub->add_option("--segments-floor", options->segments_floor, "Of every segment with at least 30 requests")->group("Gate");
-  sub->add_option("--min-gain", options->min_gain, "Least acceptance above the other draft's; with --against -0.02 unless given, with --baseline only if given")->group("Gate");
+  sub->add_option("--segment-floor", options->segment_floors, "NAME=FLOOR of one segment; repeat")
+      ->allow_extra_args(false)
+      ->group("Gate");
+  sub->add_option("--segments-floor", options->segments_floor, "Of every segment with at least 30 requests")
+      ->group("Gate");
+  sub->add_option(
+         "--min-gain", options->min_gain,
+         "Least acceptance above the other draft's; with --against -0.02 unless given, with --baseline only if given")
+      ->group("Gate");
   sub->add_option("--goal", options->goal, "Reported only")->capture_default_str()->group("Gate");
   sub->add_flag("--force", options->force, "Allow a floor below 0.5")->group("Gate");
-  sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")->group("Gate");
+  sub->add_flag("--allow-stale", options->allow_stale, "Measure a draft that was made for another target")
+      ->group("Gate");
   sub->add_flag("--exit-zero", options->exit_zero, "Exit 0 whatever the verdict")->group("Gate");
-  sub->add_option("--max-requests", options->max_requests, "Requests of the split, in random order; scoring stops earlier when the verdict on acceptance is sure; 0 = all")
+  sub->add_option("--max-requests", options->max_requests,
+                  "Requests of the split, in random order; scoring stops earlier when the verdict on acceptance is "
+                  "sure; 0 = all")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_flag_callback("--no-early-stop", [options] { options->early_stop = false; }, "Score all of them")->group("Effort");
-  sub->add_option("--rollout-requests", options->rollout_requests, "The first of these, for the roll-outs (the monitor's baseline); 0 = all")
+  sub->add_flag_callback(
+         "--no-early-stop", [options] { options->early_stop = false; }, "Score all of them")
+      ->group("Effort");
+  sub->add_option("--rollout-requests", options->rollout_requests,
+                  "The first of these, for the roll-outs (the monitor's baseline); 0 = all")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_option("--predict", options->predict, "c=C,v=V[,batch=B]: speed-up of an engine that is not here, from its costs in plain steps; repeat")->allow_extra_args(false);
+  sub->add_option("--predict", options->predict,
+                  "c=C,v=V[,batch=B]: speed-up of an engine that is not here, from its costs in plain steps; repeat")
+      ->allow_extra_args(false);
   sub->add_option("--rollout-tokens", options->rollout_tokens, "Tokens of an answer in roll-outs and new contexts")
       ->capture_default_str()
       ->group("Effort");
   sub->add_option("--speed-prompts", options->speed_prompts, "Prompts of the measured speed-up")
       ->capture_default_str()
       ->group("Effort");
-  sub->add_option("--speed-tokens", options->speed_tokens, "Tokens of their answers")->capture_default_str()->group("Effort");
+  sub->add_option("--speed-tokens", options->speed_tokens, "Tokens of their answers")
+      ->capture_default_str()
+      ->group("Effort");
   add_sampling_flags(*sub, options->sampling);
   add_speculation_flags(*sub, options->speculation);
   add_device_flags(*sub, options->device);
@@ -54,9 +74,12 @@ void add_validate(Cli& cli) {
   sub->footer(
       "Examples:\n"
       "  specdec validate --target T --draft run/draft --data traffic --out gate\n"
-      "  specdec validate --target T --draft D --data traffic --out gate --parts acceptance --max-requests 0 --contexts data\n"
-      "  specdec validate --target T --draft new --data traffic --out gate --against store:production --segments-floor 0.55\n"
-      "  specdec --json validate --target T --draft new --data traffic --out gate --baseline old-gate/report.json --predict c=0.05,v=1.1,batch=8\n"
+      "  specdec validate --target T --draft D --data traffic --out gate --parts acceptance --max-requests 0 "
+      "--contexts data\n"
+      "  specdec validate --target T --draft new --data traffic --out gate --against store:production --segments-floor "
+      "0.55\n"
+      "  specdec --json validate --target T --draft new --data traffic --out gate --baseline old-gate/report.json "
+      "--predict c=0.05,v=1.1,batch=8\n"
       "Exit codes: 0 pass, 3 fail or not lossless, 4 inconclusive, 5 stale, 6 not worth it.");
   sub->callback([&cli, options] { select_engine(cli, cli.runners.validate, options); });
 }

@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """bill_of_materials.py PREFIX SOURCE FILE…: what an install tree is made of, for `cmake --install` (`make dist`).
 
-PREFIX is the install tree, SOURCE the root of the repository, FILE… the archives and headers of Debian packages that were linked or compiled in.
-Writes below PREFIX/share/doc/specdec:
+PREFIX is the install tree, SOURCE the root of the repository, FILE… the archives and headers of Debian packages that
+were linked or compiled in. Writes below PREFIX/share/doc/specdec:
 
-  sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the FILEs and the shared libraries in
-                  PREFIX/lib/specdec), what is vendored, and the wheels that the tree needs at run time and does not contain
+  sbom.cdx.json   the components as CycloneDX 1.6: crates (from Cargo.lock), Debian packages (the FILEs and the shared
+  libraries in
+                  PREFIX/lib/specdec), what is vendored, and the wheels that the tree needs at run time and does not
+                  contain
   licences/       the licence texts of all that the tree contains
 
-The same inputs give the same bytes. A crate that carries no licence text gets a line that names its licence and its repository."""
+The same inputs give the same bytes. A crate that carries no licence text gets a line that names its licence and its
+repository."""
+
 import glob
 import gzip
 import json
@@ -20,8 +24,19 @@ import sys
 import uuid
 
 # Debian's short names (DEP-5) that SPDX spells otherwise.
-SPDX = {"apache-2.0": "Apache-2.0", "apache-2": "Apache-2.0", "expat": "MIT", "mit": "MIT", "bsd-2-clause": "BSD-2-Clause", "bsd-3-clause": "BSD-3-Clause", "bsl-1.0": "BSL-1.0",
-        "boost-1.0": "BSL-1.0", "curl": "curl", "zlib": "Zlib", "isc": "ISC"}
+SPDX = {
+    "apache-2.0": "Apache-2.0",
+    "apache-2": "Apache-2.0",
+    "expat": "MIT",
+    "mit": "MIT",
+    "bsd-2-clause": "BSD-2-Clause",
+    "bsd-3-clause": "BSD-3-Clause",
+    "bsl-1.0": "BSL-1.0",
+    "boost-1.0": "BSL-1.0",
+    "curl": "curl",
+    "zlib": "Zlib",
+    "isc": "ISC",
+}
 WHEELS = {"torch": "BSD-3-Clause"}
 VENDORED = [{"name": "uPlot", "version": "1.6.32", "licence": "MIT", "purl": "pkg:npm/uplot@1.6.32"}]
 
@@ -31,7 +46,15 @@ def run(*command):
 
 
 def component(kind, name, version, purl, licence, sha256=None, contained=True):
-    out = {"type": kind, "bom-ref": purl, "name": name, "version": version, "purl": purl, "scope": "required", "licenses": [licence]}
+    out = {
+        "type": kind,
+        "bom-ref": purl,
+        "name": name,
+        "version": version,
+        "purl": purl,
+        "scope": "required",
+        "licenses": [licence],
+    }
     if sha256:
         out["hashes"] = [{"alg": "SHA-256", "content": sha256}]
     if not contained:
@@ -41,12 +64,32 @@ def component(kind, name, version, purl, licence, sha256=None, contained=True):
 
 def crates(source, licences):
     """Components of the crates that are linked, and which needs which (bom-refs)."""
-    metadata = json.loads(run("cargo", "metadata", "--locked", "--offline", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu",
-                              "--manifest-path", os.path.join(source, "rust", "Cargo.toml")))
+    metadata = json.loads(
+        run(
+            "cargo",
+            "metadata",
+            "--locked",
+            "--offline",
+            "--format-version",
+            "1",
+            "--filter-platform",
+            "x86_64-unknown-linux-gnu",
+            "--manifest-path",
+            os.path.join(source, "rust", "Cargo.toml"),
+        )
+    )
     with open(os.path.join(source, "rust", "Cargo.lock")) as f:
-        checksums = {(n, v): c for n, v, c in re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = "[^"]+"\nchecksum = "([0-9a-f]{64})"', f.read())}
+        checksums = {
+            (n, v): c
+            for n, v, c in re.findall(
+                r'name = "([^"]+)"\nversion = "([^"]+)"\nsource = "[^"]+"\nchecksum = "([0-9a-f]{64})"', f.read()
+            )
+        }
     packages = {p["id"]: p for p in metadata["packages"]}
-    needs = {n["id"]: [d["pkg"] for d in n["deps"] if any(k["kind"] is None for k in d["dep_kinds"])] for n in metadata["resolve"]["nodes"]}
+    needs = {
+        n["id"]: [d["pkg"] for d in n["deps"] if any(k["kind"] is None for k in d["dep_kinds"])]
+        for n in metadata["resolve"]["nodes"]
+    }
     root = metadata["resolve"]["root"]
     linked, todo = set(), [root]
     while todo:
@@ -62,15 +105,24 @@ def crates(source, licences):
     for ident in sorted(linked, key=purl):
         p = packages[ident]
         folder = os.path.join(licences, "crates", f"{p['name']}-{p['version']}")
-        texts = [t for t in glob.glob(os.path.join(os.path.dirname(p["manifest_path"]), "*")) if re.match(r"(?i)(licen[cs]e|copying|notice|unlicense)", os.path.basename(t)) and os.path.isfile(t)]
+        texts = [
+            t
+            for t in glob.glob(os.path.join(os.path.dirname(p["manifest_path"]), "*"))
+            if re.match(r"(?i)(licen[cs]e|copying|notice|unlicense)", os.path.basename(t)) and os.path.isfile(t)
+        ]
         os.makedirs(folder)
         for text in texts:
             shutil.copyfile(text, os.path.join(folder, os.path.basename(text)))
         if not texts:  # a crate of a workspace that keeps its licence elsewhere: the expression and where it comes from
             with open(os.path.join(folder, "LICENSE"), "w") as f:
-                f.write(f"{p['name']} {p['version']} is licensed under {p['license']}.\nIts crate carries no text of it; see {p['repository'] or 'https://crates.io/crates/' + p['name']}\n")
+                f.write(
+                    f"{p['name']} {p['version']} is licensed under {p['license']}.\nIts crate carries no "
+                    f"text of it; see {p['repository'] or 'https://crates.io/crates/' + p['name']}\n"
+                )
         licence = {"expression": p["license"].replace("/", " OR ")}
-        found.append(component("library", p["name"], p["version"], purl(ident), licence, checksums[p["name"], p["version"]]))
+        found.append(
+            component("library", p["name"], p["version"], purl(ident), licence, checksums[p["name"], p["version"]])
+        )
     return found, {purl(i): sorted(purl(n) for n in needs[i]) for i in linked}, sorted(purl(n) for n in needs[root])
 
 
@@ -83,22 +135,46 @@ def debian_licence(package):
 
 
 def debian(prefix, files, licences):
-    shared = ["*/" + os.path.basename(p) for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*")) if not os.path.islink(p)]
-    owners = re.findall(r"^([^\s:]+)(?::\w+)?: ", run("dpkg-query", "--search", *map(os.path.realpath, files), *shared), re.M)
+    shared = [
+        "*/" + os.path.basename(p)
+        for p in glob.glob(os.path.join(prefix, "lib", "specdec", "*.so*"))
+        if not os.path.islink(p)
+    ]
+    owners = re.findall(
+        r"^([^\s:]+)(?::\w+)?: ", run("dpkg-query", "--search", *map(os.path.realpath, files), *shared), re.M
+    )
     found = []
     for package in sorted(set(owners)):
         version, architecture = run("dpkg-query", "--show", "--showformat=${Version} ${Architecture}", package).split()
         folder = os.path.join(licences, "debian")
         os.makedirs(folder, exist_ok=True)
         shutil.copyfile(f"/usr/share/doc/{package}/copyright", os.path.join(folder, package))
-        found.append(component("library", package, version, f"pkg:deb/debian/{package}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}", debian_licence(package)))
+        found.append(
+            component(
+                "library",
+                package,
+                version,
+                f"pkg:deb/debian/{package}@{version.replace('+', '%2B').replace(':', '%3A')}?arch={architecture}",
+                debian_licence(package),
+            )
+        )
     return found
 
 
 def wheels(source):
     with open(os.path.join(source, "cmake", "requirements.txt")) as f:
         versions = dict(re.findall(r"^(\w+)==(\S+)", f.read(), re.M))
-    return [component("library", name, versions[name], f"pkg:pypi/{name}@{versions[name]}", {"license": {"id": licence}}, contained=False) for name, licence in WHEELS.items()]
+    return [
+        component(
+            "library",
+            name,
+            versions[name],
+            f"pkg:pypi/{name}@{versions[name]}",
+            {"license": {"id": licence}},
+            contained=False,
+        )
+        for name, licence in WHEELS.items()
+    ]
 
 
 def compress(folder):
@@ -106,7 +182,11 @@ def compress(folder):
     for path in [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]:
         if os.path.getsize(path) < 4096:
             continue
-        with open(path, "rb") as text, open(path + ".gz", "wb") as out, gzip.GzipFile("", "wb", 9, out, mtime=0) as packed:
+        with (
+            open(path, "rb") as text,
+            open(path + ".gz", "wb") as out,
+            gzip.GzipFile("", "wb", 9, out, mtime=0) as packed,
+        ):
             shutil.copyfileobj(text, packed)
         os.remove(path)
 
@@ -125,15 +205,39 @@ def main():
     others = debian(prefix, files, licences) + wheels(source)
     for v in VENDORED:
         others.append(component("library", v["name"], v["version"], v["purl"], {"license": {"id": v["licence"]}}))
-        shutil.copyfile(os.path.join(source, "deploy", "validate", "assets", "LICENSE"), os.path.join(licences, "uPlot"))
+        shutil.copyfile(
+            os.path.join(source, "deploy", "validate", "assets", "LICENSE"), os.path.join(licences, "uPlot")
+        )
     compress(licences)
     me = f"specdec@{version}"
-    body = {"metadata": {"component": {"type": "application", "bom-ref": me, "name": "specdec", "version": version, "licenses": [{"license": {"id": "Apache-2.0"}}]}},
-            "components": rust + others,
-            "dependencies": [{"ref": me, "dependsOn": direct + [c["bom-ref"] for c in others]}] + [{"ref": ref, "dependsOn": on} for ref, on in sorted(needs.items())]}
+    body = {
+        "metadata": {
+            "component": {
+                "type": "application",
+                "bom-ref": me,
+                "name": "specdec",
+                "version": version,
+                "licenses": [{"license": {"id": "Apache-2.0"}}],
+            }
+        },
+        "components": rust + others,
+        "dependencies": [{"ref": me, "dependsOn": direct + [c["bom-ref"] for c in others]}]
+        + [{"ref": ref, "dependsOn": on} for ref, on in sorted(needs.items())],
+    }
     serial = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(body, sort_keys=True))
     with open(os.path.join(folder, "sbom.cdx.json"), "w") as f:
-        json.dump({"$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json", "bomFormat": "CycloneDX", "specVersion": "1.6", "serialNumber": f"urn:uuid:{serial}", "version": 1, **body}, f, indent=1)
+        json.dump(
+            {
+                "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+                "bomFormat": "CycloneDX",
+                "specVersion": "1.6",
+                "serialNumber": f"urn:uuid:{serial}",
+                "version": 1,
+                **body,
+            },
+            f,
+            indent=1,
+        )
         f.write("\n")
 
 

@@ -57,6 +57,8 @@ function(specdec_test name)
   add_executable(${name} ${M_SOURCES} ${M_UNPARSED_ARGUMENTS})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   specdec_unite(${name})
+  # Macros of GoogleTest have an else; what a test leaves out of an initialiser has its default.
+  target_compile_options(${name} PRIVATE -Wno-dangling-else -Wno-missing-field-initializers)
   target_link_libraries(${name} PRIVATE ${M_DEPS} specdec_flags GTest::gtest GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE
     SPECDEC_SOURCE_DIR="${CMAKE_SOURCE_DIR}" SPECDEC_BINARY_DIR="${CMAKE_BINARY_DIR}")

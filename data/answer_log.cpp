@@ -30,11 +30,13 @@ Answer answer_from_json(const Json& line, const std::string& where) {
   const auto tokens = line.find("tokens");
   if (tokens == line.end() || !tokens->is_array()) throw Error(ErrorKind::kData, where + ": tokens: missing");
   for (const Json& t : *tokens) {
-    if (!t.is_number_integer() || t.get<int64_t>() < 0 || t.get<int64_t>() > INT32_MAX) throw Error(ErrorKind::kData, where + ": tokens: expected token ids");
+    if (!t.is_number_integer() || t.get<int64_t>() < 0 || t.get<int64_t>() > INT32_MAX)
+      throw Error(ErrorKind::kData, where + ": tokens: expected token ids");
     a.tokens.push_back(t.get<int32_t>());
     a.loss_mask.push_back(static_cast<int64_t>(a.tokens.size()) > loss_from);
   }
-  if (a.tokens.empty() || a.prompt_tokens > static_cast<int64_t>(a.tokens.size())) throw Error(ErrorKind::kData, where + ": prompt_tokens: more than tokens");
+  if (a.tokens.empty() || a.prompt_tokens > static_cast<int64_t>(a.tokens.size()))
+    throw Error(ErrorKind::kData, where + ": prompt_tokens: more than tokens");
   return a;
 }
 
@@ -44,7 +46,8 @@ AnswerLog::AnswerLog(fs::path file, const Json& settings, bool resume) : path_(s
   make_private_directory(path_.parent_path());
   const bool exists = fs::exists(path_);
   if (exists && !resume)
-    throw Error(ErrorKind::kUsage, path_.string() + ": answers of an interrupted run: add --resume to keep them, or remove the file");
+    throw Error(ErrorKind::kUsage,
+                path_.string() + ": answers of an interrupted run: add --resume to keep them, or remove the file");
   if (exists) read_existing(settings);
   fd_ = open_file(path_, O_WRONLY | O_CREAT | O_APPEND);
   if (::lseek(fd_, 0, SEEK_END) == 0) {
@@ -72,7 +75,8 @@ void AnswerLog::read_existing(const Json& settings) {
       for (const auto& [key, value] : settings.items())
         if (found.value(key, Json()) != value) differing += (differing.empty() ? "" : ", ") + key;
       if (!differing.empty())
-        throw Error(ErrorKind::kUsage, path_.string() + ": was made with other settings (" + differing + "): use the same ones, or remove the file");
+        throw Error(ErrorKind::kUsage, path_.string() + ": was made with other settings (" + differing +
+                                           "): use the same ones, or remove the file");
     } else {
       Answer answer = answer_from_json(line, where);
       answers_.insert_or_assign(answer.id, std::move(answer));
@@ -80,7 +84,8 @@ void AnswerLog::read_existing(const Json& settings) {
     position = end + 1;
   }
   // The line that a kill tore in two was never counted.
-  if (position < text.size() && ::truncate(path_.c_str(), static_cast<off_t>(position)) != 0) io_error(path_, "cannot cut off a torn line");
+  if (position < text.size() && ::truncate(path_.c_str(), static_cast<off_t>(position)) != 0)
+    io_error(path_, "cannot cut off a torn line");
 }
 
 void AnswerLog::write_line(const Json& line) {
@@ -91,7 +96,10 @@ void AnswerLog::write_line(const Json& line) {
 void AnswerLog::append(const Answer& answer) {
   if (answer.rejected.empty()) {
     const auto loss_from = std::find(answer.loss_mask.begin(), answer.loss_mask.end(), 1) - answer.loss_mask.begin();
-    write_line({{"id", answer.id}, {"prompt_tokens", answer.prompt_tokens}, {"loss_from", loss_from}, {"tokens", answer.tokens}});
+    write_line({{"id", answer.id},
+                {"prompt_tokens", answer.prompt_tokens},
+                {"loss_from", loss_from},
+                {"tokens", answer.tokens}});
   } else {
     write_line({{"id", answer.id}, {"rejected", answer.rejected}});
   }

@@ -12,11 +12,11 @@
 namespace specdec::data {
 
 struct Answer {
-  std::string id;                  // of the row
-  std::vector<int32_t> tokens;     // the whole new row
+  std::string id;               // of the row
+  std::vector<int32_t> tokens;  // the whole new row
   std::vector<uint8_t> loss_mask;
   int64_t prompt_tokens = 0;
-  std::string rejected;            // reason; then the rest is empty
+  std::string rejected;  // reason; then the rest is empty
 };
 
 // JSONL: a header with the settings, then one line an answer. Not thread-safe.

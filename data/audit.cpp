@@ -30,7 +30,8 @@ std::string counts_line(const std::map<std::string, int64_t>& counts) {
   std::sort(sorted.begin(), sorted.end());
   std::string text;
   for (size_t i = 0; i < std::min(sorted.size(), kShownNames); ++i)
-    text += (i ? ", " : "") + (sorted[i].second.empty() ? std::string("(unknown)") : sorted[i].second) + " " + std::to_string(-sorted[i].first);
+    text += (i ? ", " : "") + (sorted[i].second.empty() ? std::string("(unknown)") : sorted[i].second) + " " +
+            std::to_string(-sorted[i].first);
   if (sorted.size() > kShownNames) text += ", and " + std::to_string(sorted.size() - kShownNames) + " more";
   return text.empty() ? "none" : text;
 }
@@ -47,17 +48,25 @@ std::string report_table(const IngestReport& r) {
   std::string table;
   for (size_t i = 0; i < std::min(r.sources.size(), kShownNames); ++i) {
     const SourceCounts& s = r.sources[i];
-    std::snprintf(line, sizeof line, "source          %-32s %9lld records %9lld accepted %9lld rejected  ", s.file.substr(0, 32).c_str(), static_cast<long long>(s.records),
-                  static_cast<long long>(s.accepted), static_cast<long long>(s.rejected));
+    std::snprintf(line, sizeof line, "source          %-32s %9lld records %9lld accepted %9lld rejected  ",
+                  s.file.substr(0, 32).c_str(), static_cast<long long>(s.records), static_cast<long long>(s.accepted),
+                  static_cast<long long>(s.rejected));
     table += line + counts_line(s.formats) + "\n";
   }
-  if (r.sources.size() > kShownNames) table += "                and " + std::to_string(r.sources.size() - kShownNames) + " sources more (--json has all)\n";
+  if (r.sources.size() > kShownNames)
+    table +=
+        "                and " + std::to_string(r.sources.size() - kShownNames) + " sources more (--json has all)\n";
   table += "formats         " + counts_line(formats_of(r)) + "\nanswers by      " + counts_line(r.writers) + "\n";
-  table += "tenants         " + std::to_string(r.tenants) + (r.tenants ? "; largest: " + counts_line(r.largest_tenants) : "") + "\n";
-  std::snprintf(line, sizeof line, "dropped         %lld equal, %lld near duplicates, %lld by the tenant cap, %lld by the mix, %lld skipped\n", static_cast<long long>(r.duplicates),
-                static_cast<long long>(r.near_duplicates), static_cast<long long>(r.capped), static_cast<long long>(r.thinned), static_cast<long long>(r.skipped));
+  table += "tenants         " + std::to_string(r.tenants) +
+           (r.tenants ? "; largest: " + counts_line(r.largest_tenants) : "") + "\n";
+  std::snprintf(
+      line, sizeof line,
+      "dropped         %lld equal, %lld near duplicates, %lld by the tenant cap, %lld by the mix, %lld skipped\n",
+      static_cast<long long>(r.duplicates), static_cast<long long>(r.near_duplicates), static_cast<long long>(r.capped),
+      static_cast<long long>(r.thinned), static_cast<long long>(r.skipped));
   table += line;
-  std::snprintf(line, sizeof line, "redacted rows   %lld of %lld accepted\n", static_cast<long long>(r.redacted_records), static_cast<long long>(r.accepted));
+  std::snprintf(line, sizeof line, "redacted rows   %lld of %lld accepted\n",
+                static_cast<long long>(r.redacted_records), static_cast<long long>(r.accepted));
   return table + line;
 }
 
@@ -67,11 +76,13 @@ DataAudit data_audit(const std::filesystem::path& directory, const std::filesyst
   DataAudit audit;
   audit.stats = data_stats(directory);
   if (std::filesystem::exists(directory / kIngestReportFile))
-    audit.report = ingest_report_from_json(read_json(directory / kIngestReportFile), (directory / kIngestReportFile).string());
+    audit.report =
+        ingest_report_from_json(read_json(directory / kIngestReportFile), (directory / kIngestReportFile).string());
   std::optional<text::Tokenizer> tokenizer;
   if (!target.empty()) {
     if (tokenizer_digest(target) != audit.stats.index.tokenizer_digest)
-      throw Error(ErrorKind::kData, directory.string() + ": was ingested for another tokenizer than that of " + target.string() + ": give the target it was made for");
+      throw Error(ErrorKind::kData, directory.string() + ": was ingested for another tokenizer than that of " +
+                                        target.string() + ": give the target it was made for");
     tokenizer.emplace(target);
     audit.searched = true;
   }
@@ -84,14 +95,20 @@ DataAudit data_audit(const std::filesystem::path& directory, const std::filesyst
     }
     if (lengths.empty()) continue;
     std::sort(lengths.begin(), lengths.end());
-    audit.lengths[split] = {static_cast<int64_t>(lengths.size()), quantile(lengths, 0.5), quantile(lengths, 0.9), quantile(lengths, 0.95), quantile(lengths, 0.99), lengths.back()};
+    audit.lengths[split] = {static_cast<int64_t>(lengths.size()),
+                            quantile(lengths, 0.5),
+                            quantile(lengths, 0.9),
+                            quantile(lengths, 0.95),
+                            quantile(lengths, 0.99),
+                            lengths.back()};
   }
   return audit;
 }
 
 Json to_json(const DataAudit& a) {
   Json result = to_json(a.stats), lengths = Json::object();
-  for (const auto& [split, l] : a.lengths) lengths[split] = {{"rows", l.rows}, {"p50", l.p50}, {"p90", l.p90}, {"p95", l.p95}, {"p99", l.p99}, {"max", l.max}};
+  for (const auto& [split, l] : a.lengths)
+    lengths[split] = {{"rows", l.rows}, {"p50", l.p50}, {"p90", l.p90}, {"p95", l.p95}, {"p99", l.p99}, {"max", l.max}};
   result["schema"] = "specdec.data-audit/1";
   result["length"] = lengths;
   result["written_by_target"] = written_share(a);
@@ -105,13 +122,17 @@ std::string to_table(const DataAudit& a) {
   std::string table = to_table(a.stats);
   char line[256];
   for (const auto& [split, l] : a.lengths) {
-    std::snprintf(line, sizeof line, "%-15s %lld rows; tokens p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, max %.0f\n", split.c_str(), static_cast<long long>(l.rows), l.p50, l.p90, l.p95, l.p99, l.max);
+    std::snprintf(line, sizeof line, "%-15s %lld rows; tokens p50 %.0f, p90 %.0f, p95 %.0f, p99 %.0f, max %.0f\n",
+                  split.c_str(), static_cast<long long>(l.rows), l.p50, l.p90, l.p95, l.p99, l.max);
     table += line;
   }
-  std::snprintf(line, sizeof line, "by the target   %.0f %% of the rows were written by it%s\n", 100 * written_share(a), written_share(a) > 0 ? "" : ", as far as the directory says (data regenerate)");
+  std::snprintf(line, sizeof line, "by the target   %.0f %% of the rows were written by it%s\n", 100 * written_share(a),
+                written_share(a) > 0 ? "" : ", as far as the directory says (data regenerate)");
   table += line;
   if (a.report) table += report_table(*a.report);
-  if (a.searched) table += "left in text    " + counts_line(a.finds) + (a.finds.empty() ? "" : ", in " + std::to_string(a.rows_with_finds) + " rows") + "\n";
+  if (a.searched)
+    table += "left in text    " + counts_line(a.finds) +
+             (a.finds.empty() ? "" : ", in " + std::to_string(a.rows_with_finds) + " rows") + "\n";
   return table;
 }
 

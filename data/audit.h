@@ -1,4 +1,5 @@
-// `data audit`: what is in a data directory and where it came from, for whoever has to answer for it. Reading it checks every digest.
+// `data audit`: what is in a data directory and where it came from, for whoever has to answer for it. Reading it checks
+// every digest.
 #pragma once
 
 #include <filesystem>
@@ -26,10 +27,11 @@ struct DataAudit {
   int64_t rows_with_finds = 0;
 };
 
-// With a `target` the rows are turned back into text by its tokenizer and searched as `data ingest` does: what --no-redact let through.
-// Throws Error(kData): the directory is no output of ours, is damaged, or belongs to another tokenizer; Error(kModel) for the target.
+// With a `target` the rows are turned back into text by its tokenizer and searched as `data ingest` does: what
+// --no-redact let through. Throws Error(kData): the directory is no output of ours, is damaged, or belongs to another
+// tokenizer; Error(kModel) for the target.
 DataAudit data_audit(const std::filesystem::path& directory, const std::filesystem::path& target);
-Json to_json(const DataAudit& audit);                // schema "specdec.data-audit/1"
+Json to_json(const DataAudit& audit);  // schema "specdec.data-audit/1"
 std::string to_table(const DataAudit& audit);
 
 }  // namespace specdec::data

@@ -8,11 +8,13 @@ namespace specdec::data {
 
 namespace {
 
-const Rejected kAmbiguous = {"ambiguous_id", "custom_id comes twice before its other half: ingest one batch's files at a time"};
+const Rejected kAmbiguous = {"ambiguous_id",
+                             "custom_id comes twice before its other half: ingest one batch's files at a time"};
 
 }  // namespace
 
-std::optional<ParsedRow> BatchJoin::add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options) {
+std::optional<ParsedRow> BatchJoin::add(const BatchHalf& half, std::string_view row, RowPlace place,
+                                        const RowOptions& options) {
   const uint64_t key = hash_key(half.custom_id);
   const auto it = waiting_.find(key);
   if (it == waiting_.end()) {
@@ -33,9 +35,13 @@ std::optional<ParsedRow> BatchJoin::add(const BatchHalf& half, std::string_view 
 void BatchJoin::refuse_waiting(const std::function<void(const RowPlace&, const Rejected&)>& f) const {
   std::vector<const Waiting*> left;
   for (const auto& [key, w] : waiting_) left.push_back(&w);
-  std::sort(left.begin(), left.end(), [](const Waiting* a, const Waiting* b) { return std::pair(a->place.source, a->place.number) < std::pair(b->place.source, b->place.number); });
+  std::sort(left.begin(), left.end(), [](const Waiting* a, const Waiting* b) {
+    return std::pair(a->place.source, a->place.number) < std::pair(b->place.source, b->place.number);
+  });
   for (const Waiting* w : left)
-    f(w->place, w->ambiguous ? kAmbiguous : w->is_request ? Rejected{"no_answer", "no result with this custom_id"} : Rejected{"no_request", "no request with this custom_id"});
+    f(w->place, w->ambiguous    ? kAmbiguous
+                : w->is_request ? Rejected{"no_answer", "no result with this custom_id"}
+                                : Rejected{"no_request", "no request with this custom_id"});
 }
 
 }  // namespace specdec::data

@@ -1,5 +1,5 @@
-// Puts the two rows of a batch together, in whatever order and from whatever files they come. The first of them waits on disk; memory
-// is 40 bytes for each row that waits.
+// Puts the two rows of a batch together, in whatever order and from whatever files they come. The first of them waits
+// on disk; memory is 40 bytes for each row that waits.
 #pragma once
 
 #include <functional>
@@ -22,8 +22,8 @@ class BatchJoin {
  public:
   explicit BatchJoin(const std::filesystem::path& directory) : waiting_rows_(directory) {}
 
-  // The record once both rows are there; nothing while one waits. A custom_id is unique within one batch only: the same half coming
-  // again while the first waits makes the id ambiguous, and all its rows are refused (ambiguous_id).
+  // The record once both rows are there; nothing while one waits. A custom_id is unique within one batch only: the same
+  // half coming again while the first waits makes the id ambiguous, and all its rows are refused (ambiguous_id).
   std::optional<ParsedRow> add(const BatchHalf& half, std::string_view row, RowPlace place, const RowOptions& options);
 
   // Calls f(place, why) for each row whose other half never came, in the order of their places.

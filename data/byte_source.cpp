@@ -76,7 +76,8 @@ class StoredBytes final : public ByteSource {
 // What both decompressors share: the stored bytes in blocks.
 class UnpackedBytes : public ByteSource {
  public:
-  UnpackedBytes(std::string name, std::unique_ptr<StoredBytes> stored) : name_(std::move(name)), stored_(std::move(stored)), block_(kStoredBlock) {}
+  UnpackedBytes(std::string name, std::unique_ptr<StoredBytes> stored)
+      : name_(std::move(name)), stored_(std::move(stored)), block_(kStoredBlock) {}
   uint64_t stored_done() const override { return stored_->stored_done(); }
   uint64_t stored_size() const override { return stored_->stored_size(); }
   std::string finish_sha256() override { return stored_->finish_sha256(); }
@@ -84,7 +85,8 @@ class UnpackedBytes : public ByteSource {
  protected:
   std::span<const char> next_block() { return std::span<const char>(block_).first(stored_->read(block_)); }
   [[noreturn]] void damaged(const char* kind, const std::string& what) const {
-    throw Error(ErrorKind::kData, name_ + ": damaged " + kind + " data near byte " + std::to_string(stored_->stored_done()) + ": " + what +
+    throw Error(ErrorKind::kData, name_ + ": damaged " + kind + " data near byte " +
+                                      std::to_string(stored_->stored_done()) + ": " + what +
                                       ": copy the file again, or leave it out while it is being written");
   }
 
@@ -131,7 +133,8 @@ class GzipBytes final : public UnpackedBytes {
 
 class ZstdBytes final : public UnpackedBytes {
  public:
-  ZstdBytes(const std::string& name, std::unique_ptr<StoredBytes> stored) : UnpackedBytes(name, std::move(stored)), stream_(ZSTD_createDStream()) {
+  ZstdBytes(const std::string& name, std::unique_ptr<StoredBytes> stored)
+      : UnpackedBytes(name, std::move(stored)), stream_(ZSTD_createDStream()) {
     if (!stream_) throw Error(ErrorKind::kInternal, "zstd: no memory");
   }
   ~ZstdBytes() override { ZSTD_freeDStream(stream_); }
@@ -171,13 +174,19 @@ std::unique_ptr<ByteSource> open_bytes(const std::string& source) {
   auto stored = std::make_unique<StoredBytes>(source);
   const std::string name = source == kStandardInput ? "standard input" : source;
   const bool parquet = stored->head().starts_with("PAR1") || stored->head().starts_with("PARE");
-  if (parquet && source == kStandardInput) throw Error(ErrorKind::kData, name + ": Parquet, which is read from its end: give the file's name");
-  if (!parquet && traffic_extension(source) == ".parquet") throw Error(ErrorKind::kData, name + ": named .parquet, expected PAR1 as its first bytes: copy the file again, or rename it");
+  if (parquet && source == kStandardInput)
+    throw Error(ErrorKind::kData, name + ": Parquet, which is read from its end: give the file's name");
+  if (!parquet && traffic_extension(source) == ".parquet")
+    throw Error(ErrorKind::kData,
+                name + ": named .parquet, expected PAR1 as its first bytes: copy the file again, or rename it");
   if (parquet) return parquet_bytes(source, std::move(stored));
   std::unique_ptr<ByteSource> text;
-  if (stored->head().starts_with("\x1F\x8B")) text = std::make_unique<GzipBytes>(name, std::move(stored));
-  else if (stored->head().starts_with("\x28\xB5\x2F\xFD")) text = std::make_unique<ZstdBytes>(name, std::move(stored));
-  else text = std::move(stored);
+  if (stored->head().starts_with("\x1F\x8B"))
+    text = std::make_unique<GzipBytes>(name, std::move(stored));
+  else if (stored->head().starts_with("\x28\xB5\x2F\xFD"))
+    text = std::make_unique<ZstdBytes>(name, std::move(stored));
+  else
+    text = std::move(stored);
   return traffic_extension(source) == ".csv" ? csv_bytes(name, std::move(text)) : std::move(text);
 }
 

@@ -12,12 +12,14 @@ namespace specdec::data {
 namespace {
 
 constexpr size_t kBlockBytes = 64 << 10, kMaxHeaderBytes = 64 << 10;
-// Names stand in every line, so that lines may be much longer than rows: no more are made of a block before these are read.
+// Names stand in every line, so that lines may be much longer than rows: no more are made of a block before these are
+// read.
 constexpr size_t kMaxWaitingBytes = 1 << 20;
 
 class CsvBytes final : public ByteSource {
  public:
-  CsvBytes(std::string name, std::unique_ptr<ByteSource> text) : name_(std::move(name)), text_(std::move(text)), block_(kBlockBytes), names_(1) {}
+  CsvBytes(std::string name, std::unique_ptr<ByteSource> text)
+      : name_(std::move(name)), text_(std::move(text)), block_(kBlockBytes), names_(1) {}
 
   size_t read(std::span<char> out) override {
     while (given_ == lines_.size()) {
@@ -58,8 +60,10 @@ class CsvBytes final : public ByteSource {
     while (at_ < text_end_ && lines_.size() < kMaxWaitingBytes) {
       size_t end = at_;
       while (open_ && end < text_end_ && is_plain(text[end])) ++end;
-      if (end > at_) lines_.append(text.substr(at_, end - at_));
-      else take(text[end++]);
+      if (end > at_)
+        lines_.append(text.substr(at_, end - at_));
+      else
+        take(text[end++]);
       at_ = end;
     }
     ended_ = last_block_ && at_ == text_end_;
@@ -70,14 +74,17 @@ class CsvBytes final : public ByteSource {
 
   // Of a value that has begun: goes into the line as it is.
   bool is_plain(char c) const {
-    return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' && (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
+    return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\' &&
+           (state_ == State::kQuoted || (state_ == State::kPlain && c != ','));
   }
 
   void take(char c) {
     switch (state_) {
       case State::kQuoted:
-        if (c == '"') state_ = State::kQuote;
-        else put(c);
+        if (c == '"')
+          state_ = State::kQuote;
+        else
+          put(c);
         return;
       case State::kReturn:
         if (c != '\n') broken("a carriage return without a line feed");
@@ -96,7 +103,8 @@ class CsvBytes final : public ByteSource {
           return;
         }
         break;
-      case State::kPlain: break;
+      case State::kPlain:
+        break;
     }
     if (c == ',') return end_field();
     if (c == '\n') return end_record();
@@ -115,15 +123,19 @@ class CsvBytes final : public ByteSource {
   void put(char c) {
     if (record_ == 0) {
       names_.back() += c;
-      if (++header_bytes_ > kMaxHeaderBytes) broken("a header of more than " + std::to_string(kMaxHeaderBytes) + " bytes");
+      if (++header_bytes_ > kMaxHeaderBytes)
+        broken("a header of more than " + std::to_string(kMaxHeaderBytes) + " bytes");
       return;
     }
     if (!open_) begin_field("\"");
     open_ = true;
     const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') lines_.append(1, '\\').append(1, c);
-    else if (byte < 0x20) lines_.append("\\u00").append(1, "01"[byte >> 4]).append(1, "0123456789abcdef"[byte & 15]);
-    else lines_ += c;
+    if (c == '"' || c == '\\')
+      lines_.append(1, '\\').append(1, c);
+    else if (byte < 0x20)
+      lines_.append("\\u00").append(1, "01"[byte >> 4]).append(1, "0123456789abcdef"[byte & 15]);
+    else
+      lines_ += c;
   }
 
   void begin_field(const char* value) {
@@ -132,9 +144,12 @@ class CsvBytes final : public ByteSource {
   }
 
   void end_field() {
-    if (record_ == 0) names_.emplace_back();
-    else if (open_) lines_ += '"';
-    else begin_field("null");
+    if (record_ == 0)
+      names_.emplace_back();
+    else if (open_)
+      lines_ += '"';
+    else
+      begin_field("null");
     open_ = false;
     state_ = State::kStart;
     ++field_;
@@ -145,7 +160,8 @@ class CsvBytes final : public ByteSource {
       make_keys();
     } else {
       end_field();
-      if (field_ != keys_.size()) broken(std::to_string(field_) + " fields, expected the " + std::to_string(keys_.size()) + " of the header");
+      if (field_ != keys_.size())
+        broken(std::to_string(field_) + " fields, expected the " + std::to_string(keys_.size()) + " of the header");
       lines_ += "}\n";
     }
     ++record_;
@@ -157,26 +173,29 @@ class CsvBytes final : public ByteSource {
     std::set<std::string> seen;
     for (const std::string& name : names_) {
       if (!seen.insert(name).second) broken("two columns of one name");
-      keys_.push_back((keys_.empty() ? "{" : ",") + Json(name).dump(-1, ' ', false, Json::error_handler_t::replace) + ":");
+      keys_.push_back((keys_.empty() ? "{" : ",") + Json(name).dump(-1, ' ', false, Json::error_handler_t::replace) +
+                      ":");
     }
   }
 
   [[noreturn]] void broken(const std::string& what) const {
-    throw Error(ErrorKind::kData, name_ + ": " + (record_ == 0 ? "header" : "row " + std::to_string(record_)) + ": " + what +
-                                      ": expected CSV as in RFC 4180 (commas, quotes doubled inside quotes): export it again, or as JSONL");
+    throw Error(
+        ErrorKind::kData,
+        name_ + ": " + (record_ == 0 ? "header" : "row " + std::to_string(record_)) + ": " + what +
+            ": expected CSV as in RFC 4180 (commas, quotes doubled inside quotes): export it again, or as JSONL");
   }
 
   std::string name_;
   std::unique_ptr<ByteSource> text_;
   std::vector<char> block_;
-  size_t at_ = 0, text_end_ = 0;           // in block_
+  size_t at_ = 0, text_end_ = 0;  // in block_
   bool last_block_ = false;
   std::vector<std::string> names_, keys_;  // keys_: {"name": and ,"name":
   size_t header_bytes_ = 0;
   State state_ = State::kStart;
-  int64_t record_ = 0;                     // 0 = the header
+  int64_t record_ = 0;  // 0 = the header
   size_t field_ = 0;
-  bool open_ = false;                      // the value has a character
+  bool open_ = false;  // the value has a character
   std::string lines_;
   size_t given_ = 0;
   bool ended_ = false;
@@ -184,6 +203,8 @@ class CsvBytes final : public ByteSource {
 
 }  // namespace
 
-std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text) { return std::make_unique<CsvBytes>(name, std::move(text)); }
+std::unique_ptr<ByteSource> csv_bytes(const std::string& name, std::unique_ptr<ByteSource> text) {
+  return std::make_unique<CsvBytes>(name, std::move(text));
+}
 
 }  // namespace specdec::data

@@ -70,7 +70,8 @@ WordCounts DomainClusters::row(size_t index) const {
 void DomainClusters::weigh(const std::vector<WordCounts>& sample) {
   for (size_t b = 0; b < kWordBuckets; ++b) {
     const auto rows = std::count_if(sample.begin(), sample.end(), [b](const WordCounts& c) { return c[b] > 0; });
-    weights_[b] = static_cast<float>(std::log((1.0 + static_cast<double>(sample.size())) / (1.0 + static_cast<double>(rows))));
+    weights_[b] =
+        static_cast<float>(std::log((1.0 + static_cast<double>(sample.size())) / (1.0 + static_cast<double>(rows))));
   }
 }
 
@@ -86,7 +87,8 @@ std::vector<DomainClusters::Vector> DomainClusters::centres_of(const std::vector
   std::vector<Vector> centres = {sample[random.below(sample.size())]};
   std::vector<double> distance(sample.size(), 2);
   while (centres.size() < wanted_) {
-    for (size_t i = 0; i < sample.size(); ++i) distance[i] = std::min(distance[i], std::max(0.0, 1 - static_cast<double>(product(sample[i], centres.back()))));
+    for (size_t i = 0; i < sample.size(); ++i)
+      distance[i] = std::min(distance[i], std::max(0.0, 1 - static_cast<double>(product(sample[i], centres.back()))));
     double at = random.uniform() * std::accumulate(distance.begin(), distance.end(), 0.0);
     size_t chosen = 0;
     while (chosen + 1 < sample.size() && (at -= distance[chosen]) > 0) ++chosen;

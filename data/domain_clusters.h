@@ -1,5 +1,6 @@
-// Domains for traffic without tags: prompts grouped by their words (spherical k-means over hashed words: Dhillon and Modha, "Concept
-// Decompositions for Large Sparse Text Data Using Clustering", 2001; seeding by Arthur and Vassilvitskii, "k-means++", 2007).
+// Domains for traffic without tags: prompts grouped by their words (spherical k-means over hashed words: Dhillon and
+// Modha, "Concept Decompositions for Large Sparse Text Data Using Clustering", 2001; seeding by Arthur and
+// Vassilvitskii, "k-means++", 2007).
 #pragma once
 
 #include <array>
@@ -19,15 +20,16 @@ using WordCounts = std::array<uint8_t, kWordBuckets>;  // words of a text by the
 
 class DomainClusters {
  public:
-  // Features lie in a scratch file in `directory`; memory is one sample of 8,192 rows (8 MiB), whatever the number of rows.
+  // Features lie in a scratch file in `directory`; memory is one sample of 8,192 rows (8 MiB), whatever the number of
+  // rows.
   DomainClusters(const std::filesystem::path& directory, int clusters, uint64_t seed);
 
   // The next row, by what its last answer answers (text without a prompt: all of it).
   void add(const TrafficRecord& record);
   size_t size() const { return num_rows_; }
 
-  // The cluster of each row, 0 being the one with the most rows. Fewer clusters than asked for where there are fewer different rows.
-  // The same rows in the same order give the same clusters. Call once.
+  // The cluster of each row, 0 being the one with the most rows. Fewer clusters than asked for where there are fewer
+  // different rows. The same rows in the same order give the same clusters. Call once.
   std::vector<uint8_t> assign();
 
   static std::string name(uint8_t cluster) { return "cluster-" + std::to_string(cluster + 1); }

@@ -33,7 +33,9 @@ std::string prompt_content(const TrafficRecord& r) {
     if (r.messages[i - 1].role == "user") text = r.messages[i - 1].content + "\n" + text;
   return text;
 }
-std::string answer_content(const TrafficRecord& r) { return r.messages.empty() ? r.response + r.text : r.messages.back().content; }
+std::string answer_content(const TrafficRecord& r) {
+  return r.messages.empty() ? r.response + r.text : r.messages.back().content;
+}
 std::string model_name(const TrafficRecord& r) { return r.writer; }
 
 Part part_named(const std::string& name) {
@@ -46,7 +48,8 @@ Part part_named(const std::string& name) {
 
 std::string_view stripped(std::string_view s) {
   const size_t begin = s.find_first_not_of(" \t\r");
-  return begin == std::string_view::npos ? std::string_view{} : s.substr(begin, s.find_last_not_of(" \t\r") - begin + 1);
+  return begin == std::string_view::npos ? std::string_view{}
+                                         : s.substr(begin, s.find_last_not_of(" \t\r") - begin + 1);
 }
 
 }  // namespace
@@ -66,7 +69,9 @@ DomainRules::DomainRules(const std::filesystem::path& file) {
     rest.remove_prefix(std::min(end + 1, rest.size()));
     ++number;
     if (line.empty() || line.front() == '#') continue;
-    const auto fail = [&](const std::string& what) { throw Error(ErrorKind::kConfig, file.string() + ":" + std::to_string(number) + ": " + what); };
+    const auto fail = [&](const std::string& what) {
+      throw Error(ErrorKind::kConfig, file.string() + ":" + std::to_string(number) + ": " + what);
+    };
     const size_t colon = line.find(": ");
     if (colon == std::string_view::npos) fail("expected 'DOMAIN [in PART]: PATTERN'");
     std::string_view name = stripped(line.substr(0, colon));
@@ -75,8 +80,10 @@ DomainRules::DomainRules(const std::filesystem::path& file) {
       part = stripped(name.substr(in + 4));
       name = stripped(name.substr(0, in));
     }
-    if (name.empty() || name.size() > kMaxDomainBytes) fail("expected a domain of 1 to " + std::to_string(kMaxDomainBytes) + " bytes before ':'");
-    if (!part_named(part)) fail("expected any, system, prompt, answer or model after 'in', found '" + part.substr(0, 40) + "'");
+    if (name.empty() || name.size() > kMaxDomainBytes)
+      fail("expected a domain of 1 to " + std::to_string(kMaxDomainBytes) + " bytes before ':'");
+    if (!part_named(part))
+      fail("expected any, system, prompt, answer or model after 'in', found '" + part.substr(0, 40) + "'");
     RE2::Options options(RE2::Quiet);
     options.set_max_mem(kPatternMemoryBytes);
     const std::string pattern(stripped(line.substr(colon + 2)));
@@ -84,7 +91,8 @@ DomainRules::DomainRules(const std::filesystem::path& file) {
     if (!compiled->ok()) fail("not a regular expression of RE2: " + compiled->error());
     rules_.push_back({std::string(name), part_named(part), std::move(compiled)});
   }
-  if (rules_.empty()) throw Error(ErrorKind::kConfig, file.string() + ": no rules: expected lines 'DOMAIN [in PART]: PATTERN'");
+  if (rules_.empty())
+    throw Error(ErrorKind::kConfig, file.string() + ": no rules: expected lines 'DOMAIN [in PART]: PATTERN'");
 }
 
 DomainRules::~DomainRules() = default;

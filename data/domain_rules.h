@@ -11,8 +11,9 @@
 namespace specdec::data {
 
 // DOMAIN [in PART]: PATTERN     e.g.   code in prompt: (?i)\b(def|class|#include)\b
-// PART: any (default: all of the content), system, prompt (what the last answer answers), answer, model. PATTERN is a regular expression of
-// RE2 (linear time), found anywhere in the part. Blank lines and lines that begin with # are left out.
+// PART: any (default: all of the content), system, prompt (what the last answer answers), answer, model. PATTERN is a
+// regular expression of RE2 (linear time), found anywhere in the part. Blank lines and lines that begin with # are left
+// out.
 class DomainRules {
  public:
   // Throws Error(kConfig): missing file, a line that is no rule, a pattern that RE2 refuses; with file and line.

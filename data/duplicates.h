@@ -11,7 +11,8 @@
 
 namespace specdec::data {
 
-// The content with runs of white space as one space and the parts kept apart: equal strings mean equal records. Reuses `out`.
+// The content with runs of white space as one space and the parts kept apart: equal strings mean equal records. Reuses
+// `out`.
 void collapse_content(const TrafficRecord& record, std::string& out);
 
 class Duplicates {

@@ -9,7 +9,8 @@ constexpr int64_t kHttpOk = 200;
 void require_status(const Json* status, const std::string& where) {
   if (!status) return;
   const std::string text = id_text(status);
-  if (text != std::to_string(kHttpOk)) refuse("failed_request", where + (text.size() <= 3 ? ": status " + text : ": a status other than 200"));
+  if (text != std::to_string(kHttpOk))
+    refuse("failed_request", where + (text.size() <= 3 ? ": status " + text : ": a status other than 200"));
 }
 
 const Json& body_of(const Json* half, const char* where) {
@@ -20,7 +21,9 @@ const Json& body_of(const Json* half, const char* where) {
 
 }  // namespace
 
-bool is_batch(const Json& row) { return find(row, "custom_id") && (has_object(row, "body") || has_object(row, "response") || has_object(row, "error")); }
+bool is_batch(const Json& row) {
+  return find(row, "custom_id") && (has_object(row, "body") || has_object(row, "response") || has_object(row, "error"));
+}
 
 void parse_batch(const Json& row, const RowOptions&, std::vector<ParsedRow>& out) {
   const std::string id = id_text(find(row, "custom_id"));
@@ -44,12 +47,14 @@ ParsedRecord join_batch(const Json& request, const Json& response) {
 }
 
 bool is_litellm(const Json& row) {
-  return find(row, "call_type") && find_any(row, {"model_parameters", "model_group", "startTime", "litellm_call_id"}) && find_any(row, {"messages", "response", "status"});
+  return find(row, "call_type") && find_any(row, {"model_parameters", "model_group", "startTime", "litellm_call_id"}) &&
+         find_any(row, {"messages", "response", "status"});
 }
 
 void parse_litellm(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const std::string call = string_field(row, "call_type");
-  if (call.find("completion") == std::string::npos && call.find("responses") == std::string::npos && call != "anthropic_messages")
+  if (call.find("completion") == std::string::npos && call.find("responses") == std::string::npos &&
+      call != "anthropic_messages")
     refuse("other_event", "call_type: no completion");
   if (string_field(row, "status") == "failure") refuse("failed_request", "status: failure");
   ParsedRecord parsed;
@@ -64,7 +69,11 @@ void parse_litellm(const Json& row, const RowOptions& options, std::vector<Parse
   if (!answer) refuse("no_answer", "response");
   const bool text_call = call.find("text_completion") != std::string::npos;
   const Json read = unpacked(*messages);
-  Json request = read.is_object() ? read : Json::object({{read.is_string() && text_call ? "prompt" : read.is_string() ? "input" : "messages", read}});
+  Json request = read.is_object() ? read
+                                  : Json::object({{read.is_string() && text_call ? "prompt"
+                                                   : read.is_string()            ? "input"
+                                                                                 : "messages",
+                                                   read}});
   read_parameters(find(row, "model_parameters"), request, record);
   read_exchange(request, unpacked(*answer), record);
   const Json* metadata = find_object(row, "metadata");
@@ -76,7 +85,8 @@ void parse_litellm(const Json& row, const RowOptions& options, std::vector<Parse
 bool is_helicone(const Json& row) {
   if (find(row, "request_body") && (find(row, "response_body") || find(row, "response_status"))) return true;
   const Json *request = find_object(row, "request"), *response = find_object(row, "response");
-  return request && response && find(*request, "body") && find(*response, "body") && !find(*request, "url") && !find(row, "ai_model");
+  return request && response && find(*request, "body") && find(*response, "body") && !find(*request, "url") &&
+         !find(row, "ai_model");
 }
 
 void parse_helicone(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
@@ -93,7 +103,8 @@ void parse_helicone(const Json& row, const RowOptions& options, std::vector<Pars
   TrafficRecord& record = parsed.record;
   record.id = id_text(find(row, "request_id") ? find(row, "request_id") : find(q, "id"));
   record.time = read_time(find(row, "request_created_at") ? find(row, "request_created_at") : find(q, "created_at"));
-  const Json* properties = find_object(row, "request_properties") ? find_object(row, "request_properties") : find_object(q, "properties");
+  const Json* properties =
+      find_object(row, "request_properties") ? find_object(row, "request_properties") : find_object(q, "properties");
   if (properties) record.conversation = id_text(find_any(*properties, {"Helicone-Session-Id", "helicone-session-id"}));
   parsed.tenant = id_text(find(row, "request_user_id") ? find(row, "request_user_id") : find(q, "user_id"));
   read_exchange(unpacked(*asked), unpacked(*answered), record);
@@ -130,7 +141,10 @@ void parse_portkey(const Json& row, const RowOptions& options, std::vector<Parse
   append_record(std::move(parsed), row, &metadata, options, out);
 }
 
-bool is_sglang(const Json& row) { return find(row, "request_parameters") && find_any(row, {"prompt_tokens", "completion_tokens", "e2e_latency", "finish_reason", "id"}); }
+bool is_sglang(const Json& row) {
+  return find(row, "request_parameters") &&
+         find_any(row, {"prompt_tokens", "completion_tokens", "e2e_latency", "finish_reason", "id"});
+}
 
 void parse_sglang(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out) {
   const Json* parameters = find(row, "request_parameters");
@@ -150,7 +164,8 @@ void parse_sglang(const Json& row, const RowOptions& options, std::vector<Parsed
     read_exchange(request, *answer, record);
   } else {
     const Json* prompt = find(request, "text");
-    if (!prompt || !prompt->is_string()) refuse("unsupported_content", "request_parameters.text: no single prompt as text");
+    if (!prompt || !prompt->is_string())
+      refuse("unsupported_content", "request_parameters.text: no single prompt as text");
     record.prompt = prompt->get<std::string>();
     record.response = read_text_answer(*answer, "text");
     finish_exchange(record);

@@ -5,8 +5,8 @@
 
 namespace specdec::data {
 
-// OpenAI Batch. Input rows {custom_id, method, url, body}; output rows {id, custom_id, response: {status_code, body}, error}; some
-// providers leave method and url out. Each is half of a record.
+// OpenAI Batch. Input rows {custom_id, method, url, body}; output rows {id, custom_id, response: {status_code, body},
+// error}; some providers leave method and url out. Each is half of a record.
 bool is_batch(const Json& row);
 void parse_batch(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 ParsedRecord join_batch(const Json& request, const Json& response);
@@ -15,17 +15,19 @@ ParsedRecord join_batch(const Json& request, const Json& response);
 bool is_litellm(const Json& row);
 void parse_litellm(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
-// Helicone's export {request_id, request_body, response_body, request_user_id, …}, or {request: {body}, response: {body}}.
+// Helicone's export {request_id, request_body, response_body, request_user_id, …}, or {request: {body}, response:
+// {body}}.
 bool is_helicone(const Json& row);
 void parse_helicone(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
-// Portkey's log export: {id, trace_id, created_at, request, response, ai_model, …} with the bodies as objects or as JSON in strings, or its
-// log object {request: {url, body}, response: {status, body}, metadata}.
+// Portkey's log export: {id, trace_id, created_at, request, response, ai_model, …} with the bodies as objects or as
+// JSON in strings, or its log object {request: {url, body}, response: {status, body}, metadata}.
 bool is_portkey(const Json& row);
 void parse_portkey(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 
-// SGLang's --export-metrics-to-file {request_parameters: JSON in a string, …meta_info}. SGLang writes no answer there: such rows are
-// refused (no_answer). Rows to which a deployment adds the answer (text, output_text or out: {text}) are read.
+// SGLang's --export-metrics-to-file {request_parameters: JSON in a string, …meta_info}. SGLang writes no answer there:
+// such rows are refused (no_answer). Rows to which a deployment adds the answer (text, output_text or out: {text}) are
+// read.
 bool is_sglang(const Json& row);
 void parse_sglang(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
 

@@ -21,7 +21,9 @@ namespace {
 
 constexpr size_t kSecretBytes = 32, kDigits = 2 * kSecretBytes;
 
-[[noreturn]] void io_error(const fs::path& path, const char* action) { throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno)); }
+[[noreturn]] void io_error(const fs::path& path, const char* action) {
+  throw Error(ErrorKind::kIo, path.string() + ": " + action + ": " + std::strerror(errno));
+}
 
 struct Descriptor {
   int fd = -1;
@@ -32,7 +34,8 @@ struct Descriptor {
 
 std::string random_digits(const fs::path& file) {
   std::array<char, kSecretBytes> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) io_error(file, "no random bytes for the salt");
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    io_error(file, "no random bytes for the salt");
   return to_hex({bytes.data(), bytes.size()});
 }
 
@@ -40,21 +43,25 @@ std::string random_digits(const fs::path& file) {
 std::optional<std::string> read_secret(const fs::path& file) {
   const Descriptor opened{::open(file.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)};
   if (opened.fd < 0 && errno == ENOENT) return std::nullopt;
-  if (opened.fd < 0 && errno == ELOOP) throw Error(ErrorKind::kConfig, file.string() + ": is a link: the salt must be a file of its own");
+  if (opened.fd < 0 && errno == ELOOP)
+    throw Error(ErrorKind::kConfig, file.string() + ": is a link: the salt must be a file of its own");
   if (opened.fd < 0) io_error(file, "cannot open the salt");
-  struct stat info {};
+  struct stat info{};
   if (::fstat(opened.fd, &info) != 0) io_error(file, "cannot look at the salt");
-  if (!S_ISREG(info.st_mode)) throw Error(ErrorKind::kConfig, file.string() + ": is no regular file: the salt must be one");
+  if (!S_ISREG(info.st_mode))
+    throw Error(ErrorKind::kConfig, file.string() + ": is no regular file: the salt must be one");
   if (info.st_mode & 077) {
     char mode[8];
     std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(info.st_mode & 07777));
-    throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " + mode + "): run chmod 600 on it, or draw a new one by removing it");
+    throw Error(ErrorKind::kConfig, file.string() + ": others may read the salt (mode " + mode +
+                                        "): run chmod 600 on it, or draw a new one by removing it");
   }
   std::string text(kDigits + 2, '\0');
   text.resize(read_stream(opened.fd, text, file.string()));
   while (!text.empty() && text.back() == '\n') text.pop_back();
   if (text.size() != kDigits || text.find_first_not_of("0123456789abcdef") != text.npos)
-    throw Error(ErrorKind::kConfig, file.string() + ": expected a salt of 64 hexadecimal digits: restore it, or remove it and get new ids");
+    throw Error(ErrorKind::kConfig,
+                file.string() + ": expected a salt of 64 hexadecimal digits: restore it, or remove it and get new ids");
   return text;
 }
 
@@ -76,7 +83,9 @@ std::string IdKey::digest(std::string_view kind, std::string_view name) const {
   return to_hex(hmac_sha256(secret_, bytes)).substr(0, 16);
 }
 
-std::string IdKey::tenant(std::string_view name) const { return name.empty() ? "" : "tenant-" + digest("tenant", name).substr(0, 12); }
+std::string IdKey::tenant(std::string_view name) const {
+  return name.empty() ? "" : "tenant-" + digest("tenant", name).substr(0, 12);
+}
 
 fs::path salt_file(const fs::path& out) {
   fs::path path = fs::absolute(out).lexically_normal();

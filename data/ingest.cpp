@@ -53,7 +53,9 @@ class TagTable {
     report.tenants = static_cast<int64_t>(tenants_.size());
     std::vector<std::pair<std::string, int64_t>> all;
     for (const auto& [name, n] : tenants_) all.emplace_back(key.tenant(name), n);
-    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return std::pair(-a.second, a.first) < std::pair(-b.second, b.first); });
+    std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) {
+      return std::pair(-a.second, a.first) < std::pair(-b.second, b.first);
+    });
     all.resize(std::min(all.size(), kLargestTenants));
     report.largest_tenants = {all.begin(), all.end()};
   }
@@ -67,11 +69,13 @@ class TagTable {
 class Ingest {
  public:
   Ingest(const IngestOptions& options, const ProgressFn& progress)
-      : options_(options), progress_(progress), key_(IdKey::load_or_make(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt))) {
+      : options_(options),
+        progress_(progress),
+        key_(IdKey::load_or_make(options.salt.empty() ? salt_file(options.out) : fs::path(options.salt))) {
     if (!options.records) tokeniser_.emplace(options.target);
     if (!options.domain_rules.empty()) rules_.emplace(options.domain_rules);
-    row_options_ = {options.format == "plain" ? nullptr : parse_format_name(options.format), options.domain_field, options.tenant_field,
-                    !tokeniser_ || tokeniser_->has_chat_template()};
+    row_options_ = {options.format == "plain" ? nullptr : parse_format_name(options.format), options.domain_field,
+                    options.tenant_field, !tokeniser_ || tokeniser_->has_chat_template()};
     ShardIndex& index = result_.index;
     if (tokeniser_) {
       index.tokenizer_digest = tokenizer_digest(options.target);
@@ -84,8 +88,10 @@ class Ingest {
   }
 
   IngestResult run() {
-    if (options_.records) publish_data(options_.out, [this](const fs::path& directory) { fill_records(directory); });
-    else publish_shards(options_.out, [this](const fs::path& directory) { return fill_shards(directory); });
+    if (options_.records)
+      publish_data(options_.out, [this](const fs::path& directory) { fill_records(directory); });
+    else
+      publish_shards(options_.out, [this](const fs::path& directory) { return fill_shards(directory); });
     return std::move(result_);
   }
 
@@ -127,9 +133,12 @@ class Ingest {
     rejects_ = std::make_unique<OutputFile>(directory / "rejects.jsonl");
     duplicates_ = std::make_unique<Duplicates>(directory, options_.dedup, options_.near_duplicates);
     batch_ = std::make_unique<BatchJoin>(directory);
-    if (options_.domain_clusters) clusters_ = std::make_unique<DomainClusters>(directory, options_.domain_clusters, options_.seed);
+    if (options_.domain_clusters)
+      clusters_ = std::make_unique<DomainClusters>(directory, options_.domain_clusters, options_.seed);
     const std::vector<std::string> sources = expand_sources(options_.sources);
-    const auto size_of = [](const std::string& source) { return source == kStandardInput ? 0 : InputFile(source, ErrorKind::kData).size(); };
+    const auto size_of = [](const std::string& source) {
+      return source == kStandardInput ? 0 : InputFile(source, ErrorKind::kData).size();
+    };
     for (const std::string& source : sources) total_bytes_ += size_of(source);
     if (!options_.holdout_source.empty()) {
       total_bytes_ += size_of(options_.holdout_source);
@@ -152,9 +161,12 @@ class Ingest {
     std::string counts;
     for (const auto& [reason, n] : r.rejects) counts += (counts.empty() ? "" : ", ") + reason + " " + std::to_string(n);
     const std::string where = options_.sources.empty() ? options_.holdout_source : options_.sources.front();
-    if (r.records == 0) return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, Parquet or plain text");
-    if (counts.empty()) return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
-    return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts + "); first: " + first_reject_);
+    if (r.records == 0)
+      return Error(ErrorKind::kData, where + ": no rows found: expected JSON, JSONL, CSV, Parquet or plain text");
+    if (counts.empty())
+      return Error(ErrorKind::kData, where + ": all " + std::to_string(r.records) + " rows were left out by --skip");
+    return Error(ErrorKind::kData, where + ": no row was accepted of " + std::to_string(r.records) + " (" + counts +
+                                       "); first: " + first_reject_);
   }
 
   void read_source(const std::string& source, bool holdout) {
@@ -164,13 +176,15 @@ class Ingest {
     if (options_.format == "plain") reading.container = Container::kDocuments;
     reading.may_be_documents = options_.format == "auto";
     RecordReader reader(source, reading);
-    result_.report.sources.push_back({source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
+    result_.report.sources.push_back(
+        {source == kStandardInput ? source : fs::path(source).filename().string(), 0, 0, 0, {}});
     source_names_.push_back(source);
     const auto show = [&] {
-      const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());  // nobody knows how long standard input is
+      // nobody knows how long standard input is
+      const uint64_t total = std::max(total_bytes_, done_bytes_ + reader.stored_done());
       if (progress_)
-        progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte, static_cast<double>(total) / kMegabyte, "MB",
-                   std::to_string(result_.report.accepted) + " rows"});
+        progress_({"ingest", static_cast<double>(done_bytes_ + reader.stored_done()) / kMegabyte,
+                   static_cast<double>(total) / kMegabyte, "MB", std::to_string(result_.report.accepted) + " rows"});
     };
     RawRecord raw;
     for (int64_t read = 1; !(limit_reached() && !holdout) && reader.next(raw); ++read) {
@@ -199,14 +213,19 @@ class Ingest {
     ++result_.report.sources[place.row.source].rejected;
     const Json line = {{"file", file}, {"line", place.row.number}, {"reason", why.reason}, {"detail", why.detail}};
     rejects_->write(line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
-    if (first_reject_.empty()) first_reject_ = file + ":" + std::to_string(place.row.number) + ": " + why.reason + (why.detail.empty() ? "" : " (" + why.detail + ")");
+    if (first_reject_.empty())
+      first_reject_ = file + ":" + std::to_string(place.row.number) + ": " + why.reason +
+                      (why.detail.empty() ? "" : " (" + why.detail + ")");
   }
 
   void take(const RawRecord& raw, Container container, const Place& place) {
     ParsedLine line;
-    if (raw.too_long) line.rows.push_back(Rejected{"too_long", "more than " + std::to_string(options_.max_record_bytes) + " bytes"});
-    else if (container == Container::kDocuments) line.rows.push_back(parse_document(raw.text));
-    else line = parse_line(raw.text, row_options_);
+    if (raw.too_long)
+      line.rows.push_back(Rejected{"too_long", "more than " + std::to_string(options_.max_record_bytes) + " bytes"});
+    else if (container == Container::kDocuments)
+      line.rows.push_back(parse_document(raw.text));
+    else
+      line = parse_line(raw.text, row_options_);
     const char* format = container == Container::kDocuments ? "plain" : line.format ? line.format->name : "unknown";
     for (ParsedRow& row : line.rows) {
       if (const auto* half = std::get_if<BatchHalf>(&row)) {
@@ -216,7 +235,8 @@ class Ingest {
       }
       count_record(place.row, format);
       if (auto* why = std::get_if<Rejected>(&row)) {
-        if (raw.unterminated && container == Container::kLines && why->reason == "invalid_json") why->reason = "truncated_line";
+        if (raw.unterminated && container == Container::kLines && why->reason == "invalid_json")
+          why->reason = "truncated_line";
         reject(place, *why);
       } else {
         take_record(std::get<ParsedRecord>(row), format, place);
@@ -227,7 +247,8 @@ class Ingest {
   void take_record(ParsedRecord& parsed, const char* format, const Place& place) {
     TrafficRecord& record = parsed.record;
     IngestReport& report = result_.report;
-    if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars) return reject(place, {"too_short", std::to_string(n) + " characters"});
+    if (const int64_t n = options_.min_chars ? content_characters(record) : 0; n < options_.min_chars)
+      return reject(place, {"too_short", std::to_string(n) + " characters"});
     // The split follows what a conversation was called in the log, whatever the salt makes of it.
     const std::string conversation = record.conversation.empty() ? record.id : record.conversation;
     RedactionCounts redactions;
@@ -235,7 +256,9 @@ class Ingest {
       if (options_.redact) redact_record(record, key_, redactions);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;
-      return reject(place, {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxOrderedBytes) + " bytes after redaction, or no JSON"});
+      return reject(place,
+                    {"unsupported_tool_calls", "tools or tool_calls: more than " + std::to_string(kMaxOrderedBytes) +
+                                                   " bytes after redaction, or no JSON"});
     }
     collapse_content(record, collapsed_);
     if (const auto verdict = duplicates_->look_up(record, collapsed_); verdict != Duplicates::Verdict::kNew) {
@@ -246,8 +269,10 @@ class Ingest {
     if (record.id.empty()) record.id = key_.digest("content", content);
     if (record.conversation.empty()) record.conversation = record.id;
     split_key_ = conversation_key(conversation.empty() ? content : conversation);
-    if (!options_.domain.empty()) record.domain = options_.domain;
-    else if (record.domain.empty() && rules_) record.domain = rules_->tag(record);
+    if (!options_.domain.empty())
+      record.domain = options_.domain;
+    else if (record.domain.empty() && rules_)
+      record.domain = rules_->tag(record);
 
     std::optional<TokenisedRow> tokenised;
     int64_t dropped = 0;
@@ -302,8 +327,12 @@ class Ingest {
     spool_->add(tokenised.row);
   }
 
-  void write_record(const ParsedRecord& parsed, const char* format, const RedactionCounts& redactions, const Place& place) {
-    write_record_line(parsed.record, {format, result_.report.sources[place.row.source].file, place.row.number, tenant_name(parsed.tenant), &redactions}, line_);
+  void write_record(const ParsedRecord& parsed, const char* format, const RedactionCounts& redactions,
+                    const Place& place) {
+    write_record_line(parsed.record,
+                      {format, result_.report.sources[place.row.source].file, place.row.number,
+                       tenant_name(parsed.tenant), &redactions},
+                      line_);
     line_ += '\n';
     records_->write(line_);
   }
@@ -316,7 +345,8 @@ class Ingest {
 
   void tag_clusters() {
     const std::vector<uint8_t> found = clusters_->assign();
-    for (size_t i = 0; i < found.size(); ++i) row_tags_[clustered_rows_[i]].domain = tags_.domain_index(DomainClusters::name(found[i]));
+    for (size_t i = 0; i < found.size(); ++i)
+      row_tags_[clustered_rows_[i]].domain = tags_.domain_index(DomainClusters::name(found[i]));
     clusters_.reset();
   }
 
@@ -327,11 +357,13 @@ class Ingest {
   }
 
   void write_shards(const fs::path& directory) {
-    const SplitResult split = split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
+    const SplitResult split =
+        split_rows(split_rows_, {options_.holdout, options_.holdout_count, options_.holdout_rule, options_.seed});
     result_.split_rule = split.rule;
     for (size_t i = 0; i < row_tags_.size(); ++i) row_tags_[i].holdout = split.holdout[i];
     if (clusters_) tag_clusters();
-    const Selection selection = select_rows(row_tags_, tags_.domains(), {options_.tenant_cap, parse_mix(options_.mix), options_.seed});
+    const Selection selection =
+        select_rows(row_tags_, tags_.domains(), {options_.tenant_cap, parse_mix(options_.mix), options_.seed});
     result_.report.capped = selection.capped;
     result_.report.thinned = selection.thinned;
     ShardWriter writer(directory);
@@ -339,7 +371,8 @@ class Ingest {
     const std::vector<size_t> order = shuffle ? shuffled_order(spool_->size(), options_.seed) : std::vector<size_t>{};
     for (size_t i = 0; i < spool_->size(); ++i) {
       if (split.holdout[i]) writer.add("holdout", tagged_row(i));
-      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r]) writer.add("train", tagged_row(r));
+      if (const size_t r = shuffle ? order[i] : i; !split.holdout[r] && selection.kept[r])
+        writer.add("train", tagged_row(r));
     }
     result_.index.shards = writer.finish();
   }

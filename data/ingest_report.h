@@ -1,4 +1,5 @@
-// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under a keyed digest of their name (data/id_key.h).
+// OUT/ingest.json: what `data ingest` met and did, for `data audit`. Counts only; tenants under a keyed digest of their
+// name (data/id_key.h).
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,15 @@ struct SourceCounts {
 };
 
 struct IngestReport {
-  static constexpr int kVersion = 1;            // schema "specdec.ingest/1"
+  static constexpr int kVersion = 1;  // schema "specdec.ingest/1"
   std::vector<SourceCounts> sources;
-  std::map<std::string, int64_t> rejects;       // reason → records
-  std::map<std::string, int64_t> redactions;    // kind → finds in accepted records
-  std::map<std::string, int64_t> writers;       // model as the log names it → accepted records; "" = unknown
+  std::map<std::string, int64_t> rejects;     // reason → records
+  std::map<std::string, int64_t> redactions;  // kind → finds in accepted records
+  std::map<std::string, int64_t> writers;     // model as the log names it → accepted records; "" = unknown
   int64_t records = 0, accepted = 0, redacted_records = 0;
-  int64_t duplicates = 0, near_duplicates = 0;  // dropped
-  int64_t skipped = 0, capped = 0, thinned = 0; // left out by --skip, --tenant-cap, --mix
-  int64_t tenants = 0;                          // different ones among the accepted records
+  int64_t duplicates = 0, near_duplicates = 0;     // dropped
+  int64_t skipped = 0, capped = 0, thinned = 0;    // left out by --skip, --tenant-cap, --mix
+  int64_t tenants = 0;                             // different ones among the accepted records
   std::map<std::string, int64_t> largest_tenants;  // "tenant-<12 hexadecimal digits>" → accepted records, at most 20
 
   void validate(const std::string& where) const;  // throws Error(kData)

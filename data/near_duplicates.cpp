@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kBucketSlots = 8;  // one cache line: a key is anywhere in its bucket
 constexpr uint64_t kFamilySeed = 0x5D2026, kFamilyStream = 3;
 
-// The permutations x → a x + b of 32-bit numbers, a odd. The base hash is strong, which makes this family close enough to
-// min-wise independent (measured in tests/data/near_duplicates_test.cpp).
+// The permutations x → a x + b of 32-bit numbers, a odd. The base hash is strong, which makes this family close enough
+// to min-wise independent (measured in tests/data/near_duplicates_test.cpp).
 struct Family {
   alignas(64) uint32_t a[kMinHashes], b[kMinHashes];
 };
@@ -69,7 +69,8 @@ std::vector<uint64_t> word_hashes(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c |= 0x20;
     if (c >= 0xE0) {
       end_word();
-      for (const size_t stop = std::min(text.size(), i + (c >= 0xF0 ? 4 : 3)); i < stop; ++i) hash = (hash ^ static_cast<unsigned char>(text[i])) * kPrime;
+      for (const size_t stop = std::min(text.size(), i + (c >= 0xF0 ? 4 : 3)); i < stop; ++i)
+        hash = (hash ^ static_cast<unsigned char>(text[i])) * kPrime;
       --i;
       inside = true;
       end_word();
@@ -116,12 +117,16 @@ std::string newest_exchange(const TrafficRecord& record) {
   size_t begin = record.messages.size() - 1;
   while (begin > 0 && record.messages[begin - 1].role != "assistant") --begin;
   std::string text;
-  for (size_t i = begin; i < record.messages.size(); ++i) text += record.messages[i].content + "\n" + record.messages[i].tool_calls;
+  for (size_t i = begin; i < record.messages.size(); ++i)
+    text += record.messages[i].content + "\n" + record.messages[i].tool_calls;
   return text;
 }
 
 NearDuplicates::NearDuplicates(const std::filesystem::path& directory, double threshold, size_t max_rows)
-    : threshold_(threshold), max_slots_(std::bit_ceil(max_rows * kBands * 2)), signatures_(directory), slots_(std::min<size_t>(max_slots_, 1 << 14)) {}
+    : threshold_(threshold),
+      max_slots_(std::bit_ceil(max_rows * kBands * 2)),
+      signatures_(directory),
+      slots_(std::min<size_t>(max_slots_, 1 << 14)) {}
 
 bool NearDuplicates::is_near(const MinHash& signature, uint32_t row) const {
   MinHash other;
@@ -137,16 +142,19 @@ bool NearDuplicates::seen(std::string_view text) {
   uint32_t looked_at = 0;  // the row most candidates lead to is compared once
   for (int band = 0; band < kBands; ++band) {
     uint64_t hash = static_cast<uint64_t>(band) + 1;
-    for (int i = 0; i < kBandRows; ++i) hash = mix(hash ^ signature[static_cast<size_t>(band * kBandRows + i)]) + static_cast<uint64_t>(i);
+    for (int i = 0; i < kBandRows; ++i)
+      hash = mix(hash ^ signature[static_cast<size_t>(band * kBandRows + i)]) + static_cast<uint64_t>(i);
     keys[static_cast<size_t>(band)] = static_cast<uint32_t>(hash >> 32);
     const size_t bucket = keys[static_cast<size_t>(band)] & (slots_.size() - 1) & ~(kBucketSlots - 1);
     for (size_t s = bucket; s < bucket + kBucketSlots; ++s) {
-      if (slots_[s].row == 0 || slots_[s].key != keys[static_cast<size_t>(band)] || slots_[s].row == looked_at) continue;
+      if (slots_[s].row == 0 || slots_[s].key != keys[static_cast<size_t>(band)] || slots_[s].row == looked_at)
+        continue;
       looked_at = slots_[s].row;
       if (is_near(signature, looked_at)) return true;
     }
   }
-  if (num_rows_ == UINT32_MAX) throw Error(ErrorKind::kData, "near-duplicate search: more than 2^32 rows: use --near-duplicates 0");
+  if (num_rows_ == UINT32_MAX)
+    throw Error(ErrorKind::kData, "near-duplicate search: more than 2^32 rows: use --near-duplicates 0");
   signatures_.append(std::string_view(reinterpret_cast<const char*>(signature.data()), sizeof signature));
   ++num_rows_;
   for (const uint32_t key : keys) remember(key, num_rows_);
@@ -158,7 +166,8 @@ void NearDuplicates::remember(uint32_t key, uint32_t row) {
   if (2 * used_ > slots_.size() && slots_.size() < max_slots_) grow();
   const size_t bucket = key & (slots_.size() - 1) & ~(kBucketSlots - 1);
   const auto begin = slots_.begin() + static_cast<std::ptrdiff_t>(bucket);
-  const auto oldest = std::min_element(begin, begin + kBucketSlots, [](const Slot& x, const Slot& y) { return x.row < y.row; });
+  const auto oldest =
+      std::min_element(begin, begin + kBucketSlots, [](const Slot& x, const Slot& y) { return x.row < y.row; });
   used_ += oldest->row == 0;
   *oldest = {key, row};
 }

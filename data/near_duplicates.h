@@ -1,6 +1,6 @@
-// Finds texts that are nearly the same as an earlier one: MinHash of word 5-grams, looked up by locality-sensitive hashing.
-// A. Broder, "On the resemblance and containment of documents" (1997); bands as in Leskovec, Rajaraman, Ullman, "Mining of Massive
-// Datasets", section 3.4.
+// Finds texts that are nearly the same as an earlier one: MinHash of word 5-grams, looked up by locality-sensitive
+// hashing. A. Broder, "On the resemblance and containment of documents" (1997); bands as in Leskovec, Rajaraman,
+// Ullman, "Mining of Massive Datasets", section 3.4.
 #pragma once
 
 #include <array>
@@ -19,27 +19,29 @@ namespace specdec::data {
 inline constexpr int kMinHashes = 128, kBands = 16, kBandRows = kMinHashes / kBands, kShingleWords = 5;
 using MinHash = std::array<uint32_t, kMinHashes>;
 
-// One hash a word, in order. A word is a run of letters and digits, ASCII letters in lower case, or one character from U+0800 on
-// (scripts without spaces).
+// One hash a word, in order. A word is a run of letters and digits, ASCII letters in lower case, or one character from
+// U+0800 on (scripts without spaces).
 std::vector<uint64_t> word_hashes(std::string_view text);
 // Hashes of all runs of 5 words (of the whole text where it has fewer), with repeats.
 std::vector<uint64_t> shingles(std::string_view text);
 MinHash min_hash(const std::vector<uint64_t>& shingles);
-// Share of equal places: estimates the Jaccard similarity J of the sets of shingles with standard deviation sqrt(J (1 − J) / 128).
+// Share of equal places: estimates the Jaccard similarity J of the sets of shingles with standard deviation sqrt(J (1 −
+// J) / 128).
 double estimated_similarity(const MinHash& a, const MinHash& b);
 
-// What is new in a row: the last answer and what was said since the answer before it. Rows that log a growing conversation again and
-// again share their beginning, and are no duplicates.
+// What is new in a row: the last answer and what was said since the answer before it. Rows that log a growing
+// conversation again and again share their beginning, and are no duplicates.
 std::string newest_exchange(const TrafficRecord& record);
 
 class NearDuplicates {
  public:
-  // A pair of similarity J is looked at with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.0003 at 0.4) and counts from an estimate of
-  // `threshold` on. Signatures lie in a scratch file in `directory`; the bands of the latest `max_rows` rows or so in memory (up to
-  // 256 bytes each, 128 MiB by default): older rows are forgotten.
+  // A pair of similarity J is looked at with probability 1 − (1 − J^8)^16 (0.95 at 0.8, 0.0003 at 0.4) and counts from
+  // an estimate of `threshold` on. Signatures lie in a scratch file in `directory`; the bands of the latest `max_rows`
+  // rows or so in memory (up to 256 bytes each, 128 MiB by default): older rows are forgotten.
   NearDuplicates(const std::filesystem::path& directory, double threshold, size_t max_rows = size_t{1} << 19);
 
-  // True if an earlier text is near; else the text is remembered. Texts with fewer than 5 words are never near another one.
+  // True if an earlier text is near; else the text is remembered. Texts with fewer than 5 words are never near another
+  // one.
   bool seen(std::string_view text);
 
  private:

@@ -2,7 +2,8 @@
 
 namespace specdec::data {
 
-OpenAiClient::OpenAiClient(ClientOptions options) : options_(std::move(options)), base_(net::base_url(options_.url, "endpoint", "--api-key-file")) {
+OpenAiClient::OpenAiClient(ClientOptions options)
+    : options_(std::move(options)), base_(net::base_url(options_.url, "endpoint", "--api-key-file")) {
   if (base_.find('/', base_.find("//") + 2) == std::string::npos) base_ += "/v1";
 }
 
@@ -18,7 +19,9 @@ net::HttpRequest OpenAiClient::request(const std::string& url, const std::string
 
 HttpReply OpenAiClient::send(const std::string& path, const std::string* post) {
   HttpReply reply = http_.send([&] { return request(base_ + path, post); }, options_.backoff);
-  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, base_ + path + ": " + reply.problem + " (" + std::to_string(reply.attempts) + " attempts)");
+  if (!reply.problem.empty())
+    throw Error(ErrorKind::kNetwork,
+                base_ + path + ": " + reply.problem + " (" + std::to_string(reply.attempts) + " attempts)");
   return reply;
 }
 
@@ -39,8 +42,11 @@ std::string OpenAiClient::first_model() {
   const HttpReply reply = get("/models");
   const std::string where = base_ + "/models";
   if (reply.status == 401 || reply.status == 403)
-    throw Error(ErrorKind::kUsage, where + ": " + describe(reply) + ": expected a key that it takes (--api-key-file or OPENAI_API_KEY)");
-  if (reply.status == 404) throw Error(ErrorKind::kUsage, where + ": " + describe(reply) + ": expected the base of an OpenAI interface, such as http://host:8000/v1");
+    throw Error(ErrorKind::kUsage,
+                where + ": " + describe(reply) + ": expected a key that it takes (--api-key-file or OPENAI_API_KEY)");
+  if (reply.status == 404)
+    throw Error(ErrorKind::kUsage, where + ": " + describe(reply) +
+                                       ": expected the base of an OpenAI interface, such as http://host:8000/v1");
   if (reply.status != 200) throw Error(ErrorKind::kNetwork, where + ": " + describe(reply));
   const Json list = parse_json(reply.body, where);
   const auto data = list.find("data");

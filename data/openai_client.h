@@ -1,4 +1,5 @@
-// Client of an OpenAI-compatible endpoint over net/http_client: bounded, with retries that honour Retry-After, no redirects.
+// Client of an OpenAI-compatible endpoint over net/http_client: bounded, with retries that honour Retry-After, no
+// redirects.
 #pragma once
 
 #include <string>
@@ -9,8 +10,8 @@
 namespace specdec::data {
 
 struct ClientOptions {
-  std::string url;                    // http(s)://host[:port][/v1]; /v1 is added when there is no path
-  Secret api_key;                     // "" = none
+  std::string url;  // http(s)://host[:port][/v1]; /v1 is added when there is no path
+  Secret api_key;   // "" = none
   double request_timeout_s = 600;
   size_t max_response_bytes = 64u << 20;
   net::Backoff backoff;

@@ -27,7 +27,8 @@ void send(int pipe, Head::Kind kind, std::string_view piece, uint64_t stored_don
   const Head head{kind, static_cast<uint32_t>(piece.size()), stored_done};
   write_pipe(pipe, {reinterpret_cast<const char*>(&head), sizeof head});
   write_pipe(pipe, piece);
-  const itimerval left{{0, 0}, {kSecondsToNextRows, 0}};  // of CPU time: a reader that takes its time is no fault of the file
+  const itimerval left{{0, 0},
+                       {kSecondsToNextRows, 0}};  // of CPU time: a reader that takes its time is no fault of the file
   setitimer(ITIMER_PROF, &left, nullptr);
 }
 
@@ -35,7 +36,8 @@ void send_rows(const std::string& file, int pipe) {
   try {
     send(pipe, Head::kRows, "", 0);
     text::parquet_rows(file, [&](std::string_view lines, uint64_t stored_done) {
-      for (constexpr size_t kPiece = size_t{1} << 30; !lines.empty(); lines.remove_prefix(std::min(kPiece, lines.size())))
+      for (constexpr size_t kPiece = size_t{1} << 30; !lines.empty();
+           lines.remove_prefix(std::min(kPiece, lines.size())))
         send(pipe, Head::kRows, lines.substr(0, kPiece), stored_done);
     });
     send(pipe, Head::kEnd, "", 0);
@@ -46,7 +48,8 @@ void send_rows(const std::string& file, int pipe) {
 
 class ParquetBytes final : public ByteSource {
  public:
-  ParquetBytes(std::string file, std::unique_ptr<ByteSource> stored) : file_(std::move(file)), stored_(std::move(stored)) {}
+  ParquetBytes(std::string file, std::unique_ptr<ByteSource> stored)
+      : file_(std::move(file)), stored_(std::move(stored)) {}
 
   size_t read(std::span<char> out) override {
     if (!child_) child_.emplace(kLimits, [this](int pipe) { send_rows(file_, pipe); });
@@ -74,7 +77,8 @@ class ParquetBytes final : public ByteSource {
     if (head.kind == Head::kError) {
       std::string why(head.size, '\0');
       take(why);
-      throw Error(ErrorKind::kData, file_ + ": damaged or unsupported Parquet: " + why + ": copy the file again, or export it as JSONL");
+      throw Error(ErrorKind::kData,
+                  file_ + ": damaged or unsupported Parquet: " + why + ": copy the file again, or export it as JSONL");
     }
     left_ = head.size;
     done_ = head.stored_done;
@@ -82,8 +86,11 @@ class ParquetBytes final : public ByteSource {
   }
   void take(std::span<char> out) {
     if (child_->read(out) == out.size()) return;
-    throw Error(ErrorKind::kData, file_ + ": the Parquet reader was stopped" + child_->death() + " (limits: " + std::to_string(kLimits.memory_bytes >> 20) + " MiB for the pages of a batch of rows, " +
-                                      std::to_string(kSecondsToNextRows) + " s of CPU for the next rows): the file is damaged, or was written with pages too large: write it with smaller ones");
+    throw Error(ErrorKind::kData, file_ + ": the Parquet reader was stopped" + child_->death() +
+                                      " (limits: " + std::to_string(kLimits.memory_bytes >> 20) +
+                                      " MiB for the pages of a batch of rows, " + std::to_string(kSecondsToNextRows) +
+                                      " s of CPU for the next rows): the file is damaged, or was written with pages "
+                                      "too large: write it with smaller ones");
   }
 
   std::string file_;

@@ -39,13 +39,20 @@ void append_string(std::string_view text, std::string& out) {
     out.append(text.substr(copied, i - copied));
     copied = i + 1;
     out += '\\';
-    if (c == '"' || c == '\\') out += static_cast<char>(c);
-    else if (c == '\n') out += 'n';
-    else if (c == '\t') out += 't';
-    else if (c == '\r') out += 'r';
-    else if (c == '\b') out += 'b';
-    else if (c == '\f') out += 'f';
-    else out.append("u00").append(1, kHex[c >> 4]).append(1, kHex[c & 15]);
+    if (c == '"' || c == '\\')
+      out += static_cast<char>(c);
+    else if (c == '\n')
+      out += 'n';
+    else if (c == '\t')
+      out += 't';
+    else if (c == '\r')
+      out += 'r';
+    else if (c == '\b')
+      out += 'b';
+    else if (c == '\f')
+      out += 'f';
+    else
+      out.append("u00").append(1, kHex[c >> 4]).append(1, kHex[c & 15]);
   }
   out.append(text.substr(copied)).push_back('"');
 }
@@ -60,8 +67,9 @@ void append_messages_field(const std::vector<ChatMessage>& messages, std::string
   for (size_t i = 0; i < messages.size(); ++i) {
     out += i ? ",{\"content\":" : "{\"content\":";
     append_string(messages[i].content, out);
-    for (const auto& [key, text] : {std::pair("name", &messages[i].name), std::pair("role", &messages[i].role), std::pair("tool_call_id", &messages[i].tool_call_id),
-                                    std::pair("tool_calls", &messages[i].tool_calls)})
+    for (const auto& [key, text] :
+         {std::pair("name", &messages[i].name), std::pair("role", &messages[i].role),
+          std::pair("tool_call_id", &messages[i].tool_call_id), std::pair("tool_calls", &messages[i].tool_calls)})
       if (!text->empty()) append_field(key, *text, out);
     out += '}';
   }
@@ -78,12 +86,20 @@ void write_record_line(const TrafficRecord& record, const RecordOrigin& origin, 
   append_field("id", record.id, out);
   if (chat) append_messages_field(record.messages, out);
   if (pair) append_field("prompt", record.prompt, out);
-  if (origin.redactions && !origin.redactions->empty()) out.append(",\"redactions\":").append(Json(*origin.redactions).dump());
+  if (origin.redactions && !origin.redactions->empty())
+    out.append(",\"redactions\":").append(Json(*origin.redactions).dump());
   if (pair) append_field("response", record.response, out);
   if (record.sampling) {
     const SamplingOptions& s = *record.sampling;
-    out.append(",\"sampling\":{\"min_p\":").append(Json(s.min_p).dump()).append(",\"temperature\":").append(Json(s.temperature).dump());
-    out.append(",\"top_k\":").append(std::to_string(s.top_k)).append(",\"top_p\":").append(Json(s.top_p).dump()).push_back('}');
+    out.append(",\"sampling\":{\"min_p\":")
+        .append(Json(s.min_p).dump())
+        .append(",\"temperature\":")
+        .append(Json(s.temperature).dump());
+    out.append(",\"top_k\":")
+        .append(std::to_string(s.top_k))
+        .append(",\"top_p\":")
+        .append(Json(s.top_p).dump())
+        .push_back('}');
   }
   append_field("schema", "specdec.traffic/" + std::to_string(TrafficRecord::kVersion), out);
   out += ",\"source\":{\"file\":";

@@ -24,8 +24,10 @@ int64_t open_brackets(std::string_view line) {
   bool in_string = false;
   for (size_t i = 0; i < line.size(); ++i) {
     if (in_string) {
-      if (line[i] == '\\') ++i;
-      else if (line[i] == '"') in_string = false;
+      if (line[i] == '\\')
+        ++i;
+      else if (line[i] == '"')
+        in_string = false;
     } else if (line[i] == '"') {
       in_string = true;
     } else if (line[i] == '{' || line[i] == '[') {
@@ -48,21 +50,27 @@ bool goes_on(std::string_view line, std::string_view rest) {
 }  // namespace
 
 RecordReader::RecordReader(const std::string& source, ReaderOptions options)
-    : name_(source == kStandardInput ? "standard input" : source), bytes_(open_bytes(source)), max_record_bytes_(options.max_record_bytes) {
+    : name_(source == kStandardInput ? "standard input" : source),
+      bytes_(open_bytes(source)),
+      max_record_bytes_(options.max_record_bytes) {
   while (buffer_.size() < kBlockBytes && fill()) {
   }
   refuse_utf16();
   if (std::string_view(buffer_).starts_with("\xEF\xBB\xBF")) position_ = 3;
-  container_ = options.container ? *options.container : guess_container(source, std::string_view(buffer_).substr(position_), max_record_bytes_);
+  container_ = options.container
+                   ? *options.container
+                   : guess_container(source, std::string_view(buffer_).substr(position_), max_record_bytes_);
   if (bytes_->is_table()) container_ = Container::kLines;
-  if (!options.container && !options.may_be_documents && container_ == Container::kDocuments) container_ = Container::kLines;
+  if (!options.container && !options.may_be_documents && container_ == Container::kDocuments)
+    container_ = Container::kLines;
   delimiter_ = container_ == Container::kLines ? "\n" : std::move(options.separator);
 }
 
 // Content that would only give thousands of rejects gets one error that says what it is.
 void RecordReader::refuse_utf16() const {
   const std::string_view head = std::string_view(buffer_).substr(0, 4);
-  const bool little = head.size() == 4 && head[0] && !head[1] && head[2] && !head[3], big = head.size() == 4 && !head[0] && head[1] && !head[2] && head[3];
+  const bool little = head.size() == 4 && head[0] && !head[1] && head[2] && !head[3],
+             big = head.size() == 4 && !head[0] && head[1] && !head[2] && head[3];
   if (head.starts_with("\xFF\xFE") || head.starts_with("\xFE\xFF") || little || big)
     throw Error(ErrorKind::kData, name_ + ": UTF-16 text, expected UTF-8: convert it (iconv -f UTF-16 -t UTF-8)");
 }
@@ -121,7 +129,8 @@ bool RecordReader::next_delimited(RawRecord& record) {
 
 bool RecordReader::next_value(RawRecord& record) {
   const auto broken = [&](const std::string& what) {
-    throw Error(ErrorKind::kData, name_ + ": neither a JSON array nor JSON objects one after another: " + what + " near byte " + std::to_string(dropped_ + position_));
+    throw Error(ErrorKind::kData, name_ + ": neither a JSON array nor JSON objects one after another: " + what +
+                                      " near byte " + std::to_string(dropped_ + position_));
   };
   const auto peek = [&]() -> int {  // next byte that is not blank, -1 at the end
     while (true) {
@@ -138,8 +147,10 @@ bool RecordReader::next_value(RawRecord& record) {
     array_ = first == '[' ? ArrayState::kInside : ArrayState::kNone;
     position_ += first == '[';
   } else if (array_ == ArrayState::kInside) {
-    if (peek() == ',') ++position_;
-    else if (peek() != ']') broken("expected ',' or ']'");
+    if (peek() == ',')
+      ++position_;
+    else if (peek() != ']')
+      broken("expected ',' or ']'");
   }
   const int next = peek();
   if (array_ == ArrayState::kNone) {
@@ -172,9 +183,12 @@ bool RecordReader::find_value_end(RawRecord& record) {
     const char c = buffer_[i];
     size_t end = 0;
     if (in_string) {
-      if (escaped) escaped = false;
-      else if (c == '\\') escaped = true;
-      else if (c == '"') in_string = false;
+      if (escaped)
+        escaped = false;
+      else if (c == '\\')
+        escaped = true;
+      else if (c == '"')
+        in_string = false;
     } else if (c == '"') {
       in_string = true;
     } else if (c == '{' || c == '[') {

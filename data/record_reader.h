@@ -1,5 +1,5 @@
-// Streams the records of one source of traffic: lines of JSONL, JSON values, or documents of plain text. Memory is bounded by the
-// longest record allowed.
+// Streams the records of one source of traffic: lines of JSONL, JSON values, or documents of plain text. Memory is
+// bounded by the longest record allowed.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace specdec::data {
 enum class Container { kLines, kValues, kDocuments };
 
 struct RawRecord {
-  std::string_view text;    // without its delimiter; valid until the next call. Empty if too_long
-  int64_t number = 0;       // line (from 1, empty lines counted), or value or document (from 1)
-  bool too_long = false;    // longer than the limit: skipped up to its delimiter
+  std::string_view text;      // without its delimiter; valid until the next call. Empty if too_long
+  int64_t number = 0;         // line (from 1, empty lines counted), or value or document (from 1)
+  bool too_long = false;      // longer than the limit: skipped up to its delimiter
   bool unterminated = false;  // the source ended before the delimiter did (a JSONL writer may have been cut off)
 };
 
@@ -36,8 +36,8 @@ class RecordReader {
 
   Container container() const { return container_; }
 
-  // Next record that is not blank; false at the end of the source. A byte-order mark, CR before LF and, for documents, white space
-  // around are removed. kValues: throws Error(kData) when what is between the values is not JSON.
+  // Next record that is not blank; false at the end of the source. A byte-order mark, CR before LF and, for documents,
+  // white space around are removed. kValues: throws Error(kData) when what is between the values is not JSON.
   bool next(RawRecord& record);
 
   uint64_t stored_done() const { return bytes_->stored_done(); }
@@ -57,16 +57,16 @@ class RecordReader {
   Container container_ = Container::kLines;
   std::string delimiter_;
   size_t max_record_bytes_;
-  uint64_t dropped_ = 0;     // bytes before the buffer
+  uint64_t dropped_ = 0;  // bytes before the buffer
   std::string buffer_;
-  size_t position_ = 0;      // of the first byte not handed out
+  size_t position_ = 0;  // of the first byte not handed out
   int64_t number_ = 0;
   enum class ArrayState { kStart, kInside, kEnd, kNone } array_ = ArrayState::kStart;
 };
 
-// What a source holds: by name (.jsonl, .ndjson, also before .gz and .zst: lines) or by the first 100 lines of `head`: values if they
-// begin with '[' and an object or with an object that goes on over the line; lines if most that are not blank begin like one or
-// the name ends in .json; else documents.
+// What a source holds: by name (.jsonl, .ndjson, also before .gz and .zst: lines) or by the first 100 lines of `head`:
+// values if they begin with '[' and an object or with an object that goes on over the line; lines if most that are not
+// blank begin like one or the name ends in .json; else documents.
 Container guess_container(const std::string& name, std::string_view head, size_t max_record_bytes);
 
 }  // namespace specdec::data

@@ -13,14 +13,15 @@ namespace specdec::data {
 
 namespace {
 
-// No find of a detector that needs digits begins or ends further than this from one (IBAN with spaces: 41, IPv6: 51 with digits inside).
+// No find of a detector that needs digits begins or ends further than this from one (IBAN with spaces: 41, IPv6: 51
+// with digits inside).
 constexpr size_t kDigitReach = 56;
 
 // What the pattern of addresses is made of; all of a character beyond ASCII counts.
 bool in_address(char c) { return is_word(c) || c == '.' || c == '-' || c == '%' || c == '+' || c == '@' || (c & 0x80); }
 
-// The next stretch of text that the detector has to search, from `position` on: all of it, what lies around the next digits, or the
-// run of an address's characters around the next at sign.
+// The next stretch of text that the detector has to search, from `position` on: all of it, what lies around the next
+// digits, or the run of an address's characters around the next at sign.
 Span next_stretch(const Detector& detector, std::string_view text, size_t position) {
   if (detector.holds == Detector::Holds::kAnything) return {position, text.size()};
   size_t begin, end;
@@ -45,8 +46,9 @@ size_t after_character(std::string_view text, size_t i) {
   return i;
 }
 
-// The text that the detectors work on, in which finds have become tags already. Where it is a normalised form of the original, `origin`
-// says where each byte, and the end, came from, and `finds` collects the original's stretches; else both are empty.
+// The text that the detectors work on, in which finds have become tags already. Where it is a normalised form of the
+// original, `origin` says where each byte, and the end, came from, and `finds` collects the original's stretches; else
+// both are empty.
 struct Work {
   struct Find {
     size_t begin, end;
@@ -87,7 +89,9 @@ class Replacement {
  private:
   void copy_to(size_t end) {
     out_.append(work_.text, copied_, end - copied_);
-    if (!work_.origin.empty()) origin_.insert(origin_.end(), work_.origin.begin() + static_cast<std::ptrdiff_t>(copied_), work_.origin.begin() + static_cast<std::ptrdiff_t>(end));
+    if (!work_.origin.empty())
+      origin_.insert(origin_.end(), work_.origin.begin() + static_cast<std::ptrdiff_t>(copied_),
+                     work_.origin.begin() + static_cast<std::ptrdiff_t>(end));
   }
 
   Work& work_;
@@ -124,7 +128,9 @@ int64_t replace_finds(const Detector& detector, Work& work) {
 
 // The original with the collected finds replaced. One that holds another swallows it.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
-  std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) { return std::pair(a.begin, b.end) < std::pair(b.begin, a.end); });
+  std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
+    return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);
+  });
   std::string out;
   size_t copied = 0;
   for (const Work::Find& find : finds) {
@@ -160,8 +166,8 @@ void redact_name(std::string& name, const IdKey& key) {
   if (!finds.empty()) name = "redacted-" + key.digest("name", name);
 }
 
-// Every value of JSON that is kept as text, a number with a find as text then. Keys are the program's, but below "arguments" the
-// model wrote them; two that become the same are numbered.
+// Every value of JSON that is kept as text, a number with a find as text then. Keys are the program's, but below
+// "arguments" the model wrote them; two that become the same are numbered.
 void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCounts& counts) {
   if (value.is_string()) {
     value = redact(value.get_ref<const std::string&>(), counts);
@@ -178,7 +184,8 @@ void redact_values(nlohmann::ordered_json& value, bool with_keys, RedactionCount
       const std::string key = with_keys ? redact(name, counts) : name;
       std::string unique = key;
       if (key != name)
-        while (made.contains(unique) || value.contains(unique)) unique = key + "_" + std::to_string(++last_number.try_emplace(key, 1).first->second);
+        while (made.contains(unique) || value.contains(unique))
+          unique = key + "_" + std::to_string(++last_number.try_emplace(key, 1).first->second);
       made[unique] = std::move(item);
     }
     value = std::move(made);
@@ -189,7 +196,9 @@ void redact_json(std::string& json, const char* what, const IdKey& key, Redactio
   if (json.empty()) return;
   auto list = parse_ordered_json(json, what);
   for (auto& item : list) {
-    std::string* id = item.is_object() && item.contains("id") && item["id"].is_string() ? &item["id"].get_ref<std::string&>() : nullptr;
+    std::string* id = item.is_object() && item.contains("id") && item["id"].is_string()
+                          ? &item["id"].get_ref<std::string&>()
+                          : nullptr;
     std::string named = id ? std::exchange(*id, "") : "";
     redact_values(item, false, counts);
     redact_name(named, key);
@@ -197,7 +206,8 @@ void redact_json(std::string& json, const char* what, const IdKey& key, Redactio
   }
   json = list.dump();
   if (json.size() > kMaxOrderedBytes)
-    throw Error(ErrorKind::kData, std::string(what) + ": " + std::to_string(json.size()) + " bytes after redaction, the limit is " + std::to_string(kMaxOrderedBytes));
+    throw Error(ErrorKind::kData, std::string(what) + ": " + std::to_string(json.size()) +
+                                      " bytes after redaction, the limit is " + std::to_string(kMaxOrderedBytes));
 }
 
 }  // namespace

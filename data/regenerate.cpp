@@ -27,13 +27,15 @@ struct Job {
 
 class Regenerate {
  public:
-  Regenerate(const RegenerateOptions& options, const std::function<void(double)>& sleep) : options_(options), sleep_(sleep), reader_(options.data) {
+  Regenerate(const RegenerateOptions& options, const std::function<void(double)>& sleep)
+      : options_(options), sleep_(sleep), reader_(options.data) {
     index_ = reader_.index();
     if (options.target.empty()) return;
     tokeniser_.emplace(options.target);
     const Fingerprint target = fingerprint_model(options.target);
     if (target.tokenizer != index_.tokenizer_digest)
-      throw Error(ErrorKind::kData, options.data + ": was tokenised for another tokenizer than the one of " + options.target + ": run data ingest for this target");
+      throw Error(ErrorKind::kData, options.data + ": was tokenised for another tokenizer than the one of " +
+                                        options.target + ": run data ingest for this target");
     index_.target_id = target.id;
   }
 
@@ -64,7 +66,8 @@ class Regenerate {
     const bool local = !options_.target.empty();
     return {{"data_digest", reader_.digest()},
             {"target_id", local ? index_.target_id : ""},
-            {"endpoint", local ? "" : base_url + " " + result_.model},  // the port of a local server changes from run to run
+            {"endpoint",
+             local ? "" : base_url + " " + result_.model},  // the port of a local server changes from run to run
             {"temperature", options_.temperature ? Json(*options_.temperature) : Json(nullptr)},
             {"max_tokens", options_.max_tokens},
             {"seed", options_.seed},
@@ -100,7 +103,8 @@ class Regenerate {
 
   // The endpoint adds BOS itself.
   std::string prompt_text(std::vector<int32_t> prompt) const {
-    if (!tokeniser_) throw Error(ErrorKind::kUsage, "prompts as text need --target-files: the tokenizer that made the token ids");
+    if (!tokeniser_)
+      throw Error(ErrorKind::kUsage, "prompts as text need --target-files: the tokenizer that made the token ids");
     const text::Tokenizer& t = tokeniser_->tokenizer();
     if (!prompt.empty() && prompt.front() == t.bos_id()) prompt.erase(prompt.begin());
     return t.decode(prompt, false);
@@ -115,13 +119,16 @@ class Regenerate {
     if (const auto ids = choice.find("token_ids"); ids != choice.end() && ids->is_array()) {
       for (const Json& id : *ids) {
         if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() >= index_.vocab_size)
-          throw Error(ErrorKind::kData, where + ": token_ids: found " + id.dump() + ", expected ids below " + std::to_string(index_.vocab_size));
+          throw Error(ErrorKind::kData, where + ": token_ids: found " + id.dump() + ", expected ids below " +
+                                            std::to_string(index_.vocab_size));
         row.tokens.push_back(id.get<int32_t>());
       }
       row.loss_mask.resize(row.tokens.size(), 1);
     } else {
       if (!tokeniser_)
-        throw Error(ErrorKind::kData, where + ": the endpoint returns no token_ids: give --target-files MODEL, whose tokenizer makes them of the text");
+        throw Error(ErrorKind::kData, where +
+                                          ": the endpoint returns no token_ids: give --target-files MODEL, whose "
+                                          "tokenizer makes them of the text");
       tokeniser_->tokenise_continuation(prompt_text(prompt), json_string(choice, "text", where, ErrorKind::kData), row);
     }
     const int32_t eos = tokeniser_ ? tokeniser_->tokenizer().eos_id() : -1;
@@ -204,7 +211,8 @@ class Regenerate {
       while (finished < num_workers) {
         changed.wait(lock);
         if (!progress) continue;
-        const Progress now{"regenerate", static_cast<double>(log_->size()), static_cast<double>(jobs_.size()), "rows", ""};
+        const Progress now{"regenerate", static_cast<double>(log_->size()), static_cast<double>(jobs_.size()), "rows",
+                           ""};
         lock.unlock();
         progress(now);
         lock.lock();
@@ -217,7 +225,8 @@ class Regenerate {
     try {
       std::rethrow_exception(failure);
     } catch (const Error& e) {
-      throw Error(e.kind(), std::string(e.what()) + " (" + std::to_string(log_->size()) + " of " + std::to_string(jobs_.size()) + " answers are kept in " +
+      throw Error(e.kind(), std::string(e.what()) + " (" + std::to_string(log_->size()) + " of " +
+                                std::to_string(jobs_.size()) + " answers are kept in " +
                                 progress_file(options_.out).string() + ": run again with --resume)");
     }
   }
@@ -231,7 +240,10 @@ class Regenerate {
       const Answer& answer = log_->at(row.id);
       if (!answer.rejected.empty()) {
         ++index_.rejects[answer.rejected];
-        rejects.write(canonical_json({{"file", options_.data}, {"line", i + 1}, {"reason", answer.rejected}, {"detail", "row " + row.id}}) + "\n");
+        rejects.write(
+            canonical_json(
+                {{"file", options_.data}, {"line", i + 1}, {"reason", answer.rejected}, {"detail", "row " + row.id}}) +
+            "\n");
         continue;
       }
       row.tokens = answer.tokens;
@@ -245,7 +257,9 @@ class Regenerate {
     }
     rejects.finish();
     index_.shards = writer.finish();
-    if (index_.shards.empty()) throw Error(ErrorKind::kData, options_.data + ": the endpoint answered none of the " + std::to_string(jobs_.size()) + " rows");
+    if (index_.shards.empty())
+      throw Error(ErrorKind::kData,
+                  options_.data + ": the endpoint answered none of the " + std::to_string(jobs_.size()) + " rows");
     index_.written_by = options_.target.empty() ? result_.model : "target";
     index_.truncated_rows = index_.dropped_tokens = 0;
     index_.sources = {{"index.json", reader_.digest()}};
@@ -272,7 +286,8 @@ fs::path progress_file(const fs::path& out) {
   return target.string() + ".progress.jsonl";
 }
 
-RegenerateResult regenerate(const RegenerateOptions& options, const ProgressFn& progress, const std::function<void(double)>& sleep) {
+RegenerateResult regenerate(const RegenerateOptions& options, const ProgressFn& progress,
+                            const std::function<void(double)>& sleep) {
   validate(options);
   require_replaceable(options.out);
   return Regenerate(options, sleep).run(progress);

@@ -45,12 +45,14 @@ nlohmann::ordered_json read_list(const Json& value, const std::string& where) {
 std::string tool_list(nlohmann::ordered_json list, const std::string& where) {
   if (!list.is_array()) refuse(kToolCalls, where + ": expected an array");
   for (auto& item : list) {
-    if (!item.is_object() || !item.contains("function") || !item["function"].is_object() || !item["function"].contains("name") || !item["function"]["name"].is_string())
+    if (!item.is_object() || !item.contains("function") || !item["function"].is_object() ||
+        !item["function"].contains("name") || !item["function"]["name"].is_string())
       refuse(kToolCalls, where + ": expected function.name in each");
     auto& function = item["function"];
     if (!function.contains("arguments") || !function["arguments"].is_string()) continue;
     try {
-      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData, {kMaxOrderedBytes, kMaxRowDepth / 2});
+      auto arguments = parse_ordered_json(function["arguments"].get_ref<const std::string&>(), where, ErrorKind::kData,
+                                          {kMaxOrderedBytes, kMaxRowDepth / 2});
       if (arguments.is_object()) function["arguments"] = std::move(arguments);
     } catch (const Error&) {  // what the model wrote is no JSON: it stays text
     }
@@ -64,7 +66,10 @@ std::string bounded(std::string list, const std::string& where) {
   return list;
 }
 
-bool has_items(const Json* value) { return value && !value->empty() && !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]")); }
+bool has_items(const Json* value) {
+  return value && !value->empty() &&
+         !(value->is_string() && (value->get_ref<const std::string&>().empty() || *value == "[]"));
+}
 
 }  // namespace
 
@@ -144,7 +149,8 @@ std::string read_content(const Json* content, const std::string& where) {
     const Json* type = find(part, "type");
     const Json* value = find(part, "text");
     const bool is_text = type && (*type == "text" || *type == "input_text" || *type == "output_text");
-    if (!is_text || !value || !value->is_string()) refuse("unsupported_content", where + ".content: a part that is not text");
+    if (!is_text || !value || !value->is_string())
+      refuse("unsupported_content", where + ".content: a part that is not text");
     text += value->get_ref<const std::string&>();
   }
   return text;
@@ -166,13 +172,16 @@ ChatMessage read_message(const Json& message, const std::string& where) {
   const Json* role = find(message, sharegpt ? "from" : "role");
   if (!role || !role->is_string()) refuse("bad_field", where + ": role is missing");
   if (has_items(find(message, "function_call"))) refuse(kToolCalls, where + ".function_call: expected tool_calls");
-  ChatMessage read{canonical_role(role->get<std::string>(), where), read_content(find(message, sharegpt ? "value" : "content"), where)};
+  ChatMessage read{canonical_role(role->get<std::string>(), where),
+                   read_content(find(message, sharegpt ? "value" : "content"), where)};
   if (const Json* calls = find(message, "tool_calls"); has_items(calls)) {
     const std::string at = where + ".tool_calls";
     read.tool_calls = bounded(tool_list(read_list(*calls, at), at), at);
   }
-  if (!read.tool_calls.empty() && read.role != "assistant") refuse(kToolCalls, where + ": tool_calls in a message that is not the assistant's");
-  if (read.role == "tool") read.tool_call_id = id_text(find(message, "tool_call_id")), read.name = id_text(find(message, "name"));
+  if (!read.tool_calls.empty() && read.role != "assistant")
+    refuse(kToolCalls, where + ": tool_calls in a message that is not the assistant's");
+  if (read.role == "tool")
+    read.tool_call_id = id_text(find(message, "tool_call_id")), read.name = id_text(find(message, "name"));
   return read;
 }
 
@@ -200,7 +209,8 @@ ChatMessage read_answer(const Json& answer, const std::string& where) {
     message = answer.empty() ? nullptr : &answer.back();
   } else if (const Json* choices = find(answer, "choices"); choices && choices->is_array() && !choices->empty()) {
     message = find((*choices)[0], "message");
-    if (const Json* text = find((*choices)[0], "text"); !message && text && text->is_string()) return {"assistant", text->get<std::string>()};
+    if (const Json* text = find((*choices)[0], "text"); !message && text && text->is_string())
+      return {"assistant", text->get<std::string>()};
   } else if (const Json* output = find(answer, "output"); output && output->is_array()) {
     return {"assistant", read_output_items(*output, where)};
   } else if (find(answer, "role")) {
@@ -221,7 +231,8 @@ std::string read_text_answer(const Json& answer, const std::string& where) {
 void read_request(const Json& request, TrafficRecord& record) {
   const Json* list = find_any(request, {"messages", "input", "prompt"});
   if (!list) refuse("bad_field", "request: none of messages, prompt and input");
-  if (const Json* system = find_any(request, {"system", "instructions"})) record.messages.push_back({"system", read_content(system, "system")});
+  if (const Json* system = find_any(request, {"system", "instructions"}))
+    record.messages.push_back({"system", read_content(system, "system")});
   if (list->is_string() && list != find(request, "prompt")) {
     record.messages.push_back({"user", list->get<std::string>()});
   } else if (list->is_string() || (list->is_array() && list->size() == 1 && (*list)[0].is_string())) {
@@ -244,8 +255,10 @@ void read_parameters(const Json* packed, Json& request, TrafficRecord& record) {
 
 void read_exchange(const Json& request, const Json& answer, TrafficRecord& record) {
   read_request(request, record);
-  if (!record.messages.empty()) record.messages.push_back(read_answer(answer, "response"));
-  else record.response = read_text_answer(answer, "response");
+  if (!record.messages.empty())
+    record.messages.push_back(read_answer(answer, "response"));
+  else
+    record.response = read_text_answer(answer, "response");
   if (record.writer.empty()) record.writer = id_text(find(answer, "model"));
   if (record.writer.empty()) record.writer = id_text(find(request, "model"));
   if (record.time == 0) record.time = read_time(find_any(answer, {"created", "created_at"}));
@@ -257,7 +270,8 @@ void finish_chat(TrafficRecord& record) {
   auto& messages = record.messages;
   while (!messages.empty() && messages.back().role != "assistant") messages.pop_back();
   if (messages.empty()) refuse("no_answer", "no assistant message");
-  if (is_blank(messages.back().content) && messages.back().tool_calls.empty()) refuse("no_answer", "the last assistant message is empty");
+  if (is_blank(messages.back().content) && messages.back().tool_calls.empty())
+    refuse("no_answer", "the last assistant message is empty");
 }
 
 void finish_exchange(TrafficRecord& record) {
@@ -272,10 +286,14 @@ int64_t read_time(const Json* value) {
     number = value->get<double>();
   } else if (value->is_string()) {
     const std::string& text = value->get_ref<const std::string&>();
-    if (text.empty() || text.size() > 20 || text.find_first_not_of("0123456789") != std::string::npos) return std::max<int64_t>(0, parse_time(text));
+    if (text.empty() || text.size() > 20 || text.find_first_not_of("0123456789") != std::string::npos)
+      return std::max<int64_t>(0, parse_time(text));
     number = std::strtod(text.c_str(), nullptr);
   }
-  const double unit = number >= kNanosecondsFrom ? 1e9 : number >= kMicrosecondsFrom ? 1e6 : number >= kMillisecondsFrom ? 1e3 : 1;
+  const double unit = number >= kNanosecondsFrom    ? 1e9
+                      : number >= kMicrosecondsFrom ? 1e6
+                      : number >= kMillisecondsFrom ? 1e3
+                                                    : 1;
   number /= unit;
   return number > 0 && number < kMillisecondsFrom ? static_cast<int64_t>(number) : 0;
 }
@@ -288,7 +306,8 @@ std::optional<SamplingOptions> read_sampling(const Json& object, const std::stri
     double x = NAN;
     if (value && value->is_number()) x = value->get<double>();
     // Langfuse and some gateways write numbers as strings.
-    if (value && value->is_string() && !value->get_ref<const std::string&>().empty() && value->get_ref<const std::string&>().size() < 32) {
+    if (value && value->is_string() && !value->get_ref<const std::string&>().empty() &&
+        value->get_ref<const std::string&>().size() < 32) {
       char* end = nullptr;
       x = std::strtod(value->get_ref<const std::string&>().c_str(), &end);
       if (*end != '\0') x = NAN;
@@ -307,7 +326,10 @@ std::optional<SamplingOptions> read_sampling(const Json& object, const std::stri
 int64_t parse_time(std::string_view text) {
   int year, month, day, hour, minute, second, used = 0;
   const std::string s(text.substr(0, 64));
-  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) != 6 || used == 0) return -1;
+  if (std::sscanf(s.c_str(), "%4d-%2d-%2d%*1[T ]%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute, &second, &used) !=
+          6 ||
+      used == 0)
+    return -1;
   const std::chrono::year_month_day date{std::chrono::year(year), std::chrono::month(static_cast<unsigned>(month)),
                                          std::chrono::day(static_cast<unsigned>(day))};
   if (!date.ok() || hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60) return -1;

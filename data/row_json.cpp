@@ -19,8 +19,10 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
       for (const auto& [key, value] : simdjson::dom::object(from)) {
         const auto [at, is_new] = object.try_emplace(std::string(key));
         if (!is_new) return false;
-        if ((key == "tools" || key == "tool_calls") && value.is_array() && simdjson::dom::array(value).size() > 0) at->second = simdjson::minify(value);
-        else if (!copy_value(value, at->second)) return false;
+        if ((key == "tools" || key == "tool_calls") && value.is_array() && simdjson::dom::array(value).size() > 0)
+          at->second = simdjson::minify(value);
+        else if (!copy_value(value, at->second))
+          return false;
       }
       return true;
     }
@@ -39,14 +41,24 @@ bool copy_value(const simdjson::dom::element& from, Json& to) {
     }
     case element_type::INT64: {
       const int64_t n(from);
-      if (n < 0) to = n;
-      else to = static_cast<uint64_t>(n);  // as parse_json has it
+      if (n < 0)
+        to = n;
+      else
+        to = static_cast<uint64_t>(n);  // as parse_json has it
       return true;
     }
-    case element_type::UINT64: to = uint64_t(from); return true;
-    case element_type::DOUBLE: to = double(from); return true;
-    case element_type::BOOL: to = bool(from); return true;
-    case element_type::NULL_VALUE: to = nullptr; return true;
+    case element_type::UINT64:
+      to = uint64_t(from);
+      return true;
+    case element_type::DOUBLE:
+      to = double(from);
+      return true;
+    case element_type::BOOL:
+      to = bool(from);
+      return true;
+    case element_type::NULL_VALUE:
+      to = nullptr;
+      return true;
   }
   return false;
 }
@@ -59,7 +71,9 @@ Json parse_row_json(std::string_view text) {
     thread_local const auto ready = parser.allocate(4096, kMaxRowDepth);  // the depth stays when the buffers grow
     simdjson::dom::element root;
     Json value;
-    if (ready == simdjson::SUCCESS && parser.parse(text.data(), text.size()).get(root) == simdjson::SUCCESS && copy_value(root, value)) return value;
+    if (ready == simdjson::SUCCESS && parser.parse(text.data(), text.size()).get(root) == simdjson::SUCCESS &&
+        copy_value(root, value))
+      return value;
   }
   return parse_json(text, "row", ErrorKind::kData, {text.size(), kMaxRowDepth});
 }

@@ -26,7 +26,8 @@ bool is_text(const Json& row) { return find(row, "text"); }
 ParsedRecord with_metadata(const Json& row) {
   ParsedRecord parsed;
   parsed.record.id = id_text(find_any(row, {"id", "custom_id", "request_id"}));
-  parsed.record.conversation = id_text(find_any(row, {"conversation", "conversation_id", "thread_id", "thread", "session_id"}));
+  parsed.record.conversation =
+      id_text(find_any(row, {"conversation", "conversation_id", "thread_id", "thread", "session_id"}));
   parsed.record.time = read_time(find_any(row, {"time", "timestamp", "created", "created_at"}));
   parsed.record.writer = id_text(find(row, "model"));
   parsed.record.sampling = read_sampling(row);
@@ -49,10 +50,12 @@ void parse_chat(const Json& row, const RowOptions& options, std::vector<ParsedRo
   if (!list) refuse("bad_field", "messages: missing");
   ParsedRecord parsed = with_metadata(row);
   auto& messages = parsed.record.messages;
-  if (const std::string system = sharegpt ? string_field(row, "system") : ""; !system.empty()) messages.push_back({"system", system});
+  if (const std::string system = sharegpt ? string_field(row, "system") : ""; !system.empty())
+    messages.push_back({"system", system});
   append_messages(list->is_string() ? unpacked(*list) : *list, sharegpt ? "conversations" : "messages", messages);
   const Json* answer = find_any(row, {"response", "completion"});
-  if (answer && (messages.empty() || messages.back().role != "assistant")) messages.push_back(read_answer(*answer, "response"));
+  if (answer && (messages.empty() || messages.back().role != "assistant"))
+    messages.push_back(read_answer(*answer, "response"));
   parsed.record.tools = read_tools(row);
   finish_chat(parsed.record);
   append_record(std::move(parsed), row, nullptr, options, out);
@@ -62,7 +65,9 @@ void parse_alpaca(const Json& row, const RowOptions& options, std::vector<Parsed
   std::string prompt = string_field(row, "instruction");
   if (prompt.empty()) refuse("bad_field", "instruction: missing");
   const std::string input = string_field(row, "input");
-  std::string answer = string_field(row, row.contains("output") ? "output" : row.contains("response") ? "response" : "completion");
+  std::string answer = string_field(row, row.contains("output")     ? "output"
+                                         : row.contains("response") ? "response"
+                                                                    : "completion");
   if (!input.empty()) prompt += (options.instructions_as_chat ? "\n\n" : "\n") + input;
   ParsedRecord parsed = with_metadata(row);
   if (options.instructions_as_chat) {
@@ -84,8 +89,10 @@ void parse_prompt(const Json& row, const RowOptions& options, std::vector<Parsed
   ParsedRecord parsed = with_metadata(row);
   if (prompt->is_array()) {
     append_messages(*prompt, "prompt", parsed.record.messages);
-    if (answer->is_array()) append_messages(*answer, "completion", parsed.record.messages);
-    else parsed.record.messages.push_back(read_answer(*answer, "completion"));
+    if (answer->is_array())
+      append_messages(*answer, "completion", parsed.record.messages);
+    else
+      parsed.record.messages.push_back(read_answer(*answer, "completion"));
     parsed.record.tools = read_tools(row);
   } else {
     parsed.record.prompt = string_field(row, "prompt");
@@ -109,7 +116,8 @@ constexpr TrafficFormat kFormats[] = {
     {"litellm", "call_type with model_parameters, model_group or startTime", is_litellm, parse_litellm},
     {"langfuse", "type (GENERATION, SPAN, …) with trace_id or start_time", is_langfuse, parse_langfuse},
     {"otel", "attributes gen_ai.*, resourceSpans, resourceLogs", is_otel, parse_otel},
-    {"portkey", "request with ai_model or ai_org; request.url, request.body and response.body", is_portkey, parse_portkey},
+    {"portkey", "request with ai_model or ai_org; request.url, request.body and response.body", is_portkey,
+     parse_portkey},
     {"helicone", "request_body with response_body; request.body and response.body", is_helicone, parse_helicone},
     {"sglang", "request_parameters with SGLang's meta_info", is_sglang, parse_sglang},
     {"chat", "messages, with the answer in it or in response / completion", is_chat, parse_chat},
@@ -126,7 +134,9 @@ const TrafficFormat* recognise(const Json& row) {
 }
 
 // What an Error says up to the value it found, which may be content.
-std::string without_values(const std::string& message) { return message.substr(0, std::min(message.find(", found"), size_t{160})); }
+std::string without_values(const std::string& message) {
+  return message.substr(0, std::min(message.find(", found"), size_t{160}));
+}
 
 Rejected not_json(std::string_view text, const Error& e) {
   if (!is_valid_utf8(text)) return {"invalid_utf8", ""};
@@ -153,16 +163,20 @@ const TrafficFormat* parse_format_name(const std::string& name) {
   throw Error(ErrorKind::kUsage, "--format: expected " + format_names() + ", found '" + name + "'");
 }
 
-void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options, std::vector<ParsedRow>& out) {
+void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,
+                   std::vector<ParsedRow>& out) {
   const auto tag = [&](const std::string& path) {
     std::string text = id_text(find_path(row, path));
     return text.empty() && inner ? id_text(find_path(*inner, path)) : text;
   };
-  if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty()) parsed.record.domain = std::move(domain);
+  if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty())
+    parsed.record.domain = std::move(domain);
   parsed.record.domain = one_line(std::move(parsed.record.domain));  // a name that reports and terminals show
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
-  if (parsed.record.domain.size() > kMaxTagBytes) refuse("bad_field", "domain: longer than " + std::to_string(kMaxTagBytes) + " bytes");
-  if (parsed.tenant.size() > kMaxTagBytes) refuse("bad_field", "tenant: longer than " + std::to_string(kMaxTagBytes) + " bytes");
+  if (parsed.record.domain.size() > kMaxTagBytes)
+    refuse("bad_field", "domain: longer than " + std::to_string(kMaxTagBytes) + " bytes");
+  if (parsed.tenant.size() > kMaxTagBytes)
+    refuse("bad_field", "tenant: longer than " + std::to_string(kMaxTagBytes) + " bytes");
   out.push_back(std::move(parsed));
 }
 

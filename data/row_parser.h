@@ -27,8 +27,8 @@ struct RowOptions;
 
 // A format is a row of this table: its name, how it is recognised, and how its rows are read.
 struct TrafficFormat {
-  const char* name;     // --format NAME, and the name in the counts
-  const char* keys;     // by which it is recognised, for people
+  const char* name;  // --format NAME, and the name in the counts
+  const char* keys;  // by which it is recognised, for people
   bool (*matches)(const Json& row);
   // Appends what the row holds (most hold one record, a line of OTLP holds many), or throws Refusal.
   void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);
@@ -51,9 +51,9 @@ struct ParsedLine {
   std::vector<ParsedRow> rows;            // one, or more where a line holds several records
 };
 
-// One JSON object as text. The format is found row by row, so that files may be mixed. opt_out: true is respected in every format. A
-// chat ends at its last assistant message. A record's id is "" where the log has none.
-// Reasons: invalid_utf8, invalid_json, not_an_object, unknown_format, bad_field, empty, no_answer, unsupported_content,
+// One JSON object as text. The format is found row by row, so that files may be mixed. opt_out: true is respected in
+// every format. A chat ends at its last assistant message. A record's id is "" where the log has none. Reasons:
+// invalid_utf8, invalid_json, not_an_object, unknown_format, bad_field, empty, no_answer, unsupported_content,
 // unsupported_tool_calls, opted_out, failed_request (the log says so), other_event (a row that is no model's answer).
 ParsedLine parse_line(std::string_view json, const RowOptions& options);
 
@@ -66,8 +66,9 @@ ParsedRow parse_document(std::string_view text);
 // Unicode characters of the content: all messages, or prompt and response, or text.
 int64_t content_characters(const TrafficRecord& record);
 
-// For the formats: checks the record and adds what every format may carry: the tag of --domain-field and the tenant of --tenant-field,
-// looked for in `row` and then in `inner` (attributes, metadata; may be null).
-void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options, std::vector<ParsedRow>& out);
+// For the formats: checks the record and adds what every format may carry: the tag of --domain-field and the tenant of
+// --tenant-field, looked for in `row` and then in `inner` (attributes, metadata; may be null).
+void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, const RowOptions& options,
+                   std::vector<ParsedRow>& out);
 
 }  // namespace specdec::data

@@ -32,7 +32,8 @@ struct Cursor {
   void get_range(Range& values) {
     uint64_t n = 0;
     get(n);
-    if (n > bytes.size() / sizeof(values[0])) throw Error(ErrorKind::kIo, "the row spool was changed while it was in use");
+    if (n > bytes.size() / sizeof(values[0]))
+      throw Error(ErrorKind::kIo, "the row spool was changed while it was in use");
     values.resize(n);
     take(values.data(), n * sizeof(values[0]));
   }

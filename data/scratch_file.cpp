@@ -14,7 +14,8 @@ namespace specdec::data {
 ScratchFile::ScratchFile(const std::filesystem::path& directory) {
   std::string name = (directory / "scratch-XXXXXX").string();
   fd_ = ::mkostemp(name.data(), O_CLOEXEC);
-  if (fd_ < 0) throw Error(ErrorKind::kIo, directory.string() + ": cannot make a temporary file: " + std::strerror(errno));
+  if (fd_ < 0)
+    throw Error(ErrorKind::kIo, directory.string() + ": cannot make a temporary file: " + std::strerror(errno));
   ::unlink(name.c_str());
 }
 
@@ -36,7 +37,9 @@ void ScratchFile::read(uint64_t offset, std::span<char> out) const {
   while (!out.empty()) {
     const ssize_t n = ::pread(fd_, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) throw Error(ErrorKind::kIo, std::string("temporary file: ") + (n < 0 ? std::strerror(errno) : "shorter than what was written"));
+    if (n <= 0)
+      throw Error(ErrorKind::kIo,
+                  std::string("temporary file: ") + (n < 0 ? std::strerror(errno) : "shorter than what was written"));
     out = out.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }

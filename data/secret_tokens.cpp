@@ -1,4 +1,5 @@
-// The checks for secrets that are told by how random they look and by what stands before them: tokens, and blocks of private keys.
+// The checks for secrets that are told by how random they look and by what stands before them: tokens, and blocks of
+// private keys.
 #include <algorithm>
 #include <array>
 #include <string>
@@ -28,7 +29,8 @@ std::string context_before(std::string_view text, size_t begin) {
   return lower;
 }
 
-// Whether one of the words stands in the context, as a word's end: "api_key" and "keys" hold "key", "keyboard" does not.
+// Whether one of the words stands in the context, as a word's end: "api_key" and "keys" hold "key", "keyboard" does
+// not.
 template <size_t n>
 bool mentions(const std::string& context, const std::array<std::string_view, n>& words) {
   for (const std::string_view word : words)
@@ -41,14 +43,17 @@ bool mentions(const std::string& context, const std::array<std::string_view, n>&
 }
 
 bool is_labelled(const std::string& context) {
-  static constexpr std::array<std::string_view, 19> kLabels = {"key", "token", "secret", "password", "passwd", "passphrase", "pwd", "bearer", "basic", "auth",
-                                                               "authorization", "credential", "signature", "sig", "session", "cookie", "jwt", "apikey", "sas"};
+  static constexpr std::array<std::string_view, 19> kLabels = {
+      "key",           "token",      "secret",    "password", "passwd",  "passphrase", "pwd", "bearer", "basic", "auth",
+      "authorization", "credential", "signature", "sig",      "session", "cookie",     "jwt", "apikey", "sas"};
   return mentions(context, kLabels);
 }
 
 // What is named so is a digest of something public.
 bool is_digest(const std::string& context) {
-  static constexpr std::array<std::string_view, 13> kDigests = {"sha", "sha1", "sha256", "sha512", "md5", "commit", "digest", "checksum", "hash", "integrity", "blob", "etag", "revision"};
+  static constexpr std::array<std::string_view, 13> kDigests = {"sha",    "sha1",   "sha256",   "sha512", "md5",
+                                                                "commit", "digest", "checksum", "hash",   "integrity",
+                                                                "blob",   "etag",   "revision"};
   return mentions(context, kDigests);
 }
 
@@ -74,7 +79,9 @@ std::string_view without_affixes(std::string_view run) {
 }
 
 bool looks_random(std::string_view run, const std::string& context) {
-  if (const std::string_view number = without_affixes(run); number.size() <= 16 && std::all_of(number.begin(), number.end(), is_hex)) return false;
+  if (const std::string_view number = without_affixes(run);
+      number.size() <= 16 && std::all_of(number.begin(), number.end(), is_hex))
+    return false;
   const bool labelled = is_labelled(context);
   if (run.size() < (labelled ? kShortestLabelled : kShortestToken)) return false;
   bool lower = false, upper = false, digit = false, all_hex = true;
@@ -86,22 +93,28 @@ bool looks_random(std::string_view run, const std::string& context) {
   }
   if (lower + upper + digit < 2) return false;  // words, and numbers
   if (labelled && is_uuid(run)) return true;
-  if (!labelled && (is_uuid(run) || is_integrity(run) || (all_hex && (run.size() < kShortestHex || is_digest(context))))) return false;
-  return character_entropy(run) >= (labelled ? kLabelledEntropy : kEntropy) && surprise_bits(run) >= (labelled ? kLabelledBits : kTokenBits);
+  if (!labelled &&
+      (is_uuid(run) || is_integrity(run) || (all_hex && (run.size() < kShortestHex || is_digest(context)))))
+    return false;
+  return character_entropy(run) >= (labelled ? kLabelledEntropy : kEntropy) &&
+         surprise_bits(run) >= (labelled ? kLabelledBits : kTokenBits);
 }
 
 // White space, also as it is written in JSON and in source text.
 size_t skip_blanks(std::string_view text, size_t i) {
   for (; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'n' || text[i + 1] == 'r')) ++i;
-    else if (std::string_view(" \t\r\n\"'").find(text[i]) == std::string_view::npos) break;
+    if (text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == 'n' || text[i + 1] == 'r'))
+      ++i;
+    else if (std::string_view(" \t\r\n\"'").find(text[i]) == std::string_view::npos)
+      break;
   }
   return i;
 }
 
 bool is_base64(char c) { return is_word(c) || c == '+' || c == '/' || c == '='; }
 
-// Where the lines of base64 end that begin at `i`, or 0 if there are none. Between the marker and them headers may stand ("Proc-Type: …").
+// Where the lines of base64 end that begin at `i`, or 0 if there are none. Between the marker and them headers may
+// stand ("Proc-Type: …").
 size_t end_of_body(std::string_view text, size_t i) {
   constexpr size_t kLine = 16, kHeader = 120;
   size_t end = 0;
@@ -116,7 +129,8 @@ size_t end_of_body(std::string_view text, size_t i) {
     // No further than a header may reach: the text may hold a marker every few bytes and no line at all.
     const std::string_view rest = text.substr(stop, kHeader);
     const size_t line = std::min(rest.find('\n'), rest.size());
-    if (!end && headers < 4 && stop - begin + line < kHeader && rest.substr(0, line).find(':') != std::string_view::npos) {
+    if (!end && headers < 4 && stop - begin + line < kHeader &&
+        rest.substr(0, line).find(':') != std::string_view::npos) {
       ++headers;
       i = stop + line;
       continue;
@@ -185,7 +199,8 @@ Span check_private_key(std::string_view text, Span marker) {
   const size_t dashes = near.find("-----");
   if (dashes != near.npos && near.substr(dashes, kEnd.size()) == kEnd) {
     const size_t close = near.find("-----", dashes + kEnd.size());
-    if (close != near.npos && close - dashes < 80 && near.substr(dashes, close - dashes).find("PRIVATE KEY") != near.npos)
+    if (close != near.npos && close - dashes < 80 &&
+        near.substr(dashes, close - dashes).find("PRIVATE KEY") != near.npos)
       return {marker.begin, marker.end + close + 5};
   }
   const size_t end = end_of_body(text, marker.end);

@@ -19,7 +19,8 @@ constexpr double kWhole = 1 + 1e-9;
 int64_t thin(std::vector<size_t> group, size_t keep, uint64_t seed, uint64_t stream, std::vector<bool>& kept) {
   if (group.size() <= keep) return 0;
   const auto rank = [&](size_t row) { return std::pair(philox_uniform(seed, stream, row), row); };
-  std::nth_element(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(keep), group.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+  std::nth_element(group.begin(), group.begin() + static_cast<std::ptrdiff_t>(keep), group.end(),
+                   [&](size_t a, size_t b) { return rank(a) < rank(b); });
   for (size_t i = keep; i < group.size(); ++i) kept[group[i]] = false;
   return static_cast<int64_t>(group.size() - keep);
 }
@@ -30,13 +31,16 @@ int64_t cap_tenants(const std::vector<RowTags>& rows, const SelectionOptions& op
     if (!r.holdout && r.tenant) ++counts[r.tenant];
   std::unordered_map<uint64_t, std::vector<size_t>> over;
   for (size_t i = 0; i < rows.size(); ++i)
-    if (!rows[i].holdout && rows[i].tenant && counts[rows[i].tenant] > options.tenant_cap) over[rows[i].tenant].push_back(i);
+    if (!rows[i].holdout && rows[i].tenant && counts[rows[i].tenant] > options.tenant_cap)
+      over[rows[i].tenant].push_back(i);
   int64_t dropped = 0;
-  for (auto& [tenant, group] : over) dropped += thin(std::move(group), static_cast<size_t>(options.tenant_cap), options.seed, kCapStream, kept);
+  for (auto& [tenant, group] : over)
+    dropped += thin(std::move(group), static_cast<size_t>(options.tenant_cap), options.seed, kCapStream, kept);
   return dropped;
 }
 
-int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::string>& domains, const SelectionOptions& options, std::vector<bool>& kept) {
+int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
+                    const SelectionOptions& options, std::vector<bool>& kept) {
   std::vector<std::vector<size_t>> groups(domains.size());
   for (size_t i = 0; i < rows.size(); ++i)
     if (!rows[i].holdout && kept[i]) groups[rows[i].domain].push_back(i);
@@ -50,7 +54,9 @@ int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::str
   double total = INFINITY;  // rows of the largest mix that there is
   for (size_t d = 0; d < domains.size(); ++d) {
     const auto it = options.mix.find(domains[d]);
-    shares[d] = it != options.mix.end() ? it->second : rest == 0 ? 0 : left * static_cast<double>(groups[d].size()) / static_cast<double>(rest);
+    shares[d] = it != options.mix.end() ? it->second
+                : rest == 0             ? 0
+                                        : left * static_cast<double>(groups[d].size()) / static_cast<double>(rest);
     if (shares[d] > 0) total = std::min(total, static_cast<double>(groups[d].size()) / shares[d]);
   }
   for (const auto& [name, share] : options.mix) {
@@ -58,19 +64,24 @@ int64_t mix_domains(const std::vector<RowTags>& rows, const std::vector<std::str
     if (at != domains.end() && !groups[static_cast<size_t>(at - domains.begin())].empty()) continue;
     std::string found;
     for (size_t d = 0; d < domains.size() && found.size() < 200; ++d)
-      if (!groups[d].empty()) found += (found.empty() ? "" : ", ") + (domains[d].empty() ? std::string("(no domain)") : domains[d]);
+      if (!groups[d].empty())
+        found += (found.empty() ? "" : ", ") + (domains[d].empty() ? std::string("(no domain)") : domains[d]);
     throw Error(ErrorKind::kData, "--mix: no training rows of domain '" + name + "' (there are: " + found + ")");
   }
   int64_t dropped = 0;
   for (size_t d = 0; d < domains.size(); ++d)
-    dropped += thin(std::move(groups[d]), static_cast<size_t>(std::floor(total * shares[d] + 1e-6)), options.seed, kMixStream, kept);
+    dropped += thin(std::move(groups[d]), static_cast<size_t>(std::floor(total * shares[d] + 1e-6)), options.seed,
+                    kMixStream, kept);
   return dropped;
 }
 
 }  // namespace
 
 std::map<std::string, double> parse_mix(const std::string& text) {
-  const auto fail = [&](const std::string& what) { throw Error(ErrorKind::kUsage, "--mix: expected DOMAIN=SHARE,… with shares over 0 and a sum of at most 1, found '" + text + "': " + what); };
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorKind::kUsage, "--mix: expected DOMAIN=SHARE,… with shares over 0 and a sum of at most 1, found '" +
+                                       text + "': " + what);
+  };
   std::map<std::string, double> mix;
   double sum = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -89,7 +100,8 @@ std::map<std::string, double> parse_mix(const std::string& text) {
   return mix;
 }
 
-Selection select_rows(const std::vector<RowTags>& rows, const std::vector<std::string>& domains, const SelectionOptions& options) {
+Selection select_rows(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
+                      const SelectionOptions& options) {
   Selection selection;
   selection.kept.assign(rows.size(), true);
   if (options.tenant_cap > 0) selection.capped = cap_tenants(rows, options, selection.kept);

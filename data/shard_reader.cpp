@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kMaxRowsFileBytes = size_t{4} << 30;
 
 [[noreturn]] void damaged(const fs::path& file, const std::string& what) {
-  throw Error(ErrorKind::kData, file.string() + ": " + what + ": the data directory is damaged, run specdec data ingest again");
+  throw Error(ErrorKind::kData,
+              file.string() + ": " + what + ": the data directory is damaged, run specdec data ingest again");
 }
 
 // safetensors errors are about models; here they mean damaged data.
@@ -26,13 +27,14 @@ auto as_data_error(F&& f) {
 }
 
 template <class T>
-std::vector<T> read_tensor(const SafetensorsFile& file, const fs::path& path, const char* name, const char* dtype, int64_t length) {
+std::vector<T> read_tensor(const SafetensorsFile& file, const fs::path& path, const char* name, const char* dtype,
+                           int64_t length) {
   const auto it = file.tensors().find(name);
   if (it == file.tensors().end()) damaged(path, std::string("tensor ") + name + " is missing");
   const TensorEntry& entry = it->second;
   if (entry.dtype != dtype || entry.shape != std::vector<int64_t>{length})
-    damaged(path, std::string("tensor ") + name + ": expected " + dtype + " [" + std::to_string(length) + "], found " + entry.dtype +
-                      " with " + std::to_string(entry.bytes) + " bytes");
+    damaged(path, std::string("tensor ") + name + ": expected " + dtype + " [" + std::to_string(length) + "], found " +
+                      entry.dtype + " with " + std::to_string(entry.bytes) + " bytes");
   std::vector<T> values(static_cast<size_t>(length));
   file.read(entry, std::as_writable_bytes(std::span(values)));
   return values;
@@ -73,16 +75,19 @@ void append_rows(const fs::path& directory, const ShardFile& shard, int64_t voca
   size_t position = 0;
   for (int64_t r = 0; r < shard.num_rows; ++r) {
     const size_t end = text.find('\n', position);
-    if (end == std::string::npos) damaged(rows_path, "expected " + std::to_string(shard.num_rows) + " lines, found " + std::to_string(r));
+    if (end == std::string::npos)
+      damaged(rows_path, "expected " + std::to_string(shard.num_rows) + " lines, found " + std::to_string(r));
     if (start[r] >= start[r + 1]) damaged(path, "row_start does not increase at row " + std::to_string(r));
     TokenRow row;
     row.tokens.assign(tokens.begin() + start[r], tokens.begin() + start[r + 1]);
     row.loss_mask.assign(mask.begin() + start[r], mask.begin() + start[r + 1]);
-    read_metadata(std::string_view(text).substr(position, end - position), rows_path.string() + ":" + std::to_string(r + 1), row);
+    read_metadata(std::string_view(text).substr(position, end - position),
+                  rows_path.string() + ":" + std::to_string(r + 1), row);
     rows.push_back(std::move(row));
     position = end + 1;
   }
-  if (position != text.size()) damaged(rows_path, "more lines than the " + std::to_string(shard.num_rows) + " rows of index.json");
+  if (position != text.size())
+    damaged(rows_path, "more lines than the " + std::to_string(shard.num_rows) + " rows of index.json");
 }
 
 void check_digest(const fs::path& file, const std::string& expected) {
@@ -99,7 +104,8 @@ ShardReader::ShardReader(const fs::path& directory) : directory_(directory) {
   for (const ShardFile& shard : index_.shards) {
     for (const std::string& name : {shard.tokens, shard.rows})
       if (name.empty() || name.find('/') != std::string::npos || name == "." || name == "..")
-        throw Error(ErrorKind::kData, file.string() + ": shards: '" + name + "' is not a file name inside the directory");
+        throw Error(ErrorKind::kData,
+                    file.string() + ": shards: '" + name + "' is not a file name inside the directory");
     check_digest(directory / shard.tokens, shard.tokens_sha256);
     check_digest(directory / shard.rows, shard.rows_sha256);
   }

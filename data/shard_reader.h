@@ -16,9 +16,10 @@ class ShardReader {
   explicit ShardReader(const std::filesystem::path& directory);
 
   const ShardIndex& index() const { return index_; }
-  std::string digest() const;   // sha256 of index.json
+  std::string digest() const;  // sha256 of index.json
 
-  // All rows of a split: "train", "holdout" or "all", in file order. Loaded at once (a shard is at most 64 MiB of tokens).
+  // All rows of a split: "train", "holdout" or "all", in file order. Loaded at once (a shard is at most 64 MiB of
+  // tokens).
   std::vector<TokenRow> rows(const std::string& split) const;
 
  private:

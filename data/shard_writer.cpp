@@ -38,7 +38,8 @@ ShardWriter::ShardWriter(fs::path directory, int64_t max_shard_tokens)
 
 void ShardWriter::add(const std::string& split, const TokenRow& row) {
   const auto length = static_cast<int64_t>(row.tokens.size());
-  if (split != "train" && split != "holdout") throw Error(ErrorKind::kInternal, "shard writer: unknown split '" + split + "'");
+  if (split != "train" && split != "holdout")
+    throw Error(ErrorKind::kInternal, "shard writer: unknown split '" + split + "'");
   if (length == 0 || row.loss_mask.size() != row.tokens.size() || row.prompt_tokens < 0 || row.prompt_tokens > length)
     throw Error(ErrorKind::kInternal, "shard writer: row '" + row.id + "' has " + std::to_string(length) + " tokens, " +
                                           std::to_string(row.loss_mask.size()) + " mask values, prompt_tokens " +
@@ -62,8 +63,9 @@ void ShardWriter::flush(const std::string& split, Buffer& b) {
   shard.num_tokens = static_cast<int64_t>(b.tokens.size());
   for (uint8_t m : b.loss_mask) shard.num_loss_tokens += m;
   // Widest dtype first, so that every tensor is aligned in the file.
-  write_safetensors(directory_ / shard.tokens, {as_tensor("row_start", "I64", b.row_start), as_tensor("tokens", "I32", b.tokens),
-                                                as_tensor("loss_mask", "U8", b.loss_mask)});
+  write_safetensors(directory_ / shard.tokens,
+                    {as_tensor("row_start", "I64", b.row_start), as_tensor("tokens", "I32", b.tokens),
+                     as_tensor("loss_mask", "U8", b.loss_mask)});
   OutputFile rows(directory_ / shard.rows);
   rows.write(b.rows);
   rows.finish();
@@ -103,15 +105,18 @@ void require_replaceable(const fs::path& destination) {
     }
   };
   if (!ours("index.json", "data", ShardIndex::kVersion) && !ours(kIngestReportFile, "ingest", IngestReport::kVersion))
-    throw Error(ErrorKind::kUsage, destination.string() +
-                                       ": exists and was not written by specdec data (no index.json or ingest.json of ours): "
-                                       "it would be replaced as a whole, so choose another --out");
+    throw Error(ErrorKind::kUsage,
+                destination.string() +
+                    ": exists and was not written by specdec data (no index.json or ingest.json of ours): "
+                    "it would be replaced as a whole, so choose another --out");
   for (const auto& entry : fs::directory_iterator(destination)) {
     const std::string name = entry.path().filename().string();
     const bool shard = name.starts_with("train-") || name.starts_with("holdout-");
-    if (!shard && name != "index.json" && name != kIngestReportFile && name != "rejects.jsonl" && name != "records.jsonl")
+    if (!shard && name != "index.json" && name != kIngestReportFile && name != "rejects.jsonl" &&
+        name != "records.jsonl")
       throw Error(ErrorKind::kUsage, destination.string() + ": holds " + one_line(name) +
-                                         ", which specdec data did not write: it would be replaced as a whole, so choose another --out or move that away");
+                                         ", which specdec data did not write: it would be replaced as a whole, so "
+                                         "choose another --out or move that away");
   }
 }
 

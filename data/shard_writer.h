@@ -42,13 +42,17 @@ class ShardWriter {
   std::map<std::string, Buffer> buffers_;
 };
 
-// Refuses with Error(kUsage) a destination that exists and is neither empty nor an earlier output of ours (it would be removed).
+// Refuses with Error(kUsage) a destination that exists and is neither empty nor an earlier output of ours (it would be
+// removed).
 void require_replaceable(const std::filesystem::path& destination);
 
-// Builds a data directory beside `destination` and puts it there in one rename. A killed run leaves the old directory, or none, never
-// a half.
-void publish_data(const std::filesystem::path& destination, const std::function<void(const std::filesystem::path& directory)>& fill);
-// The same for shards: fill(directory) writes shards and other files and returns the index, which is validated and written last.
-void publish_shards(const std::filesystem::path& destination, const std::function<ShardIndex(const std::filesystem::path& directory)>& fill);
+// Builds a data directory beside `destination` and puts it there in one rename. A killed run leaves the old directory,
+// or none, never a half.
+void publish_data(const std::filesystem::path& destination,
+                  const std::function<void(const std::filesystem::path& directory)>& fill);
+// The same for shards: fill(directory) writes shards and other files and returns the index, which is validated and
+// written last.
+void publish_shards(const std::filesystem::path& destination,
+                    const std::function<ShardIndex(const std::filesystem::path& directory)>& fill);
 
 }  // namespace specdec::data

@@ -38,20 +38,25 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   for (size_t i = 0; status == 0 && i < found.gl_pathc; ++i)
     if (!fs::is_directory(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
   ::globfree(&found);
-  if (files.empty()) throw Error(ErrorKind::kData, pattern + ": no file of that name, and none that matches it as a pattern");
+  if (files.empty())
+    throw Error(ErrorKind::kData, pattern + ": no file of that name, and none that matches it as a pattern");
   return files;
 }
 
 }  // namespace
 
 std::vector<std::string> expand_sources(const std::vector<std::string>& sources) {
-  if (std::count(sources.begin(), sources.end(), kStandardInput) > 1) throw Error(ErrorKind::kUsage, "data ingest: standard input (-) is given twice");
+  if (std::count(sources.begin(), sources.end(), kStandardInput) > 1)
+    throw Error(ErrorKind::kUsage, "data ingest: standard input (-) is given twice");
   std::vector<std::string> files;
   for (const std::string& source : sources) {
     std::vector<std::string> found = {source};
     std::error_code ec;
-    if (source != kStandardInput && fs::is_directory(source, ec)) found = files_inside(source);
-    else if (source != kStandardInput && !fs::exists(fs::symlink_status(source, ec)) && source.find_first_of("*?[") != std::string::npos) found = matches_of(source);
+    if (source != kStandardInput && fs::is_directory(source, ec))
+      found = files_inside(source);
+    else if (source != kStandardInput && !fs::exists(fs::symlink_status(source, ec)) &&
+             source.find_first_of("*?[") != std::string::npos)
+      found = matches_of(source);
     files.insert(files.end(), found.begin(), found.end());
   }
   return files;

@@ -25,7 +25,8 @@ struct Conversation {
 
 std::string choose_rule(const std::vector<SplitRow>& rows, const SplitOptions& options) {
   if (options.rule == "first" || options.rule == "hash") return options.rule;
-  const auto unknown = std::find_if(rows.begin(), rows.end(), [](const SplitRow& r) { return r.time <= 0 && !r.forced_holdout; });
+  const auto unknown =
+      std::find_if(rows.begin(), rows.end(), [](const SplitRow& r) { return r.time <= 0 && !r.forced_holdout; });
   if (unknown == rows.end()) return "time";
   if (options.rule == "time")
     throw Error(ErrorKind::kData, "--holdout-rule time: row " + std::to_string(unknown - rows.begin() + 1) +
@@ -35,7 +36,9 @@ std::string choose_rule(const std::vector<SplitRow>& rows, const SplitOptions& o
 
 }  // namespace
 
-uint64_t conversation_key(const std::string& conversation) { return std::stoull(sha256_hex(conversation).substr(0, 16), nullptr, 16); }
+uint64_t conversation_key(const std::string& conversation) {
+  return std::stoull(sha256_hex(conversation).substr(0, 16), nullptr, 16);
+}
 
 SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& options) {
   SplitResult result;
@@ -59,9 +62,11 @@ SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& op
   }
   const auto rank = [&](const Conversation& c) -> std::tuple<int64_t, double, size_t> {
     if (result.rule == "first") return {0, 0.0, c.first_row};
-    return {result.rule == "time" ? -c.last_time : 0, philox_uniform(options.seed ^ c.key, kHashStream, c.key), c.first_row};
+    return {result.rule == "time" ? -c.last_time : 0, philox_uniform(options.seed ^ c.key, kHashStream, c.key),
+            c.first_row};
   };
-  std::sort(candidates.begin(), candidates.end(), [&](const Conversation* a, const Conversation* b) { return rank(*a) < rank(*b); });
+  std::sort(candidates.begin(), candidates.end(),
+            [&](const Conversation* a, const Conversation* b) { return rank(*a) < rank(*b); });
   for (size_t i = 0; i < std::min(wanted, candidates.size()); ++i) candidates[i]->holdout = true;
   for (const SplitRow& row : rows) result.holdout.push_back(conversations[index[row.conversation]].holdout);
   return result;

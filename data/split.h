@@ -8,26 +8,27 @@
 namespace specdec::data {
 
 struct SplitRow {
-  uint64_t conversation = 0;   // first 8 bytes of the SHA-256 of the conversation's name
-  int64_t time = 0;            // unix seconds, 0 unknown
-  bool forced_holdout = false; // from --holdout-src: takes its whole conversation with it
+  uint64_t conversation = 0;    // first 8 bytes of the SHA-256 of the conversation's name
+  int64_t time = 0;             // unix seconds, 0 unknown
+  bool forced_holdout = false;  // from --holdout-src: takes its whole conversation with it
 };
 
 struct SplitOptions {
-  double share = 0.05;         // of the conversations, rounded; at least one is held out if share > 0 and there are two or more
-  int64_t count = 0;           // conversations instead of a share, 0 = by share
-  std::string rule = "auto";   // auto | time | hash | first
+  // of the conversations, rounded; at least one is held out if share > 0 and there are two or more
+  double share = 0.05;
+  int64_t count = 0;          // conversations instead of a share, 0 = by share
+  std::string rule = "auto";  // auto | time | hash | first
   uint64_t seed = 0;
 };
 
 struct SplitResult {
-  std::vector<bool> holdout;   // one a row
-  std::string rule;            // time | hash | first: the one used
+  std::vector<bool> holdout;  // one a row
+  std::string rule;           // time | hash | first: the one used
 };
 
-// time: the conversations whose last row is latest. hash: those with the smallest seeded hash: stays nearly the same when rows are
-// added. first: those that come first. auto: time if every row has one, else hash.
-// Throws Error(kData) for rule "time" when a row has no time.
+// time: the conversations whose last row is latest. hash: those with the smallest seeded hash: stays nearly the same
+// when rows are added. first: those that come first. auto: time if every row has one, else hash. Throws Error(kData)
+// for rule "time" when a row has no time.
 SplitResult split_rows(const std::vector<SplitRow>& rows, const SplitOptions& options);
 
 uint64_t conversation_key(const std::string& conversation);

@@ -13,11 +13,13 @@ namespace specdec::data {
 
 namespace {
 
-uint64_t bigram(int32_t previous, int32_t token) { return static_cast<uint64_t>(static_cast<uint32_t>(previous)) << 32 | static_cast<uint32_t>(token); }
+uint64_t bigram(int32_t previous, int32_t token) {
+  return static_cast<uint64_t>(static_cast<uint32_t>(previous)) << 32 | static_cast<uint32_t>(token);
+}
 
 struct Accumulator {
   std::vector<double> lengths;
-  std::map<std::string, std::set<std::string>> conversations;                  // split → names
+  std::map<std::string, std::set<std::string>> conversations;  // split → names
   std::map<std::pair<std::string, std::string>, std::set<std::string>> by_domain;
   std::unordered_set<uint64_t> train_bigrams;
   int64_t covered = 0, asked = 0;
@@ -51,8 +53,9 @@ Json counts_json(const GroupCounts& g) {
 
 std::string line(const std::string& name, const GroupCounts& g) {
   char text[160];
-  std::snprintf(text, sizeof text, "%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(), static_cast<long long>(g.rows),
-                static_cast<long long>(g.conversations), static_cast<long long>(g.tokens), static_cast<long long>(g.loss_tokens));
+  std::snprintf(text, sizeof text, "%-24s %10lld %14lld %14lld %14lld\n", name.substr(0, 24).c_str(),
+                static_cast<long long>(g.rows), static_cast<long long>(g.conversations),
+                static_cast<long long>(g.tokens), static_cast<long long>(g.loss_tokens));
   return text;
 }
 
@@ -74,8 +77,10 @@ DataStats data_stats(const std::filesystem::path& directory) {
   for (const std::string split : {"train", "holdout"})
     for (const TokenRow& row : reader.rows(split)) count_row(row, split, stats, sums);
   for (auto& [split, g] : stats.splits) g.conversations = static_cast<int64_t>(sums.conversations[split].size());
-  for (auto& [key, names] : sums.by_domain) stats.domains[key.first][key.second].conversations = static_cast<int64_t>(names.size());
-  for (const std::string& name : sums.conversations["holdout"]) stats.shared_conversations += sums.conversations["train"].count(name) != 0;
+  for (auto& [key, names] : sums.by_domain)
+    stats.domains[key.first][key.second].conversations = static_cast<int64_t>(names.size());
+  for (const std::string& name : sums.conversations["holdout"])
+    stats.shared_conversations += sums.conversations["train"].count(name) != 0;
   if (!sums.lengths.empty()) {
     stats.length_p50 = quantile(sums.lengths, 0.5);
     stats.length_p95 = quantile(sums.lengths, 0.95);
@@ -118,18 +123,25 @@ std::string to_table(const DataStats& s) {
     table += line(split, g);
     const auto& groups = s.domains.at(split);
     if (groups.size() > 1 || !groups.begin()->first.empty())
-      for (const auto& [domain, d] : groups) table += line("  " + (domain.empty() ? std::string("(no domain)") : domain), d);
+      for (const auto& [domain, d] : groups)
+        table += line("  " + (domain.empty() ? std::string("(no domain)") : domain), d);
   }
-  std::snprintf(text, sizeof text, "row length      p50 %.0f, p95 %.0f, max %lld tokens; cut %lld rows, %lld tokens dropped\n", s.length_p50, s.length_p95,
-                static_cast<long long>(s.length_max), static_cast<long long>(s.index.truncated_rows), static_cast<long long>(s.index.dropped_tokens));
+  std::snprintf(text, sizeof text,
+                "row length      p50 %.0f, p95 %.0f, max %lld tokens; cut %lld rows, %lld tokens dropped\n",
+                s.length_p50, s.length_p95, static_cast<long long>(s.length_max),
+                static_cast<long long>(s.index.truncated_rows), static_cast<long long>(s.index.dropped_tokens));
   table += text;
   if (s.has_coverage) {
-    std::snprintf(text, sizeof text, "bigram coverage %.1f %% of the hold-out's learnt tokens follow a pair seen in train\n", 100 * s.bigram_coverage);
+    std::snprintf(text, sizeof text,
+                  "bigram coverage %.1f %% of the hold-out's learnt tokens follow a pair seen in train\n",
+                  100 * s.bigram_coverage);
     table += text;
   }
-  table += "written by      " + s.index.written_by + "\nrejected        " + list(s.index.rejects) + "\nduplicates      " + std::to_string(s.index.duplicates) +
-           "\nredacted        " + list(s.index.redactions) + "\ndigest          " + s.digest + "\n";
-  if (s.shared_conversations > 0) table += "WARNING         " + std::to_string(s.shared_conversations) + " conversations are in both splits\n";
+  table += "written by      " + s.index.written_by + "\nrejected        " + list(s.index.rejects) +
+           "\nduplicates      " + std::to_string(s.index.duplicates) + "\nredacted        " + list(s.index.redactions) +
+           "\ndigest          " + s.digest + "\n";
+  if (s.shared_conversations > 0)
+    table += "WARNING         " + std::to_string(s.shared_conversations) + " conversations are in both splits\n";
   return table;
 }
 

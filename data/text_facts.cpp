@@ -12,8 +12,8 @@ namespace {
 
 constexpr size_t kLongRun = 14, kWindow = 256, kCountBlock = 64;
 
-// Whether 14 characters of a run stand together, by doubling: one, two, four, eight, fourteen. Loops of one length over a window, which
-// the compiler turns into vector instructions for the machine at hand.
+// Whether 14 characters of a run stand together, by doubling: one, two, four, eight, fourteen. Loops of one length over
+// a window, which the compiler turns into vector instructions for the machine at hand.
 SPECDEC_CLONES("avx2", "default")
 bool window_has_run(const char* text) {
   uint8_t together[kWindow + 32] = {};
@@ -30,7 +30,8 @@ bool window_has_run(const char* text) {
   return any != 0;
 }
 
-// Adds the digits, colons, at signs and foreign bytes of the blocks to `counts`, in this order; blocks of one size, as above.
+// Adds the digits, colons, at signs and foreign bytes of the blocks to `counts`, in this order; blocks of one size, as
+// above.
 SPECDEC_CLONES("avx2", "default")
 void count_blocks(const char* text, size_t blocks, uint32_t* counts) {
   for (size_t b = 0; b < blocks; ++b) {
@@ -60,7 +61,8 @@ bool block_has_digit(const char* text) {
 
 bool is_run_character(char ch) {
   const auto c = static_cast<uint8_t>(ch);
-  return (static_cast<uint8_t>((c | 0x20) - 'a') < 26) | (static_cast<uint8_t>(c - '0') < 10) | (static_cast<uint8_t>(c - '+') < 5) | (c == '_');
+  return (static_cast<uint8_t>((c | 0x20) - 'a') < 26) | (static_cast<uint8_t>(c - '0') < 10) |
+         (static_cast<uint8_t>(c - '+') < 5) | (c == '_');
 }
 
 bool is_word(char ch) {

@@ -1,4 +1,5 @@
-// Cheap facts about a text, counted by vector instructions: most texts are passed by most detectors without running their patterns.
+// Cheap facts about a text, counted by vector instructions: most texts are passed by most detectors without running
+// their patterns.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +21,8 @@ bool is_word(char c);           // [A-Za-z0-9_]
 
 // The first digit from `i` on, or text.size().
 size_t first_digit(std::string_view text, size_t i);
-// Where a window of text begins that holds 14 characters of a run, from `i` on, or text.size(). Runs before it are shorter.
+// Where a window of text begins that holds 14 characters of a run, from `i` on, or text.size(). Runs before it are
+// shorter.
 size_t next_run_window(std::string_view text, size_t i);
 
 }  // namespace specdec::data

@@ -53,17 +53,19 @@ Kind kind_of(char c) {
 
 size_t letter(char c) { return static_cast<size_t>((c | 0x20) - 'a'); }
 
-// Bits of a character of each kind where all characters of the alphabet are equally likely, and whether its letters end with F.
+// Bits of a character of each kind where all characters of the alphabet are equally likely, and whether its letters end
+// with F.
 struct Alphabet {
   std::array<double, 4> bits;
   bool hexadecimal;
 };
 constexpr double kNever = 18;
-constexpr Alphabet kAlphabets[] = {{{6.0, 6.0, 6.0, 7.0}, false},            // base64: two of 64 are signs, of the four that there are
-                                   {{4.0, kNever, 4.0, kNever}, true},       // hexadecimal
-                                   {{kNever, 4.0, 4.0, kNever}, true},
-                                   {{5.17, kNever, 5.17, 9.6}, false},       // 36 characters and now and then a sign
-                                   {{kNever, 5.17, 5.17, 9.6}, false}};
+constexpr Alphabet kAlphabets[] = {
+    {{6.0, 6.0, 6.0, 7.0}, false},       // base64: two of 64 are signs, of the four that there are
+    {{4.0, kNever, 4.0, kNever}, true},  // hexadecimal
+    {{kNever, 4.0, 4.0, kNever}, true},
+    {{5.17, kNever, 5.17, 9.6}, false},  // 36 characters and now and then a sign
+    {{kNever, 5.17, 5.17, 9.6}, false}};
 
 // Bits of `c` after `before` in an identifier; `before` is NUL at its start.
 double identifier_bits(char before, char c) {

@@ -20,8 +20,8 @@ size_t common_suffix(std::string_view a, std::string_view b) {
   return static_cast<size_t>(std::mismatch(a.rbegin(), a.rend(), b.rbegin(), b.rend()).first - a.rbegin());
 }
 
-// Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the end of
-// `rendered` if the template changed it.
+// Where the answer ends in `rendered`, looked for from `begin` without the white space around it (templates trim); the
+// end of `rendered` if the template changed it.
 size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view content) {
   const size_t first = content.find_first_not_of(kAnswerBlank);
   if (first == std::string_view::npos) return begin;
@@ -32,9 +32,12 @@ size_t end_of_answer(std::string_view rendered, size_t begin, std::string_view c
 
 }  // namespace
 
-RowTokeniser::RowTokeniser(const std::filesystem::path& target) : tokenizer_(target), template_(text::ChatTemplate::load(target)) {
+RowTokeniser::RowTokeniser(const std::filesystem::path& target)
+    : tokenizer_(target), template_(text::ChatTemplate::load(target)) {
   const std::filesystem::path file = target / "config.json";
-  if (std::filesystem::exists(file)) vocab_size_ = json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, INT32_MAX, vocab_size_, file.string(), ErrorKind::kModel);
+  if (std::filesystem::exists(file))
+    vocab_size_ = json_int(read_json(file, ErrorKind::kModel), "vocab_size", 1, INT32_MAX, vocab_size_, file.string(),
+                           ErrorKind::kModel);
 }
 
 std::vector<int32_t> RowTokeniser::with_bos(const std::string& text) const {
@@ -53,8 +56,9 @@ void RowTokeniser::tokenise_continuation(const std::string& prompt, const std::s
   row.prompt_tokens = static_cast<int64_t>(border);
 }
 
-// The turn of messages.back() ends where its rendering and one that goes on after it part: templates may close a conversation
-// with EOS, but the model ended its turn before that. White space that the template put there is not the model's either.
+// The turn of messages.back() ends where its rendering and one that goes on after it part: templates may close a
+// conversation with EOS, but the model ended its turn before that. White space that the template put there is not the
+// model's either.
 size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& tokens, size_t from) const {
   size_t end = common_prefix(tokenizer_.encode(turn.other, false), tokens);
   size_t floor = from;
@@ -64,13 +68,17 @@ size_t RowTokeniser::end_of_turn(const Turn& turn, const std::vector<int32_t>& t
   return end;
 }
 
-std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools, TokenisedRow& out) const {
+std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessage>& messages, const std::string& tools,
+                                                    TokenisedRow& out) const {
   if (!template_)
     throw Error(ErrorKind::kData,
-                "the target has no chat template, so chat rows cannot be tokenised: give prompt + completion or text rows, or add a "
+                "the target has no chat template, so chat rows cannot be tokenised: give prompt + completion or text "
+                "rows, or add a "
                 "chat_template to the target's tokenizer_config.json");
   TokenRow& row = out.row;
-  const auto render = [&](const std::vector<ChatMessage>& some, bool prompt) { return template_->render(some, prompt, Json::object(), tools); };
+  const auto render = [&](const std::vector<ChatMessage>& some, bool prompt) {
+    return template_->render(some, prompt, Json::object(), tools);
+  };
   const std::string full = render(messages, false);
   row.tokens = tokenizer_.encode(full, false);
   row.loss_mask.assign(row.tokens.size(), 0);
@@ -86,10 +94,14 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
     const Turn turn{before, messages[i].content, last ? render_longer(prefix, tools) : render(prefix, false)};
     const std::string& shown = last ? full : turn.other;
     const std::optional<size_t> end_of_calls = calls_end(prefix, shown, tools);
-    if (!end_of_calls && last) return Rejected{"unsupported_tool_calls", "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
-    // A template that renders the last turn in a way of its own: all of that is the answer, and no earlier turn is as it was.
+    if (!end_of_calls && last)
+      return Rejected{"unsupported_tool_calls",
+                      "messages[" + std::to_string(i) + "]: the target's chat template does not render them all"};
+    // A template that renders the last turn in a way of its own: all of that is the answer, and no earlier turn is as
+    // it was.
     const bool parts_after_answer =
-        common_prefix(turn.other, full) >= std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
+        common_prefix(turn.other, full) >=
+        std::max(end_of_answer(shown, before.size(), turn.content), end_of_calls.value_or(0));
     const bool as_served = end_of_calls && full.starts_with(before) && (last || parts_after_answer);
     if (!as_served && last) return Rejected{"template_not_prefix_stable", "messages[" + std::to_string(i) + "]"};
     if (!as_served) {
@@ -98,7 +110,9 @@ std::optional<Rejected> RowTokeniser::tokenise_chat(const std::vector<ChatMessag
     }
     const size_t from = common_prefix(tokenizer_.encode(before, false), row.tokens);
     const size_t to = parts_after_answer ? end_of_turn(turn, row.tokens, from) : row.tokens.size();
-    if (from < to) std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from), row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
+    if (from < to)
+      std::fill(row.loss_mask.begin() + static_cast<std::ptrdiff_t>(from),
+                row.loss_mask.begin() + static_cast<std::ptrdiff_t>(to), 1);
     row.prompt_tokens = static_cast<int64_t>(from);
   }
   if (!row.loss_mask.empty()) row.loss_mask[0] = 0;  // nothing predicts the first token
@@ -116,9 +130,10 @@ std::string RowTokeniser::render_longer(const std::vector<ChatMessage>& messages
   }
 }
 
-// Where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 without calls. Nothing if the template ignores
-// them, or all but the first: then the text is not what the model wrote.
-std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown, const std::string& tools) const {
+// Where the calls of messages.back() end in `shown`, the rendering that ends with it; 0 without calls. Nothing if the
+// template ignores them, or all but the first: then the text is not what the model wrote.
+std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages, const std::string& shown,
+                                              const std::string& tools) const {
   if (messages.back().tool_calls.empty()) return 0;
   auto calls = parse_ordered_json(messages.back().tool_calls, "tool_calls");
   const auto parts_from_shown = [&](const std::string& fewer) -> std::optional<size_t> {
@@ -163,7 +178,9 @@ std::variant<TokenisedRow, Rejected> RowTokeniser::tokenise(const TrafficRecord&
   }
   // Tokenizers may have added tokens that the model has no embedding for; a row may spell them.
   for (const int32_t id : row.tokens)
-    if (id >= vocab_size_) return Rejected{"token_past_vocabulary", "token id " + std::to_string(id) + ", the model has " + std::to_string(vocab_size_)};
+    if (id >= vocab_size_)
+      return Rejected{"token_past_vocabulary",
+                      "token id " + std::to_string(id) + ", the model has " + std::to_string(vocab_size_)};
   return out;
 }
 
@@ -178,7 +195,8 @@ int64_t cut_row(TokenRow& row, int64_t max_length) {
 
 std::optional<Rejected> check_learnable(const TokenRow& row) {
   if (row.tokens.size() < 2) return Rejected{"too_few_tokens", std::to_string(row.tokens.size())};
-  if (std::find(row.loss_mask.begin(), row.loss_mask.end(), 1) == row.loss_mask.end()) return Rejected{"no_loss_tokens", ""};
+  if (std::find(row.loss_mask.begin(), row.loss_mask.end(), 1) == row.loss_mask.end())
+    return Rejected{"no_loss_tokens", ""};
   return {};
 }
 

@@ -17,7 +17,9 @@ Json plain_value(const Json& any) {
   if (type == "stringValue" || type == "boolValue" || type == "doubleValue" || type == "bytesValue") return value;
   if (type == "intValue") {  // 64-bit numbers are strings in OTLP JSON
     const std::string text = id_text(&value);
-    return text.empty() || text.size() > 18 || text.find_first_not_of("-0123456789") != std::string::npos ? value : Json(std::strtoll(text.c_str(), nullptr, 10));
+    return text.empty() || text.size() > 18 || text.find_first_not_of("-0123456789") != std::string::npos
+               ? value
+               : Json(std::strtoll(text.c_str(), nullptr, 10));
   }
   Json plain;
   if (type == "arrayValue") {
@@ -30,7 +32,8 @@ Json plain_value(const Json& any) {
   plain = Json::object();
   if (const Json* values = find(value, "values"); values && values->is_array())
     for (const Json& pair : *values)
-      if (const std::string key = id_text(find(pair, "key")); !key.empty()) plain[key] = pair.contains("value") ? plain_value(pair["value"]) : Json();
+      if (const std::string key = id_text(find(pair, "key")); !key.empty())
+        plain[key] = pair.contains("value") ? plain_value(pair["value"]) : Json();
   return plain;
 }
 
@@ -51,8 +54,10 @@ ChatMessage read_part_message(const Json& message, const std::string& where) {
   for (const Json& part : *parts) {
     const std::string type = id_text(find(part, "type"));
     if (type == "tool_call") refuse("unsupported_tool_calls", where);
-    const Json* content = find_any(part, {"content", type == "tool_call_response" ? std::string_view("result") : "text", "response"});
-    if ((type != "text" && type != "tool_call_response") || !content || !content->is_string()) refuse("unsupported_content", where + ".parts: a part that is not text");
+    const Json* content =
+        find_any(part, {"content", type == "tool_call_response" ? std::string_view("result") : "text", "response"});
+    if ((type != "text" && type != "tool_call_response") || !content || !content->is_string())
+      refuse("unsupported_content", where + ".parts: a part that is not text");
     read.content += content->get_ref<const std::string&>();
   }
   return read;
@@ -60,10 +65,12 @@ ChatMessage read_part_message(const Json& message, const std::string& where) {
 
 void append_part_messages(const Json& packed, const std::string& where, std::vector<ChatMessage>& out) {
   const Json list = unpacked(packed);
-  if (list.is_string()) return out.push_back({where.find("output") == std::string::npos ? "user" : "assistant", list.get<std::string>()});
+  if (list.is_string())
+    return out.push_back({where.find("output") == std::string::npos ? "user" : "assistant", list.get<std::string>()});
   if (list.is_object()) return out.push_back(read_part_message(list, where));
   if (!list.is_array()) refuse("bad_field", where + ": expected an array of messages");
-  for (size_t i = 0; i < list.size(); ++i) out.push_back(read_part_message(list[i], where + "[" + std::to_string(i) + "]"));
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push_back(read_part_message(list[i], where + "[" + std::to_string(i) + "]"));
 }
 
 std::string system_text(const Json& packed) {
@@ -76,7 +83,8 @@ std::string system_text(const Json& packed) {
 }
 
 // gen_ai.prompt.0.role, gen_ai.prompt.0.content, … as OpenLLMetry writes them.
-void append_indexed(const Json& attributes, const std::string& prefix, const char* default_role, std::vector<ChatMessage>& out) {
+void append_indexed(const Json& attributes, const std::string& prefix, const char* default_role,
+                    std::vector<ChatMessage>& out) {
   for (size_t i = 0; i < kMaxIndexedMessages; ++i) {
     const std::string at = prefix + "." + std::to_string(i);
     const Json *role = find(attributes, at + ".role"), *content = find(attributes, at + ".content");
@@ -86,7 +94,8 @@ void append_indexed(const Json& attributes, const std::string& prefix, const cha
   }
 }
 
-// Events gen_ai.content.prompt / gen_ai.content.completion, and one event a message (gen_ai.user.message, …, gen_ai.choice).
+// Events gen_ai.content.prompt / gen_ai.content.completion, and one event a message (gen_ai.user.message, …,
+// gen_ai.choice).
 void append_events(const Json& span, std::vector<ChatMessage>& out) {
   const Json* events = find(span, "events");
   if (!events || !events->is_array()) return;
@@ -95,14 +104,19 @@ void append_events(const Json& span, std::vector<ChatMessage>& out) {
     const Json attributes = attributes_of(event);
     const Json* body = find(event, "body") ? find(event, "body") : &attributes;
     if (const Json* prompt = find(attributes, "gen_ai.prompt")) append_part_messages(*prompt, "gen_ai.prompt", out);
-    if (const Json* answer = find(attributes, "gen_ai.completion")) append_part_messages(*answer, "gen_ai.completion output", out);
-    if (const Json* input = find(attributes, "gen_ai.input.messages")) append_part_messages(*input, "gen_ai.input.messages", out);
-    if (const Json* output = find(attributes, "gen_ai.output.messages")) append_part_messages(*output, "gen_ai.output.messages", out);
+    if (const Json* answer = find(attributes, "gen_ai.completion"))
+      append_part_messages(*answer, "gen_ai.completion output", out);
+    if (const Json* input = find(attributes, "gen_ai.input.messages"))
+      append_part_messages(*input, "gen_ai.input.messages", out);
+    if (const Json* output = find(attributes, "gen_ai.output.messages"))
+      append_part_messages(*output, "gen_ai.output.messages", out);
     for (const char* role : {"system", "user", "assistant", "tool"})
-      if (name == "gen_ai." + std::string(role) + ".message") out.push_back({role, read_content(find(*body, "content"), name)});
+      if (name == "gen_ai." + std::string(role) + ".message")
+        out.push_back({role, read_content(find(*body, "content"), name)});
     if (name == "gen_ai.choice") {
       const Json message = find(*body, "message") ? unpacked(*find(*body, "message")) : *body;
-      out.push_back({"assistant", message.is_string() ? message.get<std::string>() : read_content(find(message, "content"), name)});
+      out.push_back({"assistant",
+                     message.is_string() ? message.get<std::string>() : read_content(find(message, "content"), name)});
     }
   }
 }
@@ -111,10 +125,13 @@ void read_content_attributes(const Json& attributes, const Json& span, TrafficRe
   auto& messages = record.messages;
   if (const Json* system = find(attributes, "gen_ai.system_instructions"))
     if (std::string text = system_text(*system); !text.empty()) messages.push_back({"system", std::move(text)});
-  if (const Json* input = find(attributes, "gen_ai.input.messages")) append_part_messages(*input, "gen_ai.input.messages", messages);
-  if (const Json* output = find(attributes, "gen_ai.output.messages")) append_part_messages(*output, "gen_ai.output.messages", messages);
+  if (const Json* input = find(attributes, "gen_ai.input.messages"))
+    append_part_messages(*input, "gen_ai.input.messages", messages);
+  if (const Json* output = find(attributes, "gen_ai.output.messages"))
+    append_part_messages(*output, "gen_ai.output.messages", messages);
   if (const Json* prompt = find(attributes, "gen_ai.prompt")) append_part_messages(*prompt, "gen_ai.prompt", messages);
-  if (const Json* answer = find(attributes, "gen_ai.completion")) append_part_messages(*answer, "gen_ai.completion output", messages);
+  if (const Json* answer = find(attributes, "gen_ai.completion"))
+    append_part_messages(*answer, "gen_ai.completion output", messages);
   if (messages.empty()) {
     append_indexed(attributes, "gen_ai.prompt", "user", messages);
     append_indexed(attributes, "gen_ai.completion", "assistant", messages);
@@ -126,8 +143,10 @@ void read_content_attributes(const Json& attributes, const Json& span, TrafficRe
 void parse_span(const Json& span, const Json& resource, const RowOptions& options, std::vector<ParsedRow>& out) {
   const Json attributes = attributes_of(span);
   const std::string operation = id_text(find_any(attributes, {"gen_ai.operation.name", "llm.request.type"}));
-  if (operation.empty() && !find_any(attributes, {"gen_ai.input.messages", "gen_ai.prompt", "gen_ai.prompt.0.content"})) refuse("other_event", "no gen_ai.operation.name");
-  if (!operation.empty() && operation != "chat" && operation != "text_completion" && operation != "completion" && operation != "generate_content")
+  if (operation.empty() && !find_any(attributes, {"gen_ai.input.messages", "gen_ai.prompt", "gen_ai.prompt.0.content"}))
+    refuse("other_event", "no gen_ai.operation.name");
+  if (!operation.empty() && operation != "chat" && operation != "text_completion" && operation != "completion" &&
+      operation != "generate_content")
     refuse("other_event", "gen_ai.operation.name: no chat or completion");
   if (find(attributes, "error.type")) refuse("failed_request", "error.type");
   ParsedRecord parsed;
@@ -138,7 +157,8 @@ void parse_span(const Json& span, const Json& resource, const RowOptions& option
   if (record.id.empty()) record.id = id_text(find_any(ids, {"spanId", "span_id"}));
   record.conversation = id_text(find_any(attributes, {"gen_ai.conversation.id", "session.id"}));
   if (record.conversation.empty()) record.conversation = id_text(find_any(ids, {"traceId", "trace_id"}));
-  record.time = read_time(find_any(span, {"startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime", "timeUnixNano", "timestamp", "time"}));
+  record.time = read_time(find_any(span, {"startTimeUnixNano", "start_time_unix_nano", "start_time", "startTime",
+                                          "timeUnixNano", "timestamp", "time"}));
   record.writer = id_text(find_any(attributes, {"gen_ai.response.model", "gen_ai.request.model"}));
   record.sampling = read_sampling(attributes, "gen_ai.request.");
   parsed.tenant = id_text(find_any(attributes, {"tenant.id", "user.id", "enduser.id"}));
@@ -156,11 +176,13 @@ void parse_span(const Json& span, const Json& resource, const RowOptions& option
 // Calls f(span, resource's attributes) for each span or log record of a line of OTLP JSON.
 template <class F>
 void for_each_span(const Json& row, F&& f) {
-  for (const auto& [group, scope, item] : {std::tuple("resourceSpans", "scopeSpans", "spans"), std::tuple("resourceLogs", "scopeLogs", "logRecords")}) {
+  for (const auto& [group, scope, item] :
+       {std::tuple("resourceSpans", "scopeSpans", "spans"), std::tuple("resourceLogs", "scopeLogs", "logRecords")}) {
     const Json* resources = find(row, group);
     if (!resources || !resources->is_array()) continue;
     for (const Json& resource : *resources) {
-      const Json attributes = has_object(resource, "resource") ? attributes_of(*find(resource, "resource")) : Json::object();
+      const Json attributes =
+          has_object(resource, "resource") ? attributes_of(*find(resource, "resource")) : Json::object();
       const Json* scopes = find(resource, scope);
       if (!scopes || !scopes->is_array()) continue;
       for (const Json& inside : *scopes)
@@ -176,8 +198,9 @@ Json or_null(const Json* value) { return value ? unpacked(*value) : Json(); }
 
 bool is_langfuse(const Json& row) {
   const std::string type = id_text(find(row, "type"));
-  const bool observation = type == "GENERATION" || type == "SPAN" || type == "EVENT" || type == "AGENT" || type == "TOOL" || type == "CHAIN" || type == "RETRIEVER" ||
-                           type == "EVALUATOR" || type == "EMBEDDING" || type == "GUARDRAIL";
+  const bool observation = type == "GENERATION" || type == "SPAN" || type == "EVENT" || type == "AGENT" ||
+                           type == "TOOL" || type == "CHAIN" || type == "RETRIEVER" || type == "EVALUATOR" ||
+                           type == "EMBEDDING" || type == "GUARDRAIL";
   return observation && find_any(row, {"trace_id", "traceId", "provided_model_name", "start_time", "startTime"});
 }
 
@@ -193,12 +216,17 @@ void parse_langfuse(const Json& row, const RowOptions& options, std::vector<Pars
   record.writer = id_text(find_any(row, {"provided_model_name", "providedModelName", "model"}));
   const Json input = or_null(find(row, "input")), output = or_null(find(row, "output"));
   if (input.is_null()) refuse("bad_field", "input: missing");
-  if (output.is_null() || (output.is_string() && is_blank(output.get_ref<const std::string&>()))) refuse("no_answer", "output");
+  if (output.is_null() || (output.is_string() && is_blank(output.get_ref<const std::string&>())))
+    refuse("no_answer", "output");
   Json request = Json::object();
-  if (input.is_object() && !find(input, "role")) request = input;
-  else if (input.is_string()) request["prompt"] = input;
-  else if (input.is_object()) request["messages"].push_back(input);
-  else request["messages"] = input;
+  if (input.is_object() && !find(input, "role"))
+    request = input;
+  else if (input.is_string())
+    request["prompt"] = input;
+  else if (input.is_object())
+    request["messages"].push_back(input);
+  else
+    request["messages"] = input;
   read_parameters(find_any(row, {"model_parameters", "modelParameters"}), request, record);
   read_exchange(request, output, record);
   parsed.tenant = id_text(find_any(row, {"user_id", "userId"}));

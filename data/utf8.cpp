@@ -20,7 +20,9 @@ bool is_valid_utf8(std::string_view s) {
     for (int i = 1; i < n; ++i)
       if ((p[i] & 0xC0) != 0x80) return false;
     // Overlong forms, surrogates and values over U+10FFFF (Unicode 15, table 3-7).
-    if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) || (c == 0xF4 && p[1] > 0x8F)) return false;
+    if ((c == 0xE0 && p[1] < 0xA0) || (c == 0xED && p[1] > 0x9F) || (c == 0xF0 && p[1] < 0x90) ||
+        (c == 0xF4 && p[1] > 0x8F))
+      return false;
     p += n;
   }
   return true;

@@ -95,7 +95,8 @@ std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, c
       // A last batch that is not full waits for the next stretch.
       if (begin + take > stretch.size() && next < order.size()) break;
       const size_t end = std::min(stretch.size(), begin + take);
-      batches.emplace_back(stretch.begin() + static_cast<ptrdiff_t>(begin), stretch.begin() + static_cast<ptrdiff_t>(end));
+      batches.emplace_back(stretch.begin() + static_cast<ptrdiff_t>(begin),
+                           stretch.begin() + static_cast<ptrdiff_t>(end));
       begin = end;
     }
     stretch.erase(stretch.begin(), stretch.begin() + static_cast<ptrdiff_t>(begin));
@@ -123,8 +124,9 @@ void Batcher::seek(BatchCursor cursor) {
   cursor_ = cursor;
   plan_ = plan(cursor.epoch);
   if (cursor.batch < 0 || cursor.batch > static_cast<int64_t>(plan_.size()))
-    throw Error(ErrorKind::kData, "batch cursor: expected a batch in [0, " + std::to_string(plan_.size()) + "] of epoch " +
-                                      std::to_string(cursor.epoch) + ", found " + std::to_string(cursor.batch));
+    throw Error(ErrorKind::kData, "batch cursor: expected a batch in [0, " + std::to_string(plan_.size()) +
+                                      "] of epoch " + std::to_string(cursor.epoch) + ", found " +
+                                      std::to_string(cursor.batch));
 }
 
 Batch Batcher::next() {

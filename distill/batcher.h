@@ -1,5 +1,5 @@
-// Rows of token shards as training batches: right-padded rows of nearly equal length, so that a causal pass needs no mask
-// and little of a batch is padding. The order depends on (seed, epoch) only and the place in it is two integers.
+// Rows of token shards as training batches: right-padded rows of nearly equal length, so that a causal pass needs no
+// mask and little of a batch is padding. The order depends on (seed, epoch) only and the place in it is two integers.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -34,8 +34,8 @@ struct Batch {
 // Throws Error(kInternal) if `index` is empty.
 Batch make_batch(const std::vector<TokenRow>& rows, const std::vector<size_t>& index);
 
-// Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, at least one row each: within stretches of
-// the order rows are sorted by length, so that a batch holds nearly equal lengths.
+// Groups `order` (row numbers) into batches of at most `batch_tokens` padded tokens, at least one row each: within
+// stretches of the order rows are sorted by length, so that a batch holds nearly equal lengths.
 std::vector<std::vector<size_t>> group_rows(const std::vector<TokenRow>& rows, const std::vector<size_t>& order,
                                             int64_t batch_tokens);
 

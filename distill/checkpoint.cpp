@@ -29,7 +29,8 @@ void write_optimizer(const fs::path& path, const AdamW& optimizer) {
   for (const NamedTensor& t : optimizer.state()) {
     host.push_back(t.tensor.detach().to(at::kCPU, at::kFloat).contiguous());
     const at::Tensor& x = host.back();
-    tensors.push_back({t.name, "F32", x.sizes().vec(), {static_cast<const std::byte*>(x.const_data_ptr()), x.nbytes()}});
+    tensors.push_back(
+        {t.name, "F32", x.sizes().vec(), {static_cast<const std::byte*>(x.const_data_ptr()), x.nbytes()}});
   }
   write_safetensors(path, tensors);
 }
@@ -38,7 +39,8 @@ std::vector<NamedTensor> read_optimizer(const fs::path& path) {
   const SafetensorsFile file(path);
   std::vector<NamedTensor> out;
   for (const auto& [name, entry] : file.tensors()) {
-    if (entry.dtype != "F32") throw Error(ErrorKind::kData, path.string() + ": " + name + ": expected F32, found " + entry.dtype);
+    if (entry.dtype != "F32")
+      throw Error(ErrorKind::kData, path.string() + ": " + name + ": expected F32, found " + entry.dtype);
     at::Tensor x = at::empty(entry.shape, at::kFloat);
     file.read(entry, {static_cast<std::byte*>(x.mutable_data_ptr()), x.nbytes()});
     out.push_back({name, x});
@@ -56,7 +58,8 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     all.erase("digest");
     if (sha256_hex(canonical_json(all)) != digest) return "state.json does not have the digest it names";
     for (const char* name : kFiles) {
-      if (!all.contains("files") || !all["files"].contains(name)) return std::string("state.json does not name ") + name;
+      if (!all.contains("files") || !all["files"].contains(name))
+        return std::string("state.json does not name ") + name;
       if (sha256_file(directory / name) != all["files"][name])
         return std::string(name) + " does not have the digest state.json names";
     }
@@ -65,7 +68,8 @@ std::string damage(const fs::path& directory, Checkpoint& out) {
     out.state = all.at("state");
     return "";
   } catch (const Error& e) {
-    if (e.kind() == ErrorKind::kIo) throw;  // a disk that cannot be read now says nothing of what lies on it: no other checkpoint is taken instead
+    // a disk that cannot be read now says nothing of what lies on it: no other checkpoint is taken instead
+    if (e.kind() == ErrorKind::kIo) throw;
     return e.what();
   } catch (const Json::exception& e) {
     return e.what();

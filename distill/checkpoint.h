@@ -1,5 +1,6 @@
-// Training checkpoints: RUN/checkpoints/step-XXXXXXXX/{config.json, model.safetensors, optimizer.safetensors, state.json},
-// published in one rename, then `latest` names it. state.json carries the SHA-256 of the other files and of itself.
+// Training checkpoints: RUN/checkpoints/step-XXXXXXXX/{config.json, model.safetensors, optimizer.safetensors,
+// state.json}, published in one rename, then `latest` names it. state.json carries the SHA-256 of the other files and
+// of itself.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +28,19 @@ class CheckpointStore {
 
   explicit CheckpointStore(std::filesystem::path directory);  // RUN/checkpoints; made if missing
 
-  // Publishes step `step` (replacing a damaged one of that name), moves `latest`, then removes all but the newest kKeep and
-  // `best_step`. Throws Error(kIo).
+  // Publishes step `step` (replacing a damaged one of that name), moves `latest`, then removes all but the newest kKeep
+  // and `best_step`. Throws Error(kIo).
   void save(int64_t step, int64_t best_step, const model::Decoder& draft, const AdamW& optimizer, const Json& state);
 
-  // The newest checkpoint whose digests hold; damaged ones are named in the log. (A directory newer than `latest` is one whose
-  // save was killed between its two renames: as good.) Nothing if there is none at all; Error(kData) if all are damaged.
+  // The newest checkpoint whose digests hold; damaged ones are named in the log. (A directory newer than `latest` is
+  // one whose save was killed between its two renames: as good.) Nothing if there is none at all; Error(kData) if all
+  // are damaged.
   std::optional<Checkpoint> newest_good() const;
   // One step with its digests checked; nothing if it is missing or damaged.
   std::optional<Checkpoint> open(int64_t step) const;
 
-  // Reads the weights into the tensors of `draft` and the moments into `optimizer`. Throws Error(kData) if they do not fit.
+  // Reads the weights into the tensors of `draft` and the moments into `optimizer`. Throws Error(kData) if they do not
+  // fit.
   static void restore(const Checkpoint& checkpoint, model::Decoder& draft, AdamW* optimizer);
 
  private:

@@ -17,7 +17,9 @@ double tokens_in_run(const RunLimits& limits, const StepCost& cost, int64_t batc
   if (limits.seconds > 0) {
     const double known = cost.fixed / batch + cost.per_token, unknown = known + cost.first_answer;
     const double first_epoch = limits.training_tokens * unknown;  // seconds
-    const double in_time = limits.seconds <= first_epoch ? limits.seconds / unknown : limits.training_tokens + (limits.seconds - first_epoch) / known;
+    const double in_time = limits.seconds <= first_epoch
+                               ? limits.seconds / unknown
+                               : limits.training_tokens + (limits.seconds - first_epoch) / known;
     tokens = std::min(tokens, in_time);
   }
   return tokens;
@@ -42,14 +44,17 @@ BatchShape batch_shape(int64_t step_tokens, int64_t vocab) {
 double flop_of_run(const RunLimits& limits, double flop_per_second, double target_flop, double draft_flop) {
   const double step = target_flop + 3 * draft_flop;
   double flop = std::numeric_limits<double>::infinity();
-  if (limits.steps > 0) flop = static_cast<double>(limits.steps) * static_cast<double>(limits.step_tokens > 0 ? limits.step_tokens : kStepTokensOfGivenSteps) * step;
+  if (limits.steps > 0)
+    flop = static_cast<double>(limits.steps) *
+           static_cast<double>(limits.step_tokens > 0 ? limits.step_tokens : kStepTokensOfGivenSteps) * step;
   if (limits.tokens > 0) flop = std::min(flop, limits.tokens * step);
   if (limits.seconds > 0) flop = std::min(flop, limits.seconds * flop_per_second);
   return flop;
 }
 
 int64_t evaluations_for(double run_flop, double evaluation_flop) {
-  const double share = kMostEvaluations * kSelectionShare * std::max(run_flop, kMostEvaluations * kFreeFlop) / std::max(1.0, evaluation_flop);
+  const double share = kMostEvaluations * kSelectionShare * std::max(run_flop, kMostEvaluations * kFreeFlop) /
+                       std::max(1.0, evaluation_flop);
   return share >= kMostEvaluations ? kMostEvaluations : std::max<int64_t>(2, static_cast<int64_t>(share));
 }
 

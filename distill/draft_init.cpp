@@ -29,7 +29,8 @@ std::vector<Layers> spread(const std::vector<Layers>& candidates, size_t count) 
   return out;
 }
 
-// What a round can choose from. Added: each other layer besides those kept, the last one first. Removed: each layer but the ends.
+// What a round can choose from. Added: each other layer besides those kept, the last one first. Removed: each layer but
+// the ends.
 std::vector<Layers> candidates_to_add(const Layers& kept, int64_t total) {
   std::vector<Layers> out;
   for (int64_t layer = total - 1; layer >= 0; --layer) {
@@ -65,7 +66,9 @@ SearchPlan plan_search(int64_t keep, int64_t total, size_t rows, int64_t limit) 
   plan.rows = std::min(rows, std::max<size_t>(kLeastProbeRows, most / all));
   const double share = static_cast<double>(most / std::max<size_t>(1, plan.rows)) / static_cast<double>(all);
   for (size_t& n : plan.rounds)
-    if (share < 1) n = std::clamp<size_t>(static_cast<size_t>(share * static_cast<double>(n)), std::min<size_t>(n, kLeastCandidates), n);
+    if (share < 1)
+      n = std::clamp<size_t>(static_cast<size_t>(share * static_cast<double>(n)), std::min<size_t>(n, kLeastCandidates),
+                             n);
   plan.passes = count();
   return plan;
 }
@@ -112,8 +115,9 @@ model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64
   return out;
 }
 
-std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep, std::vector<TokenRow> probe,
-                                   double temperature, Json& search, const LayerSearch& limits) {
+std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
+                                   std::vector<TokenRow> probe, double temperature, Json& search,
+                                   const LayerSearch& limits) {
   const int64_t total = target->config.num_layers;
   if (keep < 1 || keep > total)
     throw Error(ErrorKind::kUsage,
@@ -130,9 +134,12 @@ std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& 
     reached = -1;
     for (size_t i = 0; i < candidates.size(); ++i) {
       const auto step = [&](double share) {
-        if (limits.step) limits.step((static_cast<double>(trials) + share) / static_cast<double>(std::max<size_t>(1, plan.passes)));
+        if (limits.step)
+          limits.step((static_cast<double>(trials) + share) / static_cast<double>(std::max<size_t>(1, plan.passes)));
       };
-      const double acceptance = evaluate(pick_layers(*target, candidates[i]), answers, probe, temperature, kProbeBatchTokens, step).acceptance;
+      const double acceptance =
+          evaluate(pick_layers(*target, candidates[i]), answers, probe, temperature, kProbeBatchTokens, step)
+              .acceptance;
       search["trials"].push_back({{"layers", candidates[i]}, {"acceptance", acceptance}});
       ++trials;
       if (acceptance >= reached) {
@@ -145,29 +152,35 @@ std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& 
   const bool adds = keep * kDeep <= total;
   Layers kept(adds ? 0 : static_cast<size_t>(total));
   std::iota(kept.begin(), kept.end(), int64_t{0});
-  for (const size_t count : plan.rounds) kept = best_of(spread(adds ? candidates_to_add(kept, total) : candidates_to_remove(kept), count));
+  for (const size_t count : plan.rounds)
+    kept = best_of(spread(adds ? candidates_to_add(kept, total) : candidates_to_remove(kept), count));
   search["kept"] = kept;
   search["acceptance"] = reached;
   search["probe_rows"] = probe.size();
   return kept;
 }
 
-DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target, const std::vector<TokenRow>& train) {
+DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
+                     const std::vector<TokenRow>& train) {
   const DraftSpec& spec = options.spec;
   if (spec.kind == "prune") {
-    if (!target) throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");
+    if (!target)
+      throw Error(ErrorKind::kUsage, "--draft prune:N takes layers of the target, and --target has no weights here");
     DraftInit out{{}, nullptr};
     std::vector<TokenRow> probe = probe_rows(train, target->config.vocab_size);
-    out.decoder = keep_layers(*target, choose_layers(target, spec.layers, std::move(probe), options.temperature, out.search, options.search));
+    out.decoder = keep_layers(
+        *target, choose_layers(target, spec.layers, std::move(probe), options.temperature, out.search, options.search));
     return out;
   }
   if (spec.kind == "model") {
     const model::DecoderConfig config = model::load_decoder_config(spec.argument);
     return {model::load_decoder(spec.argument, options.device, model::resolve_dtype(options.dtype, config)), nullptr};
   }
-  const model::DecoderConfig config = with_context(
-      "--draft config", [&] { return model::parse_decoder_config(read_json(spec.argument, ErrorKind::kConfig), spec.argument); });
-  return {model::random_decoder(config, options.seed, options.device, model::resolve_dtype(options.dtype, config)), nullptr};
+  const model::DecoderConfig config = with_context("--draft config", [&] {
+    return model::parse_decoder_config(read_json(spec.argument, ErrorKind::kConfig), spec.argument);
+  });
+  return {model::random_decoder(config, options.seed, options.device, model::resolve_dtype(options.dtype, config)),
+          nullptr};
 }
 
 }  // namespace specdec::distill

@@ -23,23 +23,25 @@ struct DraftInit {
 model::Decoder pick_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 model::Decoder keep_layers(const model::Decoder& target, const std::vector<int64_t>& layers);
 
-// About 4,096 tokens of rows spread over the training set, fewer where their logits would be more than 128 M values: held-out rows are not
-// touched by any choice of this stage.
+// About 4,096 tokens of rows spread over the training set, fewer where their logits would be more than 128 M values:
+// held-out rows are not touched by any choice of this stage.
 std::vector<TokenRow> probe_rows(const std::vector<TokenRow>& train, int64_t vocab);
 
-// What the choice of layers may cost: passes of one candidate over one row of the probe. Each round measures at least two candidates, each on
-// four rows: then the rows are fewer, and after them the candidates, which are spread evenly over the layers.
+// What the choice of layers may cost: passes of one candidate over one row of the probe. Each round measures at least
+// two candidates, each on four rows: then the rows are fewer, and after them the candidates, which are spread evenly
+// over the layers.
 struct LayerSearch {
   int64_t passes = INT64_MAX;
   EvaluationStep step = {};  // between stretches of work, with the share that is done
 };
 
-// Which `keep` layers stay, by acceptance measured teacher-forced on `probe`. From the whole target, again and again the layer
-// goes whose removal costs least (first and last stay while keep >= 2; of equals the later goes); of targets at least four times
-// as deep as the draft, again and again the layer is taken that adds most (of equals the earlier).
+// Which `keep` layers stay, by acceptance measured teacher-forced on `probe`. From the whole target, again and again
+// the layer goes whose removal costs least (first and last stay while keep >= 2; of equals the later goes); of targets
+// at least four times as deep as the draft, again and again the layer is taken that adds most (of equals the earlier).
 // `search` gets the record. Throws Error(kUsage) unless 1 <= keep <= layers.
-std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep, std::vector<TokenRow> probe,
-                                   double temperature, Json& search, const LayerSearch& limits = {});
+std::vector<int64_t> choose_layers(const std::shared_ptr<const model::Decoder>& target, int64_t keep,
+                                   std::vector<TokenRow> probe, double temperature, Json& search,
+                                   const LayerSearch& limits = {});
 
 struct DraftInitOptions {
   DraftSpec spec;
@@ -49,7 +51,9 @@ struct DraftInitOptions {
   double temperature = 1;
   LayerSearch search = {};
 };
-// `target` may be null unless the kind is prune; `train` gives prune its probe. Throws Error(kUsage | kConfig | kModel).
-DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target, const std::vector<TokenRow>& train);
+// `target` may be null unless the kind is prune; `train` gives prune its probe. Throws Error(kUsage | kConfig |
+// kModel).
+DraftInit init_draft(const DraftInitOptions& options, const std::shared_ptr<const model::Decoder>& target,
+                     const std::vector<TokenRow>& train);
 
 }  // namespace specdec::distill

@@ -17,7 +17,8 @@ void each_token_to_learn(const std::vector<TokenRow>& rows, const F& f) {
 
 }  // namespace
 
-std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64_t size, const model::DecoderConfig& config) {
+std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64_t size,
+                                        const model::DecoderConfig& config) {
   std::vector<int64_t> count(static_cast<size_t>(config.vocab_size));
   each_token_to_learn(rows, [&](const TokenRow&, int32_t id) { ++count[static_cast<size_t>(id)]; });
   const auto keep = [&](int32_t id) {
@@ -28,7 +29,8 @@ std::vector<int32_t> choose_draft_vocab(const std::vector<TokenRow>& rows, int64
   keep(config.pad_id);
   std::vector<int32_t> ids(count.size());
   std::iota(ids.begin(), ids.end(), 0);
-  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)]; });
+  std::stable_sort(ids.begin(), ids.end(),
+                   [&](int32_t a, int32_t b) { return count[static_cast<size_t>(a)] > count[static_cast<size_t>(b)]; });
   ids.resize(static_cast<size_t>(size));
   std::sort(ids.begin(), ids.end());
   return ids;

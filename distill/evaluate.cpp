@@ -28,7 +28,8 @@ struct PositionScores {
 // Rows of logits that are there at a time: 8 M values of each model.
 constexpr int64_t kBlockValues = int64_t{1} << 23;
 
-void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int64_t* label, float inverse, int64_t first, PositionScores& out) {
+void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int64_t* label, float inverse,
+                   int64_t first, PositionScores& out) {
   const LogitRows q_rows(draft), p_rows = target.defined() ? LogitRows(target) : LogitRows();
   const int64_t vocab = q_rows.width();
   at::parallel_for(0, q_rows.count(), std::max<int64_t>(1, 65536 / vocab), [&](int64_t begin, int64_t end) {
@@ -39,14 +40,18 @@ void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int6
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(first + i);
-      out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;  // a label outside of a reduced vocabulary counts as 0
+      out.cross_entropy[at] =
+          std::isinf(own) && own < 0
+              ? 0
+              : f.log_sum_draft - (own - f.max_draft) * inverse;  // a label outside of a reduced vocabulary counts as 0
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
     }
   });
 }
 
-void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at::Tensor& label, double temperature, int64_t first, PositionScores& out) {
+void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at::Tensor& label, double temperature,
+                     int64_t first, PositionScores& out) {
   const auto keep = [&](const at::Tensor& figures, std::vector<float>& to) {
     const at::Tensor host = figures.cpu();
     std::copy_n(host.const_data_ptr<float>(), host.numel(), to.begin() + first);
@@ -61,15 +66,17 @@ void score_on_device(const at::Tensor& draft, const at::Tensor& target, const at
 }
 
 // `done` hears how many positions are scored.
-PositionScores score_positions(const RowLogits& draft, const RowLogits& target, const Batch& batch, double temperature, int64_t vocab,
-                               const std::function<void(int64_t)>& done) {
+PositionScores score_positions(const RowLogits& draft, const RowLogits& target, const Batch& batch, double temperature,
+                               int64_t vocab, const std::function<void(int64_t)>& done) {
   const int64_t count = batch.rows.numel(), block = std::max<int64_t>(1, kBlockValues / vocab);
   const at::Tensor labels = batch.labels.index_select(0, batch.rows);
   PositionScores out;
-  for (std::vector<float>* figures : {&out.overlap, &out.agree, &out.cross_entropy}) figures->resize(static_cast<size_t>(count));
+  for (std::vector<float>* figures : {&out.overlap, &out.agree, &out.cross_entropy})
+    figures->resize(static_cast<size_t>(count));
   for (int64_t begin = 0; begin < count; begin += block) {
     const int64_t end = std::min(count, begin + block);
-    const at::Tensor x = draft(begin, end), y = target ? target(begin, end) : at::Tensor(), label = labels.slice(0, begin, end);
+    const at::Tensor x = draft(begin, end), y = target ? target(begin, end) : at::Tensor(),
+                     label = labels.slice(0, begin, end);
     if (x.is_cpu())
       score_on_host(x, y, label.const_data_ptr<int64_t>(), static_cast<float>(1 / temperature), begin, out);
     else
@@ -107,9 +114,12 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
     const Batch batch = make_batch(rows, group);
     const int64_t width = batch.tokens.size(1);
     const auto in_batch = static_cast<double>(group.size());
-    const PositionScores scores = score_positions(row_logits(draft, batch), target ? target(batch) : RowLogits(), batch, temperature, draft.config.vocab_size, [&](int64_t done) {
-      if (step) step((rows_done + in_batch * static_cast<double>(done) / static_cast<double>(batch.rows.numel())) / total);
-    });
+    const PositionScores scores = score_positions(
+        row_logits(draft, batch), target ? target(batch) : RowLogits(), batch, temperature, draft.config.vocab_size,
+        [&](int64_t done) {
+          if (step)
+            step((rows_done + in_batch * static_cast<double>(done) / static_cast<double>(batch.rows.numel())) / total);
+        });
     rows_done += in_batch;
     const int64_t* position = batch.rows.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < batch.rows.numel(); ++i) {
@@ -142,12 +152,15 @@ Evaluation evaluate_with(const model::Decoder& draft, const TargetRows& target, 
 
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     double temperature, int64_t batch_tokens, const EvaluationStep& step) {
-  return evaluate_with(draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows, temperature, batch_tokens, step);
+  return evaluate_with(
+      draft, target ? TargetRows([&](const Batch& batch) { return row_logits(*target, batch); }) : TargetRows(), rows,
+      temperature, batch_tokens, step);
 }
 
-Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
-                    int64_t batch_tokens, const EvaluationStep& step) {
-  return evaluate_with(draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, temperature, batch_tokens, step);
+Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
+                    double temperature, int64_t batch_tokens, const EvaluationStep& step) {
+  return evaluate_with(
+      draft, [&](const Batch& batch) { return teacher.rows(batch); }, rows, temperature, batch_tokens, step);
 }
 
 HeldOut split_held_out(std::vector<TokenRow> rows, size_t max_selection_rows, size_t max_verdict_rows) {
@@ -172,8 +185,9 @@ std::vector<int64_t> rank_checkpoints(const std::vector<Measured>& measured) {
   std::vector<Measured> sorted;
   std::copy_if(measured.begin(), measured.end(), std::back_inserter(sorted),
                [](const Measured& m) { return !std::isnan(m.score); });
-  std::stable_sort(sorted.begin(), sorted.end(),
-                   [](const Measured& a, const Measured& b) { return a.score != b.score ? a.score > b.score : a.step < b.step; });
+  std::stable_sort(sorted.begin(), sorted.end(), [](const Measured& a, const Measured& b) {
+    return a.score != b.score ? a.score > b.score : a.step < b.step;
+  });
   std::vector<int64_t> steps;
   for (const Measured& m : sorted) steps.push_back(m.step);
   return steps;
@@ -191,7 +205,8 @@ const char* to_string(Verdict verdict) {
   throw Error(ErrorKind::kInternal, "evaluate: unknown verdict");
 }
 
-Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after, bool by_acceptance) {
+Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
+                bool by_acceptance) {
   constexpr double kLevel = 0.05;
   const auto groups = by_conversation(rows);
   // Acceptance: mean over requests. Cross entropy: over tokens.
@@ -220,8 +235,8 @@ Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, con
   out.before = describe(before);
   out.after = describe(after);
   const double sign = by_acceptance ? 1.0 : -1.0;
-  out.difference =
-      bootstrap(groups.size(), [&](auto units) { return sign * (statistic(after, units) - statistic(before, units)); }, kLevel);
+  out.difference = bootstrap(
+      groups.size(), [&](auto units) { return sign * (statistic(after, units) - statistic(before, units)); }, kLevel);
   if (static_cast<int64_t>(groups.size()) < kMinVerdictConversations) return out;
   out.verdict = out.difference.ci.low > 0 ? Verdict::kImproved : Verdict::kNoSignificantGain;
   return out;

@@ -1,5 +1,5 @@
-// Teacher-forced measurement on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer position, mean
-// within a request, then over requests; without a target, the cross entropy of the text.
+// Teacher-forced measurement on held-out rows (docs/contract.md, "acceptance"): Σ min(p, q) at every answer position,
+// mean within a request, then over requests; without a target, the cross entropy of the text.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -33,17 +33,17 @@ inline constexpr int64_t kEvaluationTokens = 2048;  // padded tokens of a pass
 // Called between stretches of work with the share of the positions that is done; what it throws ends the evaluation.
 using EvaluationStep = std::function<void(double share)>;
 
-// p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic. Of a large vocabulary
-// only a few rows of logits exist at a time.
+// p and q at `temperature` > 0. `target` may be null. Passes of at most `batch_tokens` padded tokens; fp32 arithmetic.
+// Of a large vocabulary only a few rows of logits exist at a time.
 Evaluation evaluate(const model::Decoder& draft, const model::Decoder* target, const std::vector<TokenRow>& rows,
                     double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
 
 // The same against the answers of a teacher made for these rows, which keeps them between calls.
-Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows, double temperature,
-                    int64_t batch_tokens, const EvaluationStep& step = {});
+Evaluation evaluate(const model::Decoder& draft, Teacher& teacher, const std::vector<TokenRow>& rows,
+                    double temperature, int64_t batch_tokens, const EvaluationStep& step = {});
 
-// Held-out rows in two halves that share no conversation: one to choose the checkpoint with, one to judge the chosen by.
-// By hash of the conversation, alternating in hash order: the halves differ by at most one conversation.
+// Held-out rows in two halves that share no conversation: one to choose the checkpoint with, one to judge the chosen
+// by. By hash of the conversation, alternating in hash order: the halves differ by at most one conversation.
 struct HeldOut {
   std::vector<TokenRow> selection, verdict;
   int64_t selection_conversations = 0, verdict_conversations = 0;
@@ -69,8 +69,9 @@ struct Judgement {
 };
 inline constexpr int64_t kMinVerdictConversations = 8;
 
-// Compares two evaluations of the same `rows`. Improved: the lower end of the difference is above zero. Inconclusive: fewer than
-// kMinVerdictConversations. `by_acceptance` false judges cross entropy.
-Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after, bool by_acceptance);
+// Compares two evaluations of the same `rows`. Improved: the lower end of the difference is above zero. Inconclusive:
+// fewer than kMinVerdictConversations. `by_acceptance` false judges cross entropy.
+Judgement judge(const std::vector<TokenRow>& rows, const Evaluation& before, const Evaluation& after,
+                bool by_acceptance);
 
 }  // namespace specdec::distill

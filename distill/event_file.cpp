@@ -81,7 +81,8 @@ EventFile::EventFile(const std::filesystem::path& directory, int64_t unix_second
       "events.out.tfevents." + std::to_string(unix_seconds) + "." + host + "." + std::to_string(::getpid()) + ".";
   for (int n = 0; fd_ < 0; ++n) {
     path_ = directory / (stem + std::to_string(n));
-    if (!std::filesystem::exists(std::filesystem::symlink_status(path_))) fd_ = open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
+    if (!std::filesystem::exists(std::filesystem::symlink_status(path_)))
+      fd_ = open_file(path_, O_WRONLY | O_CREAT | O_EXCL | O_APPEND);
   }
   const auto wall = static_cast<double>(unix_seconds);
   std::string version = event(wall, 0);

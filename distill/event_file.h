@@ -1,5 +1,5 @@
-// TensorBoard event files without protobuf: TFRecord framing, masked CRC-32C and the three Event fields that scalars need.
-// Format: tensorflow/core/lib/io/record_writer.h and core/util/event.proto, core/framework/summary.proto.
+// TensorBoard event files without protobuf: TFRecord framing, masked CRC-32C and the three Event fields that scalars
+// need. Format: tensorflow/core/lib/io/record_writer.h and core/util/event.proto, core/framework/summary.proto.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,8 @@ std::vector<Batch> typical_batch(const std::vector<TokenRow>& rows, int64_t toke
 }
 
 int64_t tokens_of(const std::vector<Batch>& batches) {
-  return std::accumulate(batches.begin(), batches.end(), int64_t{0}, [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
+  return std::accumulate(batches.begin(), batches.end(), int64_t{0},
+                         [](int64_t sum, const Batch& b) { return sum + b.tokens.numel(); });
 }
 
 // AdamW passes over weights, gradients and two moments, of which the norm reads one.
@@ -35,18 +36,22 @@ constexpr double kUpdateOverNorm = 8;
 
 }  // namespace
 
-GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches, const std::function<void()>& between) {
+GradientFigures add_gradients(const GradientSource& source, const std::vector<Batch>& batches,
+                              const std::function<void()>& between) {
   const auto pause = [&] {
     if (between) between();
   };
-  const double rows = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) { return sum + static_cast<double>(b.rows.numel()); });
+  const double rows = std::accumulate(batches.begin(), batches.end(), 0.0, [](double sum, const Batch& b) {
+    return sum + static_cast<double>(b.rows.numel());
+  });
   GradientFigures out;
   for (const Batch& batch : batches) {
     pause();
     LossInput input;
     if (source.teacher) input.target = source.teacher->logits(batch);
     pause();
-    const at::Tensor logits = model::forward(*source.draft, model::TrainBatch{batch.tokens.to(source.draft->weights.embed.device()), {}, {}});
+    const at::Tensor logits =
+        model::forward(*source.draft, model::TrainBatch{batch.tokens.to(source.draft->weights.embed.device()), {}, {}});
     pause();
     input.draft = logits.detach().reshape({-1, logits.size(-1)});
     input.labels = batch.labels;
@@ -68,14 +73,16 @@ GradientFigures add_gradients(const GradientSource& source, const std::vector<Ba
   return out;
 }
 
-StepCost measure_step(const GradientSource& source, const std::vector<NamedTensor>& parameters, const std::vector<TokenRow>& rows, double seconds,
-                      const Clock& clock, const std::function<void()>& between) {
+StepCost measure_step(const GradientSource& source, const std::vector<NamedTensor>& parameters,
+                      const std::vector<TokenRow>& rows, double seconds, const Clock& clock,
+                      const std::function<void()>& between) {
   const double begin = clock.seconds();
   const AdamW norms(parameters, {});
   const auto forget = [&] {
     for (const NamedTensor& p : parameters) p.tensor.mutable_grad() = at::Tensor();
   };
-  // The least of a few: others that disturb a step only make it longer. The first one fills the teacher's answers and counts only alone.
+  // The least of a few: others that disturb a step only make it longer. The first one fills the teacher's answers and
+  // counts only alone.
   const auto time_of = [&](const std::vector<Batch>& batches, double until) {
     double least = 0, norm = 0;
     for (int i = 0; i < 4; ++i) {
@@ -92,7 +99,8 @@ StepCost measure_step(const GradientSource& source, const std::vector<NamedTenso
     return std::pair(least, norm);
   };
   const int64_t vocab = source.draft->config.vocab_size;
-  const std::vector<Batch> small = typical_batch(rows, kLeastStepTokens, vocab), large = typical_batch(rows, 4 * kLeastStepTokens, vocab);
+  const std::vector<Batch> small = typical_batch(rows, kLeastStepTokens, vocab),
+                           large = typical_batch(rows, 4 * kLeastStepTokens, vocab);
   const auto n = static_cast<double>(tokens_of(small)), m = static_cast<double>(tokens_of(large));
   const auto [short_step, norm] = time_of(small, seconds / 3);
   StepCost cost{kUpdateOverNorm * norm, short_step / n, 0};

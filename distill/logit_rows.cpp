@@ -12,7 +12,8 @@ namespace specdec::distill {
 
 LogitRows::LogitRows(const at::Tensor& logits) : logits_(logits.detach().contiguous()) {
   const at::ScalarType type = logits_.scalar_type();
-  if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf) throw Error(ErrorKind::kInternal, "logits: expected fp32, bf16 or fp16");
+  if (type != at::kFloat && type != at::kBFloat16 && type != at::kHalf)
+    throw Error(ErrorKind::kInternal, "logits: expected fp32, bf16 or fp16");
 }
 
 const float* LogitRows::row(int64_t index, float* room) const {

@@ -1,5 +1,5 @@
-// Rows of logits [T, V] in host memory, in any float dtype, as fp32 one at a time: an fp32 copy of all of them would cost more than what is
-// computed from it where the vocabulary is large.
+// Rows of logits [T, V] in host memory, in any float dtype, as fp32 one at a time: an fp32 copy of all of them would
+// cost more than what is computed from it where the vocabulary is large.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -9,7 +9,8 @@ namespace specdec::distill {
 
 namespace {
 
-// exp(x) for x <= 0, clamped at e^-87; Cody-Waite reduction and the degree-5 polynomial of Cephes expf (2 ulp). NaN stays NaN.
+// exp(x) for x <= 0, clamped at e^-87; Cody-Waite reduction and the degree-5 polynomial of Cephes expf (2 ulp). NaN
+// stays NaN.
 inline __attribute__((always_inline)) float exp_nonpositive(float x) {
   x = x < -87.0f ? -87.0f : x;
   const float shifted = x * 1.44269504088896341f + 12582912.0f;  // rounds to an integer in the low mantissa bits
@@ -85,7 +86,8 @@ int64_t first_largest(const float* values, int64_t count) {
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
-RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q) {
+RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass,
+                       float* p, float* q) {
   const float max_a = row_max(target, vocab), max_b = row_max(draft, vocab);
   float sum_a = 0, sum_b = 0, cross = 0;
 #pragma omp simd reduction(+ : sum_a, sum_b, cross)
@@ -118,7 +120,8 @@ RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, f
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
-Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out) {
+Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count,
+              float* out) {
   const float highest = row_max(target, vocab);
   float all = 0, inside = 0;
 #pragma omp simd reduction(+ : all)
@@ -131,8 +134,8 @@ Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, con
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
-void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
-                  float* grad) {
+void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight,
+                  float tv_weight, float* grad) {
   const float inside = figures.inside, mass = figures.mass;
 #pragma omp simd
   for (int64_t i = 0; i < vocab; ++i) {
@@ -144,8 +147,10 @@ void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigure
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
 Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
-                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights, float* grad) {
-  const float max_a = figures.max_target, max_b = figures.max_draft, log_a = figures.log_sum_target, log_b = figures.log_sum_draft;
+                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights,
+                            float* grad) {
+  const float max_a = figures.max_target, max_b = figures.max_draft, log_a = figures.log_sum_target,
+              log_b = figures.log_sum_draft;
   const float beta = weights.beta, rest = 1.0f - beta, rkl_weight = weights.rkl, jsd_weight = weights.jsd;
   float rkl = 0, left = 0, right = 0;
   for (int pass = 0; pass < 2; ++pass) {
@@ -172,7 +177,8 @@ Divergences add_divergences(const float* target, const float* draft, const float
 }
 
 SPECDEC_CLONES("arch=x86-64-v4", "arch=x86-64-v3", "default")
-float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad) {
+float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight,
+                        float* grad) {
   const float max_b = row_max(draft, vocab);
   float sum = 0;
 #pragma omp simd reduction(+ : sum)

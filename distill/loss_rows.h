@@ -1,6 +1,7 @@
-// One row of the distillation losses on host memory: softmax of both models, overlap, and the gradient in the draft's logits.
-// Two passes of exponentials instead of stored probabilities: the rows stay in the first-level cache. A NaN or +inf logit
-// makes the row's figures NaN. A token is never less likely than e^-87 of the likeliest, so that reversed divergences stay finite.
+// One row of the distillation losses on host memory: softmax of both models, overlap, and the gradient in the draft's
+// logits. Two passes of exponentials instead of stored probabilities: the rows stay in the first-level cache. A NaN or
+// +inf logit makes the row's figures NaN. A token is never less likely than e^-87 of the likeliest, so that reversed
+// divergences stay finite.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +16,32 @@ void narrow_bf16(const float* values, int64_t count, uint16_t* out);
 int64_t first_largest(const float* values, int64_t count);
 
 struct RowFigures {
-  float mass = 1;         // of the target on the draft's tokens: p is renormalised over them, acceptance counts mass · p
-  float kl = 0;           // KL(p ‖ q)
-  float overlap = 0;      // Σ min(mass · p, q) = 1 − TV
-  float inside = 0;       // Σ q over q < mass · p: what the gradient of TV is centred by
+  float mass = 1;     // of the target on the draft's tokens: p is renormalised over them, acceptance counts mass · p
+  float kl = 0;       // KL(p ‖ q)
+  float overlap = 0;  // Σ min(mass · p, q) = 1 − TV
+  float inside = 0;   // Σ q over q < mass · p: what the gradient of TV is centred by
   float max_target = 0, max_draft = 0;
   float log_sum_target = 0, log_sum_draft = 0;  // of exp((logit − max) · inverse_temperature)
 };
 
 // p[V] = softmax(target · inverse_temperature), q[V] likewise of the draft.
-RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass, float* p, float* q);
+RowFigures overlap_row(const float* target, const float* draft, int64_t vocab, float inverse_temperature, float mass,
+                       float* p, float* q);
 
-// Target logits [vocab] at the ids kept[count] into `out`. Returns the softmax mass of these ids, at least 1e-30, and whether the
-// likeliest token is among them; NaN and +inf make the mass NaN.
+// Target logits [vocab] at the ids kept[count] into `out`. Returns the softmax mass of these ids, at least 1e-30, and
+// whether the likeliest token is among them; NaN and +inf make the mass NaN.
 struct Kept {
   float mass;
   bool holds_argmax;
 };
-Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count, float* out);
+Kept keep_row(const float* target, int64_t vocab, float inverse_temperature, const int64_t* kept, int64_t count,
+              float* out);
 
-// grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures` and p, q from overlap_row. grad may be q.
-// d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(p, q). −log α has the gradient of TV over α.
-void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight, float tv_weight,
-                  float* grad);
+// grad[V] = kl_weight · (q − p) + tv_weight · q · (inside − 1[q < mass · p]); `figures` and p, q from overlap_row. grad
+// may be q. d KL/dz = q − p; d TV/dz = −q (1[q < mass · p] − Σ_{q < mass · p} q), with TV = 1 − Σ min(p, q). −log α has
+// the gradient of TV over α.
+void overlap_grad(const float* p, const float* q, int64_t vocab, const RowFigures& figures, float kl_weight,
+                  float tv_weight, float* grad);
 
 struct DivergenceWeights {
   float rkl = 0, jsd = 0;
@@ -50,9 +54,11 @@ struct Divergences {
 // Adds rkl · d RKL/dz + jsd · d JSD/dz to grad[V], which must not be p or q. For a loss Σ f(q): d/dz = q (f' − Σ q f');
 // f' of RKL is log(q / p), of JSD (1 − β) log(q / m), each up to a constant.
 Divergences add_divergences(const float* target, const float* draft, const float* p, const float* q, int64_t vocab,
-                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights, float* grad);
+                            float inverse_temperature, const RowFigures& figures, const DivergenceWeights& weights,
+                            float* grad);
 
 // Cross entropy of `label` under softmax(draft · inverse_temperature); grad[V] = weight · (q − onehot).
-float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight, float* grad);
+float cross_entropy_row(const float* draft, int64_t vocab, int64_t label, float inverse_temperature, float weight,
+                        float* grad);
 
 }  // namespace specdec::distill

@@ -32,9 +32,7 @@ LossMix resolve(LossMix mix, double eta, double acceptance) {
 // Sums over rows, then means.
 struct Totals {
   double ce = 0, kl = 0, rkl = 0, jsd = 0, nla = 0, overlap = 0;
-  void add(const Totals& t) {
-    ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap;
-  }
+  void add(const Totals& t) { ce += t.ce, kl += t.kl, rkl += t.rkl, jsd += t.jsd, nla += t.nla, overlap += t.overlap; }
 };
 
 // `mix` resolved.
@@ -42,9 +40,11 @@ void put_figures(const LossMix& mix, const Totals& sums, int64_t count, LossResu
   const auto n = static_cast<double>(count);
   result.acceptance = mix.needs_target() ? sums.overlap / n : kNaN;
   result.kl_weight = mix.kl;
-  const auto term = [&](double weight, double value) { return weight == 0 ? 0 : weight * value; };  // 0 · inf is nothing
-  result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) + term(mix.jsd, sums.jsd / n) +
-                term(mix.tv, 1 - result.acceptance) + term(mix.nla, sums.nla / n);
+  const auto term = [&](double weight, double value) {
+    return weight == 0 ? 0 : weight * value;
+  };  // 0 · inf is nothing
+  result.loss = term(mix.ce, sums.ce / n) + term(mix.kl, sums.kl / n) + term(mix.rkl, sums.rkl / n) +
+                term(mix.jsd, sums.jsd / n) + term(mix.tv, 1 - result.acceptance) + term(mix.nla, sums.nla / n);
   if (mix.needs_target() && std::isnan(sums.kl)) result.loss = kNaN;
 }
 
@@ -55,16 +55,21 @@ int64_t grain(int64_t vocab) { return std::max<int64_t>(1, 65536 / vocab); }
 struct HostRows {
   LogitRows target, draft;  // [T, target_vocab], [T, vocab]
   const int64_t *labels, *rows;
-  const int64_t* kept;          // [vocab], null: both vocabularies are one
+  const int64_t* kept;  // [vocab], null: both vocabularies are one
   int64_t vocab, target_vocab, count;
-  float inverse;                // 1 / temperature
+  float inverse;  // 1 / temperature
 };
 
 // What a thread works in, and both models' distributions of the row it is at.
 struct Room {
   std::vector<float> target, draft, kept, p, q, grad;
   explicit Room(const HostRows& in)
-      : target(static_cast<size_t>(in.target_vocab)), draft(static_cast<size_t>(in.vocab)), kept(in.kept ? draft.size() : 0), p(draft.size()), q(p.size()), grad(p.size()) {}
+      : target(static_cast<size_t>(in.target_vocab)),
+        draft(static_cast<size_t>(in.vocab)),
+        kept(in.kept ? draft.size() : 0),
+        p(draft.size()),
+        q(p.size()),
+        grad(p.size()) {}
 };
 struct Compared {
   const float *target, *draft;  // [vocab] logits
@@ -93,7 +98,8 @@ double mean_overlap(const HostRows& in) {
   std::vector<double> overlap(static_cast<size_t>(in.count));
   at::parallel_for(0, in.count, grain(in.target_vocab), [&](int64_t begin, int64_t end) {
     Room room(in);
-    for (int64_t i = begin; i < end; ++i) overlap[static_cast<size_t>(i)] = compare(in, in.rows[i], room).figures.overlap;
+    for (int64_t i = begin; i < end; ++i)
+      overlap[static_cast<size_t>(i)] = compare(in, in.rows[i], room).figures.overlap;
   });
   return std::accumulate(overlap.begin(), overlap.end(), 0.0) / static_cast<double>(in.count);
 }
@@ -102,10 +108,14 @@ double mean_overlap(const HostRows& in) {
 Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, Room& room, float* grad) {
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};  // 0 · NaN stays
-  overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0), static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
+  Totals t{.kl = counts ? f.kl : 0 * f.kl,
+           .nla = -std::log(static_cast<double>(f.overlap)),
+           .overlap = f.overlap};  // 0 · NaN stays
+  overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0),
+               static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
   if (counts && (mix.rkl > 0 || mix.jsd > 0)) {
-    const DivergenceWeights w{static_cast<float>(mix.rkl * scale), static_cast<float>(mix.jsd * scale), static_cast<float>(mix.beta)};
+    const DivergenceWeights w{static_cast<float>(mix.rkl * scale), static_cast<float>(mix.jsd * scale),
+                              static_cast<float>(mix.beta)};
     const Divergences d = add_divergences(target, draft, p, q, in.vocab, in.inverse, f, w, grad);
     t.rkl = d.rkl, t.jsd = d.jsd;
   }
@@ -121,7 +131,8 @@ Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, doubl
 // Cross entropy alone.
 Totals label_row(const HostRows& in, int64_t row, float weight, Room& room, float* grad) {
   const int64_t label = label_of(in, row);
-  const float ce = cross_entropy_row(in.draft.row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0), in.inverse, label < 0 ? 0.0f : weight, grad);
+  const float ce = cross_entropy_row(in.draft.row(row, room.draft.data()), in.vocab, std::max<int64_t>(label, 0),
+                                     in.inverse, label < 0 ? 0.0f : weight, grad);
   return {.ce = label < 0 ? 0.0 * ce : ce};
 }
 
@@ -138,8 +149,15 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
     else
       grad.zero(t);
   }
-  const HostRows host{target, draft, in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr, rows, in.kept.defined() ? in.kept.const_data_ptr<int64_t>() : nullptr,
-                      vocab, in.target.defined() ? target.width() : vocab, count, static_cast<float>(1 / options.temperature)};
+  const HostRows host{target,
+                      draft,
+                      in.labels.defined() ? in.labels.const_data_ptr<int64_t>() : nullptr,
+                      rows,
+                      in.kept.defined() ? in.kept.const_data_ptr<int64_t>() : nullptr,
+                      vocab,
+                      in.target.defined() ? target.width() : vocab,
+                      count,
+                      static_cast<float>(1 / options.temperature)};
   const bool hybrid = options.mix.lk_hybrid > 0;  // the share of KL needs a look at all rows first
   const LossMix mix = resolve(options.mix, options.eta, hybrid ? mean_overlap(host) : 0);
   // The mean over rows, the weight of the call and d(logit / T)/d logit in one factor.
@@ -150,8 +168,9 @@ LossResult host_loss(const LossOptions& options, const LossInput& in) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t t = rows[i];
       float* g = grad.begin(t, room.grad.data());
-      figures[static_cast<size_t>(i)] =
-          mix.needs_target() ? divergence_row(host, t, mix, scale, room, g) : label_row(host, t, static_cast<float>(mix.ce * scale), room, g);
+      figures[static_cast<size_t>(i)] = mix.needs_target()
+                                            ? divergence_row(host, t, mix, scale, room, g)
+                                            : label_row(host, t, static_cast<float>(mix.ce * scale), room, g);
       grad.put(t, g);
     }
   });
@@ -168,13 +187,15 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device. log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1] a column.
+// A block of R rows on any device. log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1] a
+// column.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
   at::Tensor mass, counts, labelled;  // [R, 1]: as in Compared; 1 where the label is a column
 };
 
-DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at::Tensor& kept, const at::Tensor& index) {
+DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at::Tensor& kept,
+                       const at::Tensor& index) {
   DeviceRows out;
   out.log_q = floored_log_softmax(in.draft.detach().index_select(0, index), options.temperature);
   out.mass = out.counts = out.labelled = at::ones({index.size(0), 1}, out.log_q.options());
@@ -196,7 +217,8 @@ DeviceRows device_rows(const LossOptions& options, const LossInput& in, const at
   return out;
 }
 
-// `figures` [6]: sums in the order of Totals, fp64. Returns the gradient [R, V] fp32, or nothing where only figures are wanted.
+// `figures` [6]: sums in the order of Totals, fp64. Returns the gradient [R, V] fp32, or nothing where only figures are
+// wanted.
 at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor figures, bool gradient) {
   const at::Tensor &log_p = in.log_p, &log_q = in.log_q, q = log_q.exp();
   const auto count = [&](int64_t index, const at::Tensor& rows) { figures[index] += rows.sum(at::kDouble); };
@@ -229,7 +251,8 @@ at::Tensor device_block(const LossMix& mix, const DeviceRows& in, at::Tensor fig
 
 // Blocks of rows keep the fp32 copies of large vocabularies small.
 LossResult device_loss(const LossOptions& options, const LossInput& in) {
-  const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device()), kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();
+  const at::Tensor draft = in.draft.detach(), rows = in.rows.to(draft.device()),
+                   kept = in.kept.defined() ? in.kept.to(draft.device()) : at::Tensor();
   const int64_t count = rows.numel(), vocab = in.target.defined() ? in.target.size(1) : draft.size(1);
   const int64_t block = std::max<int64_t>(1, (int64_t{1} << 26) / vocab);
   const double scale = in.weight / static_cast<double>(count) / options.temperature;
@@ -258,9 +281,14 @@ void check(const LossOptions& options, const LossInput& in) {
   const bool labels = options.mix.ce <= 0 || (in.labels.defined() && in.labels.numel() == in.draft.size(0));
   bool target = !options.mix.needs_target();
   if (!target && in.target.defined() && in.target.dim() == 2)
-    target = in.target.size(0) == in.draft.size(0) && (reduced ? in.target.size(1) >= in.draft.size(1) : in.target.size(1) == in.draft.size(1));
-  if (!rows || !labels || !target || (reduced && (in.kept.numel() != in.draft.size(1) || (in.target.defined() && in.kept[-1].item<int64_t>() >= in.target.size(1)))))
-    throw Error(ErrorKind::kInternal, "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T] and at least one row");
+    target = in.target.size(0) == in.draft.size(0) &&
+             (reduced ? in.target.size(1) >= in.draft.size(1) : in.target.size(1) == in.draft.size(1));
+  if (!rows || !labels || !target ||
+      (reduced && (in.kept.numel() != in.draft.size(1) ||
+                   (in.target.defined() && in.kept[-1].item<int64_t>() >= in.target.size(1)))))
+    throw Error(
+        ErrorKind::kInternal,
+        "losses: expected draft and target [T, V] or draft [T, D] with D kept ids, labels [T] and at least one row");
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Distillation losses with their gradients in one call, over rows of logits: the terms of LossMix (distill/options.h).
-// Formulas: Agarwal et al. 2024 (generalised JSD, arXiv 2306.13649), Zhou et al. 2024 (DistillSpec: reverse KL, TV, arXiv 2310.08461),
-// Samarin et al. 2026 (LK losses: −log α and the hybrid, arXiv 2602.23881). All arithmetic in fp32.
+// Formulas: Agarwal et al. 2024 (generalised JSD, arXiv 2306.13649), Zhou et al. 2024 (DistillSpec: reverse KL, TV,
+// arXiv 2310.08461), Samarin et al. 2026 (LK losses: −log α and the hybrid, arXiv 2602.23881). All arithmetic in fp32.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -21,9 +21,10 @@ struct LossInput {
   at::Tensor labels;  // [T] int64, the next token; read by ce
   at::Tensor rows;    // [R] int64 on the CPU: the rows that count, ascending (the token at t + 1 is to be learnt)
   double weight = 1;  // of this call in the gradient: R / rows of the whole optimiser step
-  // [D] int64 on the CPU, rising: the ids that the columns of `draft` stand for; undefined: all. kl, rkl and jsd then compare with the
-  // target renormalised over these ids, and leave rows out whose likeliest token is not among them (EAGLE, SpecForge); acceptance, tv and
-  // nla take the target as it is; ce leaves out other labels. Every mean is over all R rows.
+  // [D] int64 on the CPU, rising: the ids that the columns of `draft` stand for; undefined: all. kl, rkl and jsd then
+  // compare with the target renormalised over these ids, and leave rows out whose likeliest token is not among them
+  // (EAGLE, SpecForge); acceptance, tv and nla take the target as it is; ce leaves out other labels. Every mean is over
+  // all R rows.
   at::Tensor kept = {};
 };
 

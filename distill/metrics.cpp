@@ -19,7 +19,8 @@ void drop_later_lines(const fs::path& file, int64_t step) {
     if (end == std::string::npos) break;
     const std::string line = text.substr(begin, end - begin);
     const Json value = Json::parse(line, nullptr, /*allow_exceptions=*/false);
-    if (value.is_object() && value.contains("step") && value["step"].is_number_integer() && value["step"].get<int64_t>() <= step)
+    if (value.is_object() && value.contains("step") && value["step"].is_number_integer() &&
+        value["step"].get<int64_t>() <= step)
       kept += line + "\n";
     begin = end + 1;
   }

@@ -17,7 +17,8 @@ class Metrics {
   // `resume_step` > 0: lines of later steps, left by an interrupted run, are dropped. Throws Error(kIo).
   Metrics(const std::filesystem::path& run_directory, const Clock& clock, int64_t resume_step);
 
-  // {"kind": kind, "step": step, "time": unix, values…}; the same values as scalars "<kind>/<name>". Non-finite values are null.
+  // {"kind": kind, "step": step, "time": unix, values…}; the same values as scalars "<kind>/<name>". Non-finite values
+  // are null.
   void write(const std::string& kind, int64_t step, const std::vector<std::pair<std::string, double>>& values);
 
  private:

@@ -88,7 +88,8 @@ void AdamW::load(const std::vector<NamedTensor>& state) {
     }
     found.erase(it);
   }
-  if (!found.empty()) throw Error(ErrorKind::kData, "optimizer state: " + found.begin()->first + " belongs to no parameter");
+  if (!found.empty())
+    throw Error(ErrorKind::kData, "optimizer state: " + found.begin()->first + " belongs to no parameter");
   for (size_t i = 0; i < parameters_.size(); ++i)
     if (parameters_[i].tensor.scalar_type() != at::kFloat) parameters_[i].tensor.detach().copy_(masters_[i]);
 }

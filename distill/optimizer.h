@@ -1,5 +1,5 @@
-// AdamW with decoupled weight decay (Loshchilov & Hutter 2019; arithmetic as torch.optim.AdamW, fused) and clipping by the
-// global norm. Parameters in bf16 or fp16 keep an fp32 master copy.
+// AdamW with decoupled weight decay (Loshchilov & Hutter 2019; arithmetic as torch.optim.AdamW, fused) and clipping by
+// the global norm. Parameters in bf16 or fp16 keep an fp32 master copy.
 #pragma once
 
 #include <ATen/ATen.h>

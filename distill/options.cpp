@@ -19,17 +19,23 @@ void require(bool ok, const std::string& flag, const std::string& expected) {
 }  // namespace
 
 LossMix parse_loss(const std::string& text) {
-  static const std::pair<const char*, double LossMix::*> kTerms[] = {
-      {"ce", &LossMix::ce}, {"kl", &LossMix::kl},   {"rkl", &LossMix::rkl},           {"jsd", &LossMix::jsd},
-      {"tv", &LossMix::tv}, {"nla", &LossMix::nla}, {"lk_hybrid", &LossMix::lk_hybrid}};
+  static const std::pair<const char*, double LossMix::*> kTerms[] = {{"ce", &LossMix::ce},
+                                                                     {"kl", &LossMix::kl},
+                                                                     {"rkl", &LossMix::rkl},
+                                                                     {"jsd", &LossMix::jsd},
+                                                                     {"tv", &LossMix::tv},
+                                                                     {"nla", &LossMix::nla},
+                                                                     {"lk_hybrid", &LossMix::lk_hybrid}};
   const auto fail = [&](const std::string& what) {
-    throw Error(ErrorKind::kUsage, "--loss '" + text.substr(0, 80) + "': " + what +
-                                       "; expected ce, kl, rkl, jsd, jsd:BETA, tv, nla or lk_hybrid, or a sum such as 0.1*ce+0.9*tv");
+    throw Error(ErrorKind::kUsage,
+                "--loss '" + text.substr(0, 80) + "': " + what +
+                    "; expected ce, kl, rkl, jsd, jsd:BETA, tv, nla or lk_hybrid, or a sum such as 0.1*ce+0.9*tv");
   };
   const auto number = [&](const std::string& digits, double low, double high) {
     double value = 0;
     const auto [stop, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (error != std::errc() || stop != digits.data() + digits.size() || !(value > low && value < high)) fail("'" + digits + "' is no fitting number");
+    if (error != std::errc() || stop != digits.data() + digits.size() || !(value > low && value < high))
+      fail("'" + digits + "' is no fitting number");
     return value;
   };
   LossMix mix;
@@ -44,7 +50,8 @@ LossMix parse_loss(const std::string& text) {
       mix.beta = number(term.substr(4), 0, 1);
       term = "jsd";
     }
-    const auto* known = std::find_if(std::begin(kTerms), std::end(kTerms), [&](const auto& t) { return term == t.first; });
+    const auto* known =
+        std::find_if(std::begin(kTerms), std::end(kTerms), [&](const auto& t) { return term == t.first; });
     if (known == std::end(kTerms)) fail("'" + term + "' is no loss");
     if (mix.*known->second > 0) fail("'" + term + "' is there twice");
     mix.*known->second = weight;
@@ -84,9 +91,11 @@ void validate(const DistillOptions& o) {
   require(o.beta1 >= 0 && o.beta1 < 1, "--beta1", "a number in [0, 1)");
   require(o.beta2 >= 0 && o.beta2 < 1, "--beta2", "a number in [0, 1)");
   require(o.epsilon > 0, "--epsilon", "a number > 0");
-  require(o.batch_tokens == 0 || (o.batch_tokens >= 2 && o.batch_tokens <= (int64_t{1} << 26)), "--batch-tokens", "a number in [2, 67108864], or 0 for the default");
+  require(o.batch_tokens == 0 || (o.batch_tokens >= 2 && o.batch_tokens <= (int64_t{1} << 26)), "--batch-tokens",
+          "a number in [2, 67108864], or 0 for the default");
   require(o.accumulate >= 0 && o.accumulate <= 65536, "--accumulate", "a number in [1, 65536], or 0 for the default");
-  require(o.sequence_length == 0 || o.sequence_length >= 2, "--sequence-length", "at least 2, or 0 for the longest row");
+  require(o.sequence_length == 0 || o.sequence_length >= 2, "--sequence-length",
+          "at least 2, or 0 for the longest row");
   require(o.max_steps >= 0, "--max-steps", "a number >= 1, or 0 for no limit");
   require(o.epochs >= 0 && o.epochs <= 1e6, "--epochs", "a number in (0, 1000000], or 0");
   require(o.time_limit_seconds >= 0, "--time-limit", "a duration");
@@ -94,9 +103,11 @@ void validate(const DistillOptions& o) {
   require(o.evaluate_rows >= 0, "--evaluate-rows", "a number >= 1, or 0 for the default");
   require(o.checkpoint_every >= 0, "--checkpoint-every", "a number of steps, or 0 for at evaluations");
   require(o.temperature > 0 && o.temperature <= 10, "--temperature", "a number in (0, 10]");
-  require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache", "MiB in [0, 16777216]");
+  require(o.teacher_cache_mib >= 0 && o.teacher_cache_mib <= (int64_t{1} << 24), "--teacher-cache",
+          "MiB in [0, 16777216]");
   specdec::validate(o.device);
-  require(o.device.dtype != "int8", "--dtype", "auto, fp32, bf16 or fp16 (int8 weights have no gradients; decode with them once the draft is trained)");
+  require(o.device.dtype != "int8", "--dtype",
+          "auto, fp32, bf16 or fp16 (int8 weights have no gradients; decode with them once the draft is trained)");
 }
 
 }  // namespace specdec::distill

@@ -10,29 +10,33 @@ namespace specdec::distill {
 
 struct DistillOptions {
   std::string target, data, draft, out;  // target and data: directories; draft: prune:N | model:DIR | config:FILE
-  int64_t draft_vocab = 0;  // tokens that the draft proposes, the commonest of the data; 0 = all, or what a model: draft has
-  std::string loss = "lk_hybrid";  // parse_loss; ce alone needs no target (--target then gives the tokenizer and may be a
-                                   // config-only directory)
+  // tokens that the draft proposes, the commonest of the data; 0 = all, or what a model: draft has
+  int64_t draft_vocab = 0;
+  std::string loss = "lk_hybrid";  // parse_loss; ce alone needs no target (--target then gives the tokenizer and may be
+                                   // a config-only directory)
   double lk_eta = 3.0;
   double learning_rate = 0;  // 0 = by width (distill/defaults.h)
   double min_lr_ratio = 0.05, warmup_ratio = 0.03, weight_decay = 0.0, clip = 1.0;
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  int64_t batch_tokens = 0;  // of one batch, rows of nearly equal length padded to the longest; 0 = by the run's limits (distill/defaults.h)
+  int64_t batch_tokens = 0;  // of one batch, rows of nearly equal length padded to the longest; 0 = by the run's limits
+                             // (distill/defaults.h)
   int64_t accumulate = 0;    // batches an update; 0 = as batch_tokens needs, 1 where that is given
   int64_t sequence_length = 0;  // 0 = longest row, at most the models' context
   int64_t max_steps = 0;        // 0 = by epochs or time
   double epochs = 0;            // 0 = 3, unless steps or time are given
   double time_limit_seconds = 0;
-  int64_t evaluate_every = 0;  // steps; 0 = 10 evaluations over the run
-  int64_t evaluate_rows = 0;   // 0 = 64, or as many as a hundredth of the run pays for
-  int64_t checkpoint_every = 0;      // steps; 0 = at evaluations
-  double temperature = 1.0;          // of p and q in the loss and in the measured acceptance
-  int64_t teacher_cache_mib = 1024;  // the target's answers to the training set are kept in memory if they fit; 0 = never
-  bool resume = false;               // goes on from the newest whole checkpoint; starts anew where there is none
+  int64_t evaluate_every = 0;    // steps; 0 = 10 evaluations over the run
+  int64_t evaluate_rows = 0;     // 0 = 64, or as many as a hundredth of the run pays for
+  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  double temperature = 1.0;      // of p and q in the loss and in the measured acceptance
+  // the target's answers to the training set are kept in memory if they fit; 0 = never
+  int64_t teacher_cache_mib = 1024;
+  bool resume = false;  // goes on from the newest whole checkpoint; starts anew where there is none
   DeviceOptions device;
 };
 
-// What is minimised: a sum of weighted terms, each a mean over the tokens that count. p: target, q: draft, α = Σ min(p, q).
+// What is minimised: a sum of weighted terms, each a mean over the tokens that count. p: target, q: draft, α = Σ min(p,
+// q).
 struct LossMix {
   double ce = 0;         // −log q[next token]
   double kl = 0;         // Σ p log(p / q)

@@ -12,9 +12,16 @@ namespace specdec::distill {
 namespace {
 
 // Everything a tokenizer may consist of in a Hugging Face directory, and the generation settings.
-constexpr const char* kTokenizerFiles[] = {
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",  "vocab.json",
-    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json", "generation_config.json"};
+constexpr const char* kTokenizerFiles[] = {"tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "generation_config.json"};
 
 Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
 
@@ -36,14 +43,15 @@ std::string reason(const Outcome& o) {
   char text[256];
   switch (o.judgement.verdict) {
     case Verdict::kInconclusive:
-      std::snprintf(text, sizeof text, "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
+      std::snprintf(text, sizeof text,
+                    "%lld held-out conversations judge the draft, at least %lld are needed (%lld in all)",
                     static_cast<long long>(o.verdict_conversations), static_cast<long long>(kMinVerdictConversations),
                     static_cast<long long>(2 * kMinVerdictConversations));
       break;
     case Verdict::kImproved:
     case Verdict::kNoSignificantGain:
-      std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]", what,
-                    o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
+      std::snprintf(text, sizeof text, "%s %.4f -> %.4f on held-out rows; gain %+.4f, 95 %% interval [%+.4f, %+.4f]",
+                    what, o.judgement.before.value, o.judgement.after.value, o.judgement.difference.value,
                     o.judgement.difference.ci.low, o.judgement.difference.ci.high);
       break;
   }
@@ -58,7 +66,8 @@ std::string compact(double x) {
 
 // The same training, four times as long.
 std::string longer(const DistillOptions& o) {
-  std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data", o.data, "--draft", o.draft, "--out", o.out + "-longer"};
+  std::vector<std::string> words = {"specdec", "distill", "--target", o.target, "--data",
+                                    o.data,    "--draft", o.draft,    "--out",  o.out + "-longer"};
   if (o.time_limit_seconds > 0)
     words.insert(words.end(), {"--time-limit", compact(4 * o.time_limit_seconds) + "s"});
   else if (o.epochs > 0)
@@ -73,13 +82,17 @@ std::string longer(const DistillOptions& o) {
 NextStep next_step(const std::string& verdict, const DistillOptions& o, bool rising) {
   if (verdict == "improved")
     return {"the gate measures the draft against its floor and its speed",
-            shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data, "--out", o.out + "/gate"})};
+            shell_words({"specdec", "validate", "--target", o.target, "--draft", o.out + "/draft", "--data", o.data,
+                         "--out", o.out + "/gate"})};
   if (verdict == "no_significant_gain")
     return {rising ? "the draft was still getting better when the run ended: train it longer"
-                   : "the draft stopped getting better before the run ended: more data or more layers help more than this longer run",
+                   : "the draft stopped getting better before the run ended: more data or more layers help more than "
+                     "this longer run",
             longer(o)};
-  return {"a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) + " held-out conversations: ingest more traffic or hold more of it out",
-          shell_words({"specdec", "data", "ingest", "LOGS", "--target", o.target, "--out", o.data + "-more", "--holdout", "0.2"})};
+  return {"a verdict needs at least " + std::to_string(2 * kMinVerdictConversations) +
+              " held-out conversations: ingest more traffic or hold more of it out",
+          shell_words({"specdec", "data", "ingest", "LOGS", "--target", o.target, "--out", o.data + "-more",
+                       "--holdout", "0.2"})};
 }
 
 Json describe(const DistillOptions& o) {
@@ -118,7 +131,8 @@ std::string differing_keys(const Json& a, const Json& b) {
 
 Json to_json(const Evaluation& e) {
   Json rows = Json::array();
-  for (const RowScore& r : e.rows) rows.push_back({number(r.acceptance), number(r.agreement), number(r.cross_entropy), r.tokens});
+  for (const RowScore& r : e.rows)
+    rows.push_back({number(r.acceptance), number(r.agreement), number(r.cross_entropy), r.tokens});
   return {{"rows", rows},
           {"acceptance", number(e.acceptance)},
           {"acceptance_tokens", number(e.acceptance_tokens)},
@@ -128,7 +142,9 @@ Json to_json(const Evaluation& e) {
 }
 
 Evaluation evaluation_from_json(const Json& object) {
-  const auto real = [](const Json& x) { return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>(); };
+  const auto real = [](const Json& x) {
+    return x.is_null() ? std::numeric_limits<double>::quiet_NaN() : x.get<double>();
+  };
   try {
     Evaluation e;
     for (const Json& r : object.at("rows"))
@@ -140,7 +156,8 @@ Evaluation evaluation_from_json(const Json& object) {
     e.tokens = object.at("tokens").get<int64_t>();
     return e;
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::kData, std::string("checkpoint state: the evaluation before training is malformed: ") + error.what());
+    throw Error(ErrorKind::kData,
+                std::string("checkpoint state: the evaluation before training is malformed: ") + error.what());
   }
 }
 
@@ -171,7 +188,8 @@ Json result_json(const Outcome& o, const DistillOptions& options, const std::opt
                                                            {"tokens", o.after.tokens},
                                                            {"level", 0.95}};
   Json measured = Json::array();
-  for (const Measured& m : o.training.measured) measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
+  for (const Measured& m : o.training.measured)
+    measured.push_back({{"step", m.step}, {"score", m.score}, {"loss", m.loss}});
   out["training"] = {{"steps", o.training.steps},
                      {"tokens", o.training.tokens},
                      {"seconds", o.training.seconds},
@@ -208,7 +226,8 @@ void publish_draft(const std::filesystem::path& destination, const model::Decode
     if (!target) return;
     DraftBinding binding;
     binding.target = *target;
-    binding.kind = options.draft.substr(0, options.draft.starts_with("prune:") ? std::string::npos : options.draft.find(':'));
+    binding.kind =
+        options.draft.substr(0, options.draft.starts_with("prune:") ? std::string::npos : options.draft.find(':'));
     binding.loss = options.loss;
     binding.training = result;
     write_file_atomic(tmp / "specdec.json", to_json(binding).dump(2) + "\n");

@@ -46,8 +46,8 @@ NextStep next_step(const std::string& verdict, const DistillOptions& options, bo
 // The object of the contract: schema, verdict, reason, acceptance or cross_entropy, training, draft, inputs.
 Json result_json(const Outcome& outcome, const DistillOptions& options, const std::optional<Fingerprint>& draft);
 
-// Publishes the weights with the tokenizer files of `tokenizer_directory` byte for byte, and specdec.json unless `target` is
-// empty.
+// Publishes the weights with the tokenizer files of `tokenizer_directory` byte for byte, and specdec.json unless
+// `target` is empty.
 void publish_draft(const std::filesystem::path& destination, const model::Decoder& draft,
                    const std::filesystem::path& tokenizer_directory, const std::optional<Fingerprint>& target,
                    const DistillOptions& options, const Json& result);

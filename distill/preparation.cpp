@@ -23,7 +23,9 @@ double flop_per_token(const model::DecoderConfig& config) {
 }
 
 double mean_tokens(const std::vector<TokenRow>& rows) {
-  const double all = std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const TokenRow& row) { return sum + static_cast<double>(row.tokens.size()); });
+  const double all = std::accumulate(rows.begin(), rows.end(), 0.0, [](double sum, const TokenRow& row) {
+    return sum + static_cast<double>(row.tokens.size());
+  });
   return rows.empty() ? 1 : std::max(1.0, all / static_cast<double>(rows.size()));
 }
 
@@ -48,14 +50,16 @@ struct Work {
 
 Work work_of(const PreparationInput& in) {
   model::DecoderConfig draft = in.draft;
-  if (in.spec.kind == "prune") draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
+  if (in.spec.kind == "prune")
+    draft.num_layers = in.spec.layers, draft.layers.resize(static_cast<size_t>(in.spec.layers));
   return {in.target ? flop_per_token(in.target->config) : 0, flop_per_token(draft)};
 }
 
 // How fast this machine passes tokens through the target; infinite where nobody asks.
 double flop_per_second(const PreparationInput& in, const Work& work, Stages& stages, const Clock& clock) {
   const std::vector<TokenRow> sample = sample_rows(in.train.rows);
-  if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty()) return std::numeric_limits<double>::infinity();
+  if (in.options.time_limit_seconds <= 0 || !in.target || sample.empty())
+    return std::numeric_limits<double>::infinity();
   stages.begin("measuring this machine");
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < 2; ++i) {  // the first one also warms up
@@ -91,17 +95,21 @@ void Stages::begin(const std::string& name, const std::string& detail) {
 EvaluationStep Stages::step() {
   return [this](double share) {
     look();
-    if (progress_) progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});  // the next stage says that this one is done
+    if (progress_)
+      // the next stage says that this one is done
+      progress_({name_, std::min(99.0, std::round(100 * share)), 100, "%", ""});
   };
 }
 
 void Stages::look() const {
-  if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while " + name_ + ": the same command with --resume goes on");
+  if (stop_requested())
+    throw Error(ErrorKind::kNetwork, "stopped by a signal while " + name_ + ": the same command with --resume goes on");
 }
 
 RunLimits run_limits(const DistillOptions& o, int64_t train_tokens) {
   const auto tokens = static_cast<double>(train_tokens);
-  return {o.time_limit_seconds, o.max_steps > 0 ? 0 : o.epochs * tokens, o.max_steps, o.batch_tokens * std::max<int64_t>(1, o.accumulate), tokens};
+  return {o.time_limit_seconds, o.max_steps > 0 ? 0 : o.epochs * tokens, o.max_steps,
+          o.batch_tokens * std::max<int64_t>(1, o.accumulate), tokens};
 }
 
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows) {
@@ -111,19 +119,26 @@ void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows) {
 
 Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stages, const Clock& clock) {
   const Work work = work_of(in);
-  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), flop_per_second(in, work, stages, clock), work.target, work.draft);
+  const double flop = flop_of_run(run_limits(in.options, in.train.tokens), flop_per_second(in, work, stages, clock),
+                                  work.target, work.draft);
   Preparation out;
   stages.begin(in.spec.kind == "prune" ? "choosing layers" : "making the draft");
   const double probe_row = in.target ? mean_tokens(probe_rows(in.train.rows, in.draft.vocab_size)) : 1;
   const LayerSearch search{rows_for(kLayerChoiceShare * flop, work.draft * probe_row, 1), stages.step()};
-  out.init = init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature, search}, in.target, in.train.rows);
+  out.init =
+      init_draft({in.spec, in.options.device.dtype, in.device, in.options.device.seed, in.options.temperature, search},
+                 in.target, in.train.rows);
   out.verdict_rows = rows_for(kFirstEvaluationShare * flop, work.both() * mean_tokens(held_out.verdict), 1);
-  out.selection_rows = in.options.evaluate_rows > 0 ? in.options.evaluate_rows : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
+  out.selection_rows = in.options.evaluate_rows > 0
+                           ? in.options.evaluate_rows
+                           : rows_for(kSelectionShare * flop, work.both() * mean_tokens(held_out.selection), 1);
   shorten(held_out, out.selection_rows, out.verdict_rows);
-  const double measured = static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
+  const double measured =
+      static_cast<double>(held_out.selection.size()) * mean_tokens(held_out.selection) * work.both();
   out.evaluations = evaluations_for(flop, measured);
   stages.begin("measuring the start");
-  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict, in.options.temperature, kEvaluationTokens, stages.step());
+  out.before = evaluate(out.init.decoder, in.target.get(), held_out.verdict, in.options.temperature, kEvaluationTokens,
+                        stages.step());
   // Judged against the whole draft: what a reduced vocabulary takes away counts.
   if (in.options.draft_vocab > 0) {
     model::Decoder& draft = out.init.decoder;
@@ -132,8 +147,9 @@ Preparation prepare(const PreparationInput& in, HeldOut& held_out, Stages& stage
   return out;
 }
 
-Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientSource& source, const std::vector<NamedTensor>& parameters,
-                     const std::vector<TokenRow>& rows, Stages& stages, const Clock& clock) {
+Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientSource& source,
+                     const std::vector<NamedTensor>& parameters, const std::vector<TokenRow>& rows, Stages& stages,
+                     const Clock& clock) {
   const model::DecoderConfig& config = source.draft->config;
   StepCost cost;
   const bool measures = limits.seconds > 0 && o.batch_tokens == 0;
@@ -141,11 +157,14 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientS
     stages.begin("measuring a step");
     cost = measure_step(source, parameters, rows, kTuningShare * limits.seconds, clock, [&] { stages.step()(0); });
     const bool kept = source.teacher && source.teacher->cached();
-    if (kept) cost.first_answer = cost.per_token * flop_per_token(source.teacher->target().config) / (3 * flop_per_token(config));
+    if (kept)
+      cost.first_answer =
+          cost.per_token * flop_per_token(source.teacher->target().config) / (3 * flop_per_token(config));
   }
   if (o.batch_tokens == 0) {
     const int64_t wanted = default_step_tokens(limits, cost);
-    const BatchShape shape = batch_shape(o.accumulate > 0 ? std::max<int64_t>(2, wanted / o.accumulate) : wanted, config.vocab_size);
+    const BatchShape shape =
+        batch_shape(o.accumulate > 0 ? std::max<int64_t>(2, wanted / o.accumulate) : wanted, config.vocab_size);
     o.batch_tokens = shape.batch_tokens;
     if (o.accumulate == 0) o.accumulate = shape.accumulate;
   }
@@ -158,10 +177,12 @@ Json choose_settings(DistillOptions& o, const RunLimits& limits, const GradientS
                 o.accumulate > 1 ? (" in " + std::to_string(o.accumulate) + " batches").c_str() : "", o.learning_rate);
   std::string line = text;
   if (measures) {
-    const double seconds = cost.fixed + cost.per_token * static_cast<double>(step), steps = tokens_in_run(limits, cost, step) / static_cast<double>(step);
+    const double seconds = cost.fixed + cost.per_token * static_cast<double>(step),
+                 steps = tokens_in_run(limits, cost, step) / static_cast<double>(step);
     chosen["step_seconds"] = seconds;
     chosen["expected_steps"] = std::round(steps);
-    std::snprintf(text, sizeof text, "; a step takes about %.2g s, so the time limit is worth about %.0f steps", seconds, steps);
+    std::snprintf(text, sizeof text, "; a step takes about %.2g s, so the time limit is worth about %.0f steps",
+                  seconds, steps);
     line += text;
   }
   log(LogLevel::kInfo, line);

@@ -1,5 +1,5 @@
-// What distill does before its first step: where the draft starts, how good that is, and the settings that nobody gave. Together at most a
-// tenth of the run; with progress all along, and given up where a stop is requested.
+// What distill does before its first step: where the draft starts, how good that is, and the settings that nobody gave.
+// Together at most a tenth of the run; with progress all along, and given up where a stop is requested.
 #pragma once
 
 #include <memory>
@@ -31,8 +31,8 @@ class Stages {
 // The limits that the options set; `train_tokens` of the data.
 RunLimits run_limits(const DistillOptions& options, int64_t train_tokens);
 
-// The first conversations of both halves with at least so many rows; the half that judges keeps at least twice the conversations that a verdict
-// needs, the half that chooses as many as that.
+// The first conversations of both halves with at least so many rows; the half that judges keeps at least twice the
+// conversations that a verdict needs, the half that chooses as many as that.
 void shorten(HeldOut& held_out, int64_t selection_rows, int64_t verdict_rows);
 
 struct PreparationInput {
@@ -52,10 +52,12 @@ struct Preparation {
 // Makes the draft, shortens `held_out` to what the run can pay for, and measures the start.
 Preparation prepare(const PreparationInput& input, HeldOut& held_out, Stages& stages, const Clock& clock);
 
-// Fills in tokens of a step and learning rate where `options` leaves them open, by the run's limits and the measured time of a step.
-// Returns {"batch_tokens", "accumulate", "learning_rate", "step_seconds", "expected_steps"} for the checkpoint.
-Json choose_settings(DistillOptions& options, const RunLimits& limits, const GradientSource& source, const std::vector<NamedTensor>& parameters,
-                     const std::vector<TokenRow>& rows, Stages& stages, const Clock& clock);
+// Fills in tokens of a step and learning rate where `options` leaves them open, by the run's limits and the measured
+// time of a step. Returns {"batch_tokens", "accumulate", "learning_rate", "step_seconds", "expected_steps"} for the
+// checkpoint.
+Json choose_settings(DistillOptions& options, const RunLimits& limits, const GradientSource& source,
+                     const std::vector<NamedTensor>& parameters, const std::vector<TokenRow>& rows, Stages& stages,
+                     const Clock& clock);
 void apply_settings(const Json& chosen, DistillOptions& options);
 
 // Every parameter, marked as one to learn.

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/log.h"
 #include "data/shard_reader.h"
 #include "distill/draft_vocab.h"
@@ -54,8 +55,9 @@ void enter_run_directory(const Setup& setup) {
     then["tool_version"] = now["tool_version"];
     const std::string keys = differing_keys(then, now);
     if (!keys.empty())
-      throw Error(ErrorKind::kUsage,
-                  out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
+      throw Error(
+          ErrorKind::kUsage,
+          out.string() + ": --resume needs the options and inputs the run was started with; these differ: " + keys);
     return;
   }
   for (const auto& entry : fs::directory_iterator(out))
@@ -71,12 +73,14 @@ void load_target(Setup& s) {
   const fs::path directory = o.target;
   s.inputs["target"] = {{"path", o.target}, {"id", ""}, {"tokenizer", tokenizer_digest(directory)}};
   // Cross entropy learns from the text; the target only measures, and not where the draft starts as the target itself.
-  const bool itself = s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
+  const bool itself =
+      s.spec.kind == "model" && fs::weakly_canonical(s.spec.argument) == fs::weakly_canonical(directory);
   if (s.ce && (itself || !has_weights(directory))) return;
   s.target_id = fingerprint_model(directory);
   s.inputs["target"]["id"] = s.target_id->id;
   const model::DecoderConfig config = model::load_decoder_config(directory);
-  const auto target = std::make_shared<model::Decoder>(model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
+  const auto target = std::make_shared<model::Decoder>(
+      model::load_decoder(directory, s.device, model::resolve_dtype(o.device.dtype, config)));
   target->config.draft_vocab.clear();  // as a teacher it is all that it is
   s.target = target;
 }
@@ -84,10 +88,11 @@ void load_target(Setup& s) {
 model::DecoderConfig draft_config(const Setup& s) {
   if (s.spec.kind == "prune") {
     if (!s.target)
-      throw Error(ErrorKind::kUsage,
-                  "--draft " + s.options.draft + " takes layers of the target, and " + s.options.target + " has no weights");
+      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + " takes layers of the target, and " +
+                                         s.options.target + " has no weights");
     if (s.spec.layers < 1 || s.spec.layers > s.target->config.num_layers)
-      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": the target has " + std::to_string(s.target->config.num_layers) + " layers");
+      throw Error(ErrorKind::kUsage, "--draft " + s.options.draft + ": the target has " +
+                                         std::to_string(s.target->config.num_layers) + " layers");
     return s.target->config;
   }
   if (s.spec.kind == "model") return model::load_decoder_config(s.spec.argument);
@@ -107,16 +112,18 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   const data::ShardReader reader(o.data);
   const std::string tokenizer = s.inputs["target"]["tokenizer"];
   if (reader.index().tokenizer_digest != tokenizer)
-    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" + reader.index().tokenizer_digest.substr(0, 12) +
-                                      ") than the target's (" + tokenizer.substr(0, 12) +
-                                      "): run `specdec data ingest` again with --target " + o.target);
+    throw Error(ErrorKind::kData, o.data + ": tokenised by another tokenizer (" +
+                                      reader.index().tokenizer_digest.substr(0, 12) + ") than the target's (" +
+                                      tokenizer.substr(0, 12) + "): run `specdec data ingest` again with --target " +
+                                      o.target);
   if (s.target && s.target->config.vocab_size != draft.vocab_size)
     throw Error(ErrorKind::kModel, "--draft " + o.draft + ": vocab_size " + std::to_string(draft.vocab_size) +
                                        ", the target has " + std::to_string(s.target->config.vocab_size) +
                                        ": a draft needs the target's vocabulary");
   std::vector<TokenRow> train = reader.rows("train"), holdout = reader.rows("holdout");
   if (o.draft_vocab > draft.vocab_size)
-    throw Error(ErrorKind::kUsage, "--draft-vocab " + std::to_string(o.draft_vocab) + ": the target has " + std::to_string(draft.vocab_size) + " tokens");
+    throw Error(ErrorKind::kUsage, "--draft-vocab " + std::to_string(o.draft_vocab) + ": the target has " +
+                                       std::to_string(draft.vocab_size) + " tokens");
   check_tokens(train, draft.vocab_size, o.data);
   check_tokens(holdout, draft.vocab_size, o.data);
   int64_t longest = 2, context = draft.max_position;
@@ -129,17 +136,22 @@ void load_data(Setup& s, const model::DecoderConfig& draft) {
   s.train = prepare_rows(std::move(train), o.sequence_length);
   PreparedRows held_out = prepare_rows(std::move(holdout), context);
   s.holdout_rows = static_cast<int64_t>(held_out.rows.size());
-  s.held_out = split_held_out(std::move(held_out.rows), o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
+  s.held_out =
+      split_held_out(std::move(held_out.rows),
+                     o.evaluate_rows > 0 ? static_cast<size_t>(o.evaluate_rows) : kMaxSelectionRows, kMaxVerdictRows);
   s.inputs["data"] = {{"path", o.data}, {"digest", reader.digest()}};
-  s.data_counts = {
-      {"train_rows", s.train.rows.size()}, {"train_tokens", s.train.tokens},       {"loss_tokens", s.train.loss_tokens},
-      {"cut_rows", s.train.cut_rows},      {"cut_tokens", s.train.cut_tokens},     {"empty_rows", s.train.empty_rows},
-      {"holdout_rows", s.holdout_rows},    {"sequence_length", o.sequence_length}, {"written_by", reader.index().written_by}};
+  s.data_counts = {{"train_rows", s.train.rows.size()},      {"train_tokens", s.train.tokens},
+                   {"loss_tokens", s.train.loss_tokens},     {"cut_rows", s.train.cut_rows},
+                   {"cut_tokens", s.train.cut_tokens},       {"empty_rows", s.train.empty_rows},
+                   {"holdout_rows", s.holdout_rows},         {"sequence_length", o.sequence_length},
+                   {"written_by", reader.index().written_by}};
   if (s.train.cut_tokens > 0)
-    log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " + std::to_string(o.sequence_length) +
-                             " tokens: " + std::to_string(s.train.cut_tokens) + " tokens are not used");
+    log(LogLevel::kWarn, std::to_string(s.train.cut_rows) + " rows are longer than " +
+                             std::to_string(o.sequence_length) + " tokens: " + std::to_string(s.train.cut_tokens) +
+                             " tokens are not used");
   if (s.held_out.verdict_conversations < kMinVerdictConversations)
-    log(LogLevel::kWarn, "only " + std::to_string(s.held_out.verdict_conversations + s.held_out.selection_conversations) +
+    log(LogLevel::kWarn, "only " +
+                             std::to_string(s.held_out.verdict_conversations + s.held_out.selection_conversations) +
                              " held-out conversations: the verdict will be inconclusive (at least " +
                              std::to_string(2 * kMinVerdictConversations) + " are needed)");
 }
@@ -155,11 +167,20 @@ void count_steps(Setup& s) {
   for (int64_t e = 0; e < looked_at; ++e)
     batches += static_cast<double>(batcher.batches_in_epoch(e)) / static_cast<double>(looked_at);
   batches *= o.epochs;
-  o.max_steps = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
+  o.max_steps =
+      std::max<int64_t>(1, static_cast<int64_t>(std::ceil(batches / static_cast<double>(o.accumulate) - 1e-9)));
 }
 
-// Weights, gradients and Adam's two moments of the draft in fp32, logits of a batch of both models with their gradients, the kept answers of
-// the target.
+// The draft as large as it will be: of a pruned one as many layers stay as were asked for, whichever these are.
+model::DecoderConfig draft_to_train(const Setup& s, model::DecoderConfig draft) {
+  if (s.spec.kind != "prune") return draft;
+  draft.num_layers = s.spec.layers;
+  draft.layers.resize(static_cast<size_t>(s.spec.layers));
+  return draft;
+}
+
+// Weights, gradients and Adam's two moments of the draft in fp32, logits of a batch of both models with their
+// gradients, the kept answers of the target.
 void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const at::ScalarType dtype = model::resolve_dtype(s.options.device.dtype, draft);
   const model::DecoderConfig& target = s.target ? s.target->config : draft;
@@ -167,15 +188,18 @@ void check_memory(const Setup& s, const model::DecoderConfig& draft) {
   const int64_t parameters = model::num_parameters(draft);
   plan.target_bytes = 0;  // loaded already
   plan.draft_bytes = parameters * (12 + 2 * static_cast<int64_t>(c10::elementSize(dtype)));
-  const int64_t batch = s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
+  const int64_t batch =
+      s.options.batch_tokens > 0 ? s.options.batch_tokens : batch_shape(kMostStepTokens, draft.vocab_size).batch_tokens;
   plan.workspace_bytes += 3 * 4 * batch * draft.vocab_size;
-  if (s.target && !s.ce) plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
+  if (s.target && !s.ce)
+    plan.target_cache_bytes = std::min(s.options.teacher_cache_mib << 20, 2 * s.train.loss_tokens * draft.vocab_size);
   log(LogLevel::kInfo, "memory: " + plan.text());
   model::check_memory(plan);
   const uint64_t checkpoint = static_cast<uint64_t>(parameters) * 12, free = free_disk_bytes(s.options.out);
   if (free < 3 * checkpoint)
-    throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) + " MiB free, three checkpoints take " +
-                                    std::to_string(3 * checkpoint >> 20) + " MiB: free some space or choose another --out");
+    throw Error(ErrorKind::kIo, s.options.out + ": " + std::to_string(free >> 20) +
+                                    " MiB free, three checkpoints take " + std::to_string(3 * checkpoint >> 20) +
+                                    " MiB: free some space or choose another --out");
 }
 
 TrainerOptions trainer_options(const Setup& s) {
@@ -195,7 +219,8 @@ TrainerOptions trainer_options(const Setup& s) {
 
 GradientSource gradient_source(const Setup& s, const model::Decoder& draft, Teacher* teacher) {
   const std::vector<int32_t>& kept = draft.config.draft_vocab;
-  return {&draft, teacher, trainer_options(s).loss, kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
+  return {&draft, teacher, trainer_options(s).loss,
+          kept.empty() ? at::Tensor() : model::draft_vocab_index(kept, at::kCPU)};
 }
 
 // The best measured checkpoint that is still whole.
@@ -206,10 +231,13 @@ int64_t restore_best(const std::vector<Measured>& measured, const CheckpointStor
       return step;
     }
   }
-  throw Error(ErrorKind::kModel, "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
+  throw Error(ErrorKind::kModel,
+              "the draft gives no finite logits on held-out rows, and none of its checkpoints is whole");
 }
 
-int exit_code_of(const std::string& verdict) { return verdict == "improved" ? 0 : verdict == "no_significant_gain" ? 3 : 4; }
+int exit_code_of(const std::string& verdict) {
+  return verdict == "improved" ? 0 : verdict == "no_significant_gain" ? 3 : 4;
+}
 
 DistillResult no_data(const Setup& s, const std::string& started) {
   Json json = {{"schema", "specdec.distill/1"},
@@ -235,9 +263,15 @@ struct Start {
 };
 
 Start start_anew(Setup& s, Stages& stages, const Clock& clock) {
-  Preparation prepared = prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train}, s.held_out, stages, clock);
-  return {std::move(prepared.init.decoder), std::nullopt,
-          {{"before", to_json(prepared.before)}, {"search", prepared.init.search}, {"selection_rows", prepared.selection_rows}, {"verdict_rows", prepared.verdict_rows}, {"evaluations", prepared.evaluations}}};
+  Preparation prepared =
+      prepare({s.options, s.spec, s.target, draft_config(s), s.device, s.train}, s.held_out, stages, clock);
+  return {std::move(prepared.init.decoder),
+          std::nullopt,
+          {{"before", to_json(prepared.before)},
+           {"search", prepared.init.search},
+           {"selection_rows", prepared.selection_rows},
+           {"verdict_rows", prepared.verdict_rows},
+           {"evaluations", prepared.evaluations}}};
 }
 
 Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
@@ -245,8 +279,11 @@ Start go_on(Setup& s, const Checkpoint& checkpoint, Stages& stages) {
   const Json kept = checkpoint.state.value("extra", Json::object());
   const std::string where = (checkpoint.directory / "state.json").string();
   for (const char* key : {"before", "search", "chosen"})
-    if (!kept.contains(key)) throw Error(ErrorKind::kData, where + ": extra." + key + " is missing: an earlier version wrote it; start again with another --out");
-  shorten(s.held_out, json_int(kept, "selection_rows", 1, INT64_MAX, where, ErrorKind::kData), json_int(kept, "verdict_rows", 1, INT64_MAX, where, ErrorKind::kData));
+    if (!kept.contains(key))
+      throw Error(ErrorKind::kData, where + ": extra." + key +
+                                        " is missing: an earlier version wrote it; start again with another --out");
+  shorten(s.held_out, json_int(kept, "selection_rows", 1, INT64_MAX, where, ErrorKind::kData),
+          json_int(kept, "verdict_rows", 1, INT64_MAX, where, ErrorKind::kData));
   const model::DecoderConfig config = model::load_decoder_config(checkpoint.directory);
   return {model::load_decoder(checkpoint.directory, s.device, config.dtype), checkpoint, kept};
 }
@@ -270,13 +307,16 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
     if (start.kept.contains("chosen"))
       apply_settings(start.kept.at("chosen"), s.options);
     else
-      start.kept["chosen"] = choose_settings(s.options, run_limits(s.options, s.train.tokens), gradient_source(s, draft, teacher.get()), trainable(draft), s.train.rows, stages, clock);
+      start.kept["chosen"] =
+          choose_settings(s.options, run_limits(s.options, s.train.tokens), gradient_source(s, draft, teacher.get()),
+                          trainable(draft), s.train.rows, stages, clock);
     count_steps(s);
     TrainerOptions options = trainer_options(s);
     options.extra = start.kept;
     options.evaluations = start.kept.value("evaluations", kMostEvaluations);
     outcome.chosen = start.kept["chosen"];
-    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get()}, draft, clock, progress);
+    Trainer trainer(options, {&s.train.rows, &s.held_out.selection, teacher.get(), judge.get()}, draft, clock,
+                    progress);
     if (checkpoint) trainer.resume(*checkpoint);
     stages.begin(checkpoint ? "going on" : "measuring and saving the start");
     outcome.training = trainer.run();
@@ -285,7 +325,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
   judge.reset();
   outcome.kept_step = restore_best(outcome.training.measured, store, draft);
   stages.begin("judging");
-  outcome.after = evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, kEvaluationTokens, stages.step());
+  outcome.after =
+      evaluate(draft, s.target.get(), s.held_out.verdict, s.options.temperature, kEvaluationTokens, stages.step());
   outcome.by_acceptance = s.target != nullptr;
   outcome.judgement = distill::judge(s.held_out.verdict, outcome.before, outcome.after, outcome.by_acceptance);
   outcome.verdict_conversations = s.held_out.verdict_conversations;
@@ -299,7 +340,8 @@ DistillResult train_and_judge(Setup& s, const ProgressFn& progress, const Clock&
                           {"holdout", vocab_coverage(s.held_out.verdict, draft.config.draft_vocab)}};
   outcome.started = started;
   outcome.seconds = clock.seconds() - begin;
-  publish_draft(out / "draft", draft, s.options.target, s.target_id, s.options, result_json(outcome, s.options, std::nullopt));
+  publish_draft(out / "draft", draft, s.options.target, s.target_id, s.options,
+                result_json(outcome, s.options, std::nullopt));
   const Json json = result_json(outcome, s.options, fingerprint_model(out / "draft"));
   write_file_atomic(out / "result.json", json.dump(2) + "\n");
   return {json, exit_code_of(json["verdict"])};
@@ -318,8 +360,9 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   if (fs::exists(out) && !fs::is_directory(out))
     throw Error(ErrorKind::kUsage, "--out " + out.string() + ": exists and is no directory");
   if (!options.resume && fs::exists(out) && !fs::is_empty(out))
-    throw Error(ErrorKind::kUsage,
-                "--out " + out.string() + ": exists already: choose another directory, or --resume to go on with that run");
+    throw Error(
+        ErrorKind::kUsage,
+        "--out " + out.string() + ": exists already: choose another directory, or --resume to go on with that run");
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   Stages stages(progress);
   stages.begin("loading the target", options.target);
@@ -338,7 +381,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
     require_schema(done, "distill", 1, (out / "result.json").string());
     return {done, exit_code_of(json_string(done, "verdict", (out / "result.json").string(), ErrorKind::kData))};
   }
-  check_memory(s, draft);
+  check_memory(s, draft_to_train(s, draft));
   if (s.train.rows.empty()) return no_data(s, started);
   return train_and_judge(s, progress, clock, started);
 }

@@ -21,8 +21,8 @@ double learning_rate(const ScheduleOptions& o, int64_t step, double elapsed_seco
     if (o.total_steps == 0) {
       // At least a tenth of a step's share: the very first update would have rate 0 by the clock.
       const double first = 0.1 / static_cast<double>(kMinWarmupSteps);
-      warm =
-          std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps), warmup > 0 ? elapsed_seconds / warmup : 1.0));
+      warm = std::max(first, std::min((at + 1) / static_cast<double>(kMinWarmupSteps),
+                                      warmup > 0 ? elapsed_seconds / warmup : 1.0));
     }
   }
   progress = std::clamp(progress, 0.0, 1.0);

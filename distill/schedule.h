@@ -1,5 +1,5 @@
-// Learning rate: linear warm-up, then a cosine down to a fraction of the peak, along the steps of the run or its elapsed time,
-// whichever limit is nearer.
+// Learning rate: linear warm-up, then a cosine down to a fraction of the peak, along the steps of the run or its
+// elapsed time, whichever limit is nearer.
 #pragma once
 
 #include <cstdint>

@@ -24,10 +24,13 @@ at::Tensor frozen_logits(const model::Decoder& decoder, const at::Tensor& tokens
 RowLogits row_logits(const model::Decoder& decoder, const Batch& batch) {
   at::NoGradGuard guard;
   const at::Device device = decoder.weights.embed.device();
-  const at::Tensor hidden = model::last_hidden(decoder, model::TrainBatch{batch.tokens.to(device), {}, {}}).flatten(0, 1).index_select(0, batch.rows.to(device));
+  const at::Tensor hidden = model::last_hidden(decoder, model::TrainBatch{batch.tokens.to(device), {}, {}})
+                                .flatten(0, 1)
+                                .index_select(0, batch.rows.to(device));
   return [hidden, &decoder](int64_t begin, int64_t end) {
     at::NoGradGuard inner;
-    return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab, decoder.config.vocab_size);
+    return model::spread_logits(model::head_logits(decoder, hidden.slice(0, begin, end)), decoder.config.draft_vocab,
+                                decoder.config.vocab_size);
   };
 }
 
@@ -52,7 +55,8 @@ void Teacher::fill(size_t group) {
   const std::vector<size_t>& members = groups_[group];
   const Batch batch = make_batch(rows_, members);
   const RowLogits logits = row_logits(*target_, batch);
-  const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), vocab = target_->config.vocab_size, *position = batch.rows.const_data_ptr<int64_t>();
+  const int64_t width = batch.tokens.size(1), count = batch.rows.numel(), vocab = target_->config.vocab_size,
+                *position = batch.rows.const_data_ptr<int64_t>();
   const auto options = target_->weights.embed.options().dtype(at::kHalf);
   std::vector<int64_t> learnt(members.size(), 0);
   for (int64_t i = 0; i < count; ++i) ++learnt[static_cast<size_t>(position[i] / width)];

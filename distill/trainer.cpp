@@ -52,12 +52,15 @@ double Trainer::elapsed() const { return elapsed_before_ + clock_.seconds() - st
 
 double Trainer::fraction() const {
   double out = 0;
-  if (options_.schedule.total_steps > 0) out = static_cast<double>(step_) / static_cast<double>(options_.schedule.total_steps);
+  if (options_.schedule.total_steps > 0)
+    out = static_cast<double>(step_) / static_cast<double>(options_.schedule.total_steps);
   if (options_.schedule.time_limit_seconds > 0) out = std::max(out, elapsed() / options_.schedule.time_limit_seconds);
   return out;
 }
 
-double Trainer::evaluations_due() const { return std::min(1.0, fraction()) * static_cast<double>(options_.evaluations); }
+double Trainer::evaluations_due() const {
+  return std::min(1.0, fraction()) * static_cast<double>(options_.evaluations);
+}
 
 bool Trainer::finished() const { return fraction() >= 1; }
 
@@ -137,13 +140,15 @@ Trainer::StepFigures Trainer::train_step() {
       break;
     case FaultPolicy::Action::kSkip:
       ++skipped_;
-      log(LogLevel::kWarn, "step " + std::to_string(step_) + ": the loss or its gradient is not finite: update skipped");
+      log(LogLevel::kWarn,
+          "step " + std::to_string(step_) + ": the loss or its gradient is not finite: update skipped");
       break;
     case FaultPolicy::Action::kRollBack:
       roll_back();
       return out;
     case FaultPolicy::Action::kStop:
-      throw Error(ErrorKind::kInternal, "training diverged: the loss stayed non-finite through " + std::to_string(kMaxRollbacks) +
+      throw Error(ErrorKind::kInternal, "training diverged: the loss stayed non-finite through " +
+                                            std::to_string(kMaxRollbacks) +
                                             " roll-backs, each with half the learning rate; try a smaller --lr");
   }
   ++step_;
@@ -156,9 +161,11 @@ void Trainer::roll_back() {
   rate_scale_ /= 2;
   const auto checkpoint = store_.newest_good();
   if (!checkpoint) throw Error(ErrorKind::kInternal, "training diverged and there is no checkpoint to go back to");
-  log(LogLevel::kWarn, "step " + std::to_string(step_) + ": the loss is not finite three times in a row: back to step " +
+  log(LogLevel::kWarn, "step " + std::to_string(step_) +
+                           ": the loss is not finite three times in a row: back to step " +
                            std::to_string(checkpoint->step) + " with half the learning rate");
-  metrics_->write("roll_back", step_, {{"to_step", static_cast<double>(checkpoint->step)}, {"rate_scale", rate_scale_}});
+  metrics_->write("roll_back", step_,
+                  {{"to_step", static_cast<double>(checkpoint->step)}, {"rate_scale", rate_scale_}});
   restore(*checkpoint);
 }
 
@@ -174,7 +181,8 @@ bool Trainer::measure() {
                                      : evaluate(draft_, nullptr, rows, t, kEvaluationTokens, step);
     m.score = data_.judge ? e.acceptance : -e.cross_entropy;
     std::vector<std::pair<std::string, double>> values = {{"cross_entropy", e.cross_entropy}};
-    if (data_.judge) values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
+    if (data_.judge)
+      values.insert(values.end(), {{"acceptance", e.acceptance}, {"greedy_agreement", e.greedy_agreement}});
     metrics_->write("held_out", step_, values);
   }
   measured_step_ = step_;
@@ -184,7 +192,8 @@ bool Trainer::measure() {
 }
 
 void Trainer::save() {
-  // Weights that are not finite are not worth keeping: the next loss will say so, and the run goes back to the last save.
+  // Weights that are not finite are not worth keeping: the next loss will say so, and the run goes back to the last
+  // save.
   bool finite = true;
   for (const NamedTensor& p : parameters_) finite = finite && at::isfinite(p.tensor.detach()).all().item<bool>();
   if (!finite) {
@@ -242,8 +251,9 @@ TrainingSummary Trainer::run() {
     if (options_.checkpoint_every > 0 && step_ % options_.checkpoint_every == 0 && saved_step_ != step_) save();
     if (stop_requested()) {
       if (saved_step_ != step_) save();
-      throw Error(ErrorKind::kNetwork, "stopped by a signal at step " + std::to_string(step_) +
-                                           " with a checkpoint saved: the same command with --resume goes on from there");
+      throw Error(ErrorKind::kNetwork,
+                  "stopped by a signal at step " + std::to_string(step_) +
+                      " with a checkpoint saved: the same command with --resume goes on from there");
     }
     const double begin = clock_.seconds();
     const StepFigures figures = train_step();

@@ -43,8 +43,8 @@ struct TrainerOptions {
   ScheduleOptions schedule;  // total_steps and time limit are the limits of the run; at least one is set
   int64_t batch_tokens = 4096, accumulate = 1;
   int64_t evaluations = kMostEvaluations;  // over the run
-  int64_t evaluate_every = 0;    // steps; 0 = `evaluations` of them
-  int64_t checkpoint_every = 0;  // steps; 0 = at evaluations
+  int64_t evaluate_every = 0;              // steps; 0 = `evaluations` of them
+  int64_t checkpoint_every = 0;            // steps; 0 = at evaluations
   uint64_t seed = 0;
   Json extra;  // kept in every checkpoint beside the trainer's own state
 };
@@ -69,11 +69,12 @@ struct TrainingSummary {
 class Trainer {
  public:
   // `draft`'s weights are trained in place. `clock` and `progress` as everywhere.
-  Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock, ProgressFn progress);
+  Trainer(const TrainerOptions& options, const TrainerData& data, model::Decoder& draft, const Clock& clock,
+          ProgressFn progress);
 
   void resume(const Checkpoint& checkpoint);
-  // Runs to the limit, measuring and saving step 0 first. Throws Error(kNetwork) after saving when a stop was requested,
-  // Error(kInternal) when the loss stays non-finite after three roll-backs, Error(kIo) for a full disk.
+  // Runs to the limit, measuring and saving step 0 first. Throws Error(kNetwork) after saving when a stop was
+  // requested, Error(kInternal) when the loss stays non-finite after three roll-backs, Error(kIo) for a full disk.
   TrainingSummary run();
 
  private:

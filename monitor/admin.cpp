@@ -9,7 +9,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kLoadSeconds = 1800;   // a large draft is read and its digests are verified before the server answers
+constexpr double kLoadSeconds = 1800;  // a large draft is read and its digests are verified before the server answers
 
 std::string id_of(const Json& status, const char* which) {
   return status.contains(which) && status[which].is_object() ? status[which].value("id", std::string()) : "";
@@ -18,7 +18,8 @@ std::string id_of(const Json& status, const char* which) {
 Interval interval_of(const Json& paired, const char* which) {
   const Json& e = json_object(paired, which, 8, "paired", ErrorKind::kNetwork);
   const Json& ci = json_array(e, "ci", 2, std::string("paired: ") + which, ErrorKind::kNetwork);
-  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number()) throw Error(ErrorKind::kNetwork, std::string("paired: ") + which + ": ci: expected two numbers");
+  if (ci.size() != 2 || !ci[0].is_number() || !ci[1].is_number())
+    throw Error(ErrorKind::kNetwork, std::string("paired: ") + which + ": ci: expected two numbers");
   return {ci[0].get<double>(), ci[1].get<double>()};
 }
 
@@ -51,7 +52,9 @@ Admin::Reply Admin::exchange(const std::string* body) {
     require_schema(out.body, "draft", 1, where, ErrorKind::kNetwork);
   } else {
     const Json error = out.body.is_object() ? out.body.value("error", Json()) : Json();
-    out.problem = where + ": " + (error.is_object() ? error.value("message", "status " + std::to_string(out.status)) : "status " + std::to_string(out.status));
+    out.problem = where + ": " +
+                  (error.is_object() ? error.value("message", "status " + std::to_string(out.status))
+                                     : "status " + std::to_string(out.status));
   }
   return out;
 }
@@ -86,9 +89,12 @@ Trial judge_trial(const Json& paired, double margin, double floor) {
   if (!paired.is_object() || !paired.contains("difference")) return {"", "no conversation is scored yet"};
   const Interval difference = interval_of(paired, "difference"), candidate = interval_of(paired, "candidate");
   char text[240];
-  std::snprintf(text, sizeof text, "candidate less serving draft %+.3f [%+.3f, %+.3f] over %lld conversations, candidate at most %.3f, floor %.2f",
-                (difference.low + difference.high) / 2, difference.low, difference.high,
-                static_cast<long long>(json_int(paired, "conversations", 0, kMaxCount, "paired", ErrorKind::kNetwork)), candidate.high, floor);
+  std::snprintf(
+      text, sizeof text,
+      "candidate less serving draft %+.3f [%+.3f, %+.3f] over %lld conversations, candidate at most %.3f, floor %.2f",
+      (difference.low + difference.high) / 2, difference.low, difference.high,
+      static_cast<long long>(json_int(paired, "conversations", 0, kMaxCount, "paired", ErrorKind::kNetwork)),
+      candidate.high, floor);
   if (candidate.high < floor) return {"worse", text};
   if (difference.low > -margin) return {"better", text};
   if (difference.high < 0) return {"worse", text};

@@ -14,11 +14,13 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-constexpr int64_t kMinReachedAt = 30;   // a position that fewer steps reached has a mean of its own noise: it is not judged, nor are later ones
+// a position that fewer steps reached has a mean of its own noise: it is not judged, nor are later ones
+constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
-constexpr size_t kEnoughForWander = 1000;   // of its own; below it a stratum has that of all
+constexpr size_t kEnoughForWander = 1000;  // of its own; below it a stratum has that of all
 
-// Between-bucket variance component of x (one-way ANOVA with equal buckets); `of_mean`: variance of the mean of x by the same buckets.
+// Between-bucket variance component of x (one-way ANOVA with equal buckets); `of_mean`: variance of the mean of x by
+// the same buckets.
 double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
   const size_t buckets = x.size() / bucket;
   std::vector<double> means;
@@ -37,8 +39,8 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// x in time order. Both are the largest over the bucket lengths. A wander seen over few of its own swings, N = wander² / se² of them,
-// is known to ±√(2/N) of its variance: its upper 95 % bound is taken.
+// x in time order. Both are the largest over the bucket lengths. A wander seen over few of its own swings, N = wander²
+// / se² of them, is known to ±√(2/N) of its variance: its upper 95 % bound is taken.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -86,12 +88,15 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // Lucky requests reach more positions: they weigh more in the sums than in the mean over requests, which is what is watched, and
-  // are promised less by the late positions. The report knows the first effect; both together are up to twice that (simulated).
+  // Lucky requests reach more positions: they weigh more in the sums than in the mean over requests, which is what is
+  // watched, and are promised less by the late positions. The report knows the first effect; both together are up to
+  // twice that (simulated).
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
-  const double shift = sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
+  const double shift =
+      sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
   for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
-  b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);  // the report's interval is the two-sided 90 % one
+  // the report's interval is the two-sided 90 % one
+  b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);
   b.share = share;
   b.n = rollout.alpha.n;
   b.sd = b.standard_error * std::sqrt(static_cast<double>(b.n));
@@ -112,8 +117,10 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
     baseline.folded.insert(by_size[i].second);
     strata.erase(by_size[i].second);
   }
-  if (other.requests >= kMinOther) strata[""] = other;
-  else baseline.folded.clear();   // too few to judge: such requests are not watched
+  if (other.requests >= kMinOther)
+    strata[""] = other;
+  else
+    baseline.folded.clear();  // too few to judge: such requests are not watched
 }
 
 struct Residual {
@@ -125,14 +132,18 @@ struct Residual {
 }  // namespace
 
 std::string stratum_conditions(double temperature, bool constrained, bool efficiency) {
-  std::string text = temperature <= 0 ? marked("t0") : temperature <= 0.7 ? marked("t0.7") : temperature <= 1.2 ? "" : marked("t1.2+");
+  std::string text = temperature <= 0     ? marked("t0")
+                     : temperature <= 0.7 ? marked("t0.7")
+                     : temperature <= 1.2 ? ""
+                                          : marked("t1.2+");
   if (constrained) text += marked("json");
   if (efficiency) text += marked("eff");
   return text;
 }
 
 std::string stratum_key(const AcceptanceRecord& record) {
-  return (record.segment.empty() ? "-" : record.segment) + stratum_conditions(record.temperature, record.constrained, record.efficiency);
+  return (record.segment.empty() ? "-" : record.segment) +
+         stratum_conditions(record.temperature, record.constrained, record.efficiency);
 }
 
 const Baseline::Stratum* Baseline::find(const std::string& key) const {
@@ -154,14 +165,19 @@ Baseline baselines(const ValidationReport& report) {
     if (!s.rollout.counts.reached_at.empty())
       result.strata[s.name + result.conditions] =
           baseline_of(s.rollout, requests ? static_cast<double>(s.alpha.n) / static_cast<double>(requests) : 0.0);
-  if (!report.rollout.counts.reached_at.empty()) result.strata.try_emplace("", baseline_of(report.rollout, result.strata.empty() ? 1.0 : 0.0));
+  if (!report.rollout.counts.reached_at.empty())
+    result.strata.try_emplace("", baseline_of(report.rollout, result.strata.empty() ? 1.0 : 0.0));
   if (result.strata.empty())
-    throw Error(ErrorKind::kData, "the package's validation report has no roll-out, so there is no acceptance to compare with: validate it with "
-                                  "--parts acceptance,rollout,speed,lossless and package it again");
+    throw Error(
+        ErrorKind::kData,
+        "the package's validation report has no roll-out, so there is no acceptance to compare with: validate it with "
+        "--parts acceptance,rollout,speed,lossless and package it again");
   return result;
 }
 
-EstimatedBaseline estimate_baseline(const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each, const BaselineNeeds& needs) {
+EstimatedBaseline estimate_baseline(
+    const std::function<void(const std::function<void(const AcceptanceRecord&)>&)>& for_each,
+    const BaselineNeeds& needs) {
   EstimatedBaseline result;
   Baseline& baseline = result.baseline;
   baseline.open = false;
@@ -180,7 +196,8 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
   result.days = result.requests > 0 ? static_cast<double>(last - first) / 86400 : 0;
   const int64_t needed = BaselineNeeds::kBucket * needs.min_buckets;
   if (result.requests < needed || result.days < needs.min_days) {
-    result.problem = std::to_string(result.requests) + " requests over " + Json(std::round(result.days * 100) / 100).dump() + " days, expected at least " +
+    result.problem = std::to_string(result.requests) + " requests over " +
+                     Json(std::round(result.days * 100) / 100).dump() + " days, expected at least " +
                      std::to_string(needed) + " over " + Json(needs.min_days).dump() + ": record more traffic";
     return result;
   }
@@ -208,7 +225,8 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
     shifts[s] += weight * (o.x - o.expected);
     weights[s] += weight;
   });
-  std::stable_sort(residuals.begin(), residuals.end(), [](const Residual& a, const Residual& b) { return a.time < b.time; });
+  std::stable_sort(residuals.begin(), residuals.end(),
+                   [](const Residual& a, const Residual& b) { return a.time < b.time; });
   const auto min_buckets = static_cast<size_t>(needs.min_buckets);
   std::vector<std::vector<double>> of(names.size());
   for (const Residual& r : residuals) of[r.stratum].push_back(r.value);
@@ -234,10 +252,19 @@ EstimatedBaseline estimate_baseline(const std::function<void(const std::function
 Json to_json(const Baseline& baseline) {
   Json strata = Json::array();
   for (const auto& [name, b] : baseline.strata)
-    strata.push_back({{"name", name}, {"overlap", b.overlap}, {"mean", b.mean}, {"standard_error", b.standard_error}, {"share", b.share}, {"sd", b.sd},
-                      {"wander", b.wander}, {"requests", b.n}});
-  return {{"schema", "specdec.baseline/" + std::to_string(Baseline::kVersion)}, {"draft", baseline.draft}, {"target", baseline.target},
-          {"strata", strata}, {"folded", baseline.folded}};
+    strata.push_back({{"name", name},
+                      {"overlap", b.overlap},
+                      {"mean", b.mean},
+                      {"standard_error", b.standard_error},
+                      {"share", b.share},
+                      {"sd", b.sd},
+                      {"wander", b.wander},
+                      {"requests", b.n}});
+  return {{"schema", "specdec.baseline/" + std::to_string(Baseline::kVersion)},
+          {"draft", baseline.draft},
+          {"target", baseline.target},
+          {"strata", strata},
+          {"folded", baseline.folded}};
 }
 
 Baseline baseline_from_json(const Json& object, const std::string& where) {
@@ -247,8 +274,11 @@ Baseline baseline_from_json(const Json& object, const std::string& where) {
   baseline.draft = json_string(object, "draft", "", where, ErrorKind::kData);
   baseline.target = json_string(object, "target", "", where, ErrorKind::kData);
   for (const Json& s : json_array(object, "strata", Baseline::kMaxStrata, where, ErrorKind::kData)) {
-    const std::string name = json_string(s, "name", where + ": strata", ErrorKind::kData), at = where + ": strata '" + name + "'";
-    const auto number = [&](const char* key, double high) { return json_double(s, key, 0, high, at, ErrorKind::kData); };
+    const std::string name = json_string(s, "name", where + ": strata", ErrorKind::kData),
+                      at = where + ": strata '" + name + "'";
+    const auto number = [&](const char* key, double high) {
+      return json_double(s, key, 0, high, at, ErrorKind::kData);
+    };
     StratumBaseline b;
     for (const Json& value : json_array(s, "overlap", StratumBaseline::kPositions, at, ErrorKind::kData))
       b.overlap.push_back(json_double(Json{{"overlap", value}}, "overlap", 0, 1, at, ErrorKind::kData));

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/fingerprint.h"
 #include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
@@ -24,7 +25,8 @@ Sighting sighting_of(const Facts& facts) {
   const std::string tiers = facts.remote ? "" : differing_tiers(facts.package.manifest.target, facts.local);
   std::string stale = facts.sight.stale;
   if (!tiers.empty())
-    stale = facts.served.directory.string() + " is another target than the draft was validated for (" + tiers + " differ: " + facts.local.id.substr(0, 12) + ", bound to " +
+    stale = facts.served.directory.string() + " is another target than the draft was validated for (" + tiers +
+            " differ: " + facts.local.id.substr(0, 12) + ", bound to " +
             facts.package.manifest.target.id.substr(0, 12) + ")";
   return {facts.witness, stale, facts.local.id};
 }
@@ -37,11 +39,13 @@ const char* memory_key(const Facts& facts) { return facts.remote ? "target_watch
 
 Facts gather(const CheckOptions& options, const Remembered& remembered, const Clock& clock) {
   std::optional<ResolvedPackage> package = resolve_package(options.package, false);
-  if (!package) throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
+  if (!package)
+    throw Error(ErrorKind::kData, options.package + ": no package, expected its directory or STORE:CHANNEL");
   Facts facts;
   facts.package = std::move(*package);
   facts.remote = is_url(options.target);
-  facts.report = validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
+  facts.report =
+      validation_report_from_json(facts.package.manifest.report, options.package + ": manifest.json: report");
   const Fingerprint& bound = facts.package.manifest.target;
   const WatchedPair pair{facts.package.digest, bound.id};
   if (facts.remote) {
@@ -51,16 +55,21 @@ Facts gather(const CheckOptions& options, const Remembered& remembered, const Cl
     facts.sight = watch_target(watch, pair, remembered(memory_key(facts)), clock);
     facts.witness = Witness::kEndpoint;
     facts.target = facts.local = bound;
-    if (!facts.sight.stale.empty()) facts.local.id = facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
-    if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);   // where the probe finds it
+    if (!facts.sight.stale.empty())
+      facts.local.id = facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
+    // where the probe finds it
+    if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);
     return facts;
   }
-  facts.served = options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
+  facts.served =
+      options.target.empty() ? packaged_target(facts.package, options.package) : resolve_model(options.target);
   facts.target = facts.local = fingerprint_model(facts.served.directory);
   const fs::path& packaged = facts.package.target;
   const bool own_copy = options.target.empty() && facts.package.manifest.target_reference.empty();
   facts.witness = options.full_target ? Witness::kBytes : own_copy ? Witness::kCopy : Witness::kDirectory;
-  if (options.full_target) facts.sight = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(), facts.served.directory, remembered(memory_key(facts)));
+  if (options.full_target)
+    facts.sight = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(), facts.served.directory,
+                                   remembered(memory_key(facts)));
   return facts;
 }
 
@@ -69,12 +78,16 @@ void require_options(const CheckOptions& o) {
   const auto need = [](bool holds, const std::string& text) {
     if (!holds) throw Error(ErrorKind::kUsage, text);
   };
-  need(o.fail_on == "warn" || o.fail_on == "drift" || o.fail_on == "stale", "--fail-on: expected warn, drift or stale, found '" + o.fail_on + "'");
-  need(p.loop.empty() || p.redistil.empty() || !p.job.empty(), "--loop and --redistil: give one of them (both beside --job)");
+  need(o.fail_on == "warn" || o.fail_on == "drift" || o.fail_on == "stale",
+       "--fail-on: expected warn, drift or stale, found '" + o.fail_on + "'");
+  need(p.loop.empty() || p.redistil.empty() || !p.job.empty(),
+       "--loop and --redistil: give one of them (both beside --job)");
   need(p.canary.empty() || p.probe.empty(), "--canary and --probe: give one of them");
   need(p.gpu_hours == 0 || (o.requests_per_day > 0 && p.tokens_per_second > 0 && p.tokens_per_request > 0),
        "--redistil-gpu-hours: needs --requests-per-day, --tokens-per-request and --tokens-per-second too");
-  for (const SecretUrl& url : p.webhooks) need(is_url(url.reveal()) && !net::origin_of(url.reveal()).empty(), "--webhook: expected http(s)://host/…, found " + url.shown());
+  for (const SecretUrl& url : p.webhooks)
+    need(is_url(url.reveal()) && !net::origin_of(url.reveal()).empty(),
+         "--webhook: expected http(s)://host/…, found " + url.shown());
   if (!p.alertmanager.empty()) net::base_url(p.alertmanager.reveal(), "--alertmanager", "its configuration");
   need(p.admin.empty() || !p.candidate.empty(), "--admin: needs --candidate STORE:CHANNEL, where new packages appear");
   need(p.job.empty() == p.job_image.empty(), "--job and --job-image: give both or none");
@@ -89,13 +102,18 @@ Json result_json(const Facts& facts, const Judged& judged, const Json& evidence,
                {"next", judged.next},
                {"started", format_utc(clock.unix_seconds())},
                {"tool_version", SPECDEC_VERSION},
-               {"inputs", {{"package", facts.package.digest}, {"target", facts.package.manifest.target.id}, {"draft", facts.package.manifest.draft.id}, {"served", facts.target.id}}},
+               {"inputs",
+                {{"package", facts.package.digest},
+                 {"target", facts.package.manifest.target.id},
+                 {"draft", facts.package.manifest.draft.id},
+                 {"served", facts.target.id}}},
                {"evidence", evidence}};
   if (!facts.served.hub_commit.empty()) json["inputs"]["target_commit"] = facts.served.hub_commit;
   return json;
 }
 
-// What looking at the target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be judged?
+// What looking at the target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be
+// judged?
 void keep_sight(State& state, const Facts& facts) {
   if (!facts.sight.memory.empty()) state.set_value(memory_key(facts), facts.sight.memory);
   if (!facts.sight.wait.empty()) throw Error(ErrorKind::kNetwork, facts.sight.wait);
@@ -113,7 +131,7 @@ void recall_served(const State& state, Facts& facts) {
 struct Looked {
   Judged judged;
   Json result;
-  std::string alarm_key;   // "" = no alarm
+  std::string alarm_key;  // "" = no alarm
 };
 
 // Whether it was known before the sources were asked. The package's copy says nothing of what is served.
@@ -122,9 +140,11 @@ bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
 }
 
 // The sources, read but not kept. Where another target is known to be served, those that fail do not hide it.
-Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state, Detector& detector, const ServedMemory& memory, const Sighting& sighting) {
+Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state,
+                  Detector& detector, const ServedMemory& memory, const Sighting& sighting) {
   try {
-    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(), is_another_served(memory, sighting));
+    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(),
+                          is_another_served(memory, sighting));
     if (!facts.sight.named.empty()) look.claims.add(options.target, facts.sight.named);
     return look;
   } catch (const Error& e) {
@@ -136,25 +156,28 @@ Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& 
   }
 }
 
-// One look and the transition it leads to, committed together. Throws Error(kNetwork) while an update of the target is under way: whose
-// acceptance would be judged?
+// One look and the transition it leads to, committed together. Throws Error(kNetwork) while an update of the target is
+// under way: whose acceptance would be judged?
 Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, State& state, Follow& follow) {
   state.begin();
   const bool is_new = state.value("package") != facts.package.digest;
-  if (is_new || options.acknowledge) start_anew(state, facts.package.digest, is_new ? "new_package" : "acknowledged", clock.unix_seconds());
+  if (is_new || options.acknowledge)
+    start_anew(state, facts.package.digest, is_new ? "new_package" : "acknowledged", clock.unix_seconds());
   follow.package_seen(is_new);
   Detector detector = make_detector(options, facts.package, facts.report);
-  if (const std::string old = state.value("detector"); !old.empty()) detector.restore(parse_json(old, options.state.string()), options.state.string());
+  if (const std::string old = state.value("detector"); !old.empty())
+    detector.restore(parse_json(old, options.state.string()), options.state.string());
 
   const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
   const Sighting sighting = sighting_of(facts);
   Detector fed = detector;
   Look look = read_sources(options, clock, facts, state, fed, memory, sighting);
-  ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting, look.claims, clock.unix_seconds());
+  ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting,
+                                      look.claims, clock.unix_seconds());
   facts.found(served.target, served.memory.by);
   const bool stale = !served.stale.empty();
-  // This look was the first to hear of another target, and has judged traffic that names none. So it is left, and the next look reads the
-  // same again, without that traffic.
+  // This look was the first to hear of another target, and has judged traffic that names none. So it is left, and the
+  // next look reads the same again, without that traffic.
   const bool first = !served.memory.stale.empty() && !is_another_served(memory, sighting);
   const bool left = first || !served.wait.empty();
   if (left) served.memory.newest = memory.newest;
@@ -175,7 +198,12 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   }
   keep(look, state);
   if (stale)
-    out.judged = {"stale_target", served.stale, {{"name", "target"}, {"value", facts.target.id.substr(0, 12)}, {"limit", facts.package.manifest.target.id.substr(0, 12)}}, ""};
+    out.judged = {"stale_target",
+                  served.stale,
+                  {{"name", "target"},
+                   {"value", facts.target.id.substr(0, 12)},
+                   {"limit", facts.package.manifest.target.id.substr(0, 12)}},
+                  ""};
   else
     out.judged = judge(options, detector, facts.report, look);
   out.judged.next = next_command(options, out.judged.verdict);
@@ -185,11 +213,14 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   out.result = result_json(facts, out.judged, evidence, clock);
   state.set_value("detector", detector.state().dump());
   const std::string& verdict = out.judged.verdict;
-  if (state.value("verdict") != verdict) state.append(HistoryEntry{0, clock.unix_seconds(), verdict, facts.package.digest, out.result});
+  if (state.value("verdict") != verdict)
+    state.append(HistoryEntry{0, clock.unix_seconds(), verdict, facts.package.digest, out.result});
   state.set_value("verdict", verdict);
-  follow.looked(verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}}, look.read.records, stale ? 1 : speedup_now(facts.report, detector));
+  follow.looked(verdict, out.judged.reason, {{"inputs", out.result["inputs"]}, {"evidence", out.result["evidence"]}},
+                look.read.records, stale ? 1 : speedup_now(facts.report, detector));
   if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
-    out.alarm_key = facts.package.digest + " " + state.value("epoch") + " " + verdict + (stale ? " " + facts.target.id : "");
+    out.alarm_key =
+        facts.package.digest + " " + state.value("epoch") + " " + verdict + (stale ? " " + facts.target.id : "");
   if (!out.alarm_key.empty() && !options.on_drift.empty())
     follow.alarmed(out.alarm_key, {{"SPECDEC_ALARM_VERDICT", verdict},
                                    {"SPECDEC_ALARM_REASON", out.judged.reason},
@@ -220,7 +251,8 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   const FileLock lock(options.state.string() + ".lock");
   // Before the database is locked: a hub or an endpoint may have to be asked, and a new target to be downloaded.
   const bool remembers = !options.acknowledge && fs::exists(options.state);
-  Facts facts = gather(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);
+  Facts facts =
+      gather(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);
   State state(options.state);
   keep_sight(state, facts);
   recall_served(state, facts);
@@ -232,7 +264,8 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   }
   const Looked looked = look_once(options, clock, facts, state, follow);
 
-  CheckResult result{looked.result, looked.judged.verdict, looked.judged.reason, options.exit_zero ? 0 : monitor_exit_code(looked.judged.verdict, options.fail_on)};
+  CheckResult result{looked.result, looked.judged.verdict, looked.judged.reason,
+                     options.exit_zero ? 0 : monitor_exit_code(looked.judged.verdict, options.fail_on)};
   const auto publish = [&] {
     result.json["state"] = name(follow.memory().stage);
     result.json["transitions"] = follow.transitions();
@@ -248,7 +281,9 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   publish();
   if (options.policy.prom.empty()) return result;
   const PublicFiles for_the_exporter;
-  write_file_atomic(options.policy.prom, textfile(result.json, follow.memory(), static_cast<int64_t>(state.actions_of("redistil", 0).size()), clock.unix_seconds()));
+  write_file_atomic(options.policy.prom,
+                    textfile(result.json, follow.memory(), static_cast<int64_t>(state.actions_of("redistil", 0).size()),
+                             clock.unix_seconds()));
   return result;
 }
 

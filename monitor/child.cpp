@@ -14,13 +14,19 @@ namespace specdec::monitor {
 namespace {
 
 // Told to stop it waits for its child, and then still writes the code. $0 is the file, "$@" the command.
-constexpr const char* kWrapper = "trap : TERM INT HUP; \"$@\"; code=$?; (umask 077; printf '%s\\n' $code > \"$0.tmp\") && mv -f \"$0.tmp\" \"$0\"; exit $code";
+constexpr const char* kWrapper =
+    "trap : TERM INT HUP; \"$@\"; code=$?; (umask 077; printf '%s\\n' $code > \"$0.tmp\") && mv -f \"$0.tmp\" \"$0\"; "
+    "exit $code";
 
 fs::path code_file(const fs::path& outcome) { return outcome.string() + ".code"; }
 fs::path output_file(const fs::path& outcome) { return outcome.string() + ".out"; }
 
 int run_wrapped(const ChildOrder& order) {
-  ChildStart start{.argv = {"/bin/sh", "-c", kWrapper, code_file(order.outcome).string()}, .environment = order.environment, .out = 2, .keep = order.lock, .outlives_us = true};
+  ChildStart start{.argv = {"/bin/sh", "-c", kWrapper, code_file(order.outcome).string()},
+                   .environment = order.environment,
+                   .out = 2,
+                   .keep = order.lock,
+                   .outlives_us = true};
   start.argv.insert(start.argv.end(), order.argv.begin(), order.argv.end());
   if (order.capture) start.out = open_file(output_file(order.outcome), O_WRONLY | O_CREAT | O_TRUNC);
   Child child(start);
@@ -33,10 +39,12 @@ int run_wrapped(const ChildOrder& order) {
 ChildEnd run_child(const ChildOrder& order) {
   make_private_directory(fs::absolute(order.outcome).parent_path());
   ChildEnd end;
-  // The shell does not flush the code to disk: a power cut may leave the file empty, and how the child ended is not known.
+  // The shell does not flush the code to disk: a power cut may leave the file empty, and how the child ended is not
+  // known.
   const std::string code = fs::exists(code_file(order.outcome)) ? read_file(code_file(order.outcome), 64) : "";
   end.code = code.ends_with('\n') ? std::atoi(code.c_str()) : run_wrapped(order);
-  if (order.capture && fs::exists(output_file(order.outcome))) end.output = read_file(output_file(order.outcome), 16u << 20);
+  if (order.capture && fs::exists(output_file(order.outcome)))
+    end.output = read_file(output_file(order.outcome), 16u << 20);
   return end;
 }
 

@@ -1,5 +1,5 @@
-// A command as a child that outlives a killed monitor: it keeps the monitor's lock until it has ended, and writes its exit code where the
-// next check finds it, so that nothing runs twice.
+// A command as a child that outlives a killed monitor: it keeps the monitor's lock until it has ended, and writes its
+// exit code where the next check finds it, so that nothing runs twice.
 #pragma once
 
 #include <filesystem>
@@ -11,22 +11,22 @@ namespace specdec::monitor {
 
 struct ChildOrder {
   std::vector<std::string> argv;
-  std::vector<std::pair<std::string, std::string>> environment;   // added to ours
-  std::filesystem::path outcome;   // <outcome>.code: the exit code once it has ended; <outcome>.out: its stdout
-  bool capture = false;            // else its stdout goes to our stderr: our stdout is the result's
-  int lock = -1;                   // descriptor that the child keeps open
+  std::vector<std::pair<std::string, std::string>> environment;  // added to ours
+  std::filesystem::path outcome;  // <outcome>.code: the exit code once it has ended; <outcome>.out: its stdout
+  bool capture = false;           // else its stdout goes to our stderr: our stdout is the result's
+  int lock = -1;                  // descriptor that the child keeps open
 };
 struct ChildEnd {
-  int code = 0;                    // 128 + signal if it was killed
-  std::string output;              // at most 16 MiB
+  int code = 0;        // 128 + signal if it was killed
+  std::string output;  // at most 16 MiB
 };
 
-// Runs it to its end, or takes the end of an earlier start that is on record. A stop request goes to the child as SIGTERM. Throws Error(kInternal)
-// if it cannot be started, Error(kIo) if its files cannot be written.
+// Runs it to its end, or takes the end of an earlier start that is on record. A stop request goes to the child as
+// SIGTERM. Throws Error(kInternal) if it cannot be started, Error(kIo) if its files cannot be written.
 ChildEnd run_child(const ChildOrder& order);
 // Removes the files of an outcome that has been recorded.
 void forget_outcome(const std::filesystem::path& outcome);
 
-std::vector<std::string> shell(const std::string& command);   // /bin/sh -c
+std::vector<std::string> shell(const std::string& command);  // /bin/sh -c
 
 }  // namespace specdec::monitor

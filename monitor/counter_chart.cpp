@@ -10,7 +10,8 @@
 namespace specdec::monitor {
 
 CounterChart::CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms)
-    : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),  // two standard errors of the 90 % interval
+    // two standard errors of the 90 % interval
+    : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),
       limit_(cusum_limit(kReference, std::max(buckets_between_false_alarms, 100.0))) {
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {
     if (i > 0 && baseline.counts.reached_at[i] < 30) break;
@@ -31,10 +32,12 @@ CounterChart::Bucket CounterChart::bucket_of(const Counters& c) const {
   std::vector<double> reached = c.reached_at, kept = overlaps ? c.overlap_sum_at : c.accepted_at;
   if (!overlaps) {
     reached.clear();
-    kept.resize(std::max(kept.size(), c.drafted_at.size()), 0.0);   // TensorRT-LLM has no series of a position that accepted nothing
+    kept.resize(std::max(kept.size(), c.drafted_at.size()),
+                0.0);  // TensorRT-LLM has no series of a position that accepted nothing
     for (size_t i = 0; i < kept.size(); ++i) {
       double steps = i > 0 ? kept[i - 1] : c.drafted_at.empty() ? c.drafts : c.drafted_at[0];
-      if (i > 0 && i < c.drafted_at.size() && c.drafted_at[i - 1] > 0) steps *= std::min(1.0, c.drafted_at[i] / c.drafted_at[i - 1]);
+      if (i > 0 && i < c.drafted_at.size() && c.drafted_at[i - 1] > 0)
+        steps *= std::min(1.0, c.drafted_at[i] / c.drafted_at[i - 1]);
       reached.push_back(steps);
     }
   }
@@ -59,10 +62,12 @@ bool CounterChart::add(const Counters& counters) {
   waiting_ = b.tested < kMinTested ? b.tested : 0;
   if (b.tested < kMinTested) return false;
   const bool judged = n_ >= kPhaseOne;
-  const double x = b.sum / b.tested, expected = b.own ? (judged ? -mean_ : x) : b.expected / b.tested, residual = b.own ? -x : expected - x;
+  const double x = b.sum / b.tested, expected = b.own ? (judged ? -mean_ : x) : b.expected / b.tested,
+               residual = b.own ? -x : expected - x;
   char text[160];
   if (x < 0.05 && expected > 0.2) {
-    std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected", 100 * x, 100 * expected);
+    std::snprintf(text, sizeof text, "the draft is dead: %.1f %% of the tested tokens are accepted, %.1f %% expected",
+                  100 * x, 100 * expected);
     alarm_ = text;
     return true;
   }
@@ -75,7 +80,8 @@ bool CounterChart::add(const Counters& counters) {
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
     if (cusum_ > limit_) {
-      std::snprintf(text, sizeof text, "acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", x, expected, cusum_, limit_);
+      std::snprintf(text, sizeof text, "acceptance by counters is %.3f, expected %.3f (CUSUM %.1f > %.2f)", x, expected,
+                    cusum_, limit_);
       alarm_ = text;
     }
   } else {
@@ -91,22 +97,26 @@ ChartView CounterChart::view(const std::string& sources) const {
 }
 
 Json CounterChart::state() const {
-  return {{"schema", "specdec.chart/1"}, {"n", n_}, {"mean", mean_}, {"m2", m2_}, {"cusum", cusum_}, {"tested", tested_}, {"sum", sum_}, {"expected", expected_}, {"alarm", alarm_}};
+  return {{"schema", "specdec.chart/1"}, {"n", n_},     {"mean", mean_},         {"m2", m2_},      {"cusum", cusum_},
+          {"tested", tested_},           {"sum", sum_}, {"expected", expected_}, {"alarm", alarm_}};
 }
 
 bool CounterChart::restore(const Json& state) {
   const std::string where = "chart";
   require_schema(state, "chart", 1, where);
   constexpr double kMost = 1e18;
-  const auto holds = [&](const char* key, double low, double high) { return state.contains(key) && state[key].is_number() && state[key] >= low && state[key] <= high; };
-  if (!holds("n", 0, kMost) || !holds("mean", -1e6, 1e6) || !holds("m2", 0, kMost) || !holds("cusum", 0, kMost)) return false;
+  const auto holds = [&](const char* key, double low, double high) {
+    return state.contains(key) && state[key].is_number() && state[key] >= low && state[key] <= high;
+  };
+  if (!holds("n", 0, kMost) || !holds("mean", -1e6, 1e6) || !holds("m2", 0, kMost) || !holds("cusum", 0, kMost))
+    return false;
   n_ = state["n"].get<int64_t>();
   mean_ = state["mean"].get<double>();
   m2_ = state["m2"].get<double>();
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
   for (const auto& [key, value] : {std::pair{"tested", &tested_}, {"sum", &sum_}, {"expected", &expected_}})
-    if (holds(key, 0, kMost)) *value = state[key].get<double>();   // a chart of an earlier version has none
+    if (holds(key, 0, kMost)) *value = state[key].get<double>();  // a chart of an earlier version has none
   return true;
 }
 

@@ -1,10 +1,14 @@
-// Where only counters are to be had (a server's /metrics): one bucket a look, a risk-adjusted CUSUM on the buckets' residuals with
-// their own spread; capped bets would make the e-detector slow on bucket means. What a bucket's mean is, by what the engine counts:
+// Where only counters are to be had (a server's /metrics): one bucket a look, a risk-adjusted CUSUM on the buckets'
+// residuals with their own spread; capped bets would make the e-detector slow on bucket means. What a bucket's mean is,
+// by what the engine counts:
 //   overlap and reached by position   Σ overlap / Σ reached, against the gate's overlap             (specdec)
-//   accepted by position              Σ accepted_i / Σ reached_i, against the gate's c_i, with reached_i = accepted_{i−1}, reached_0 = drafts
-//                                     (vLLM, llama.cpp: sound while K is fixed), · min(1, drafted_i / drafted_{i−1}) where drafted is
-//                                     counted by position (TensorRT-LLM: sound where K does not follow acceptance)
-//   neither                           tokens a verify call − 1 (SGLang) or accepted / drafted, against the first kPhaseOne buckets: a
+//   accepted by position              Σ accepted_i / Σ reached_i, against the gate's c_i, with reached_i =
+//   accepted_{i−1}, reached_0 = drafts
+//                                     (vLLM, llama.cpp: sound while K is fixed), · min(1, drafted_i / drafted_{i−1})
+//                                     where drafted is counted by position (TensorRT-LLM: sound where K does not follow
+//                                     acceptance)
+//   neither                           tokens a verify call − 1 (SGLang) or accepted / drafted, against the first
+//   kPhaseOne buckets: a
 //                                     draft that is bad from the start is not seen, and another K is a change
 #pragma once
 
@@ -20,17 +24,18 @@ namespace specdec::monitor {
 
 // What the counters of one engine say, all its servers together.
 struct ChartView {
-  std::string sources;            // whose they are
-  int64_t judged = 0;             // scrapes, of CounterChart::kPhaseOne before a verdict
-  double tested = 0, acceptance = 0, expected = 0;   // of the judged ones: tokens, means; expected 0 = their own first ones are compared with
-  double waiting = 0;             // tokens tested since, too few for a scrape that counts
+  std::string sources;  // whose they are
+  int64_t judged = 0;   // scrapes, of CounterChart::kPhaseOne before a verdict
+  double tested = 0, acceptance = 0,
+         expected = 0;  // of the judged ones: tokens, means; expected 0 = their own first ones are compared with
+  double waiting = 0;   // tokens tested since, too few for a scrape that counts
 };
 
 class CounterChart {
  public:
-  static constexpr int64_t kPhaseOne = 10;     // buckets that estimate the spread before the chart may alarm
-  static constexpr double kMinTested = 50;     // positions reached in a bucket; smaller ones wait for more
-  static constexpr double kReference = 0.5;     // CUSUM k in sd; h by Siegmund for the wanted buckets to a false alarm
+  static constexpr int64_t kPhaseOne = 10;   // buckets that estimate the spread before the chart may alarm
+  static constexpr double kMinTested = 50;   // positions reached in a bucket; smaller ones wait for more
+  static constexpr double kReference = 0.5;  // CUSUM k in sd; h by Siegmund for the wanted buckets to a false alarm
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 

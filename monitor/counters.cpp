@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxPosition = 64;
 constexpr size_t kMaxSeries = 20000, kMaxShown = 120;
-constexpr double kMostPerSecond = 1e7;       // tokens or steps of one replica: more than any server makes
+constexpr double kMostPerSecond = 1e7;  // tokens or steps of one replica: more than any server makes
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
 // Counters are read one after the other while the server counts on: that much of one may be missing in another.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
@@ -33,8 +33,9 @@ struct Sample {
   double value = 0;
 };
 
-// What a series is to us. Names per engine: vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5 observability/metrics_collector.py,
-// TensorRT-LLM metrics/collector.py, llama.cpp tools/server; ours carry vLLM's under our prefix.
+// What a series is to us. Names per engine: vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
+// observability/metrics_collector.py, TensorRT-LLM metrics/collector.py, llama.cpp tools/server; ours carry vLLM's
+// under our prefix.
 enum class Meaning { kDrafts, kDrafted, kAccepted, kGenerated, kAcceptedAt, kDraftedAt, kReachedAt, kOverlapAt, kInfo };
 struct Known {
   const char* engine;
@@ -69,12 +70,14 @@ constexpr Known kKnown[] = {
 };
 
 const Known* known(const std::string& name) {
-  const auto* found = std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return name == k.name; });
+  const auto* found =
+      std::find_if(std::begin(kKnown), std::end(kKnown), [&](const Known& k) { return name == k.name; });
   return found == std::end(kKnown) ? nullptr : found;
 }
 
 [[noreturn]] void bad_line(const std::string& where, size_t number, const std::string& reason) {
-  throw PageError(where + ": line " + std::to_string(number) + ": " + reason + ", expected Prometheus text format 0.0.4");
+  throw PageError(where + ": line " + std::to_string(number) + ": " + reason +
+                  ", expected Prometheus text format 0.0.4");
 }
 
 // name{key="value",…} number [timestamp]
@@ -143,15 +146,32 @@ void sum_up(Counters& c, const std::string& where) {
       values[position] += value;
     };
     switch (k->meaning) {
-      case Meaning::kDrafts: c.drafts += value; break;
-      case Meaning::kDrafted: c.drafted += value; break;
-      case Meaning::kAccepted: c.accepted += value; break;
-      case Meaning::kGenerated: c.generated += value; break;
-      case Meaning::kAcceptedAt: add_at(c.accepted_at); break;
-      case Meaning::kDraftedAt: add_at(c.drafted_at); break;
-      case Meaning::kReachedAt: add_at(c.reached_at); break;
-      case Meaning::kOverlapAt: add_at(c.overlap_sum_at); break;
-      case Meaning::kInfo: break;
+      case Meaning::kDrafts:
+        c.drafts += value;
+        break;
+      case Meaning::kDrafted:
+        c.drafted += value;
+        break;
+      case Meaning::kAccepted:
+        c.accepted += value;
+        break;
+      case Meaning::kGenerated:
+        c.generated += value;
+        break;
+      case Meaning::kAcceptedAt:
+        add_at(c.accepted_at);
+        break;
+      case Meaning::kDraftedAt:
+        add_at(c.drafted_at);
+        break;
+      case Meaning::kReachedAt:
+        add_at(c.reached_at);
+        break;
+      case Meaning::kOverlapAt:
+        add_at(c.overlap_sum_at);
+        break;
+      case Meaning::kInfo:
+        break;
     }
   }
 }
@@ -171,9 +191,11 @@ class Collector {
     if (!in_range(AcceptanceFigure::kCounter, s.value)) return no_count(s, number);
     if (k->meaning >= Meaning::kAcceptedAt) {
       const std::string* position = position_label(s);
-      if (!position || position->empty() || position->size() > 3 || !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
+      if (!position || position->empty() || position->size() > 3 ||
+          !std::all_of(position->begin(), position->end(), [](char c) { return c >= '0' && c <= '9'; }))
         bad_line(where_, number, "a series by position without a position");
-      if (std::stoul(*position) > kMaxPosition) bad_line(where_, number, "position " + *position + " is above " + std::to_string(kMaxPosition));
+      if (std::stoul(*position) > kMaxPosition)
+        bad_line(where_, number, "position " + *position + " is above " + std::to_string(kMaxPosition));
     }
     if (const auto model = s.labels.find("model_name"); model != s.labels.end()) {
       models_.insert(model->second);
@@ -183,11 +205,13 @@ class Collector {
     double& total = counters_.series[key_of(s, false)];
     total += s.value;
     if (!in_range(AcceptanceFigure::kCounter, total)) no_count(s, number);
-    if (counters_.series.size() > kMaxSeries) throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
+    if (counters_.series.size() > kMaxSeries)
+      throw PageError(where_ + ": more than " + std::to_string(kMaxSeries) + " acceptance series: narrow the match");
   }
 
   void no_count(const Sample& s, size_t number) {
-    bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " + range_of(AcceptanceFigure::kCounter).expected());
+    bad_.emplace(key_of(s, true), "line " + std::to_string(number) + ": " + s.name + " is no count: expected " +
+                                      range_of(AcceptanceFigure::kCounter).expected());
   }
 
   Counters done() {
@@ -196,9 +220,12 @@ class Collector {
       for (const std::string& name : names) text += (text.empty() ? "" : ", ") + shown(name);
       return text;
     };
-    if (engines_.size() > 1) throw PageError(where_ + ": counters of several engines (" + listed(engines_) + "), expected one: narrow the match");
+    if (engines_.size() > 1)
+      throw PageError(where_ + ": counters of several engines (" + listed(engines_) +
+                      "), expected one: narrow the match");
     if (model_.empty() ? models_.size() > 1 : !models_.empty() && !models_.contains(model_))
-      throw PageError(where_ + ": counters of " + listed(models_) + (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_));
+      throw PageError(where_ + ": counters of " + listed(models_) +
+                      (model_.empty() ? ", expected one model: give --model" : ", expected --model " + model_));
     if (!engines_.empty()) counters_.engine = *engines_.begin();
     std::erase_if(counters_.series, [&](const auto& series) { return bad_.contains(replica_of(series.first)); });
     if (!bad_.empty() && counters_.series.empty()) throw PageError(where_ + ": " + bad_.begin()->second);
@@ -211,7 +238,7 @@ class Collector {
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
-  std::map<std::string, std::string> bad_;   // replica → what is wrong with its numbers
+  std::map<std::string, std::string> bad_;  // replica → what is wrong with its numbers
 };
 
 // What a replica counted between two scrapes cannot be so.
@@ -221,7 +248,8 @@ std::string contradiction(const Counters& c) {
   for (size_t i = 0; i < c.overlap_sum_at.size(); ++i)
     if (above(c.overlap_sum_at[i], i < c.reached_at.size() ? c.reached_at[i] : 0)) return "an overlap above 1";
   for (size_t i = 0; i < c.accepted_at.size(); ++i) {
-    if (!c.reached_at.empty() && above(c.accepted_at[i], i < c.reached_at.size() ? c.reached_at[i] : 0)) return "more accepted than reached";
+    if (!c.reached_at.empty() && above(c.accepted_at[i], i < c.reached_at.size() ? c.reached_at[i] : 0))
+      return "more accepted than reached";
     if (c.drafts > 0 && above(c.accepted_at[i], c.drafts)) return "more accepted at a position than there were steps";
   }
   return "";
@@ -258,23 +286,28 @@ Counters parse_exposition(const std::string& text, const std::string& where, con
 }
 
 Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model) {
-  const auto bad = [&](const std::string& what) { throw PageError(where + ": " + what + ", expected a Prometheus server's answer with an instant vector"); };
+  const auto bad = [&](const std::string& what) {
+    throw PageError(where + ": " + what + ", expected a Prometheus server's answer with an instant vector");
+  };
   Json answer;
   try {
     answer = parse_foreign_json(text, where, {});
   } catch (const Error& e) {
     throw PageError(e.what());
   }
-  if (!answer.is_object() || answer.value("status", Json()) != "success" || !answer.contains("data") || !answer["data"].is_object()) bad("no success");
+  if (!answer.is_object() || answer.value("status", Json()) != "success" || !answer.contains("data") ||
+      !answer["data"].is_object())
+    bad("no success");
   const Json& data = answer["data"];
-  if (data.value("resultType", Json()) != "vector" || !data.contains("result") || !data["result"].is_array()) bad("no vector");
+  if (data.value("resultType", Json()) != "vector" || !data.contains("result") || !data["result"].is_array())
+    bad("no vector");
   Collector collector(where, model);
   size_t number = 0;
   for (const Json& item : data["result"]) {
     ++number;
     Sample s;
-    if (!item.is_object() || !item.contains("metric") || !item["metric"].is_object() || !item.contains("value") || !item["value"].is_array() ||
-        item["value"].size() != 2 || !item["value"][1].is_string())
+    if (!item.is_object() || !item.contains("metric") || !item["metric"].is_object() || !item.contains("value") ||
+        !item["value"].is_array() || item["value"].size() != 2 || !item["value"][1].is_string())
       bad("sample " + std::to_string(number) + " has no labels and value");
     for (const auto& [key, value] : item["metric"].items()) {
       if (!value.is_string()) bad("sample " + std::to_string(number) + ": a label that is no text");
@@ -307,10 +340,12 @@ Counters difference(const Counters& now, const Counters& before) {
   for (const auto& [key, value] : before.series) {
     const std::string replica = replica_of(key);
     replicas.insert(replica);
-    if (const auto found = now.series.find(key); found != now.series.end() && found->second < value) restarted.insert(replica);
+    if (const auto found = now.series.find(key); found != now.series.end() && found->second < value)
+      restarted.insert(replica);
   }
   const bool timed = before.time > 0 && now.time > before.time;
-  const double most = kMostPerSecond * static_cast<double>(timed ? std::max(now.time - before.time, kShortestElapsed) : kUnknownElapsed);
+  const double most = kMostPerSecond *
+                      static_cast<double>(timed ? std::max(now.time - before.time, kShortestElapsed) : kUnknownElapsed);
   std::map<std::string, Counters> by_replica;
   std::map<std::string, std::string> bad;
   for (const auto& [key, value] : now.series) {
@@ -328,8 +363,10 @@ Counters difference(const Counters& now, const Counters& before) {
   for (auto& [replica, counters] : by_replica) {
     sum_up(counters, "state");
     if (const std::string text = contradiction(counters); !text.empty()) bad.emplace(replica, text);
-    if (const auto found = bad.find(replica); found != bad.end()) d.set_aside.push_back((replica.empty() ? "" : shown(replica) + ": ") + found->second);
-    else d.series.merge(counters.series);
+    if (const auto found = bad.find(replica); found != bad.end())
+      d.set_aside.push_back((replica.empty() ? "" : shown(replica) + ": ") + found->second);
+    else
+      d.series.merge(counters.series);
   }
   sum_up(d, "state");
   d.any = now.any;
@@ -346,7 +383,7 @@ Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.is_object() || !o.contains("series")) return c;   // of a version that kept sums: the next scrape begins anew
+  if (!o.is_object() || !o.contains("series")) return c;  // of a version that kept sums: the next scrape begins anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
   c.time = json_int(o, "time", 0, kMaxCount, 0, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {

@@ -65,7 +65,8 @@ void ShiryaevRoberts::add(const Observation& o, double baseline_mean, int64_t ti
 double ShiryaevRoberts::log_evidence() const { return std::log(evidence()); }
 
 const ShiryaevRoberts::Start& ShiryaevRoberts::change() const {
-  return *std::max_element(starts.begin(), starts.end(), [](const Start& a, const Start& b) { return a.log_sum - a.lowest < b.log_sum - b.lowest; });
+  return *std::max_element(starts.begin(), starts.end(),
+                           [](const Start& a, const Start& b) { return a.log_sum - a.lowest < b.log_sum - b.lowest; });
 }
 
 Sums ShiryaevRoberts::since_change() const { return minus(total, change().before); }
@@ -86,7 +87,8 @@ Detector::Detector(Baseline baseline, double wander_sd, double requests_between_
     strata_[name];
     if (b.n >= Amber::kPhaseOne) widest = std::max(widest, b.sd);
   }
-  // The limit of the stratum whose drop of δ is the fewest standard deviations is the highest: it holds for the others too.
+  // The limit of the stratum whose drop of δ is the fewest standard deviations is the highest: it holds for the others
+  // too.
   if (widest > 0) amber_.limit = cusum_limit(Amber::kDrop / (2 * widest), requests_between_false_alarms);
 }
 
@@ -116,7 +118,9 @@ bool Detector::add(const Baseline::Stratum& stratum, const AcceptanceCounts& cou
   return true;
 }
 
-double Detector::tolerance_of(const std::string& stratum) const { return tolerance(baseline_.strata.at(stratum), wander_sd_); }
+double Detector::tolerance_of(const std::string& stratum) const {
+  return tolerance(baseline_.strata.at(stratum), wander_sd_);
+}
 
 double Detector::evidence() const {
   double of_strata = 0;
@@ -168,7 +172,8 @@ MixTest Detector::mix_test() const {
     ++strata;
     if (seen > 0) test.g += 2 * seen * std::log(seen * (now + reference) / (both * now));
     if (then > 0) test.g += 2 * then * std::log(then * (now + reference) / (both * reference));
-    const double q = (seen + 0.5) / (now + 0.5), p = (then + 0.5) / (reference + 0.5);   // an empty cell would make it infinite
+    const double q = (seen + 0.5) / (now + 0.5),
+                 p = (then + 0.5) / (reference + 0.5);  // an empty cell would make it infinite
     test.psi += (q - p) * std::log(q / p);
   }
   if (strata > 1) test.p_value = chi_square_p_value(std::max(test.g, 0.0), strata - 1);

@@ -1,6 +1,7 @@
-// Drift of acceptance, request by request: the stratified Shiryaev–Roberts e-detector (Shin, Ramdas, Rinaldo 2024) with a baseline
-// that follows the positions reached. Under "the conditional mean is at least the bound" the mean time to a false alarm is at
-// least A for any dependence and variance between requests. Beside it, earlier and without that promise: a risk-adjusted CUSUM.
+// Drift of acceptance, request by request: the stratified Shiryaev–Roberts e-detector (Shin, Ramdas, Rinaldo 2024) with
+// a baseline that follows the positions reached. Under "the conditional mean is at least the bound" the mean time to a
+// false alarm is at least A for any dependence and variance between requests. Beside it, earlier and without that
+// promise: a risk-adjusted CUSUM.
 #pragma once
 
 #include <array>
@@ -15,16 +16,18 @@
 
 namespace specdec::monitor {
 
-// One request's evidence, of the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i − tolerance.
+// One request's evidence, of the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i −
+// tolerance.
 struct Observation {
-  double x = 0;      // Σ overlap / Σ reached, in [0, 1]
-  double b = 0;      // in [0, 1)
+  double x = 0;         // Σ overlap / Σ reached, in [0, 1]
+  double b = 0;         // in [0, 1)
   double expected = 0;  // b before the tolerance
   int64_t reached = 0;
 };
 Observation observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
 
-// max(0.01, 2·standard error, 1.5·wander), the larger of the baseline's wander and the given one: what may move without being drift.
+// max(0.01, 2·standard error, 1.5·wander), the larger of the baseline's wander and the given one: what may move without
+// being drift.
 double tolerance(const StratumBaseline& baseline, double wander_sd);
 
 // Sums over requests of x, of the expected x, and of the stratum's baseline mean.
@@ -33,15 +36,16 @@ struct Sums {
   double x = 0, expected = 0, mean = 0;
 };
 
-// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M stays at kMost once there.
+// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M stays at
+// kMost once there.
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
-  // M_j is a sum over starts k of Π_{t ≥ k} L_t: the largest of all these products names the change point, exactly and over the whole
-  // past: a bet's largest product starts where its Σ log L was lowest.
+  // M_j is a sum over starts k of Π_{t ≥ k} L_t: the largest of all these products names the change point, exactly and
+  // over the whole past: a bet's largest product starts where its Σ log L was lowest.
   struct Start {
-    double log_sum = 0, lowest = 0;   // Σ log L, and its minimum
-    Sums before;                      // the total when it was lowest
-    int64_t time = 0;                 // of the last request before the change point
+    double log_sum = 0, lowest = 0;  // Σ log L, and its minimum
+    Sums before;                     // the total when it was lowest
+    int64_t time = 0;                // of the last request before the change point
   };
   std::array<double, 3> m{};
   std::array<Start, 3> starts;
@@ -49,30 +53,32 @@ struct ShiryaevRoberts {
 
   void add(const Observation& observation, double baseline_mean, int64_t time);
   double evidence() const { return (m[0] + m[1] + m[2]) / 3; }
-  double log_evidence() const;        // −inf before the first request
+  double log_evidence() const;  // −inf before the first request
   const Start& change() const;
   Sums since_change() const;
 };
 
-// When the evidence stood highest: an alarm is a first crossing and is not taken back because the next requests are better.
+// When the evidence stood highest: an alarm is a first crossing and is not taken back because the next requests are
+// better.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
-  std::string stratum;                // the largest term, "" = the pooled stream
-  Sums since_change;                  // of that stream then
+  std::string stratum;  // the largest term, "" = the pooled stream
+  Sums since_change;    // of that stream then
   int64_t change_time = 0, change_requests = 0;
 };
 
-// The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd, one chart over all strata whose baseline has at least
-// kPhaseOne requests. What 1.5·wander exceeds .01 by is taken off. limit 0: no stratum has.
+// The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd, one chart over all strata whose
+// baseline has at least kPhaseOne requests. What 1.5·wander exceeds .01 by is taken off. limit 0: no stratum has.
 struct Amber {
-  static constexpr double kDrop = 0.03;       // δ, the smallest drop worth money
+  static constexpr double kDrop = 0.03;  // δ, the smallest drop worth money
   static constexpr int64_t kPhaseOne = 2000;
   double cusum = 0, limit = 0;
   bool on() const { return limit > 0 && cusum > limit; }
 };
 
-// Requests by stratum in the newest 2,000 to 4,000, against the baseline's shares. It explains a change, and triggers nothing.
+// Requests by stratum in the newest 2,000 to 4,000, against the baseline's shares. It explains a change, and triggers
+// nothing.
 struct Mix {
   static constexpr int64_t kBlock = 2000;
   std::map<std::string, int64_t> newest, block_before;
@@ -82,21 +88,23 @@ struct Mix {
 };
 struct MixTest {
   int64_t requests = 0;
-  double g = 0, p_value = 1;          // of both samples being of one mix (G-test); 1 where the baseline does not say its requests
-  double psi = 0;                     // Σ (q − p) ln(q / p): .1 watch, .2 act, by the rule of thumb
+  double g = 0,
+         p_value = 1;  // of both samples being of one mix (G-test); 1 where the baseline does not say its requests
+  double psi = 0;      // Σ (q − p) ln(q / p): .1 watch, .2 act, by the rule of thumb
 };
 
 // Weight 1/2 on the pooled stream, 1/2 shared by the strata.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;   // requests with fewer tested positions say nothing
+  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions say nothing
 
-  // wander_sd: of all strata, where it is known. The amber light runs `requests_between_false_alarms` requests to a false one.
+  // wander_sd: of all strata, where it is known. The amber light runs `requests_between_false_alarms` requests to a
+  // false one.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
   // Returns false for a request that is not watched: too short, or of a stratum without baseline (Baseline::find).
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
-  bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);   // of baseline().find()
+  bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);  // of baseline().find()
 
   double log_evidence() const;                // log Σ w M now
   const Peak& peak() const { return peak_; }  // alarm when its log_evidence ≥ log A
@@ -114,15 +122,16 @@ class Detector {
   double mix_part(bool since_change) const;
   double within_part(bool since_change) const;
 
-  Json state() const;                         // bit-exact (numbers as hexadecimal floats)
-  // False, and nothing restored, for the state of another baseline or of version 1. Throws Error(kData) for what is no state.
+  Json state() const;  // bit-exact (numbers as hexadecimal floats)
+  // False, and nothing restored, for the state of another baseline or of version 1. Throws Error(kData) for what is no
+  // state.
   bool restore(const Json& state, const std::string& where);
 
  private:
   double evidence() const;
 
   Baseline baseline_;
-  std::string digest_;                        // of the baseline
+  std::string digest_;  // of the baseline
   std::map<std::string, ShiryaevRoberts> strata_;
   ShiryaevRoberts pooled_;
   Peak peak_;

@@ -22,28 +22,37 @@ double unhex(const Json& object, const char* key, const std::string& where) {
   const std::string text = json_string(object, key, where, ErrorKind::kData);
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (text.empty() || *end != 0 || !std::isfinite(value)) throw Error(ErrorKind::kData, where + ": " + key + ": expected a number, found '" + text + "'");
+  if (text.empty() || *end != 0 || !std::isfinite(value))
+    throw Error(ErrorKind::kData, where + ": " + key + ": expected a number, found '" + text + "'");
   return value;
 }
 
-Json to_json(const Sums& s) { return {{"n", s.n}, {"x", hex(s.x)}, {"expected", hex(s.expected)}, {"mean", hex(s.mean)}}; }
+Json to_json(const Sums& s) {
+  return {{"n", s.n}, {"x", hex(s.x)}, {"expected", hex(s.expected)}, {"mean", hex(s.mean)}};
+}
 
 const Json& member(const Json& o, const char* key, const std::string& where) {
-  if (!o.is_object() || !o.contains(key) || !o[key].is_object()) throw Error(ErrorKind::kData, where + ": " + key + ": expected an object");
+  if (!o.is_object() || !o.contains(key) || !o[key].is_object())
+    throw Error(ErrorKind::kData, where + ": " + key + ": expected an object");
   return o[key];
 }
 
 Sums sums_from_json(const Json& parent, const char* key, const std::string& where) {
   const Json& o = member(parent, key, where);
   const std::string at = where + ": " + key;
-  return {json_int(o, "n", 0, kMaxSeen, at, ErrorKind::kData), unhex(o, "x", at), unhex(o, "expected", at), unhex(o, "mean", at)};
+  return {json_int(o, "n", 0, kMaxSeen, at, ErrorKind::kData), unhex(o, "x", at), unhex(o, "expected", at),
+          unhex(o, "mean", at)};
 }
 
 Json to_json(const ShiryaevRoberts& s) {
   Json bets = Json::array();
   for (size_t j = 0; j < s.m.size(); ++j) {
     const ShiryaevRoberts::Start& start = s.starts[j];
-    bets.push_back({{"m", hex(s.m[j])}, {"log_sum", hex(start.log_sum)}, {"lowest", hex(start.lowest)}, {"before", to_json(start.before)}, {"time", start.time}});
+    bets.push_back({{"m", hex(s.m[j])},
+                    {"log_sum", hex(start.log_sum)},
+                    {"lowest", hex(start.lowest)},
+                    {"before", to_json(start.before)},
+                    {"time", start.time}});
   }
   return {{"bets", bets}, {"total", to_json(s.total)}};
 }
@@ -51,11 +60,13 @@ Json to_json(const ShiryaevRoberts& s) {
 ShiryaevRoberts stream_from_json(const Json& o, const std::string& where) {
   ShiryaevRoberts s;
   const Json& bets = json_array(o, "bets", s.m.size(), where, ErrorKind::kData);
-  if (bets.size() != s.m.size()) throw Error(ErrorKind::kData, where + ": bets: expected " + std::to_string(s.m.size()));
+  if (bets.size() != s.m.size())
+    throw Error(ErrorKind::kData, where + ": bets: expected " + std::to_string(s.m.size()));
   for (size_t j = 0; j < s.m.size(); ++j) {
     s.m[j] = unhex(bets[j], "m", where);
     if (s.m[j] < 0) throw Error(ErrorKind::kData, where + ": m: expected a number >= 0");
-    s.starts[j] = {unhex(bets[j], "log_sum", where), unhex(bets[j], "lowest", where), sums_from_json(bets[j], "before", where),
+    s.starts[j] = {unhex(bets[j], "log_sum", where), unhex(bets[j], "lowest", where),
+                   sums_from_json(bets[j], "before", where),
                    json_int(bets[j], "time", -kMaxSeen, kMaxSeen, where, ErrorKind::kData)};
   }
   s.total = sums_from_json(o, "total", where);
@@ -63,8 +74,13 @@ ShiryaevRoberts stream_from_json(const Json& o, const std::string& where) {
 }
 
 Json to_json(const Peak& p) {
-  return {{"log_evidence", hex(p.log_evidence)}, {"requests", p.requests}, {"time", p.time}, {"stratum", p.stratum},
-          {"since_change", to_json(p.since_change)}, {"change_time", p.change_time}, {"change_requests", p.change_requests}};
+  return {{"log_evidence", hex(p.log_evidence)},
+          {"requests", p.requests},
+          {"time", p.time},
+          {"stratum", p.stratum},
+          {"since_change", to_json(p.since_change)},
+          {"change_time", p.change_time},
+          {"change_requests", p.change_requests}};
 }
 
 Peak peak_from_json(const Json& o, const std::string& where) {
@@ -91,11 +107,13 @@ Json Detector::state() const {
           {"peak", to_json(peak_)},
           {"peak_evidence", hex(peak_evidence_)},
           {"cusum", hex(amber_.cusum)},
-          {"mix", {{"newest", mix_.newest}, {"block_before", mix_.block_before}, {"n", mix_.n}, {"n_before", mix_.n_before}}}};
+          {"mix",
+           {{"newest", mix_.newest}, {"block_before", mix_.block_before}, {"n", mix_.n}, {"n_before", mix_.n_before}}}};
 }
 
 bool Detector::restore(const Json& state, const std::string& where) {
-  if (state.is_object() && state.value("schema", Json()) == "specdec.detector/1") return false;   // kept one start a stream, in logarithms
+  // kept one start a stream, in logarithms
+  if (state.is_object() && state.value("schema", Json()) == "specdec.detector/1") return false;
   require_schema(state, "detector", 2, where);
   if (json_digest(state, "baseline", false, where, ErrorKind::kData) != digest_) return false;
   const ShiryaevRoberts pooled = stream_from_json(member(state, "pooled", where), where + ": pooled");

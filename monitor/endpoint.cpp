@@ -22,36 +22,44 @@ std::string text_or_empty(const Json& object, const char* key) {
 void take(const Json& from, const char* key, Json& to, const char* as) {
   const auto it = from.find(key);
   if (it == from.end() || it->is_null()) return;
-  if (it->is_string()) to[as] = it->get<std::string>().substr(0, 1024);
-  else if (it->is_number_integer() || it->is_boolean()) to[as] = *it;
+  if (it->is_string())
+    to[as] = it->get<std::string>().substr(0, 1024);
+  else if (it->is_number_integer() || it->is_boolean())
+    to[as] = *it;
 }
 
 // A token may be named twice where its bytes are no text of their own: told apart by their order.
 void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, const std::string& where) {
-  if (!token.is_string() || !logprob.is_number()) throw PageError(where + ": expected tokens with their log-probabilities");
+  if (!token.is_string() || !logprob.is_number())
+    throw PageError(where + ": expected tokens with their log-probabilities");
   std::string name = token.get<std::string>().substr(0, kMaxTokenBytes);
   const auto same = [&](const auto& t) { return t.first == name; };
   while (std::any_of(tokens.begin(), tokens.end(), same)) name += "'";
   if (tokens.size() < kMaxTokens) tokens.emplace_back(name, std::max(-1e4f, logprob.get<float>()));
 }
 
-// logprobs of a choice: {"content": [{"top_logprobs": [{"token", "logprob"}]}]} as chat gives them, or {"top_logprobs": [{token: logprob}]}.
+// logprobs of a choice: {"content": [{"top_logprobs": [{"token", "logprob"}]}]} as chat gives them, or {"top_logprobs":
+// [{token: logprob}]}.
 TopLogprobs top_logprobs(const Json& choice, const std::string& where) {
   TopLogprobs tokens;
   const auto logprobs = choice.find("logprobs");
   if (logprobs == choice.end() || !logprobs->is_object()) return tokens;
-  if (const auto content = logprobs->find("content"); content != logprobs->end() && content->is_array() && !content->empty() && (*content)[0].is_object()) {
+  if (const auto content = logprobs->find("content");
+      content != logprobs->end() && content->is_array() && !content->empty() && (*content)[0].is_object()) {
     const auto top = (*content)[0].find("top_logprobs");
     if (top != (*content)[0].end() && top->is_array())
       for (const Json& t : *top)
         if (t.is_object()) add_token(tokens, t.value("token", Json()), t.value("logprob", Json()), where);
-  } else if (const auto top = logprobs->find("top_logprobs"); top != logprobs->end() && top->is_array() && !top->empty() && (*top)[0].is_object()) {
+  } else if (const auto top = logprobs->find("top_logprobs");
+             top != logprobs->end() && top->is_array() && !top->empty() && (*top)[0].is_object()) {
     for (const auto& [token, logprob] : (*top)[0].items()) add_token(tokens, token, logprob, where);
   }
   return tokens;
 }
 
-std::string problem_of(const net::HttpReply& reply) { return reply.status == 0 || !reply.problem.empty() ? reply.problem : "HTTP " + std::to_string(reply.status); }
+std::string problem_of(const net::HttpReply& reply) {
+  return reply.status == 0 || !reply.problem.empty() ? reply.problem : "HTTP " + std::to_string(reply.status);
+}
 
 }  // namespace
 
@@ -87,8 +95,11 @@ Json Endpoint::page(const std::string& path) {
 Json Endpoint::identity() {
   const std::string where = base_ + "/models";
   const net::HttpReply reply = get(where);
-  if (reply.status == 401 || reply.status == 403) throw Error(ErrorKind::kUsage, where + ": HTTP " + std::to_string(reply.status) + " (--target-key-file names the file with the key)");
-  if (reply.status != 200 || !reply.problem.empty()) throw Error(ErrorKind::kNetwork, where + ": " + problem_of(reply) + ", expected the models that are served");
+  if (reply.status == 401 || reply.status == 403)
+    throw Error(ErrorKind::kUsage,
+                where + ": HTTP " + std::to_string(reply.status) + " (--target-key-file names the file with the key)");
+  if (reply.status != 200 || !reply.problem.empty())
+    throw Error(ErrorKind::kNetwork, where + ": " + problem_of(reply) + ", expected the models that are served");
   Json list;
   try {
     list = parse_json(reply.body, where);
@@ -102,13 +113,15 @@ Json Endpoint::identity() {
         model = &m;
         break;
       }
-  if (!model && !options_.model.empty()) throw Error(ErrorKind::kUsage, where + ": no model '" + options_.model + "' is served there (--target-model)");
+  if (!model && !options_.model.empty())
+    throw Error(ErrorKind::kUsage, where + ": no model '" + options_.model + "' is served there (--target-model)");
   if (!model) throw PageError(where + ": expected {\"data\": [{\"id\": …}]}");
   options_.model = (*model)["id"].get<std::string>();
   Json id = Json::object();
   for (const char* key : {"id", "owned_by", "created", "root", "parent", "max_model_len"}) take(*model, key, id, key);
-  if (const auto own = model->find("specdec"); own != model->end() && own->is_object()) take(*own, "target", id, "specdec_target");
-  if (id.contains("specdec_target")) return id;   // says it all
+  if (const auto own = model->find("specdec"); own != model->end() && own->is_object())
+    take(*own, "target", id, "specdec_target");
+  if (id.contains("specdec_target")) return id;  // says it all
   if (const Json version = page("/version"); version.is_object()) take(version, "version", id, "version");
   for (const char* path : {"/get_model_info", "/server_info"})
     if (const Json info = page(path); info.is_object())
@@ -116,7 +129,9 @@ Json Endpoint::identity() {
   if (const Json props = page("/props"); props.is_object()) {
     take(props, "model_path", id, "model_path");
     take(props, "build_info", id, "build_info");
-    if (const std::string text = props.value("chat_template", Json()).is_string() ? props["chat_template"].get<std::string>() : ""; !text.empty())
+    if (const std::string text =
+            props.value("chat_template", Json()).is_string() ? props["chat_template"].get<std::string>() : "";
+        !text.empty())
       id["chat_template_sha256"] = sha256_hex(text);
   }
   return id;
@@ -125,8 +140,10 @@ Json Endpoint::identity() {
 net::HttpReply Endpoint::ask(const Way& way, const std::string& prompt, int max_tokens, double temperature) {
   Json body = {{"model", options_.model}, {"max_tokens", max_tokens}, {"temperature", temperature}};
   const bool chat = way.route == "chat/completions";
-  if (chat) body["messages"] = Json::array({{{"role", "user"}, {"content", prompt}}});
-  else body["prompt"] = prompt;
+  if (chat)
+    body["messages"] = Json::array({{{"role", "user"}, {"content", prompt}}});
+  else
+    body["prompt"] = prompt;
   if (way.top > 0 && chat) {
     body["logprobs"] = true;
     body["top_logprobs"] = way.top;
@@ -135,16 +152,20 @@ net::HttpReply Endpoint::ask(const Way& way, const std::string& prompt, int max_
   }
   const std::string text = body.dump();
   net::Backoff backoff{.max_attempts = 4, .first_delay_s = 0.5, .max_delay_s = 8, .sleep = options_.sleep};
-  net::HttpReply reply = http_->send([&] {
-    net::HttpRequest request;
-    request.url = base_ + "/" + way.route;
-    request.post = &text;
-    request.bearer = options_.api_key;
-    request.timeout_s = kTimeoutSeconds;
-    request.max_body_bytes = kMaxReplyBytes;
-    return request;
-  }, backoff);
-  if (reply.status == 401 || reply.status == 403) throw Error(ErrorKind::kUsage, base_ + "/" + way.route + ": HTTP " + std::to_string(reply.status) + " (--target-key-file)");
+  net::HttpReply reply = http_->send(
+      [&] {
+        net::HttpRequest request;
+        request.url = base_ + "/" + way.route;
+        request.post = &text;
+        request.bearer = options_.api_key;
+        request.timeout_s = kTimeoutSeconds;
+        request.max_body_bytes = kMaxReplyBytes;
+        return request;
+      },
+      backoff);
+  if (reply.status == 401 || reply.status == 403)
+    throw Error(ErrorKind::kUsage,
+                base_ + "/" + way.route + ": HTTP " + std::to_string(reply.status) + " (--target-key-file)");
   return reply;
 }
 
@@ -159,19 +180,23 @@ Json Endpoint::answer(const Way& way, const std::string& prompt, int max_tokens,
   } catch (const Error& e) {
     throw PageError(e.what());
   }
-  if (!json.is_object() || !json.contains("choices") || !json["choices"].is_array() || json["choices"].empty() || !json["choices"][0].is_object())
+  if (!json.is_object() || !json.contains("choices") || !json["choices"].is_array() || json["choices"].empty() ||
+      !json["choices"][0].is_object())
     throw PageError(where + ": expected {\"choices\": [{…}]}");
-  const std::string build = text_or_empty(json, "system_fingerprint"), version = reply.header("openai-version").substr(0, 64);
+  const std::string build = text_or_empty(json, "system_fingerprint"),
+                    version = reply.header("openai-version").substr(0, 64);
   if (!build.empty() || !version.empty()) system_fingerprint_ = build + (version.empty() ? "" : " " + version);
   return json["choices"][0];
 }
 
 std::optional<Way> Endpoint::find_way() {
-  const std::vector<Way> ways = {{"chat/completions", 20}, {"chat/completions", 5}, {"completions", 20}, {"completions", 5}, {"chat/completions", 0}, {"completions", 0}};
+  const std::vector<Way> ways = {{"chat/completions", 20}, {"chat/completions", 5}, {"completions", 20},
+                                 {"completions", 5},       {"chat/completions", 0}, {"completions", 0}};
   for (const Way& way : ways) {
     const net::HttpReply reply = ask(way, "a", 1, 1);
     if (reply.status >= 400 && reply.status != 408 && reply.status != 429 && reply.status < 502) continue;
-    if (reply.status != 200 || !reply.problem.empty()) throw Error(ErrorKind::kNetwork, base_ + "/" + way.route + ": " + problem_of(reply));
+    if (reply.status != 200 || !reply.problem.empty())
+      throw Error(ErrorKind::kNetwork, base_ + "/" + way.route + ": " + problem_of(reply));
     try {
       if (way.top == 0 || !first_token(way, "a").empty()) return way;
     } catch (const PageError&) {

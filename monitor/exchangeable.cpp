@@ -40,7 +40,9 @@ Rows rows_of(const std::vector<TopLogprobs>& pool, const std::vector<TopLogprobs
   std::unordered_map<std::string, size_t> column;
   for (size_t c = 0; c < rows.width; ++c) column[tokens[c].second] = c;
   for (const TopLogprobs* call : calls) {
-    const float least = std::min_element(call->begin(), call->end(), [](const auto& a, const auto& b) { return a.second < b.second; })->second;
+    const float least = std::min_element(call->begin(), call->end(), [](const auto& a, const auto& b) {
+                          return a.second < b.second;
+                        })->second;
     const size_t row = rows.x.size();
     rows.x.resize(row + rows.width, least);
     for (const auto& [token, logprob] : *call)
@@ -59,7 +61,8 @@ double difference(const Rows& rows, const std::vector<uint32_t>& order) {
   }
   double d = 0;
   for (size_t c = 0; c < rows.width; ++c)
-    d += std::abs(sum[c] / static_cast<double>(rows.newest) - (rows.total[c] - sum[c]) / static_cast<double>(rows.pool));
+    d +=
+        std::abs(sum[c] / static_cast<double>(rows.newest) - (rows.total[c] - sum[c]) / static_cast<double>(rows.pool));
   return d;
 }
 
@@ -72,7 +75,8 @@ void choose(std::vector<uint32_t>& order, size_t n, PhiloxStream& stream) {
 std::vector<double> places(const Rows& rows) {
   std::vector<double> mean(rows.width, 0), way(rows.width, 0);
   for (size_t i = 0; i < rows.size(); ++i)
-    for (size_t c = 0; c < rows.width; ++c) (i < rows.pool ? mean : way)[c] += rows.row(i)[c] / static_cast<double>(i < rows.pool ? rows.pool : rows.newest);
+    for (size_t c = 0; c < rows.width; ++c)
+      (i < rows.pool ? mean : way)[c] += rows.row(i)[c] / static_cast<double>(i < rows.pool ? rows.pool : rows.newest);
   double length = 0;
   for (size_t c = 0; c < rows.width; ++c) {
     way[c] -= mean[c];
@@ -87,9 +91,10 @@ std::vector<double> places(const Rows& rows) {
   return at;
 }
 
-// The part of the values that lies in a second group, clearly apart from a first one at 0; 0 where there are no such groups. Groups are those of
-// the best split (least squares), of at least a tenth and two values each; apart is Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird,
-// Zepf, AJ 1994, ask for 2; a normal distribution cut in the middle has 2.7).
+// The part of the values that lies in a second group, clearly apart from a first one at 0; 0 where there are no such
+// groups. Groups are those of the best split (least squares), of at least a tenth and two values each; apart is
+// Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ 1994, ask for 2; a normal distribution cut in
+// the middle has 2.7).
 double second_group(std::vector<double> x) {
   constexpr double kApart = 4, kAtZero = 0.35;
   std::sort(x.begin(), x.end());
@@ -112,8 +117,8 @@ double second_group(std::vector<double> x) {
   return share;
 }
 
-// Calls as before and calls that are not, in at least half of the prompts. A changed model whose answers to some prompts stayed the same is
-// not that: within a prompt its calls agree.
+// Calls as before and calls that are not, in at least half of the prompts. A changed model whose answers to some
+// prompts stayed the same is not that: within a prompt its calls agree.
 void find_modes(const std::vector<Rows>& prompts, Comparison& out) {
   size_t mixed = 0;
   double shares = 0;
@@ -152,7 +157,8 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
   Comparison out;
   for (const Rows& rows : prompts) {
     std::vector<uint32_t> order(rows.size());
-    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>((i + rows.pool) % rows.size());   // the newest first
+    // the newest first
+    for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>((i + rows.pool) % rows.size());
     out.statistic += difference(rows, order);
     orders.push_back(std::move(order));
   }
@@ -172,7 +178,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
 }
 
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream) {
-  std::vector<std::vector<double>> likeness(pool.size());   // of each text of a prompt with the others, the newest first
+  std::vector<std::vector<double>> likeness(pool.size());  // of each text of a prompt with the others, the newest first
   double seen = 0;
   size_t changed = 0;
   for (size_t i = 0; i < pool.size(); ++i) {
@@ -205,7 +211,9 @@ double e_value(double p, int permutations) {
   return (p <= (1 + 1e-9) / all ? 0.5 * all : 0) + 0.25 / std::sqrt(p);
 }
 
-double next_log_m(double log_m, double e) { return std::max(log_m, 0.0) + std::log1p(std::exp(-std::abs(log_m))) + std::log(e); }
+double next_log_m(double log_m, double e) {
+  return std::max(log_m, 0.0) + std::log1p(std::exp(-std::abs(log_m))) + std::log(e);
+}
 
 LogprobCalls thin(const LogprobCalls& pool, const LogprobCalls& newest, size_t keep, PhiloxStream& stream) {
   LogprobCalls kept;

@@ -14,12 +14,13 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kRounds = 32;            // more transitions than any check can have
-constexpr int64_t kAlertHolds = 4 * 3600;   // an alert that no check renews is resolved after it
+constexpr int kRounds = 32;                // more transitions than any check can have
+constexpr int64_t kAlertHolds = 4 * 3600;  // an alert that no check renews is resolved after it
 
 bool is_calm(Stage stage) { return stage == Stage::kHealthy || stage == Stage::kWarn; }
 
-// "STORE:CHANNEL" in its parts. Throws Error(kUsage) for a package that is named otherwise: there is no channel to move.
+// "STORE:CHANNEL" in its parts. Throws Error(kUsage) for a package that is named otherwise: there is no channel to
+// move.
 struct Channel {
   std::string store, name;
 };
@@ -36,7 +37,13 @@ std::string absolute_path(const fs::path& path) { return fs::absolute(path).lexi
 }  // namespace
 
 void start_anew(State& state, const std::string& package, const std::string& why, int64_t now) {
-  state.append(HistoryEntry{0, now, why, package, {{"reason", state.value("package").empty() ? "first check" : "after " + state.value("verdict")}, {"before", state.value("package")}}});
+  state.append(
+      HistoryEntry{0,
+                   now,
+                   why,
+                   package,
+                   {{"reason", state.value("package").empty() ? "first check" : "after " + state.value("verdict")},
+                    {"before", state.value("package")}}});
   state.set_value("package", package);
   state.set_value("detector", "");
   state.set_value("verdict", "");
@@ -61,7 +68,8 @@ std::string Facts::misfit(const Fingerprint& bound) const {
 Follow::Follow(const CheckOptions& options, const Clock& clock, State& state, int lock, const Facts& facts)
     : options_(options), clock_(clock), state_(state), lock_(lock), facts_(facts) {
   const std::string where = options.state.string() + ": machine";
-  if (const std::string old = state.value("machine"); !old.empty()) memory_ = memory_from_json(parse_json(old, where), where);
+  if (const std::string old = state.value("machine"); !old.empty())
+    memory_ = memory_from_json(parse_json(old, where), where);
   disbelieve_future(memory_, now(), options.policy.bake_hours);
   if (!options.policy.candidate.empty()) {
     channel_of(options.policy.candidate, "--candidate");
@@ -90,7 +98,8 @@ void Follow::in_transaction(const std::function<void()>& f) {
   }
 }
 
-// ---- transitions --------------------------------------------------------------------------------------------------------
+// ---- transitions
+// --------------------------------------------------------------------------------------------------------
 
 void Follow::put(const std::string& kind, const std::string& key, Json payload) {
   ActionEntry entry;
@@ -108,18 +117,20 @@ void Follow::remember(Event event) {
       memory_.candidate = found_->digest;
       memory_.goal = facts_.target.id;
       const Json& report = found_->manifest.report;
-      const double change = validation_report_from_json(report, found_->root.string()).rollout.alpha.value - facts_.report.rollout.alpha.value;
+      const double change = validation_report_from_json(report, found_->root.string()).rollout.alpha.value -
+                            facts_.report.rollout.alpha.value;
       memory_.regained.push_back(change);
       if (memory_.regained.size() > 3) memory_.regained.erase(memory_.regained.begin());
       break;
     }
     case Event::kGo:
       memory_.goal = facts_.target.id;
-      memory_.key = sha256_hex(facts_.target.id + " " + facts_.package.manifest.draft.id + " " + state_.value("epoch") + " " + std::to_string(memory_.records) + " " +
-                               std::to_string(state_.actions_of("redistil", 0).size()));
+      memory_.key =
+          sha256_hex(facts_.target.id + " " + facts_.package.manifest.draft.id + " " + state_.value("epoch") + " " +
+                     std::to_string(memory_.records) + " " + std::to_string(state_.actions_of("redistil", 0).size()));
       break;
     case Event::kOnTrial:
-      asked_canary_ = true;   // its scores are the next check's business
+      asked_canary_ = true;  // its scores are the next check's business
       break;
     case Event::kRefuted:
       ++memory_.false_alarms;
@@ -168,15 +179,24 @@ void Follow::apply(Event event, const std::string& reason, const Json& evidence)
       memory_.stage = move->to;
       memory_.since = now();
       memory_.reason = reason;
-      notify({{"schema", "specdec.monitor_event/1"}, {"id", id}, {"time", format_utc(now())}, {"from", name(from)}, {"to", name(move->to)},
-              {"event", name(event)}, {"reason", reason}, {"package", options_.package}, {"evidence", evidence}}, id);
+      notify({{"schema", "specdec.monitor_event/1"},
+              {"id", id},
+              {"time", format_utc(now())},
+              {"from", name(from)},
+              {"to", name(move->to)},
+              {"event", name(event)},
+              {"reason", reason},
+              {"package", options_.package},
+              {"evidence", evidence}},
+             id);
       if (is_calm(move->to) && !is_calm(from) && !options_.policy.alertmanager.empty())
-        put("alert", "alert " + std::to_string(id), {{"body", alert_json(options_.package, name(move->to), reason, now(), now())}});
+        put("alert", "alert " + std::to_string(id),
+            {{"body", alert_json(options_.package, name(move->to), reason, now(), now())}});
     }
     const std::string tried = memory_.candidate;
     if (event == Event::kCandidate && !tried.empty() && tried != found_->digest) add(Act::kDrop, Event::kWithdrawn, id);
     remember(event);
-    if (speculates(memory_.stage)) add(Act::kEnable, event, id);   // first: a draft is tried where it may draft
+    if (speculates(memory_.stage)) add(Act::kEnable, event, id);  // first: a draft is tried where it may draft
     for (const Act act : move->acts)
       if (!(event == Event::kCandidate && act == Act::kDrop)) add(act, event, id);
     if (memory_.stage != Stage::kCandidate && memory_.stage != Stage::kCanary) memory_.candidate.clear();
@@ -185,7 +205,8 @@ void Follow::apply(Event event, const std::string& reason, const Json& evidence)
 }
 
 void Follow::notify(const Json& event, int64_t transition) {
-  for (const std::string& to : names_of(options_.policy.webhooks)) put("webhook", "webhook " + std::to_string(transition) + " " + to, {{"to", to}, {"body", event}});
+  for (const std::string& to : names_of(options_.policy.webhooks))
+    put("webhook", "webhook " + std::to_string(transition) + " " + to, {{"to", to}, {"body", event}});
 }
 
 std::vector<std::string> Follow::probe_command(bool off) const {
@@ -194,10 +215,32 @@ std::vector<std::string> Follow::probe_command(bool off) const {
   if (p.canary.empty()) return {};
   const std::string folder = absolute_path(options_.state.string() + ".actions");
   const ValidationReport& r = facts_.report;
-  std::vector<std::string> argv = {options_.program, "--json", "-q", "validate", "--target", absolute_path(facts_.served.directory), "--draft", absolute_path(facts_.package.draft),
-                                   "--data", p.canary, "--out", folder + "/probe", "--split", r.split, "--contexts", r.contexts, "--temperature",
-                                   Json(r.temperature).dump(), "--max-requests", "0", "--seed", "0", "--exit-zero"};
-  const std::vector<std::string> more = off ? std::vector<std::string>{"--parts", "rollout,speed"} : std::vector<std::string>{"--parts", "acceptance", "--baseline", folder + "/baseline.json"};
+  std::vector<std::string> argv = {options_.program,
+                                   "--json",
+                                   "-q",
+                                   "validate",
+                                   "--target",
+                                   absolute_path(facts_.served.directory),
+                                   "--draft",
+                                   absolute_path(facts_.package.draft),
+                                   "--data",
+                                   p.canary,
+                                   "--out",
+                                   folder + "/probe",
+                                   "--split",
+                                   r.split,
+                                   "--contexts",
+                                   r.contexts,
+                                   "--temperature",
+                                   Json(r.temperature).dump(),
+                                   "--max-requests",
+                                   "0",
+                                   "--seed",
+                                   "0",
+                                   "--exit-zero"};
+  const std::vector<std::string> more =
+      off ? std::vector<std::string>{"--parts", "rollout,speed"}
+          : std::vector<std::string>{"--parts", "acceptance", "--baseline", folder + "/baseline.json"};
   argv.insert(argv.end(), more.begin(), more.end());
   return argv;
 }
@@ -215,7 +258,8 @@ Json Follow::redistil_payload() const {
 std::vector<std::string> Follow::redistil_command() const {
   const Policy& p = options_.policy;
   if (!p.redistil.empty()) return {"/bin/sh", "-c", p.redistil};
-  if (!p.job.empty() || p.loop.empty()) return {};   // the cluster runs the loop; a command beside it applies the manifest
+  // the cluster runs the loop; a command beside it applies the manifest
+  if (!p.job.empty() || p.loop.empty()) return {};
   return {options_.program, "loop", "run", absolute_path(p.loop)};
 }
 
@@ -225,14 +269,19 @@ void Follow::add(Act act, Event event, int64_t transition) {
   const std::string key = std::string(name(act)) + " " + std::to_string(transition);
   const auto of_candidate = [&](Json payload) {
     const Channel store = channel_of(p.candidate, "--candidate");
-    payload.update(Json{{"store", absolute_path(store.store)}, {"candidates", store.name}, {"channel", channel_of(options_.package, "--package").name}, {"digest", memory_.candidate}});
-    if (const auto package = locate_package(store.store + ":sha256-" + memory_.candidate); package) payload.update(Json{{"draft", absolute_path(package->root)}, {"id", package->manifest.draft.id}});
+    payload.update(Json{{"store", absolute_path(store.store)},
+                        {"candidates", store.name},
+                        {"channel", channel_of(options_.package, "--package").name},
+                        {"digest", memory_.candidate}});
+    if (const auto package = locate_package(store.store + ":sha256-" + memory_.candidate); package)
+      payload.update(Json{{"draft", absolute_path(package->root)}, {"id", package->manifest.draft.id}});
     return payload;
   };
   switch (act) {
-    case Act::kProbe:   // the same question once a day
+    case Act::kProbe:  // the same question once a day
       if (const bool off = memory_.stage == Stage::kDisabled; !probe_command(off).empty())
-        put("probe", "probe " + state_.value("epoch") + " " + name(memory_.stage) + " " + std::to_string(now() / 86400), {{"off", off}});
+        put("probe", "probe " + state_.value("epoch") + " " + name(memory_.stage) + " " + std::to_string(now() / 86400),
+            {{"off", off}});
       break;
     case Act::kRedistil:
       put("redistil", memory_.key, redistil_payload());
@@ -241,15 +290,23 @@ void Follow::add(Act act, Event event, int64_t transition) {
       if (!p.admin.empty()) put("load", key, of_candidate({}));
       break;
     case Act::kDrop:
-      if (!memory_.candidate.empty()) put("drop", key, of_candidate({{"why", name(event)}, {"roll_back", event == Event::kWorse || event == Event::kRefused || event == Event::kExpired}}));
+      if (!memory_.candidate.empty())
+        put("drop", key,
+            of_candidate(
+                {{"why", name(event)},
+                 {"roll_back", event == Event::kWorse || event == Event::kRefused || event == Event::kExpired}}));
       break;
     case Act::kPromote:
       put("promote", key, of_candidate({{"why", "canary: " + memory_.reason}}));
       break;
     case Act::kRollBack: {
       const Channel at = channel_of(options_.package, "--package");
-      Json payload = {{"store", absolute_path(at.store)}, {"channel", at.name}, {"digest", facts_.package.digest}, {"why", memory_.reason}};
-      if (const auto former = locate_package(at.store + ":sha256-" + memory_.former); former) payload.update(Json{{"draft", absolute_path(former->root)}, {"id", former->manifest.draft.id}});
+      Json payload = {{"store", absolute_path(at.store)},
+                      {"channel", at.name},
+                      {"digest", facts_.package.digest},
+                      {"why", memory_.reason}};
+      if (const auto former = locate_package(at.store + ":sha256-" + memory_.former); former)
+        payload.update(Json{{"draft", absolute_path(former->root)}, {"id", former->manifest.draft.id}});
       put("roll_back", key, payload);
       break;
     }
@@ -269,14 +326,16 @@ void Follow::add(Act act, Event event, int64_t transition) {
   }
 }
 
-// ---- what was seen ------------------------------------------------------------------------------------------------------
+// ---- what was seen
+// ------------------------------------------------------------------------------------------------------
 
 void Follow::package_seen(bool is_new) {
-  inside_ = true;   // the look's transaction, until looked()
+  inside_ = true;  // the look's transaction, until looked()
   if (options_.acknowledge) apply(Event::kAcknowledged, "acknowledged by the operator", Json::object());
   if (!is_new) return;
   if (memory_.expected != facts_.package.digest)
-    apply(Event::kNewPackage, options_.package + " names " + facts_.package.digest.substr(0, 12), {{"package", facts_.package.digest}});
+    apply(Event::kNewPackage, options_.package + " names " + facts_.package.digest.substr(0, 12),
+          {{"package", facts_.package.digest}});
   memory_.expected.clear();
 }
 
@@ -285,7 +344,8 @@ void Follow::nothing_seen() {
   inside_ = false;
 }
 
-void Follow::looked(const std::string& verdict, const std::string& reason, const Json& evidence, int64_t records, double speedup_now) {
+void Follow::looked(const std::string& verdict, const std::string& reason, const Json& evidence, int64_t records,
+                    double speedup_now) {
   memory_.records += records;
   speedup_now_ = speedup_now;
   if (!options_.policy.alert.empty()) {
@@ -312,7 +372,9 @@ std::optional<ResolvedPackage> Follow::untried() {
   const Channel at = channel_of(argument, "--candidate");
   std::optional<ResolvedPackage> found;
   if (fs::is_directory(at.store) && !read_channel(at.store, at.name).empty()) found = locate_package(argument);
-  if (!found || found->digest == facts_.package.digest || found->digest == memory_.promoted || memory_.rejected.contains(found->digest)) return std::nullopt;
+  if (!found || found->digest == facts_.package.digest || found->digest == memory_.promoted ||
+      memory_.rejected.contains(found->digest))
+    return std::nullopt;
   const std::string who = argument + " (" + found->digest.substr(0, 12) + ")";
   if (const std::string tiers = facts_.misfit(found->manifest.target); !tiers.empty()) {
     wait(who + " is bound to another target than the one served (" + tiers + " differ)");
@@ -333,9 +395,11 @@ bool Follow::ask_candidate() {
   const size_t before = transitions_.size();
   found_ = untried();
   if (found_ && found_->digest != memory_.candidate)
-    apply(Event::kCandidate, options_.policy.candidate + " names " + found_->digest.substr(0, 12), {{"candidate", found_->digest}, {"report", found_->manifest.report.value("verdict", "")}});
+    apply(Event::kCandidate, options_.policy.candidate + " names " + found_->digest.substr(0, 12),
+          {{"candidate", found_->digest}, {"report", found_->manifest.report.value("verdict", "")}});
   else if (!found_ && trying)
-    apply(Event::kWithdrawn, options_.policy.candidate + " no longer names " + memory_.candidate.substr(0, 12), {{"candidate", memory_.candidate}});
+    apply(Event::kWithdrawn, options_.policy.candidate + " no longer names " + memory_.candidate.substr(0, 12),
+          {{"candidate", memory_.candidate}});
   return transitions_.size() > before;
 }
 
@@ -349,18 +413,28 @@ bool Follow::ask_canary() {
     Admin admin(options_.policy.admin, options_.policy.admin_key);
     const Admin::Reply reply = admin.drafts();
     if (reply.status != 200) throw Error(ErrorKind::kNetwork, reply.problem);
-    const auto package = locate_package(channel_of(options_.policy.candidate, "--candidate").store + ":sha256-" + memory_.candidate);
+    const auto package =
+        locate_package(channel_of(options_.policy.candidate, "--candidate").store + ":sha256-" + memory_.candidate);
     const std::string id = package ? package->manifest.draft.id : "";
-    const auto named = [&](const char* which) { return reply.body.contains(which) && reply.body[which].is_object() && reply.body[which].value("id", "") == id; };
+    const auto named = [&](const char* which) {
+      return reply.body.contains(which) && reply.body[which].is_object() && reply.body[which].value("id", "") == id;
+    };
     const Json paired = reply.body.value("paired", Json());
-    const Trial trial = judge_trial(paired, options_.policy.margin, package ? validation_report_from_json(package->manifest.report, package->root.string()).floor : 0);
-    if (named("candidate") && trial.decision == "better") apply(Event::kBetter, trial.text, {{"paired", paired}});
-    else if (named("candidate") && trial.decision == "worse") apply(Event::kWorse, trial.text, {{"paired", paired}});
+    const Trial trial =
+        judge_trial(paired, options_.policy.margin,
+                    package ? validation_report_from_json(package->manifest.report, package->root.string()).floor : 0);
+    if (named("candidate") && trial.decision == "better")
+      apply(Event::kBetter, trial.text, {{"paired", paired}});
+    else if (named("candidate") && trial.decision == "worse")
+      apply(Event::kWorse, trial.text, {{"paired", paired}});
     else if (named("candidate") && static_cast<double>(now() - memory_.since) > options_.policy.canary_days * 86400)
       apply(Event::kExpired, "undecided for too long: " + trial.text, {{"paired", paired}});
-    else if (named("candidate")) wait("canary: " + trial.text);
-    else if (named("serving")) apply(Event::kBetter, "the server serves it already", {{"status", reply.body}});
-    else apply(Event::kGone, "the server knows nothing of the trial any more", {{"status", reply.body}});
+    else if (named("candidate"))
+      wait("canary: " + trial.text);
+    else if (named("serving"))
+      apply(Event::kBetter, "the server serves it already", {{"status", reply.body}});
+    else
+      apply(Event::kGone, "the server knows nothing of the trial any more", {{"status", reply.body}});
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kNetwork) throw;
     wait(std::string("canary: ") + e.what());
@@ -377,14 +451,23 @@ bool Follow::ask() {
   } else if (memory_.stage == Stage::kSuspect && probe_command(memory_.stage == Stage::kDisabled).empty()) {
     wait("the alarm is not confirmed: --canary, --probe or --confirm alarm says how");
   } else if (memory_.stage == Stage::kConfirmed || stale || memory_.stage == Stage::kDisabled) {
-    const std::string refused = refusal(options_, state_, memory_, facts_.report, {facts_.target.id, stale, speedup_now_}, now());
-    if (refused.empty()) apply(Event::kGo, "nothing stands against redistilling", {{"target", facts_.target.id}, {"draft", facts_.package.manifest.draft.id}, {"epoch", state_.value("epoch")}, {"records", memory_.records}});
-    else wait("no redistillation: " + refused);
+    const std::string refused =
+        refusal(options_, state_, memory_, facts_.report, {facts_.target.id, stale, speedup_now_}, now());
+    if (refused.empty())
+      apply(Event::kGo, "nothing stands against redistilling",
+            {{"target", facts_.target.id},
+             {"draft", facts_.package.manifest.draft.id},
+             {"epoch", state_.value("epoch")},
+             {"records", memory_.records}});
+    else
+      wait("no redistillation: " + refused);
   } else if (memory_.stage == Stage::kRedistilling) {
     const std::optional<ActionEntry> action = state_.action(memory_.key);
     const double hours = static_cast<double>(now() - memory_.since) / 3600;
-    if (action && action->ended && hours > std::max(24.0, options_.policy.cooldown_hours)) apply(Event::kFailed, "no new package for " + std::to_string(static_cast<int>(hours)) + " h", Json::object());
-    else if (action && action->ended) wait("the Job was written; its package is not there yet");
+    if (action && action->ended && hours > std::max(24.0, options_.policy.cooldown_hours))
+      apply(Event::kFailed, "no new package for " + std::to_string(static_cast<int>(hours)) + " h", Json::object());
+    else if (action && action->ended)
+      wait("the Job was written; its package is not there yet");
   }
   return transitions_.size() > before;
 }
@@ -403,7 +486,10 @@ void Follow::work() {
 
 void Follow::tell_alertmanager() {
   if (options_.policy.alertmanager.empty() || is_calm(memory_.stage)) return;
-  const Posted posted = post_json(alerts_url(options_.policy.alertmanager), alert_json(options_.package, name(memory_.stage), memory_.reason, memory_.since, now() + kAlertHolds).dump(), "", "");
+  const Posted posted = post_json(
+      alerts_url(options_.policy.alertmanager),
+      alert_json(options_.package, name(memory_.stage), memory_.reason, memory_.since, now() + kAlertHolds).dump(), "",
+      "");
   actions_.push_back({{"kind", "alert"}, {"ended", posted.ok}, {"code", posted.status}, {"outcome", posted.text}});
 }
 

@@ -12,19 +12,24 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
-constexpr int64_t kMaxDraft = 1024;   // tokens of one step
-constexpr double kFirstTime = 1e9;    // a smaller number is no unix time in seconds
+constexpr int64_t kMaxDraft = 1024;  // tokens of one step
+constexpr double kFirstTime = 1e9;   // a smaller number is no unix time in seconds
 
 // Errors name the place and what is wrong with it. What stands there is foreign text and is not repeated.
-[[noreturn]] void refuse(const std::string& where, const char* what) { throw Error(ErrorKind::kData, where + ": " + what); }
+[[noreturn]] void refuse(const std::string& where, const char* what) {
+  throw Error(ErrorKind::kData, where + ": " + what);
+}
 
-int64_t count(const Json& object, const char* key, const std::string& where) { return whole_figure(object, key, AcceptanceFigure::kTokens, where); }
+int64_t count(const Json& object, const char* key, const std::string& where) {
+  return whole_figure(object, key, AcceptanceFigure::kTokens, where);
+}
 
 // The number of draft tokens that a key or a value of a list says.
 int64_t width_of(const std::string& key, const std::string& where) {
   int64_t width = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), width);
-  if (error != std::errc() || end != key.data() + key.size() || width < 0 || width > kMaxDraft) refuse(where, "expected numbers of tokens as keys");
+  if (error != std::errc() || end != key.data() + key.size() || width < 0 || width > kMaxDraft)
+    refuse(where, "expected numbers of tokens as keys");
   return width;
 }
 
@@ -92,7 +97,8 @@ void by_efficiency(AcceptanceRecord& r, int64_t drafted, int64_t accepted, const
   r.counts.accepted_at = {accepted};
 }
 
-void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, int64_t steps, int64_t drafted, int64_t accepted, const std::string& where) {
+void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, int64_t steps, int64_t drafted,
+                    int64_t accepted, const std::string& where) {
   int64_t counted = 0, weighted = 0;
   for (size_t j = 0; j < histogram.size(); ++j) {
     counted += histogram[j];
@@ -100,7 +106,8 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
   }
   if (counted != steps || weighted != accepted) refuse(where, "the histogram and the counts contradict each other");
   const int64_t k = steps > 0 && drafted % steps == 0 ? drafted / steps : 0;
-  if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > kMaxDraft) return by_efficiency(r, drafted, accepted, where);
+  if (k == 0 || static_cast<int64_t>(histogram.size()) > k + 1 || k > kMaxDraft)
+    return by_efficiency(r, drafted, accepted, where);
   for (size_t j = 0; j < histogram.size(); ++j)
     if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
 }
@@ -110,7 +117,8 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
   const int64_t accepted = count(o, trt ? "total_accepted_draft_tokens" : "num_accepted_draft_tokens", where);
-  const std::vector<int64_t> per_step = list_of(o, "per_step_drafted", where), kept = list_of(o, "per_step_accepted", where);
+  const std::vector<int64_t> per_step = list_of(o, "per_step_drafted", where),
+                             kept = list_of(o, "per_step_accepted", where);
   if (o.contains("acceptance_histogram_by_draft_length") && o["acceptance_histogram_by_draft_length"].is_object()) {
     for (const auto& [k, counts] : o["acceptance_histogram_by_draft_length"].items()) {
       const std::vector<int64_t> histogram = histogram_of(counts, where + ": acceptance_histogram_by_draft_length");
@@ -120,16 +128,22 @@ void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   } else if (!per_step.empty() && per_step.size() == kept.size()) {
     for (size_t i = 0; i < per_step.size(); ++i) add_steps(r.counts, 1, per_step[i], kept[i]);
   } else {
-    from_histogram(r, histogram_of(o["acceptance_histogram"], where + ": acceptance_histogram"), count(o, "num_spec_steps", where), drafted, accepted, where);
+    from_histogram(r, histogram_of(o["acceptance_histogram"], where + ": acceptance_histogram"),
+                   count(o, "num_spec_steps", where), drafted, accepted, where);
   }
-  if (r.counts.accepted != accepted || r.counts.drafted != drafted) refuse(where, "the steps and the counts contradict each other");
+  if (r.counts.accepted != accepted || r.counts.drafted != drafted)
+    refuse(where, "the steps and the counts contradict each other");
 }
 
 void read_sglang(AcceptanceRecord& r, const Json& o, const std::string& where) {
-  const int64_t steps = count(o, "spec_verify_ct", where), drafted = count(o, "spec_num_proposed_drafts", where), accepted = count(o, "spec_num_correct_drafts", where);
-  if (o.contains("spec_correct_drafts_histogram") && o["spec_correct_drafts_histogram"].is_array() && !o["spec_correct_drafts_histogram"].empty())
-    from_histogram(r, histogram_of(o["spec_correct_drafts_histogram"], where + ": spec_correct_drafts_histogram"), steps, drafted, accepted, where);
-  else by_efficiency(r, drafted, accepted, where);
+  const int64_t steps = count(o, "spec_verify_ct", where), drafted = count(o, "spec_num_proposed_drafts", where),
+                accepted = count(o, "spec_num_correct_drafts", where);
+  if (o.contains("spec_correct_drafts_histogram") && o["spec_correct_drafts_histogram"].is_array() &&
+      !o["spec_correct_drafts_histogram"].empty())
+    from_histogram(r, histogram_of(o["spec_correct_drafts_histogram"], where + ": spec_correct_drafts_histogram"),
+                   steps, drafted, accepted, where);
+  else
+    by_efficiency(r, drafted, accepted, where);
 }
 
 void read_llama(AcceptanceRecord& r, const Json& o, const std::string& where) {
@@ -138,12 +152,17 @@ void read_llama(AcceptanceRecord& r, const Json& o, const std::string& where) {
 
 // What the request asked for, wherever its parameters lie.
 void read_request(AcceptanceRecord& r, const Json& o) {
-  if (o.contains("temperature") && o["temperature"].is_number()) r.temperature = std::clamp(o["temperature"].get<double>(), 0.0, 10.0);
-  for (const char* key : {"json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex", "guided_choice", "structured_outputs", "grammar"})
+  if (o.contains("temperature") && o["temperature"].is_number())
+    r.temperature = std::clamp(o["temperature"].get<double>(), 0.0, 10.0);
+  for (const char* key : {"json_schema", "regex", "ebnf", "structural_tag", "guided_json", "guided_regex",
+                          "guided_choice", "structured_outputs", "grammar"})
     if (o.contains(key) && !o[key].is_null() && o[key] != "") r.constrained = true;
-  if (o.contains("response_format") && o["response_format"].is_object() && o["response_format"].value("type", Json("text")) != "text") r.constrained = true;
+  if (o.contains("response_format") && o["response_format"].is_object() &&
+      o["response_format"].value("type", Json("text")) != "text")
+    r.constrained = true;
   for (const char* key : {"created", "timestamp", "time"})
-    if (o.contains(key) && o[key].is_number() && o[key] >= kFirstTime && in_range(AcceptanceFigure::kTime, o[key].get<double>()))
+    if (o.contains(key) && o[key].is_number() && o[key] >= kFirstTime &&
+        in_range(AcceptanceFigure::kTime, o[key].get<double>()))
       r.time = static_cast<int64_t>(o[key].get<double>());
   if (o.contains("domain") && o["domain"].is_string()) {
     r.segment = o["domain"].get<std::string>().substr(0, 32);
@@ -167,13 +186,19 @@ struct Search {
     read_request(request, node);
     // SGLang's log has the request as JSON inside of a string.
     if (node.contains("request_parameters") && node["request_parameters"].is_string())
-      visit(parse_foreign_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters", {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), depth + 1);
+      visit(parse_foreign_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters",
+                               {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}),
+            depth + 1);
     AcceptanceRecord r;
-    const bool vllm = node.contains("acceptance_histogram") && node.contains("num_spec_steps"), sglang = node.contains("spec_verify_ct") && !node["spec_verify_ct"].is_null(),
+    const bool vllm = node.contains("acceptance_histogram") && node.contains("num_spec_steps"),
+               sglang = node.contains("spec_verify_ct") && !node["spec_verify_ct"].is_null(),
                llama = node.contains("draft_n") && node.contains("draft_n_accepted");
-    if (vllm) read_vllm(r, node, where);
-    else if (sglang) read_sglang(r, node, where);
-    else if (llama) read_llama(r, node, where);
+    if (vllm)
+      read_vllm(r, node, where);
+    else if (sglang)
+      read_sglang(r, node, where);
+    else if (llama)
+      read_llama(r, node, where);
     if (vllm || sglang || llama) {
       finish(r, where);
       if (records.size() >= kMaxAnswers) refuse(where, "more answers in a line than are read");
@@ -182,7 +207,9 @@ struct Search {
     }
     // What was said is nobody's setting.
     for (const auto& [key, value] : node.items())
-      if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" && key != "prompt") visit(value, depth + 1);
+      if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" &&
+          key != "prompt")
+        visit(value, depth + 1);
   }
 };
 
@@ -192,8 +219,10 @@ std::vector<AcceptanceRecord> foreign_records(std::string_view line, const std::
   Search search{where, {}, {}};
   search.visit(parse_foreign_json(line, where, {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}), 0);
   if (search.records.empty())
-    throw Error(ErrorKind::kData, where + ": no acceptance in it: expected a record of specdec (schema specdec.acceptance/1), vLLM or TensorRT-LLM (acceptance_histogram), SGLang "
-                                          "(spec_verify_ct) or llama.cpp (timings.draft_n)");
+    throw Error(ErrorKind::kData, where +
+                                      ": no acceptance in it: expected a record of specdec (schema "
+                                      "specdec.acceptance/1), vLLM or TensorRT-LLM (acceptance_histogram), SGLang "
+                                      "(spec_verify_ct) or llama.cpp (timings.draft_n)");
   for (AcceptanceRecord& r : search.records) {
     r.time = search.request.time;
     r.temperature = search.request.temperature;

@@ -1,4 +1,5 @@
-// Versions 1 and 2 of the monitor's database held commands and URLs with what is secret in them, in history that nothing is deleted from.
+// Versions 1 and 2 of the monitor's database held commands and URLs with what is secret in them, in history that
+// nothing is deleted from.
 #pragma once
 
 #include <string>

@@ -14,8 +14,10 @@ struct Wish {
   bool stale = false;      // the target changed: the requests seen so far say nothing, and the draft is worth nothing
   double speedup_now = 0;  // 0 = unknown
 };
-// "" or the reason, told to the user. Cooldown and fresh data count from the last redistillation for the same target: a new target has none to
-// wait for, and its requests are not counted (only the drafts made for it are watched). The budget of 7 days is for all.
-std::string refusal(const CheckOptions& options, const State& state, const Memory& memory, const ValidationReport& report, const Wish& wish, int64_t now);
+// "" or the reason, told to the user. Cooldown and fresh data count from the last redistillation for the same target: a
+// new target has none to wait for, and its requests are not counted (only the drafts made for it are watched). The
+// budget of 7 days is for all.
+std::string refusal(const CheckOptions& options, const State& state, const Memory& memory,
+                    const ValidationReport& report, const Wish& wish, int64_t now);
 
 }  // namespace specdec::monitor

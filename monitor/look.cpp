@@ -12,8 +12,8 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kBucketsADay = 288;     // a look every five minutes is what a false alarm of the counters is counted in
-constexpr int64_t kClockSkewSeconds = 86400;   // a record of a later time is broken: no clock is so far ahead
+constexpr double kBucketsADay = 288;  // a look every five minutes is what a false alarm of the counters is counted in
+constexpr int64_t kClockSkewSeconds = 86400;  // a record of a later time is broken: no clock is so far ahead
 
 // Sources that cannot be read: named, and the others go on. Where all fail, the first error stands for them.
 class Failures {
@@ -42,16 +42,25 @@ class Failures {
 
 class Looking {
  public:
-  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector, Look& look, int64_t now,
-          bool another_is_served)
-      : options_(options), manifest_(package.manifest), report_(report), state_(state), detector_(detector), look_(look), now_(now), another_is_served_(another_is_served),
+  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report,
+          const State& state, Detector& detector, Look& look, int64_t now, bool another_is_served)
+      : options_(options),
+        manifest_(package.manifest),
+        report_(report),
+        state_(state),
+        detector_(detector),
+        look_(look),
+        now_(now),
+        another_is_served_(another_is_served),
         names_(names_of(options.sources)) {}
 
   void read() {
     for (size_t i = 0; i < names_.size(); ++i) {
       const SecretUrl& source = options_.sources[i];
-      if (is_url(source.reveal())) look_.pages += failures_.attempt([&] { read_page(source, names_[i]); });
-      else look_.records_sources += read_records_of(source.reveal());
+      if (is_url(source.reveal()))
+        look_.pages += failures_.attempt([&] { read_page(source, names_[i]); });
+      else
+        look_.records_sources += read_records_of(source.reveal());
     }
     failures_.done();
     for (const auto& [engine, bucket] : buckets_) feed_chart(engine, bucket);
@@ -64,7 +73,7 @@ class Looking {
   struct Bucket {
     Counters sum;
     std::string sources;
-    std::vector<std::pair<std::string, Counters>> scrapes;   // name in the state, the page as it is now
+    std::vector<std::pair<std::string, Counters>> scrapes;  // name in the state, the page as it is now
   };
 
   bool read_records_of(const fs::path& source) {
@@ -84,7 +93,7 @@ class Looking {
 
   // A file that fails leaves what it gave before out of the evidence.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;   // made at its first new record: most files of a directory have none
+    std::optional<Evidence> before;  // made at its first new record: most files of a directory have none
     try {
       read_file_of_records(file, [&] {
         if (!before) before = Evidence{detector_, look_.claims, look_.requests};
@@ -100,7 +109,8 @@ class Looking {
   }
 
   void read_file_of_records(const fs::path& file, const std::function<void()>& at_a_record) {
-    const std::string draft = manifest_.draft.id.substr(0, 12), target = manifest_.target.id.substr(0, 12), identity = file_identity(file);
+    const std::string draft = manifest_.draft.id.substr(0, 12), target = manifest_.target.id.substr(0, 12),
+                      identity = file_identity(file);
     const FilePosition begin = state_.position(identity);
     FilePosition position = begin;
     const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
@@ -111,7 +121,8 @@ class Looking {
         ++look_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        ++look_.requests.other_draft;   // an earlier or later draft says nothing about this one, nor does this draft beside another target
+        ++look_.requests.other_draft;  // an earlier or later draft says nothing about this one, nor does this draft
+                                       // beside another target
       } else if (!r.target.empty() && r.target != target) {
         ++look_.requests.other_target;
       } else if (r.target.empty() && another_is_served_) {
@@ -126,15 +137,18 @@ class Looking {
     });
     constexpr int64_t kSurelyOther = 10;
     if (begin.offset == 0 && figures.records == 0 && figures.broken_lines >= kSurelyOther)
-      throw Error(ErrorKind::kData, file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
-                                        " lines: expected what serve --acceptance-log writes, or the records of another engine");
+      throw Error(ErrorKind::kData,
+                  file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
+                      " lines: expected what serve --acceptance-log writes, or the records of another engine");
     if (position != begin) look_.positions[identity] = position;
     look_.read.records += figures.records;
     look_.read.broken_lines += figures.broken_lines;
     if (look_.read.first_problem.empty()) look_.read.first_problem = figures.first_problem;
   }
 
-  bool is_own(const ServedPair& pair) const { return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target); }
+  bool is_own(const ServedPair& pair) const {
+    return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
+  }
 
   // A page or replica that names its models must be about this package's. Engines of others do not say.
   void read_page(const SecretUrl& url, const std::string& name) {
@@ -149,26 +163,30 @@ class Looking {
       others += !is_own(pair);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    const std::string key = state_.value("epoch") + " " + name;   // what was counted beside another package is no base
+    const std::string key = state_.value("epoch") + " " + name;  // what was counted beside another package is no base
     std::optional<Counters> before = state_.counters(key);
-    if (before && others > 0) {   // nor what is counted beside another target
+    if (before && others > 0) {  // nor what is counted beside another target
       before->pairs = now.pairs;
       before->keep(own);
       look_.without_others[key] = *before;
     }
     now.keep(own);
     if (others > 0)
-      look_.chart_notes.push_back(name + " serves another pair than the package's" + (now.pairs.size() > 1 ? " on " + std::to_string(others) + " of " + std::to_string(now.pairs.size()) + " servers" : "") +
+      look_.chart_notes.push_back(name + " serves another pair than the package's" +
+                                  (now.pairs.size() > 1 ? " on " + std::to_string(others) + " of " +
+                                                              std::to_string(now.pairs.size()) + " servers"
+                                                        : "") +
                                   ": its counters are not judged");
-    if (!now.any && others == 0) look_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
+    if (!now.any && others == 0)
+      look_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (another_is_served_ && !names_target) {
-      look_.counters[key] = std::move(now);   // nobody knows of which target it counted: it is judged from here on
+      look_.counters[key] = std::move(now);  // nobody knows of which target it counted: it is judged from here on
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
       for (const std::string& replica : rise.set_aside) look_.set_aside.push_back(name + ": " + replica);
-      if (!rise.set_aside.empty()) look_.counters[key] = now;   // what it counts from here on is judged again
+      if (!rise.set_aside.empty()) look_.counters[key] = now;  // what it counts from here on is judged again
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));
@@ -212,9 +230,14 @@ class Looking {
     const auto note = [&](int64_t n, const std::string& text) {
       if (n > 0) look_.notes.push_back(std::to_string(n) + of + text);
     };
-    note(look_.requests.not_drafted, "were decoded without the draft, which says nothing of its acceptance: their server found that it does not pay (its dashboard and /metrics say why), or speculation is off");
-    note(look_.requests.too_short, "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
-    note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" + look_.requests.first_without_baseline + "') and are not judged: see monitor baseline");
+    note(look_.requests.not_drafted,
+         "were decoded without the draft, which says nothing of its acceptance: their server found that it does not "
+         "pay (its dashboard and /metrics say why), or speculation is off");
+    note(look_.requests.too_short,
+         "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
+    note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" +
+                                         look_.requests.first_without_baseline +
+                                         "') and are not judged: see monitor baseline");
     note(look_.requests.other_draft, "were made with another draft and are not judged");
     note(look_.requests.other_target, "were made beside another target and are not judged");
     note(look_.requests.no_target, "do not name their target and are not judged: another one was served");
@@ -230,7 +253,7 @@ class Looking {
   const bool another_is_served_;
   const std::vector<std::string> names_;
   Failures failures_{look_};
-  std::map<std::string, Bucket> buckets_;   // by engine
+  std::map<std::string, Bucket> buckets_;  // by engine
 };
 
 }  // namespace
@@ -244,19 +267,24 @@ int64_t Look::chart_buckets() const {
 Detector make_detector(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report) {
   const double requests = std::exp(alarm_level(options.requests_per_day, options.false_alarm_every_days));
   if (options.baseline.empty())
-    return with_context(options.package + ": manifest.json: report", [&] { return Detector(baselines(report), options.wander_sd, requests); });
+    return with_context(options.package + ": manifest.json: report",
+                        [&] { return Detector(baselines(report), options.wander_sd, requests); });
   Baseline baseline = baseline_from_json(read_json(options.baseline), options.baseline);
   const PackageManifest& manifest = package.manifest;
   if (!manifest.draft.id.starts_with(baseline.draft) || !manifest.target.id.starts_with(baseline.target))
-    throw Error(ErrorKind::kData, options.baseline + ": measured with draft " + baseline.draft + " beside target " + baseline.target + ", the package has " +
-                                      manifest.draft.id.substr(0, 12) + " and " + manifest.target.id.substr(0, 12) + ": run monitor baseline again");
+    throw Error(ErrorKind::kData, options.baseline + ": measured with draft " + baseline.draft + " beside target " +
+                                      baseline.target + ", the package has " + manifest.draft.id.substr(0, 12) +
+                                      " and " + manifest.target.id.substr(0, 12) + ": run monitor baseline again");
   return Detector(std::move(baseline), options.wander_sd, requests);
 }
 
 EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const ResolvedPackage& package, int64_t now) {
   const std::string draft = package.manifest.draft.id.substr(0, 12), target = package.manifest.target.id.substr(0, 12);
   for (const SecretUrl& source : sources)
-    if (is_url(source.reveal())) throw Error(ErrorKind::kUsage, "--source: " + source.shown() + ": a baseline needs requests, expected acceptance records (a file or a directory)");
+    if (is_url(source.reveal()))
+      throw Error(ErrorKind::kUsage,
+                  "--source: " + source.shown() +
+                      ": a baseline needs requests, expected acceptance records (a file or a directory)");
   EstimatedBaseline result = estimate_baseline([&](const auto& take) {
     for (const SecretUrl& source : sources)
       for (const fs::path& file : record_files(source.reveal())) {
@@ -272,8 +300,9 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
   return result;
 }
 
-Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report, const State& state, Detector& detector,
-               const std::vector<NamedRecord>& newest, int64_t now, bool another_is_served) {
+Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report,
+               const State& state, Detector& detector, const std::vector<NamedRecord>& newest, int64_t now,
+               bool another_is_served) {
   Look look;
   for (const NamedRecord& r : newest) look.claims.records.add(r.time, r.target);
   Looking(options, package, report, state, detector, look, now, another_is_served).read();

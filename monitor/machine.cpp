@@ -10,10 +10,15 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr std::array<const char*, kStages> kStageNames = {"HEALTHY", "WARN", "SUSPECT", "CONFIRMED", "REDISTILLING", "CANDIDATE", "CANARY", "ROLLED_BACK", "STALE_TARGET", "DISABLED"};
-constexpr std::array<const char*, kEvents> kEventNames = {"quiet",     "amber",     "alarm",    "relapse", "slow", "stale",  "confirmed", "refuted", "worth",       "go",          "failed",
-                                                          "candidate", "withdrawn", "on_trial", "refused", "gone", "better", "worse",     "expired", "new_package", "acknowledged"};
-constexpr std::array<const char*, 9> kActNames = {"probe", "redistil", "load", "drop", "promote", "roll_back", "disable", "enable", "restart"};
+constexpr std::array<const char*, kStages> kStageNames = {"HEALTHY",      "WARN",      "SUSPECT", "CONFIRMED",
+                                                          "REDISTILLING", "CANDIDATE", "CANARY",  "ROLLED_BACK",
+                                                          "STALE_TARGET", "DISABLED"};
+constexpr std::array<const char*, kEvents> kEventNames = {
+    "quiet",   "amber", "alarm",  "relapse", "slow",      "stale",       "confirmed",
+    "refuted", "worth", "go",     "failed",  "candidate", "withdrawn",   "on_trial",
+    "refused", "gone",  "better", "worse",   "expired",   "new_package", "acknowledged"};
+constexpr std::array<const char*, 9> kActNames = {"probe",     "redistil", "load",   "drop",   "promote",
+                                                  "roll_back", "disable",  "enable", "restart"};
 
 struct Row {
   std::vector<Stage> from;
@@ -39,7 +44,10 @@ const std::vector<Row>& rows() {
       {{kDisabled}, Event::kWorth, kHealthy, {Act::kRestart}},
       {{kConfirmed, kStaleTarget, kDisabled}, Event::kGo, kRedistilling, {Act::kRedistil}},
       {{kRedistilling}, Event::kFailed, kConfirmed, {}},
-      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled}, Event::kCandidate, kCandidate, {Act::kLoad}},
+      {{kHealthy, kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled},
+       Event::kCandidate,
+       kCandidate,
+       {Act::kLoad}},
       {{kCandidate, kCanary}, Event::kCandidate, kCandidate, {Act::kDrop, Act::kLoad}},
       {{kCandidate, kCanary}, Event::kWithdrawn, kHealthy, {Act::kDrop}},
       {{kCandidate}, Event::kOnTrial, kCanary, {}},
@@ -48,7 +56,10 @@ const std::vector<Row>& rows() {
       {{kCandidate, kCanary}, Event::kBetter, kHealthy, {Act::kPromote}},
       {{kCanary}, Event::kWorse, kRolledBack, {Act::kDrop}},
       {{kCanary}, Event::kExpired, kRolledBack, {Act::kDrop}},
-      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled}, Event::kNewPackage, kHealthy, {}},
+      {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kStaleTarget, kDisabled},
+       Event::kNewPackage,
+       kHealthy,
+       {}},
       {{kCandidate, kCanary}, Event::kNewPackage, kHealthy, {Act::kDrop}},
       {{kWarn, kSuspect, kConfirmed, kRedistilling, kRolledBack, kDisabled}, Event::kAcknowledged, kHealthy, {}},
       {{kCandidate, kCanary}, Event::kAcknowledged, kHealthy, {Act::kDrop}},
@@ -64,24 +75,32 @@ const char* name(Act act) { return kActNames.at(static_cast<size_t>(act)); }
 
 Stage stage_of(const std::string& text, const std::string& where) {
   const auto* const found = std::find(kStageNames.begin(), kStageNames.end(), text);
-  if (found == kStageNames.end()) throw Error(ErrorKind::kData, where + ": state: expected HEALTHY, WARN, …, found '" + text + "'");
+  if (found == kStageNames.end())
+    throw Error(ErrorKind::kData, where + ": state: expected HEALTHY, WARN, …, found '" + text + "'");
   return static_cast<Stage>(found - kStageNames.begin());
 }
 
 std::optional<Move> move_on(Stage from, Event event) {
   for (const Row& row : rows())
-    if (row.on == event && std::find(row.from.begin(), row.from.end(), from) != row.from.end()) return Move{row.to, row.acts};
+    if (row.on == event && std::find(row.from.begin(), row.from.end(), from) != row.from.end())
+      return Move{row.to, row.acts};
   return std::nullopt;
 }
 
 bool speculates(Stage stage) {
-  return stage != Stage::kDisabled && stage != Stage::kStaleTarget && stage != Stage::kRedistilling && stage != Stage::kConfirmed;
+  return stage != Stage::kDisabled && stage != Stage::kStaleTarget && stage != Stage::kRedistilling &&
+         stage != Stage::kConfirmed;
 }
 
 Json to_json(const Memory& m) {
-  return {{"state", name(m.stage)}, {"since", m.since}, {"reason", m.reason}, {"goal", m.goal}, {"key", m.key}, {"candidate", m.candidate},
-          {"rejected", m.rejected}, {"promoted", m.promoted}, {"former", m.former}, {"bake_until", m.bake_until}, {"expected", m.expected},
-          {"off", m.off}, {"records", m.records}, {"false_alarms", m.false_alarms}, {"regained", m.regained}, {"alerts", m.alerts}};
+  return {{"state", name(m.stage)}, {"since", m.since},
+          {"reason", m.reason},     {"goal", m.goal},
+          {"key", m.key},           {"candidate", m.candidate},
+          {"rejected", m.rejected}, {"promoted", m.promoted},
+          {"former", m.former},     {"bake_until", m.bake_until},
+          {"expected", m.expected}, {"off", m.off},
+          {"records", m.records},   {"false_alarms", m.false_alarms},
+          {"regained", m.regained}, {"alerts", m.alerts}};
 }
 
 Memory memory_from_json(const Json& o, const std::string& where) {
@@ -94,7 +113,8 @@ Memory memory_from_json(const Json& o, const std::string& where) {
   m.goal = text("goal");
   m.key = text("key");
   m.candidate = text("candidate");
-  for (const Json& digest : json_array(o, "rejected", 100000, where, ErrorKind::kData)) m.rejected.insert(digest.get<std::string>());
+  for (const Json& digest : json_array(o, "rejected", 100000, where, ErrorKind::kData))
+    m.rejected.insert(digest.get<std::string>());
   m.promoted = text("promoted");
   m.former = text("former");
   m.bake_until = count("bake_until");
@@ -102,8 +122,10 @@ Memory memory_from_json(const Json& o, const std::string& where) {
   m.off = json_bool(o, "off", false, where, ErrorKind::kData);
   m.records = count("records");
   m.false_alarms = count("false_alarms");
-  for (const Json& change : json_array(o, "regained", 3, where, ErrorKind::kData)) m.regained.push_back(change.get<double>());
-  for (const auto& [key, line] : json_object(o, "alerts", 1000, where, ErrorKind::kData).items()) m.alerts[key] = line.get<std::string>();
+  for (const Json& change : json_array(o, "regained", 3, where, ErrorKind::kData))
+    m.regained.push_back(change.get<double>());
+  for (const auto& [key, line] : json_object(o, "alerts", 1000, where, ErrorKind::kData).items())
+    m.alerts[key] = line.get<std::string>();
   return m;
 }
 
@@ -113,15 +135,17 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const Seen& seen, int64_t now) {
-  if (!m.expected.empty() && seen.package != m.expected) return std::nullopt;   // our own move is still to be done
+  if (!m.expected.empty() && seen.package != m.expected) return std::nullopt;  // our own move is still to be done
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
-  if (seen.verdict == "stale_target") return at_work && same_target(m.goal, seen.target) ? std::nullopt : std::optional(Event::kStale);
+  if (seen.verdict == "stale_target")
+    return at_work && same_target(m.goal, seen.target) ? std::nullopt : std::optional(Event::kStale);
   if (seen.verdict == "drift") {
     const bool baking = now < m.bake_until && m.promoted == seen.package && !m.former.empty() && seen.former_fits;
     return baking ? Event::kRelapse : Event::kAlarm;
   }
   if (seen.verdict == "not_worth_it") return Event::kSlow;
-  if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); })) return Event::kAlarm;
+  if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
+    return Event::kAlarm;
   if (seen.verdict == "warn") return Event::kAmber;
   // Too little data says nothing, but what was suspected from outside, or another target, is there no longer.
   if (seen.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;

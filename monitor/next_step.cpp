@@ -22,7 +22,8 @@ std::string with_sources(const CheckOptions& o, const std::string& command) {
 }  // namespace
 
 std::string next_command(const CheckOptions& o, const std::string& verdict) {
-  if (verdict == "stale_target" || verdict == "drift") return shell_words({"specdec", "loop", "run", o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop});
+  if (verdict == "stale_target" || verdict == "drift")
+    return shell_words({"specdec", "loop", "run", o.policy.loop.empty() ? "LOOP.toml" : o.policy.loop});
   if (verdict == "not_worth_it") return shell_words({"specdec", "serve", o.package, "--k", "0"});
   if (verdict == "inconclusive") return with_sources(o, o.sources.empty() ? "check" : "watch");
   return shell_words({"specdec", "monitor", verdict == "warn" ? "report" : "status", "--state", o.state.string()});

@@ -49,7 +49,8 @@ Posted post_json(const SecretUrl& url, const std::string& body, const std::strin
         request.url = url.reveal();
         request.post = &body;
         request.headers = {"X-Specdec-Delivery: " + key};
-        if (!secret.empty()) request.headers.push_back("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256(secret.reveal(), body)));
+        if (!secret.empty())
+          request.headers.push_back("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256(secret.reveal(), body)));
         request.timeout_s = 10;
         request.connect_timeout_s = 5;
         request.max_body_bytes = 1u << 20;
@@ -58,7 +59,8 @@ Posted post_json(const SecretUrl& url, const std::string& body, const std::strin
       {.max_attempts = 3, .first_delay_s = 0.5, .max_delay_s = 5, .sleep = {}});
   const bool ok = reply.problem.empty() && reply.status >= 200 && reply.status < 300;
   const std::string answer = reply.problem.empty() ? "status " + std::to_string(reply.status) : reply.problem;
-  return {ok, static_cast<int>(reply.status), answer + " after " + std::to_string(reply.attempts) + (reply.attempts == 1 ? " attempt" : " attempts")};
+  return {ok, static_cast<int>(reply.status),
+          answer + " after " + std::to_string(reply.attempts) + (reply.attempts == 1 ? " attempt" : " attempts")};
 }
 
 SecretUrl alerts_url(const SecretUrl& alertmanager) {
@@ -67,7 +69,8 @@ SecretUrl alerts_url(const SecretUrl& alertmanager) {
   return SecretUrl(url + "/api/v2/alerts");
 }
 
-Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts, int64_t ends) {
+Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts,
+                int64_t ends) {
   return Json::array({{{"labels", {{"alertname", "SpecdecDraft"}, {"package", package}}},
                        {"annotations", {{"summary", "specdec: " + state}, {"description", reason}}},
                        {"startsAt", format_utc(starts)},
@@ -77,22 +80,29 @@ Json alert_json(const std::string& package, const std::string& state, const std:
 void take_alert(const std::string& text, const std::string& where, std::map<std::string, std::string>& alerts) {
   const ErrorKind kind = ErrorKind::kData;
   const Json message = parse_json(text, where, kind, {.max_bytes = 1u << 20, .max_depth = 16});
-  if (!message.is_object()) throw Error(kind, where + ": expected an Alertmanager notification (a JSON object), found " + message.type_name());
+  if (!message.is_object())
+    throw Error(kind, where + ": expected an Alertmanager notification (a JSON object), found " + message.type_name());
   if (const std::string version = json_string(message, "version", where, kind); version != "4")
-    throw Error(kind, where + ": version: expected \"4\" (Alertmanager's webhook), found '" + version.substr(0, 20) + "'");
+    throw Error(kind,
+                where + ": version: expected \"4\" (Alertmanager's webhook), found '" + version.substr(0, 20) + "'");
   const std::string group = sha256_hex(json_string(message, "groupKey", where, kind)).substr(0, 16);
   std::string first, summary;
   for (const Json& alert : json_array(message, "alerts", kMaxAlerts, where, kind)) {
-    if (!alert.is_object()) throw Error(kind, where + ": alerts: expected objects, found " + std::string(alert.type_name()));
+    if (!alert.is_object())
+      throw Error(kind, where + ": alerts: expected objects, found " + std::string(alert.type_name()));
     if (json_string(alert, "status", where + ": alerts", kind) != "firing") continue;
     const std::string starts = json_string(alert, "startsAt", "", where + ": alerts", kind).substr(0, 40);
     if (!first.empty() && starts >= first) continue;
     first = starts.empty() ? "-" : starts;
-    const std::string name = json_string(json_object(alert, "labels", 256, where + ": alerts", kind), "alertname", "alert", where + ": labels", kind);
+    const std::string name = json_string(json_object(alert, "labels", 256, where + ": alerts", kind), "alertname",
+                                         "alert", where + ": labels", kind);
     const Json annotations = alert.value("annotations", Json::object());
-    summary = (name + ": " + (annotations.is_object() ? json_string(annotations, "summary", "firing", where + ": annotations", kind) : "firing")).substr(0, 200);
+    summary = (name + ": " +
+               (annotations.is_object() ? json_string(annotations, "summary", "firing", where + ": annotations", kind)
+                                        : "firing"))
+                  .substr(0, 200);
   }
-  if (first.empty()) {   // all of the group is resolved
+  if (first.empty()) {  // all of the group is resolved
     std::erase_if(alerts, [&](const auto& alert) { return alert.first.starts_with(group); });
   } else if (alerts.size() < kMaxAlerts) {
     alerts.emplace(group + " " + first, summary);
@@ -100,7 +110,8 @@ void take_alert(const std::string& text, const std::string& where, std::map<std:
 }
 
 const std::string* firing(const std::map<std::string, std::string>& alerts) {
-  const auto found = std::find_if(alerts.begin(), alerts.end(), [](const auto& alert) { return !alert.second.empty(); });
+  const auto found =
+      std::find_if(alerts.begin(), alerts.end(), [](const auto& alert) { return !alert.second.empty(); });
   return found == alerts.end() ? nullptr : &found->second;
 }
 
@@ -108,7 +119,8 @@ std::string textfile(const Json& result, const Memory& memory, int64_t redistill
   Page page;
   const Json& e = result["evidence"];
   page.family("specdec_state", "gauge", "1 for the state that the loop is in.");
-  for (int i = 0; i < kStages; ++i) page.value(static_cast<Stage>(i) == memory.stage ? 1 : 0, "state", name(static_cast<Stage>(i)));
+  for (int i = 0; i < kStages; ++i)
+    page.value(static_cast<Stage>(i) == memory.stage ? 1 : 0, "state", name(static_cast<Stage>(i)));
   page.family("specdec_drift_evalue_log10", "gauge", "Evidence of a drop of acceptance, log10 of the e-value.");
   page.value(e["log10_e"]);
   page.family("specdec_drift_alarm_log10", "gauge", "log10 of the e-value at which the alarm is raised.");

@@ -36,15 +36,17 @@ double speedup_at(const ValidationReport& report, double change) {
 
 Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after) {
   if (policy.gpu_hours <= 0) return {true, 0, "the cost was not asked for (--redistil-gpu-hours)"};
-  if (speedup_now <= 0 || speedup_after <= 0) return {false, 0, "the pay-back is unknown: the package's report has no measured speed-up"};
+  if (speedup_now <= 0 || speedup_after <= 0)
+    return {false, 0, "the pay-back is unknown: the package's report has no measured speed-up"};
   const double seconds_now = 1 / policy.tokens_per_second, seconds_after = seconds_now * speedup_now / speedup_after;
   const double tokens = requests_per_day * policy.tokens_per_request * policy.horizon_days;
   Payback result;
   result.gain_gpu_hours = tokens * (seconds_now - seconds_after) * policy.gpus / 3600;
   result.pays = result.gain_gpu_hours >= policy.gpu_hours;
   char text[240];
-  std::snprintf(text, sizeof text, "%.1f GPU hours come back in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)", result.gain_gpu_hours,
-                policy.horizon_days, policy.gpu_hours, speedup_now, speedup_after);
+  std::snprintf(text, sizeof text,
+                "%.1f GPU hours come back in %.0f days for %.1f spent (speed-up %.2f now, %.2f expected)",
+                result.gain_gpu_hours, policy.horizon_days, policy.gpu_hours, speedup_now, speedup_after);
   result.text = text;
   return result;
 }

@@ -30,7 +30,8 @@ std::string query_url(const SecretUrl& source) {
   if (question != std::string::npos) {
     const std::string rest = url.substr(question + 1);
     if (!rest.starts_with("match={") || !rest.ends_with('}'))
-      throw Error(ErrorKind::kUsage, "--source: " + source.shown() + ": expected ?match={label=\"value\",…} and nothing else after the address");
+      throw Error(ErrorKind::kUsage, "--source: " + source.shown() +
+                                         ": expected ?match={label=\"value\",…} and nothing else after the address");
     match = rest.substr(7, rest.size() - 8);
   }
   while (base.ends_with('/')) base.pop_back();
@@ -40,12 +41,14 @@ std::string query_url(const SecretUrl& source) {
 }  // namespace
 
 bool is_url(const std::string& text) {
-  const std::string_view rest = text.starts_with(kPrometheus) ? std::string_view(text).substr(kPrometheus.size()) : std::string_view(text);
+  const std::string_view rest =
+      text.starts_with(kPrometheus) ? std::string_view(text).substr(kPrometheus.size()) : std::string_view(text);
   return rest.starts_with("http://") || rest.starts_with("https://");
 }
 
 Counters read_counters(const SecretUrl& source, const Secret& api_key, const std::string& model) {
-  if (source.reveal().starts_with(kPrometheus)) return parse_query_answer(fetch(query_url(source), api_key), source.shown(), model);
+  if (source.reveal().starts_with(kPrometheus))
+    return parse_query_answer(fetch(query_url(source), api_key), source.shown(), model);
   return parse_exposition(fetch(source, api_key), source.shown(), model);
 }
 
@@ -58,9 +61,12 @@ std::string fetch(const SecretUrl& url, const Secret& api_key) {
   net::HttpReply reply = net::HttpClient().once(request);
   if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
   // What the server refuses will be refused again; the rest may pass.
-  const bool refused = reply.status >= 400 && reply.status < 500 && reply.status != 408 && reply.status != 425 && reply.status != 429;
+  const bool refused =
+      reply.status >= 400 && reply.status < 500 && reply.status != 408 && reply.status != 425 && reply.status != 429;
   if (reply.status != 200)
-    throw Error(refused ? ErrorKind::kData : ErrorKind::kNetwork, url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" + (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
+    throw Error(refused ? ErrorKind::kData : ErrorKind::kNetwork,
+                url.shown() + ": HTTP " + std::to_string(reply.status) + ", expected 200 (" +
+                    (reply.status == 401 ? "give --api-key-file" : "is this a /metrics page?") + ")");
   return std::move(reply.body);
 }
 

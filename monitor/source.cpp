@@ -15,7 +15,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kMaxLine = 1 << 20;
-constexpr size_t kBlock = 1 << 18;   // stays in the cache while it is read
+constexpr size_t kBlock = 1 << 18;  // stays in the cache while it is read
 
 }  // namespace
 
@@ -34,26 +34,32 @@ std::vector<fs::path> record_files(const fs::path& source) {
   const fs::file_status status = fs::status(source, ec);
   if (fs::is_regular_file(status)) return {source};
   if (!fs::is_directory(status))
-    throw Error(ErrorKind::kData, source.string() + ": " + (fs::exists(status) ? "neither a file nor a directory" : "no such file or directory") +
-                                      ", expected acceptance records (*.jsonl)");
+    throw Error(ErrorKind::kData,
+                source.string() + ": " +
+                    (fs::exists(status) ? "neither a file nor a directory" : "no such file or directory") +
+                    ", expected acceptance records (*.jsonl)");
   std::vector<fs::path> files;
   for (const auto& entry : fs::directory_iterator(source))
     if (const std::string name = entry.path().filename().string();
-        entry.is_regular_file() && (name.ends_with(".jsonl") || (name.starts_with("sglang-request-metrics-") && name.ends_with(".log"))))
+        entry.is_regular_file() &&
+        (name.ends_with(".jsonl") || (name.starts_with("sglang-request-metrics-") && name.ends_with(".log"))))
       files.push_back(entry.path());
   std::sort(files.begin(), files.end());
   return files;
 }
 
 std::string file_identity(const fs::path& file) {
-  struct stat status {};
-  if (::stat(file.c_str(), &status) != 0) throw Error(ErrorKind::kData, file.string() + ": no such file, expected acceptance records");
+  struct stat status{};
+  if (::stat(file.c_str(), &status) != 0)
+    throw Error(ErrorKind::kData, file.string() + ": no such file, expected acceptance records");
   return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
 }
 
-ReadFigures read_records(const fs::path& file, const std::string& identity, FilePosition& position, const std::function<void(const AcceptanceRecord&)>& take) {
+ReadFigures read_records(const fs::path& file, const std::string& identity, FilePosition& position,
+                         const std::function<void(const AcceptanceRecord&)>& take) {
   const InputFile input(file, ErrorKind::kData);
-  if (file_identity(file) != identity) throw Error(ErrorKind::kNetwork, file.string() + ": was rotated while it was opened: try again");
+  if (file_identity(file) != identity)
+    throw Error(ErrorKind::kNetwork, file.string() + ": was rotated while it was opened: try again");
   const auto head = [&](uint64_t offset) {
     std::string bytes(static_cast<size_t>(std::min<uint64_t>(256, offset)), '\0');
     input.read(0, std::as_writable_bytes(std::span(bytes)));
@@ -61,15 +67,18 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   };
   if (position.offset > input.size() || (position.offset > 0 && head(position.offset) != position.head)) position = {};
   ReadFigures figures;
-  if (position.offset == input.size()) return figures;   // most files of a directory have nothing new
+  if (position.offset == input.size()) return figures;  // most files of a directory have nothing new
   int64_t line_number = 0;
-  bool skipping = false;   // inside a line that is too long
+  bool skipping = false;  // inside a line that is too long
   std::vector<char> buffer(kMaxLine + kBlock);
-  size_t held = 0;         // its first bytes: a line whose end is still to come
+  size_t held = 0;  // its first bytes: a line whose end is still to come
   AcceptanceRecord record;
   const std::string where = "record";
-  const auto broken = [&](const std::string& reason) {   // readers of records say what is wrong without repeating what they found
-    if (++figures.broken_lines == 1) figures.first_problem = file.string() + ": line " + std::to_string(line_number) + " since the last check: " + reason;
+  // readers of records say what is wrong without repeating what they found
+  const auto broken = [&](const std::string& reason) {
+    if (++figures.broken_lines == 1)
+      figures.first_problem =
+          file.string() + ": line " + std::to_string(line_number) + " since the last check: " + reason;
   };
   const auto read_line = [&](std::string_view line) {
     if (line.size() > kMaxLine) throw Error(ErrorKind::kData, "longer than 1 MiB");

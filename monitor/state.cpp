@@ -19,29 +19,39 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 3;   // the tables of 2, without the secrets that 1 and 2 held
+constexpr int kVersion = 3;                 // the tables of 2, without the secrets that 1 and 2 held
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
     "CREATE TABLE source (file TEXT PRIMARY KEY, head TEXT NOT NULL, position INTEGER NOT NULL) STRICT;"
     "CREATE TABLE scrape (url TEXT PRIMARY KEY, counters TEXT NOT NULL) STRICT;"
-    "CREATE TABLE history (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, verdict TEXT NOT NULL, package TEXT NOT NULL,"
+    "CREATE TABLE history (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, verdict TEXT NOT NULL, package "
+    "TEXT NOT NULL,"
     " evidence TEXT NOT NULL) STRICT;"
-    "CREATE TRIGGER history_is_append_only BEFORE UPDATE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); END;"
-    "CREATE TRIGGER history_keeps_all BEFORE DELETE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); END;";
+    "CREATE TRIGGER history_is_append_only BEFORE UPDATE ON history BEGIN SELECT RAISE(ABORT, 'history is "
+    "append-only'); END;"
+    "CREATE TRIGGER history_keeps_all BEFORE DELETE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); "
+    "END;";
 
 // Version 2. What --on-drift had settled under version 1 stays settled.
 constexpr const char* kSchema2 =
-    "CREATE TABLE transition (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, from_state TEXT NOT NULL, to_state TEXT NOT NULL,"
+    "CREATE TABLE transition (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, from_state TEXT NOT NULL, "
+    "to_state TEXT NOT NULL,"
     " event TEXT NOT NULL, reason TEXT NOT NULL, evidence TEXT NOT NULL) STRICT;"
-    "CREATE TRIGGER transition_is_append_only BEFORE UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END;"
-    "CREATE TRIGGER transition_keeps_all BEFORE DELETE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are append-only'); END;"
-    "CREATE TABLE action (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, payload TEXT NOT NULL,"
-    " created INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, attempts INTEGER NOT NULL, code INTEGER, outcome TEXT NOT NULL) STRICT;"
+    "CREATE TRIGGER transition_is_append_only BEFORE UPDATE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are "
+    "append-only'); END;"
+    "CREATE TRIGGER transition_keeps_all BEFORE DELETE ON transition BEGIN SELECT RAISE(ABORT, 'transitions are "
+    "append-only'); END;"
+    "CREATE TABLE action (id INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT NOT NULL UNIQUE, kind TEXT NOT NULL, payload "
+    "TEXT NOT NULL,"
+    " created INTEGER NOT NULL, started INTEGER NOT NULL, ended INTEGER NOT NULL, attempts INTEGER NOT NULL, code "
+    "INTEGER, outcome TEXT NOT NULL) STRICT;"
     "CREATE TRIGGER action_keeps_all BEFORE DELETE ON action BEGIN SELECT RAISE(ABORT, 'actions are kept'); END;"
     "INSERT INTO action (key, kind, payload, created, started, ended, attempts, code, outcome)"
-    " SELECT key, 'command', '{}', 0, 1, 1, 1, 0, 'under version 1' FROM value WHERE key LIKE 'trigger %' AND value = '0';";
-constexpr const char* kActionColumns = "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
+    " SELECT key, 'command', '{}', 0, 1, 1, 1, 0, 'under version 1' FROM value WHERE key LIKE 'trigger %' AND value = "
+    "'0';";
+constexpr const char* kActionColumns =
+    "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
 // What SQLite says in the project's words: who must act.
 [[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file) {
@@ -51,7 +61,8 @@ constexpr const char* kActionColumns = "SELECT id, key, kind, payload, created, 
       throw Error(ErrorKind::kNetwork, file + ": the state is in use by another monitor: try again");
     case SQLITE_NOTADB:
     case SQLITE_CORRUPT:
-      throw Error(ErrorKind::kData, file + ": not a monitor state, or damaged (" + e.what() + "): move it away to start anew");
+      throw Error(ErrorKind::kData,
+                  file + ": not a monitor state, or damaged (" + e.what() + "): move it away to start anew");
     case SQLITE_FULL:
     case SQLITE_IOERR:
     case SQLITE_CANTOPEN:
@@ -75,9 +86,10 @@ auto guarded(const std::string& file, F&& f) {
 // Nobody else's: SQLite gives its journals the mode of the file.
 void make_private(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0) return;   // SQLite says why
-  struct stat status {};
-  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077)) ::fchmod(fd, status.st_mode & 0700);
+  if (fd < 0) return;  // SQLite says why
+  struct stat status{};
+  if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077))
+    ::fchmod(fd, status.st_mode & 0700);
   ::close(fd);
 }
 
@@ -90,7 +102,8 @@ struct State::Connection {
   std::string file;
   SQLite::Database db;
 
-  Connection(const fs::path& path, int patience_ms) : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
+  Connection(const fs::path& path, int patience_ms)
+      : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
 
   // The number of rows changed.
   template <class... Values>
@@ -127,8 +140,10 @@ struct State::Connection {
   auto to_action() const {
     return [this](SQLite::Statement& row) {
       const SQLite::Column code = row.getColumn(8);
-      return ActionEntry{number(row, 0), text(row, 1), text(row, 2), json(row, 3), number(row, 4), number(row, 5), number(row, 6), number(row, 7),
-                         code.isNull() ? std::nullopt : std::optional(code.getInt()), text(row, 9)};
+      return ActionEntry{number(row, 0), text(row, 1),   text(row, 2),
+                         json(row, 3),   number(row, 4), number(row, 5),
+                         number(row, 6), number(row, 7), code.isNull() ? std::nullopt : std::optional(code.getInt()),
+                         text(row, 9)};
     };
   }
 };
@@ -136,7 +151,8 @@ struct State::Connection {
 namespace {
 
 constexpr const char* kPragmas =
-    "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA cell_size_check=ON; PRAGMA secure_delete=ON;";
+    "PRAGMA journal_mode=DELETE; PRAGMA synchronous=EXTRA; PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF; PRAGMA "
+    "cell_size_check=ON; PRAGMA secure_delete=ON;";
 
 int version_of(SQLite::Database& db) { return db.execAndGet("PRAGMA user_version").getInt(); }
 
@@ -166,7 +182,9 @@ void forget_in_copy(const fs::path& copy) {
     transaction.commit();
   } catch (const SQLite::Exception& e) {
     const int code = e.getErrorCode() & 0xff;
-    if (code != SQLITE_NOTADB && code != SQLITE_CORRUPT && code != SQLITE_READONLY && code != SQLITE_CANTOPEN && code != SQLITE_PERM) throw;
+    if (code != SQLITE_NOTADB && code != SQLITE_CORRUPT && code != SQLITE_READONLY && code != SQLITE_CANTOPEN &&
+        code != SQLITE_PERM)
+      throw;
   }
 }
 
@@ -189,7 +207,8 @@ void migrate(SQLite::Database& db, const fs::path& file, int from) {
 State::State(const fs::path& file, Open open, int patience_ms) {
   std::error_code ec;
   const fs::file_status status = fs::status(file, ec);
-  if (fs::exists(status) && !fs::is_regular_file(status)) throw Error(ErrorKind::kData, file.string() + ": not a regular file, expected the monitor's state");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw Error(ErrorKind::kData, file.string() + ": not a regular file, expected the monitor's state");
   if (open == Open::kExisting && (!fs::exists(status) || fs::file_size(file, ec) == 0))
     throw Error(ErrorKind::kData, file.string() + ": no monitor state there (see specdec monitor check --state)");
   if (file.has_parent_path() && !fs::is_directory(file.parent_path(), ec))
@@ -207,16 +226,20 @@ State::State(const fs::path& file, Open open, int patience_ms) {
       SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
       db.exec(kSchema);
       db.exec(kSchema2);
-      db.exec("PRAGMA application_id=" + std::to_string(kApplicationId) + "; PRAGMA user_version=" + std::to_string(kVersion) + ";");
+      db.exec("PRAGMA application_id=" + std::to_string(kApplicationId) +
+              "; PRAGMA user_version=" + std::to_string(kVersion) + ";");
       transaction.commit();
       return;
     }
-    if (id != kApplicationId) throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
+    if (id != kApplicationId)
+      throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
     if (open == Open::kOrCreate) make_private(file);  // only now it is known to be ours
     if (version < 1 || version > kVersion)
-      throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) + ", this specdec reads 1 to " + std::to_string(kVersion));
+      throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
+                                        ", this specdec reads 1 to " + std::to_string(kVersion));
     const std::string check = db.execAndGet("PRAGMA quick_check").getString();
-    if (check != "ok") throw Error(ErrorKind::kData, file.string() + ": damaged (" + check + "): move it away to start anew");
+    if (check != "ok")
+      throw Error(ErrorKind::kData, file.string() + ": damaged (" + check + "): move it away to start anew");
     if (version < kVersion) migrate(db, file, version);
   });
 }
@@ -231,61 +254,80 @@ void State::commit() {
 }
 void State::rollback() {
   // After some errors, those of the disk among them, SQLite has rolled back already.
-  if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0) guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
+  if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0)
+    guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
 }
 
 std::string State::value(const std::string& key) const {
-  return connection_->row("SELECT value FROM value WHERE key = ?", [](SQLite::Statement& row) { return text(row, 0); }, key).value_or("");
+  return connection_
+      ->row(
+          "SELECT value FROM value WHERE key = ?", [](SQLite::Statement& row) { return text(row, 0); }, key)
+      .value_or("");
 }
 
 void State::set_value(const std::string& key, const std::string& value) {
-  connection_->change("INSERT INTO value VALUES (?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", key, value);
+  connection_->change("INSERT INTO value VALUES (?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value", key,
+                      value);
 }
 
 FilePosition State::position(const std::string& identity) const {
-  const auto read = [](SQLite::Statement& row) { return FilePosition{static_cast<uint64_t>(number(row, 1)), text(row, 0)}; };
+  const auto read = [](SQLite::Statement& row) {
+    return FilePosition{static_cast<uint64_t>(number(row, 1)), text(row, 0)};
+  };
   return connection_->row("SELECT head, position FROM source WHERE file = ?", read, identity).value_or(FilePosition{});
 }
 
 void State::set_position(const std::string& identity, const FilePosition& position) {
-  connection_->change("INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(file) DO UPDATE SET head = excluded.head, position = excluded.position", identity, position.head,
-                      static_cast<int64_t>(position.offset));
+  connection_->change(
+      "INSERT INTO source VALUES (?, ?, ?) ON CONFLICT(file) DO UPDATE SET head = excluded.head, position = "
+      "excluded.position",
+      identity, position.head, static_cast<int64_t>(position.offset));
 }
 
 std::optional<Counters> State::counters(const std::string& url) const {
-  const auto read = [this](SQLite::Statement& row) { return counters_from_json(connection_->json(row, 0), connection_->file); };
+  const auto read = [this](SQLite::Statement& row) {
+    return counters_from_json(connection_->json(row, 0), connection_->file);
+  };
   return connection_->row("SELECT counters FROM scrape WHERE url = ?", read, url);
 }
 
 void State::set_counters(const std::string& url, const Counters& counters) {
-  connection_->change("INSERT INTO scrape VALUES (?, ?) ON CONFLICT(url) DO UPDATE SET counters = excluded.counters", url, to_json(counters).dump());
+  connection_->change("INSERT INTO scrape VALUES (?, ?) ON CONFLICT(url) DO UPDATE SET counters = excluded.counters",
+                      url, to_json(counters).dump());
 }
 
 void State::append(const HistoryEntry& e) {
-  connection_->change("INSERT INTO history (time, verdict, package, evidence) VALUES (?, ?, ?, ?)", e.time, e.verdict, e.package, e.evidence.dump());
+  connection_->change("INSERT INTO history (time, verdict, package, evidence) VALUES (?, ?, ?, ?)", e.time, e.verdict,
+                      e.package, e.evidence.dump());
 }
 
 std::vector<HistoryEntry> State::history(int64_t newest) const {
-  const auto read = [this](SQLite::Statement& row) { return HistoryEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), connection_->json(row, 4)}; };
+  const auto read = [this](SQLite::Statement& row) {
+    return HistoryEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), connection_->json(row, 4)};
+  };
   return connection_->newest("history", read, newest);
 }
 
 int64_t State::append(const TransitionEntry& e) {
-  connection_->change("INSERT INTO transition (time, from_state, to_state, event, reason, evidence) VALUES (?, ?, ?, ?, ?, ?)", e.time, e.from, e.to, e.event, e.reason,
-                      e.evidence.dump());
+  connection_->change(
+      "INSERT INTO transition (time, from_state, to_state, event, reason, evidence) VALUES (?, ?, ?, ?, ?, ?)", e.time,
+      e.from, e.to, e.event, e.reason, e.evidence.dump());
   return connection_->db.getLastInsertRowid();
 }
 
 std::vector<TransitionEntry> State::transitions(int64_t newest) const {
   const auto read = [this](SQLite::Statement& row) {
-    return TransitionEntry{number(row, 0), number(row, 1), text(row, 2), text(row, 3), text(row, 4), text(row, 5), connection_->json(row, 6)};
+    return TransitionEntry{number(row, 0), number(row, 1),           text(row, 2), text(row, 3), text(row, 4),
+                           text(row, 5),   connection_->json(row, 6)};
   };
   return connection_->newest("transition", read, newest);
 }
 
 bool State::add_action(const ActionEntry& e) {
-  return connection_->change("INSERT INTO action (key, kind, payload, created, started, ended, attempts, outcome) VALUES (?, ?, ?, ?, 0, 0, 0, '') ON CONFLICT(key) DO NOTHING",
-                             e.key, e.kind, e.payload.dump(), e.created) == 1;
+  return connection_->change(
+             "INSERT INTO action (key, kind, payload, created, started, ended, attempts, outcome) VALUES (?, ?, ?, ?, "
+             "0, 0, 0, '') ON CONFLICT(key) DO NOTHING",
+             e.key, e.kind, e.payload.dump(), e.created) == 1;
 }
 
 std::optional<ActionEntry> State::action(const std::string& key) const {
@@ -297,15 +339,20 @@ std::vector<ActionEntry> State::pending_actions() const {
 }
 
 std::vector<ActionEntry> State::actions_of(const std::string& kind, int64_t created_since) const {
-  return connection_->rows(std::string(kActionColumns) + "WHERE kind = ? AND created >= ? ORDER BY id", connection_->to_action(), kind, created_since);
+  return connection_->rows(std::string(kActionColumns) + "WHERE kind = ? AND created >= ? ORDER BY id",
+                           connection_->to_action(), kind, created_since);
 }
 
-void State::start_action(int64_t id, int64_t time) { connection_->change("UPDATE action SET started = ?, attempts = attempts + 1 WHERE id = ?", time, id); }
+void State::start_action(int64_t id, int64_t time) {
+  connection_->change("UPDATE action SET started = ?, attempts = attempts + 1 WHERE id = ?", time, id);
+}
 
 void State::record_attempt(int64_t id, int code, const std::string& outcome) {
   connection_->change("UPDATE action SET code = ?, outcome = ?, started = 0 WHERE id = ?", code, outcome, id);
 }
 
-void State::end_action(int64_t id, int64_t time) { connection_->change("UPDATE action SET ended = ? WHERE id = ?", time, id); }
+void State::end_action(int64_t id, int64_t time) {
+  connection_->change("UPDATE action SET ended = ? WHERE id = ?", time, id);
+}
 
 }  // namespace specdec::monitor

@@ -15,9 +15,10 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kMinPermutations = 2000, kMaxPermutations = 20000;
-constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;    // looks
+constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // looks
 constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
-// A mean difference of log-probabilities under this moves Σ min(p, q) by half of it: within the detector's own tolerance.
+// A mean difference of log-probabilities under this moves Σ min(p, q) by half of it: within the detector's own
+// tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
 constexpr uint64_t kSeed = 0x746172676574;  // "target"
@@ -25,13 +26,18 @@ const char* const kPrompts[] = {"a", "I", "1", "{", "#", "T", "é", "中"};
 
 std::vector<std::string> canaries() {
   std::vector<std::string> prompts;
-  for (const char* asked : {"Explain", "List five facts about", "Write a short poem about", "Tell the history of", "Write a dialogue about", "Give advice about", "Invent a riddle about", "Summarise what is known about"})
-    for (const char* topic : {"rivers", "trains", "bread", "music", "gravity", "chess", "whales", "glass"}) prompts.push_back(std::string(asked) + " " + topic + ".");
+  for (const char* asked :
+       {"Explain", "List five facts about", "Write a short poem about", "Tell the history of", "Write a dialogue about",
+        "Give advice about", "Invent a riddle about", "Summarise what is known about"})
+    for (const char* topic : {"rivers", "trains", "bread", "music", "gravity", "chess", "whales", "glass"})
+      prompts.push_back(std::string(asked) + " " + topic + ".");
   return prompts;
 }
 
-// What it says of itself and a change of which is a change of the target, unless its answers say otherwise; the rest are hints.
-const char* const kDecisive[] = {"id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
+// What it says of itself and a change of which is a change of the target, unless its answers say otherwise; the rest
+// are hints.
+const char* const kDecisive[] = {
+    "id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
 
 // State between looks (schema "specdec.target_watch/1").
 struct Memory {
@@ -61,10 +67,19 @@ Json to_json(const LogprobCalls& calls) {
 }
 
 std::string text_of(const Memory& m) {
-  Json json = {{"schema", "specdec.target_watch/1"}, {"package", m.package}, {"url", m.url}, {"stale", m.stale}, {"identity", m.identity},
-               {"way", {{"route", m.way.route}, {"top", m.way.top}}}, {"looks", m.looks}, {"last", m.last}, {"rolling_since", m.rolling_since},
-               {"log_m", std::isfinite(m.log_m) ? Json(m.log_m) : Json()}, {"newest", {m.newest.statistic, m.newest.p, m.newest.share_changed}},
-               {"calls", to_json(m.calls)}, {"texts", m.texts}};
+  Json json = {{"schema", "specdec.target_watch/1"},
+               {"package", m.package},
+               {"url", m.url},
+               {"stale", m.stale},
+               {"identity", m.identity},
+               {"way", {{"route", m.way.route}, {"top", m.way.top}}},
+               {"looks", m.looks},
+               {"last", m.last},
+               {"rolling_since", m.rolling_since},
+               {"log_m", std::isfinite(m.log_m) ? Json(m.log_m) : Json()},
+               {"newest", {m.newest.statistic, m.newest.p, m.newest.share_changed}},
+               {"calls", to_json(m.calls)},
+               {"texts", m.texts}};
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -92,7 +107,8 @@ Memory memory_of(const std::string& text) {
   }
 }
 
-// Prompts in turn, each round on a connection of its own: a change in the middle of a look, or another backend, touches all prompts alike.
+// Prompts in turn, each round on a connection of its own: a change in the middle of a look, or another backend, touches
+// all prompts alike.
 LogprobCalls ask_logprobs(Endpoint& endpoint, const Way& way, int calls) {
   LogprobCalls sample(std::size(kPrompts));
   for (int i = 0; i < calls; ++i) {
@@ -110,7 +126,10 @@ std::vector<std::string> ask_texts(Endpoint& endpoint, const Way& way) {
 class Watch {
  public:
   Watch(const TargetWatchOptions& options, const WatchedPair& pair, const Clock& clock)
-      : options_(options), pair_(pair), now_(clock.unix_seconds()), endpoint_({options.url, options.api_key, options.model, options.sleep}) {
+      : options_(options),
+        pair_(pair),
+        now_(clock.unix_seconds()),
+        endpoint_({options.url, options.api_key, options.model, options.sleep}) {
     level_ = std::clamp(options.false_alarm_every_days * 86400 / options.every_s, kMinAlarm, kMaxAlarm);
     permutations_ = std::clamp(static_cast<int>(2 * level_), kMinPermutations, kMaxPermutations);
   }
@@ -119,25 +138,28 @@ class Watch {
     identity_ = endpoint_.identity();
     if (identity_.contains("specdec_target")) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
-    if (m_.last > now_) m_.last = 0;   // a clock that ran ahead is not believed
+    if (m_.last > now_) m_.last = 0;  // a clock that ran ahead is not believed
     m_.rolling_since = std::min(m_.rolling_since, now_);
     if (m_.package != pair_.package || m_.url != endpoint_.url()) {
       m_ = Memory{};
       begin();
     } else if (m_.stale.empty()) {
       find_changes();
-      if (!changes_.empty() || m_.rolling_since != 0 || static_cast<double>(now_ - m_.last) >= options_.every_s) go_on();
+      if (!changes_.empty() || m_.rolling_since != 0 || static_cast<double>(now_ - m_.last) >= options_.every_s)
+        go_on();
     }
     return sight();
   }
 
  private:
   TargetSight by_fingerprint() {
-    const std::string served = identity_["specdec_target"].is_string() ? identity_["specdec_target"].get<std::string>() : "";
+    const std::string served =
+        identity_["specdec_target"].is_string() ? identity_["specdec_target"].get<std::string>() : "";
     TargetSight out;
     out.named = is_fingerprint(served) ? served : "";
     if (!same_target(served, pair_.target))
-      out.stale = endpoint_.url() + " serves another target than the draft was validated for (" + served.substr(0, 12) + ", bound to " + pair_.target.substr(0, 12) + ")";
+      out.stale = endpoint_.url() + " serves another target than the draft was validated for (" + served.substr(0, 12) +
+                  ", bound to " + pair_.target.substr(0, 12) + ")";
     out.evidence = {{"url", endpoint_.url()}, {"watched_by", "fingerprint"}, {"identity", identity_}};
     return out;
   }
@@ -166,10 +188,13 @@ class Watch {
   // Keys that are there before and now and differ.
   void find_changes() {
     for (const auto& [key, value] : identity_.items())
-      if (m_.identity.contains(key) && m_.identity[key] != value) changes_.push_back(key + " " + m_.identity[key].dump() + " → " + value.dump());
+      if (m_.identity.contains(key) && m_.identity[key] != value)
+        changes_.push_back(key + " " + m_.identity[key].dump() + " → " + value.dump());
   }
   bool says_another() const {
-    return std::any_of(std::begin(kDecisive), std::end(kDecisive), [&](const char* key) { return identity_.contains(key) && m_.identity.contains(key) && m_.identity[key] != identity_[key]; });
+    return std::any_of(std::begin(kDecisive), std::end(kDecisive), [&](const char* key) {
+      return identity_.contains(key) && m_.identity.contains(key) && m_.identity[key] != identity_[key];
+    });
   }
 
   void go_on() {
@@ -186,10 +211,13 @@ class Watch {
     } else {
       const auto newest = ask_texts(endpoint_, m_.way);
       m_.newest = compare(m_.texts, newest, permutations_, stream);
-      judge(std::to_string(static_cast<int>(std::lround(100 * m_.newest.share_changed))) + " of 100 greedy texts part from the earlier ones sooner than those from each other", 0);
+      judge(std::to_string(static_cast<int>(std::lround(100 * m_.newest.share_changed))) +
+                " of 100 greedy texts part from the earlier ones sooner than those from each other",
+            0);
       if (m_.stale.empty()) m_.texts = thin(m_.texts, newest, kPoolTexts, stream);
     }
-    if (const std::string build = m_.identity.value("system_fingerprint", ""), now = endpoint_.system_fingerprint(); !build.empty() && !now.empty() && build != now)
+    if (const std::string build = m_.identity.value("system_fingerprint", ""), now = endpoint_.system_fingerprint();
+        !build.empty() && !now.empty() && build != now)
       changes_.push_back("system_fingerprint " + build + " → " + now);
     if (m_.stale.empty()) take_identity();
     m_.rolling_since = 0;
@@ -201,16 +229,19 @@ class Watch {
     try {
       return ask_logprobs(endpoint_, m_.way, options_.calls);
     } catch (const PageError& e) {
-      throw PageError(std::string(e.what()) + "; it gave them before (--acknowledge begins anew with what it gives now)");
+      throw PageError(std::string(e.what()) +
+                      "; it gave them before (--acknowledge begins anew with what it gives now)");
     }
   }
 
-  // Some backends answer as before and some do not. Nothing is learnt from such a look; after a day it is no update any more.
+  // Some backends answer as before and some do not. Nothing is learnt from such a look; after a day it is no update any
+  // more.
   bool is_rolling() {
     if (!m_.newest.two_modes || m_.newest.p > 0.01) return false;
     if (m_.rolling_since == 0) m_.rolling_since = now_;
     if (now_ - m_.rolling_since >= kRollingPatienceSeconds) return false;
-    wait_ = endpoint_.url() + ": a rolling update: " + std::to_string(static_cast<int>(std::lround(100 * m_.newest.share_changed))) +
+    wait_ = endpoint_.url() +
+            ": a rolling update: " + std::to_string(static_cast<int>(std::lround(100 * m_.newest.share_changed))) +
             " of 100 answers come from another model than before; the next check looks again";
     return true;
   }
@@ -218,7 +249,8 @@ class Watch {
   void judge(const std::string& what, double smallest) {
     m_.log_m = next_log_m(m_.log_m, e_value(m_.newest.p, permutations_));
     if (m_.log_m < std::log(level_) || m_.newest.statistic < smallest) return;
-    m_.stale = endpoint_.url() + " answers as another model than before: " + what + " (p " + rounded(m_.newest.p) + (changes_.empty() ? "" : "; " + changes_.front()) + ")";
+    m_.stale = endpoint_.url() + " answers as another model than before: " + what + " (p " + rounded(m_.newest.p) +
+               (changes_.empty() ? "" : "; " + changes_.front()) + ")";
   }
 
   static std::string rounded(double x) {
@@ -233,11 +265,24 @@ class Watch {
     out.wait = wait_;
     out.memory = text_of(m_);
     const char* by = m_.way.top > 0 ? "log-probabilities" : m_.way.route.empty() ? "identity" : "greedy texts";
-    out.evidence = {{"url", m_.url}, {"watched_by", by}, {"identity", identity_}, {"changes", changes_}, {"looks", m_.looks}, {"last_look", format_utc(m_.last)},
-                    {"statistic", m_.newest.statistic}, {"p", m_.newest.p}, {"share_changed", m_.newest.share_changed}, {"log10_alarm", std::log10(level_)},
+    out.evidence = {{"url", m_.url},
+                    {"watched_by", by},
+                    {"identity", identity_},
+                    {"changes", changes_},
+                    {"looks", m_.looks},
+                    {"last_look", format_utc(m_.last)},
+                    {"statistic", m_.newest.statistic},
+                    {"p", m_.newest.p},
+                    {"share_changed", m_.newest.share_changed},
+                    {"log10_alarm", std::log10(level_)},
                     {"log10_e", std::isfinite(m_.log_m) ? Json(m_.log_m / std::log(10)) : Json()}};
-    if (m_.way.route.empty()) out.evidence["not_watched"] = "the endpoint gives neither log-probabilities nor text: only what it says of itself is compared";
-    else if (m_.way.top == 0) out.evidence["not_watched"] = "the endpoint gives no log-probabilities: a change that leaves 64 greedy texts alone is not seen, and rolling updates are not told apart";
+    if (m_.way.route.empty())
+      out.evidence["not_watched"] =
+          "the endpoint gives neither log-probabilities nor text: only what it says of itself is compared";
+    else if (m_.way.top == 0)
+      out.evidence["not_watched"] =
+          "the endpoint gives no log-probabilities: a change that leaves 64 greedy texts alone is not seen, and "
+          "rolling updates are not told apart";
     return out;
   }
 
@@ -255,8 +300,10 @@ class Watch {
 
 }  // namespace
 
-TargetSight watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory, const Clock& clock) {
-  if (options.calls < 8 || options.calls > 256) throw Error(ErrorKind::kUsage, "--target-calls: expected 8 to 256, found " + std::to_string(options.calls));
+TargetSight watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
+                         const Clock& clock) {
+  if (options.calls < 8 || options.calls > 256)
+    throw Error(ErrorKind::kUsage, "--target-calls: expected 8 to 256, found " + std::to_string(options.calls));
   if (!(options.every_s > 0)) throw Error(ErrorKind::kUsage, "--target-every: expected a time");
   return Watch(options, pair, clock).look(memory);
 }

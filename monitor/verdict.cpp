@@ -11,8 +11,8 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kEnoughRequests = 50;   // below it the verdict is inconclusive, unless there is an alarm already
-constexpr double kWarnLevel = 1000;       // e-value of the amber light: a false one in 1,000 requests at most
+constexpr int64_t kEnoughRequests = 50;  // below it the verdict is inconclusive, unless there is an alarm already
+constexpr double kWarnLevel = 1000;      // e-value of the amber light: a false one in 1,000 requests at most
 constexpr int64_t kEnoughForSpeed = 200;
 
 Json strata_json(const Detector& detector) {
@@ -20,7 +20,8 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;   // no request fell outside the known domains
+    // no request fell outside the known domains
+    if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
                       {"requests", s.total.n},
@@ -42,13 +43,17 @@ Json mix_json(const Detector& detector) {
 
 Json amber_json(const Detector& detector) {
   const Amber& amber = detector.amber();
-  if (amber.limit == 0) return nullptr;   // no stratum was measured on enough requests
+  if (amber.limit == 0) return nullptr;  // no stratum was measured on enough requests
   return {{"cusum", amber.cusum}, {"limit", amber.limit}, {"on", amber.on()}};
 }
 
 Json figure_of(const ChartView& chart) {
-  return {{"name", "scrapes"}, {"value", chart.judged}, {"limit", CounterChart::kPhaseOne}, {"acceptance", chart.tested > 0 ? Json(chart.acceptance) : Json()},
-          {"expected", chart.expected > 0 ? Json(chart.expected) : Json()}, {"tested_tokens", chart.tested}};
+  return {{"name", "scrapes"},
+          {"value", chart.judged},
+          {"limit", CounterChart::kPhaseOne},
+          {"acceptance", chart.tested > 0 ? Json(chart.acceptance) : Json()},
+          {"expected", chart.expected > 0 ? Json(chart.expected) : Json()},
+          {"tested_tokens", chart.tested}};
 }
 
 Json charts_json(const Look& look) {
@@ -82,33 +87,49 @@ Judged drift(const Peak& peak, double level) {
   const Sums& since = peak.since_change;
   const double observed = mean_of(since.x, since.n), expected = mean_of(since.expected, since.n);
   return {"drift",
-          format("acceptance has dropped%s%s: %.3f in %lld requests since the change, %.3f expected (e-value 1e%.1f, alarm at 1e%.1f)", peak.stratum.empty() ? "" : ", most in ",
-                 peak.stratum.c_str(), observed, static_cast<long long>(since.n), expected, peak.log_evidence / std::log(10.0), level / std::log(10.0)),
-          {{"name", "log10_e"}, {"value", peak.log_evidence / std::log(10.0)}, {"limit", level / std::log(10.0)}, {"acceptance", observed}, {"expected", expected}, {"requests", since.n}}};
+          format("acceptance has dropped%s%s: %.3f in %lld requests since the change, %.3f expected (e-value 1e%.1f, "
+                 "alarm at 1e%.1f)",
+                 peak.stratum.empty() ? "" : ", most in ", peak.stratum.c_str(), observed,
+                 static_cast<long long>(since.n), expected, peak.log_evidence / std::log(10.0), level / std::log(10.0)),
+          {{"name", "log10_e"},
+           {"value", peak.log_evidence / std::log(10.0)},
+           {"limit", level / std::log(10.0)},
+           {"acceptance", observed},
+           {"expected", expected},
+           {"requests", since.n}}};
 }
 
 std::string of_chart(const ChartView& chart) {
   if (chart.tested == 0) return "";
-  return format(": acceptance %.3f", chart.acceptance) + (chart.expected > 0 ? format(", expected %.3f", chart.expected) : "") + format(", over %.0f tested tokens", chart.tested);
+  return format(": acceptance %.3f", chart.acceptance) +
+         (chart.expected > 0 ? format(", expected %.3f", chart.expected) : "") +
+         format(", over %.0f tested tokens", chart.tested);
 }
 
 const ChartView* furthest(const Look& look) {
-  const auto found = std::max_element(look.charts.begin(), look.charts.end(), [](const ChartView& a, const ChartView& b) { return a.judged < b.judged; });
+  const auto found = std::max_element(look.charts.begin(), look.charts.end(),
+                                      [](const ChartView& a, const ChartView& b) { return a.judged < b.judged; });
   return found == look.charts.end() ? nullptr : &*found;
 }
 
 // How far each kind of source is from a verdict.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Look& look) {
-  if (options.sources.empty()) return {"inconclusive", "no source is given (--source): acceptance is not watched, only the target is compared", {{"name", "sources"}, {"value", 0}, {"limit", 1}}};
+  if (options.sources.empty())
+    return {"inconclusive",
+            "no source is given (--source): acceptance is not watched, only the target is compared",
+            {{"name", "sources"}, {"value", 0}, {"limit", 1}}};
   const int64_t requests = detector.pooled().total.n;
   std::string text;
   Json figure = {{"name", "requests"}, {"value", requests}, {"limit", kEnoughRequests}};
-  if (look.records_sources > 0 || requests > 0) text = std::to_string(requests) + " of " + std::to_string(kEnoughRequests) + " requests judged";
+  if (look.records_sources > 0 || requests > 0)
+    text = std::to_string(requests) + " of " + std::to_string(kEnoughRequests) + " requests judged";
   if (look.pages > 0) {
     const ChartView none, *chart = furthest(look);
     if (!chart) chart = &none;
-    text += (text.empty() ? "" : ", ") + std::to_string(chart->judged) + " of " + std::to_string(CounterChart::kPhaseOne) + " scrapes judged" + of_chart(*chart);
-    if (chart->waiting > 0) text += format("; %.0f of %.0f tested tokens of the next", chart->waiting, CounterChart::kMinTested);
+    text += (text.empty() ? "" : ", ") + std::to_string(chart->judged) + " of " +
+            std::to_string(CounterChart::kPhaseOne) + " scrapes judged" + of_chart(*chart);
+    if (chart->waiting > 0)
+      text += format("; %.0f of %.0f tested tokens of the next", chart->waiting, CounterChart::kMinTested);
     if (look.records_sources == 0) figure = figure_of(*chart);
   }
   return {"inconclusive", "too little data: " + text + (look.notes.empty() ? "" : "; " + look.notes.front()), figure};
@@ -118,36 +139,56 @@ Judged healthy(const Detector& detector, const Look& look, double level) {
   const Sums& all = detector.pooled().total;
   if (all.n < kEnoughRequests) {
     const ChartView& chart = *furthest(look);
-    return {"healthy", std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart), figure_of(chart)};
+    return {"healthy", std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart),
+            figure_of(chart)};
   }
-  const double observed = mean_of(all.x, all.n), expected = mean_of(all.expected, all.n), log_e = detector.log_evidence();
+  const double observed = mean_of(all.x, all.n), expected = mean_of(all.expected, all.n),
+               log_e = detector.log_evidence();
   return {"healthy",
-          format("%lld requests judged: acceptance %.3f, expected %.3f (%+.3f within strata, %+.3f by mix; e-value 1e%.1f, alarm at 1e%.1f)", static_cast<long long>(all.n), observed, expected,
-                 detector.within_part(false), detector.mix_part(false), log_e / std::log(10.0), level / std::log(10.0)),
-          {{"name", "log10_e"}, {"value", log_e / std::log(10.0)}, {"limit", level / std::log(10.0)}, {"acceptance", observed}, {"expected", expected}, {"requests", all.n}}};
+          format("%lld requests judged: acceptance %.3f, expected %.3f (%+.3f within strata, %+.3f by mix; e-value "
+                 "1e%.1f, alarm at 1e%.1f)",
+                 static_cast<long long>(all.n), observed, expected, detector.within_part(false),
+                 detector.mix_part(false), log_e / std::log(10.0), level / std::log(10.0)),
+          {{"name", "log10_e"},
+           {"value", log_e / std::log(10.0)},
+           {"limit", level / std::log(10.0)},
+           {"acceptance", observed},
+           {"expected", expected},
+           {"requests", all.n}}};
 }
 
 }  // namespace
 
 Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look) {
-  const double log_e = detector.log_evidence(), level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
+  const double log_e = detector.log_evidence(),
+               level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
   if (detector.peak().log_evidence >= level) return drift(detector.peak(), level);
   const ChartView* chart = furthest(look);
   if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
   if (const double s = speedup_now(report, detector); s > 0 && s <= 1.0)
-    return {"not_worth_it",
-            format("at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s, report.speedup.value),
-            {{"name", "speedup"}, {"value", s}, {"limit", 1}, {"validated", report.speedup.value}}};
+    return {
+        "not_worth_it",
+        format("at today's acceptance no K is faster than plain decoding: speed-up %.2f, %.2f when it was validated", s,
+               report.speedup.value),
+        {{"name", "speedup"}, {"value", s}, {"limit", 1}, {"validated", report.speedup.value}}};
   if (log_e >= std::log(kWarnLevel))
     return {"warn",
-            format("evidence of a drop is growing (e-value %.0f, alarm at 1e%.1f)", std::exp(std::min(log_e, 40.0)), level / std::log(10.0)),
+            format("evidence of a drop is growing (e-value %.0f, alarm at 1e%.1f)", std::exp(std::min(log_e, 40.0)),
+                   level / std::log(10.0)),
             {{"name", "log10_e"}, {"value", log_e / std::log(10.0)}, {"limit", level / std::log(10.0)}}};
   if (const Amber& amber = detector.amber(); amber.on())
-    return {"warn", format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit), {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
+    return {"warn",
+            format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
+            {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
   if (!look.set_aside.empty())
-    return {"warn", "a source is set aside: " + look.set_aside.front(), {{"name", "sources_set_aside"}, {"value", look.set_aside.size()}, {"limit", 0}}};
-  if (!look.chart_notes.empty()) return {"warn", look.chart_notes.front(), chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
-  if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets() < CounterChart::kPhaseOne) return inconclusive(options, detector, look);
+    return {"warn",
+            "a source is set aside: " + look.set_aside.front(),
+            {{"name", "sources_set_aside"}, {"value", look.set_aside.size()}, {"limit", 0}}};
+  if (!look.chart_notes.empty())
+    return {"warn", look.chart_notes.front(),
+            chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
+  if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets() < CounterChart::kPhaseOne)
+    return inconclusive(options, detector, look);
   return healthy(detector, look, level);
 }
 
@@ -178,11 +219,16 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
             {"counter_alarms", look.chart_alarms},
             {"notes", notes},
             {"scrapes", charts_json(look)},
-            {"sources", {{"given", options.sources.size()}, {"records", look.records_sources}, {"pages", look.pages}, {"set_aside", look.set_aside}}}};
+            {"sources",
+             {{"given", options.sources.size()},
+              {"records", look.records_sources},
+              {"pages", look.pages},
+              {"set_aside", look.set_aside}}}};
   if (!look.read.first_problem.empty()) e["first_broken_line"] = look.read.first_problem;
   // The best guess: the start whose single-start product is the largest.
   if (drift)
-    e["change_point"] = {{"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};
+    e["change_point"] = {
+        {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};
   return e;
 }
 

@@ -21,11 +21,14 @@ using V6 = std::array<unsigned char, 16>;
 
 bool is_private_v4(uint32_t address) {
   const auto within = [address](uint32_t network, int bits) { return (address ^ network) >> (32 - bits) == 0; };
-  return within(0x00000000, 8) || within(0x0a000000, 8) || within(0x7f000000, 8) || within(0x64400000, 10) || within(0xa9fe0000, 16) || within(0xac100000, 12) ||
-         within(0xc0000000, 24) || within(0xc0a80000, 16) || within(0xc6120000, 15) || within(0xe0000000, 3);   // 192.0.0/24, 198.18/15, multicast and reserved
+  return within(0x00000000, 8) || within(0x0a000000, 8) || within(0x7f000000, 8) || within(0x64400000, 10) ||
+         within(0xa9fe0000, 16) || within(0xac100000, 12) || within(0xc0000000, 24) || within(0xc0a80000, 16) ||
+         within(0xc6120000, 15) || within(0xe0000000, 3);  // 192.0.0/24, 198.18/15, multicast and reserved
 }
 
-uint32_t v4_at(const V6& a, size_t at) { return uint32_t{a[at]} << 24 | uint32_t{a[at + 1]} << 16 | uint32_t{a[at + 2]} << 8 | a[at + 3]; }
+uint32_t v4_at(const V6& a, size_t at) {
+  return uint32_t{a[at]} << 24 | uint32_t{a[at + 1]} << 16 | uint32_t{a[at + 2]} << 8 | a[at + 3];
+}
 
 bool starts_with(const V6& a, std::initializer_list<int> prefix) {
   size_t i = 0;
@@ -36,14 +39,17 @@ bool starts_with(const V6& a, std::initializer_list<int> prefix) {
 
 bool is_private_v6(const V6& a) {
   const bool zeros = starts_with(a, {0, 0, 0, 0, 0, 0, 0, 0, 0, 0});
-  if (zeros && a[10] == 0xff && a[11] == 0xff) return is_private_v4(v4_at(a, 12));                       // ::ffff:0:0/96, mapped
-  if (zeros && a[10] == 0 && a[11] == 0) return true;                                                     // ::, ::1 and ::/96, compatible: not routed
-  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return is_private_v4(v4_at(a, 12));  // 64:ff9b::/96, NAT64
-  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return true;                                           // 64:ff9b:1::/48, a network's own NAT64
-  if (starts_with(a, {0x20, 0x02})) return is_private_v4(v4_at(a, 2));                                    // 2002::/16, 6to4
-  if (starts_with(a, {0x20, 0x01, 0, 0})) return is_private_v4(v4_at(a, 4)) || is_private_v4(~v4_at(a, 12));   // 2001::/32, Teredo: server and client
+  if (zeros && a[10] == 0xff && a[11] == 0xff) return is_private_v4(v4_at(a, 12));  // ::ffff:0:0/96, mapped
+  if (zeros && a[10] == 0 && a[11] == 0) return true;  // ::, ::1 and ::/96, compatible: not routed
+  // 64:ff9b::/96, NAT64
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0})) return is_private_v4(v4_at(a, 12));
+  if (starts_with(a, {0, 0x64, 0xff, 0x9b, 0, 1})) return true;         // 64:ff9b:1::/48, a network's own NAT64
+  if (starts_with(a, {0x20, 0x02})) return is_private_v4(v4_at(a, 2));  // 2002::/16, 6to4
+  // 2001::/32, Teredo: server and client
+  if (starts_with(a, {0x20, 0x01, 0, 0})) return is_private_v4(v4_at(a, 4)) || is_private_v4(~v4_at(a, 12));
   if ((a[8] & 0xfd) == 0 && a[9] == 0 && a[10] == 0x5e && a[11] == 0xfe) return is_private_v4(v4_at(a, 12));  // ISATAP
-  return (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) || a[0] == 0xff;                        // unique local, link- and site-local, multicast
+  return (a[0] & 0xfe) == 0xfc || (a[0] == 0xfe && (a[1] & 0x80)) ||
+         a[0] == 0xff;  // unique local, link- and site-local, multicast
 }
 
 std::string from_environment(const char* name) {
@@ -56,7 +62,9 @@ bool in_network(const std::string& host, const std::string& network) {
   const size_t slash = network.find('/');
   in_addr address{}, of{};
   int bits = -1;
-  if (slash == std::string::npos || ::inet_pton(AF_INET, host.c_str(), &address) != 1 || ::inet_pton(AF_INET, network.substr(0, slash).c_str(), &of) != 1) return false;
+  if (slash == std::string::npos || ::inet_pton(AF_INET, host.c_str(), &address) != 1 ||
+      ::inet_pton(AF_INET, network.substr(0, slash).c_str(), &of) != 1)
+    return false;
   const char* end = network.data() + network.size();
   if (std::from_chars(network.data() + slash + 1, end, bits).ptr != end || bits < 0 || bits > 32) return false;
   return bits == 0 || (ntohl(address.s_addr) ^ ntohl(of.s_addr)) >> (32 - bits) == 0;
@@ -79,7 +87,8 @@ bool is_excepted(const std::string& host, const std::string& list) {
 }  // namespace
 
 bool is_private(const sockaddr& address) {
-  if (address.sa_family == AF_INET) return is_private_v4(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr));
+  if (address.sa_family == AF_INET)
+    return is_private_v4(ntohl(reinterpret_cast<const sockaddr_in&>(address).sin_addr.s_addr));
   if (address.sa_family != AF_INET6) return true;
   V6 bytes{};
   std::memcpy(bytes.data(), reinterpret_cast<const sockaddr_in6&>(address).sin6_addr.s6_addr, bytes.size());
@@ -91,8 +100,9 @@ bool is_private_host(const std::string& url) {
   if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
   while (host.ends_with('.')) host.pop_back();
   if (host.empty()) return true;
-  const bool is_address = host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
-  if (!is_address && host.find('.') == std::string::npos) return true;   // a name of the own network
+  const bool is_address =
+      host.find(':') != std::string::npos || host.find_first_not_of("0123456789.") == std::string::npos;
+  if (!is_address && host.find('.') == std::string::npos) return true;  // a name of the own network
   for (const char* inside : {".internal", ".local", ".localhost", ".lan", ".home.arpa"})
     if (host.ends_with(inside)) return true;
   addrinfo hints{}, *found = nullptr;
@@ -108,12 +118,14 @@ bool is_private_host(const std::string& url) {
 // As libcurl chooses it, but here, since what is connected to is then known to be a proxy.
 std::string proxy_of(const std::string& url) {
   const bool secure = part_of(url, CURLUPART_SCHEME) == "https";
-  if (!secure && keeps_secrets(url)) return "";   // this machine: a key for it must not travel
-  std::string proxy = secure ? from_environment("https_proxy") : from_environment("http_proxy");   // HTTP_PROXY is what a CGI script's client may set
+  if (!secure && keeps_secrets(url)) return "";  // this machine: a key for it must not travel
+  std::string proxy = secure ? from_environment("https_proxy")
+                             : from_environment("http_proxy");  // HTTP_PROXY is what a CGI script's client may set
   if (proxy.empty() && secure) proxy = from_environment("HTTPS_PROXY");
   if (proxy.empty()) proxy = from_environment("all_proxy");
   if (proxy.empty()) proxy = from_environment("ALL_PROXY");
-  const std::string except = from_environment("no_proxy").empty() ? from_environment("NO_PROXY") : from_environment("no_proxy");
+  const std::string except =
+      from_environment("no_proxy").empty() ? from_environment("NO_PROXY") : from_environment("no_proxy");
   return proxy.empty() || is_excepted(part_of(url, CURLUPART_HOST), except) ? "" : proxy;
 }
 

@@ -36,11 +36,11 @@ struct Exchange {
   const HttpRequest& request;
   HttpReply reply;
   std::exception_ptr failure;
-  bool foreign = false;          // the host was named by a redirect
-  bool proxied = false;          // what is connected to is a proxy
-  bool* own_is_private;          // an address of the first host was private: then so may be those it sends us to
+  bool foreign = false;  // the host was named by a redirect
+  bool proxied = false;  // what is connected to is a proxy
+  bool* own_is_private;  // an address of the first host was private: then so may be those it sends us to
   bool refused_private = false;
-  uint64_t sent = 0;             // of HttpRequest::upload
+  uint64_t sent = 0;  // of HttpRequest::upload
 };
 
 std::string shown(const std::string& url) { return SecretUrl(url).shown(); }
@@ -60,7 +60,8 @@ size_t on_header(char* data, size_t size, size_t count, void* to) {
   if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // an interim response came before
   while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
   const size_t colon = line.find(':');
-  if (colon == std::string::npos || line.size() > kMaxHeaderBytes || exchange.reply.headers.size() >= kMaxHeaders) return size * count;
+  if (colon == std::string::npos || line.size() > kMaxHeaderBytes || exchange.reply.headers.size() >= kMaxHeaders)
+    return size * count;
   std::string name = line.substr(0, colon);
   name = lower(name);
   const size_t value = line.find_first_not_of(" \t", colon + 1);
@@ -80,7 +81,8 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
     } else if (exchange.reply.body.size() + bytes.size() <= exchange.request.max_body_bytes) {
       exchange.reply.body += bytes;
     } else {
-      throw Error(ErrorKind::kNetwork, shown(exchange.request.url) + ": the reply is larger than " + std::to_string(exchange.request.max_body_bytes) + " bytes");
+      throw Error(ErrorKind::kNetwork, shown(exchange.request.url) + ": the reply is larger than " +
+                                           std::to_string(exchange.request.max_body_bytes) + " bytes");
     }
     return bytes.size();
   } catch (...) {
@@ -105,7 +107,8 @@ size_t on_read(char* data, size_t size, size_t count, void* to) {
 // A connection that was kept open may turn out to be closed when the body is already on its way.
 int on_seek(void* to, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(to);
-  if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes) return CURL_SEEKFUNC_FAIL;
+  if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes)
+    return CURL_SEEKFUNC_FAIL;
   exchange.sent = static_cast<uint64_t>(offset);
   return CURL_SEEKFUNC_OK;
 }
@@ -125,20 +128,24 @@ curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
 }
 
 bool is_temporary(const HttpReply& reply) {
-  return !reply.problem.empty() || reply.status == 429 || reply.status == 500 || reply.status == 502 || reply.status == 503 || reply.status == 504;
+  return !reply.problem.empty() || reply.status == 429 || reply.status == 500 || reply.status == 502 ||
+         reply.status == 503 || reply.status == 504;
 }
 
 }  // namespace
 
 std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return text;
 }
 
 std::string part_of(const std::string& url, CURLUPart part) {
   const std::unique_ptr<CURLU, decltype(&curl_url_cleanup)> parsed(curl_url(), curl_url_cleanup);
   char* text = nullptr;
-  if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK || curl_url_get(parsed.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK) return "";
+  if (!parsed || curl_url_set(parsed.get(), CURLUPART_URL, url.c_str(), 0) != CURLUE_OK ||
+      curl_url_get(parsed.get(), part, &text, CURLU_DEFAULT_PORT) != CURLUE_OK)
+    return "";
   std::string value = text;
   curl_free(text);
   return lower(value);
@@ -166,14 +173,17 @@ bool keeps_secrets(const std::string& url) {
   if (scheme != "http") return scheme == "https";
   const std::string host = part_of(url, CURLUPART_HOST);
   in_addr v4{};
-  return host == "localhost" || host == "[::1]" || (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
+  return host == "localhost" || host == "[::1]" ||
+         (::inet_pton(AF_INET, host.c_str(), &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127);
 }
 
 std::string percent_encoded(std::string_view text, bool keep_slash) {
   std::string out;
   for (const unsigned char c : text) {
-    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' || c == '~' || (c == '/' && keep_slash);
-    out += plain ? std::string(1, static_cast<char>(c)) : std::string{'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
+    const bool plain = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' ||
+                       c == '.' || c == '_' || c == '~' || (c == '/' && keep_slash);
+    out += plain ? std::string(1, static_cast<char>(c))
+                 : std::string{'%', "0123456789ABCDEF"[c >> 4], "0123456789ABCDEF"[c & 15]};
   }
   return out;
 }
@@ -184,9 +194,11 @@ std::string base_url(const std::string& url, const std::string& what, const std:
   while (base.size() > scheme && base.ends_with('/')) base.pop_back();
   const std::string host = base.substr(scheme, base.find('/', scheme) - scheme);
   // Not shown: what stands before the '@' is a secret.
-  if (host.find('@') != std::string::npos) throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
+  if (host.find('@') != std::string::npos)
+    throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
   if (scheme == 0 || host.empty() || base.find_first_of(" \t\r\n?#") != std::string::npos || origin_of(base).empty())
-    throw Error(ErrorKind::kUsage, what + ": expected http(s)://host[:port][/path], found '" + shown(url).substr(0, 200) + "'");
+    throw Error(ErrorKind::kUsage,
+                what + ": expected http(s)://host[:port][/path], found '" + shown(url).substr(0, 200) + "'");
   return base;
 }
 
@@ -198,7 +210,7 @@ std::string HttpReply::header(const std::string& name) const {
 struct HttpClient::Impl {
   CURL* curl = nullptr;
   bool own_is_private = false;
-  std::string own_url;            // the last that was the own one and went through a proxy
+  std::string own_url;  // the last that was the own one and went through a proxy
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -215,24 +227,33 @@ HttpClient::HttpClient(HttpClient&&) noexcept = default;
 namespace {
 
 [[noreturn]] void refuse_private(const HttpRequest& request, const std::string& url) {
-  throw Error(ErrorKind::kNetwork, shown(request.url) + (url == request.url ? ": leads to " : ": redirected to ") + origin_of(url) + ", an address of a private network: refused");
+  throw Error(ErrorKind::kNetwork, shown(request.url) + (url == request.url ? ": leads to " : ": redirected to ") +
+                                       origin_of(url) + ", an address of a private network: refused");
 }
 
 // The proxy, "" = none. Where there is one it connects: who it is asked for is all that can be judged.
 // Names are resolved only where it matters: the machine behind a proxy may have no resolver that answers.
-std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private, std::string& own_url) {
+std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private,
+                      std::string& own_url) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
   if (proxy.empty()) return "";
-  if (!foreign) own_url = url;
-  else if (!own_is_private && is_private_host(url) && (own_url.empty() || !is_private_host(own_url))) refuse_private(request, url);
+  if (!foreign)
+    own_url = url;
+  else if (!own_is_private && is_private_host(url) && (own_url.empty() || !is_private_host(own_url)))
+    refuse_private(request, url);
   return proxy;
 }
 
 // A key, or the password of a URL, is for no listener on the way.
 void require_kept(const HttpRequest& request) {
-  const bool has_key = (!request.bearer.empty() && !request.foreign) || !part_of(request.url, CURLUPART_PASSWORD).empty() || !part_of(request.url, CURLUPART_USER).empty();
+  const bool has_key = (!request.bearer.empty() && !request.foreign) ||
+                       !part_of(request.url, CURLUPART_PASSWORD).empty() ||
+                       !part_of(request.url, CURLUPART_USER).empty();
   if (has_key && request.unix_socket.empty() && !keeps_secrets(request.url))
-    throw Error(ErrorKind::kUsage, shown(request.url) + ": a key is not sent over plain http to another machine: use https, or a tunnel that ends on this one");
+    throw Error(
+        ErrorKind::kUsage,
+        shown(request.url) +
+            ": a key is not sent over plain http to another machine: use https, or a tunnel that ends on this one");
 }
 
 }  // namespace
@@ -255,7 +276,7 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, reason);
   const auto milliseconds = [](double seconds) { return static_cast<long>(seconds * 1000); };
   curl_easy_setopt(curl, CURLOPT_URL, url.c_str());
-  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());   // "" = none, whatever the environment says
+  curl_easy_setopt(curl, CURLOPT_PROXY, proxy.c_str());  // "" = none, whatever the environment says
   curl_easy_setopt(curl, CURLOPT_NOPROXY, "");
   if (!request.unix_socket.empty()) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, request.unix_socket.c_str());
   curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -306,18 +327,21 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   HttpReply& reply = exchange.reply;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &reply.status);
   curl_off_t wait = -1;
-  if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK && wait > 0) reply.retry_after_s = static_cast<double>(wait);
+  if (curl_easy_getinfo(curl, CURLINFO_RETRY_AFTER, &wait) == CURLE_OK && wait > 0)
+    reply.retry_after_s = static_cast<double>(wait);
   char* next = nullptr;
   redirect = curl_easy_getinfo(curl, CURLINFO_REDIRECT_URL, &next) == CURLE_OK && next ? next : "";
   if (code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE)
-    throw Error(ErrorKind::kNetwork, shown(request.url) + ": " + (*reason ? reason : curl_easy_strerror(code)) + " (certificates are looked up in SSL_CERT_FILE where it is set)");
+    throw Error(ErrorKind::kNetwork, shown(request.url) + ": " + (*reason ? reason : curl_easy_strerror(code)) +
+                                         " (certificates are looked up in SSL_CERT_FILE where it is set)");
   if (code != CURLE_OK) reply.problem = *reason ? reason : curl_easy_strerror(code);
   curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, nullptr);
   return reply;
 }
 
 HttpReply HttpClient::once(const HttpRequest& request) {
-  if (request.bearer.reveal().find_first_of("\r\n") != std::string::npos) throw Error(ErrorKind::kUsage, "the API key holds a line break");
+  if (request.bearer.reveal().find_first_of("\r\n") != std::string::npos)
+    throw Error(ErrorKind::kUsage, "the API key holds a line break");
   require_kept(request);
   const std::string home = origin_of(request.url);
   std::string url = request.url;
@@ -325,10 +349,16 @@ HttpReply HttpClient::once(const HttpRequest& request) {
     std::string next;
     const std::string origin = origin_of(url);
     HttpReply reply = hop(request, url, request.foreign || origin != home, next);
-    if (next.empty() || !reply.problem.empty() || request.post || request.upload || request.redirects == Redirects::kNone) return reply;
+    if (next.empty() || !reply.problem.empty() || request.post || request.upload ||
+        request.redirects == Redirects::kNone)
+      return reply;
     if (request.redirects == Redirects::kSameOrigin && origin_of(next) != home) return reply;
-    if (hops == kMaxRedirects) throw Error(ErrorKind::kNetwork, shown(request.url) + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
-    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:"))) throw Error(ErrorKind::kNetwork, shown(request.url) + ": redirected to another protocol (" + next.substr(0, next.find(':')) + "): refused");
+    if (hops == kMaxRedirects)
+      throw Error(ErrorKind::kNetwork,
+                  shown(request.url) + ": redirected more than " + std::to_string(kMaxRedirects) + " times");
+    if (!next.starts_with("https:") && (origin.starts_with("https:") || !next.starts_with("http:")))
+      throw Error(ErrorKind::kNetwork, shown(request.url) + ": redirected to another protocol (" +
+                                           next.substr(0, next.find(':')) + "): refused");
     url = next;
   }
 }
@@ -339,7 +369,8 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
   for (int attempt = 1;; ++attempt) {
     stop_check();
     HttpReply reply = once(make());
-    if (reply.reached >= furthest + kProgressBytes) {  // a long download may break often; what came before is no progress
+    // a long download may break often; what came before is no progress
+    if (reply.reached >= furthest + kProgressBytes) {
       furthest = reply.reached;
       attempt = 1;
       delay = backoff.first_delay_s;

@@ -19,11 +19,25 @@ constexpr size_t kMaxListing = 16u << 20, kMaxFiles = 100000;
 constexpr uint64_t kMaxSmallFile = 256u << 20, kDiskReserve = 64u << 20;
 const char kIndex[] = "model.safetensors.index.json", kWeights[] = "model.safetensors";
 
-// Without weights. Everything that tokenizers, templates and quantised checkpoints are read from, by specdec or by an engine a package
-// is made for; specdec.json binds a published draft.
-const std::set<std::string> kSmallFiles = {
-    "config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt",
-    "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json", "specdec.json", kIndex};
+// Without weights. Everything that tokenizers, templates and quantised checkpoints are read from, by specdec or by an
+// engine a package is made for; specdec.json binds a published draft.
+const std::set<std::string> kSmallFiles = {"config.json",
+                                           "generation_config.json",
+                                           "tokenizer.json",
+                                           "tokenizer_config.json",
+                                           "special_tokens_map.json",
+                                           "added_tokens.json",
+                                           "vocab.json",
+                                           "vocab.txt",
+                                           "merges.txt",
+                                           "tokenizer.model",
+                                           "chat_template.jinja",
+                                           "chat_template.json",
+                                           "quantize_config.json",
+                                           "quant_config.json",
+                                           "hf_quant_config.json",
+                                           "specdec.json",
+                                           kIndex};
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -32,7 +46,8 @@ std::string variable(const char* name) {
 
 bool is_true(const std::string& name) {
   std::string value = variable(name.c_str());
-  std::transform(value.begin(), value.end(), value.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  std::transform(value.begin(), value.end(), value.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
   return value == "1" || value == "ON" || value == "YES" || value == "TRUE";
 }
 
@@ -41,7 +56,9 @@ double seconds_variable(const char* name, double fallback) {
   if (text.empty()) return fallback;
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
-  if (*end != '\0' || !(value > 0 && value <= 86400)) throw Error(ErrorKind::kUsage, std::string(name) + ": expected seconds above 0 and at most 86400, found '" + text.substr(0, 32) + "'");
+  if (*end != '\0' || !(value > 0 && value <= 86400))
+    throw Error(ErrorKind::kUsage,
+                std::string(name) + ": expected seconds above 0 and at most 86400, found '" + text.substr(0, 32) + "'");
   return value;
 }
 
@@ -68,7 +85,9 @@ void read_token(HubOptions& options) {
 }
 
 bool is_shard_name(const std::string& name) {
-  return name.ends_with(".safetensors") && name.front() != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
+  return name.ends_with(".safetensors") && name.front() != '.' &&
+         std::all_of(name.begin(), name.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
 // The shards that an index names.
@@ -77,7 +96,8 @@ std::set<std::string> shards_of(const fs::path& index) {
   const Json json = read_json(index, ErrorKind::kModel, {kMaxSmallFile, 16});
   const std::string where = index.string();
   for (const auto& [tensor, shard] : json_object(json, "weight_map", 1000000, where, ErrorKind::kModel).items()) {
-    if (!shard.is_string() || !is_shard_name(shard.get<std::string>())) throw Error(ErrorKind::kModel, where + ": weight_map: expected names of safetensors files beside it");
+    if (!shard.is_string() || !is_shard_name(shard.get<std::string>()))
+      throw Error(ErrorKind::kModel, where + ": weight_map: expected names of safetensors files beside it");
     shards.insert(shard.get<std::string>());
   }
   return shards;
@@ -88,10 +108,14 @@ bool has_file(const fs::path& directory, const std::string& name) {
   return fs::is_regular_file(directory / name, ec);
 }
 
-// A snapshot may have been filled by a program that wanted a part of it. Weights and tokenizer tell, without the list of the hub's files.
+// A snapshot may have been filled by a program that wanted a part of it. Weights and tokenizer tell, without the list
+// of the hub's files.
 bool is_complete(const HubSnapshot& snapshot) {
   const fs::path& d = snapshot.directory;
-  if (!has_file(d, "config.json") || !(has_file(d, "tokenizer.json") || has_file(d.parent_path().parent_path() / ".no_exist" / snapshot.commit, "tokenizer.json"))) return false;
+  if (!has_file(d, "config.json") ||
+      !(has_file(d, "tokenizer.json") ||
+        has_file(d.parent_path().parent_path() / ".no_exist" / snapshot.commit, "tokenizer.json")))
+    return false;
   if (has_file(d, kWeights)) return true;
   if (!has_file(d, kIndex)) return false;
   const auto shards = shards_of(d / kIndex);
@@ -101,16 +125,23 @@ bool is_complete(const HubSnapshot& snapshot) {
 class Fetch {
  public:
   Fetch(const HubName& hub, const HubOptions& options, const ProgressFn& progress)
-      : hub_(hub), options_(options), progress_(progress), source_(hub, options), repository_(hub_repository(hub)), where_(options.endpoint + "/" + hub.repository()) {}
+      : hub_(hub),
+        options_(options),
+        progress_(progress),
+        source_(hub, options),
+        repository_(hub_repository(hub)),
+        where_(options.endpoint + "/" + hub.repository()) {}
 
   HubSnapshot run() {
     const auto cached = find_snapshot(hub_);
-    if (cached && is_complete(*cached) && cached->commit.starts_with(hub_.revision)) return *cached;  // a commit does not change
+    // a commit does not change
+    if (cached && is_complete(*cached) && cached->commit.starts_with(hub_.revision)) return *cached;
     try {
       ask(cached && is_complete(*cached) ? 2 : options_.backoff.max_attempts);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kNetwork || stop_requested() || !cached || !is_complete(*cached)) throw;
-      log(LogLevel::kWarn, std::string(e.what()) + ": using " + hub_.text() + " as it was when last asked for (commit " + cached->commit.substr(0, 12) + ")");
+      log(LogLevel::kWarn, std::string(e.what()) + ": using " + hub_.text() +
+                               " as it was when last asked for (commit " + cached->commit.substr(0, 12) + ")");
       return *cached;
     }
     const HubSnapshot snapshot{repository_ / "snapshots" / commit_, commit_};
@@ -127,15 +158,19 @@ class Fetch {
     const std::string where = options_.endpoint + path;
     const Json info = parse_json(reply.body, where, ErrorKind::kModel, {kMaxListing, 32});
     commit_ = json_string(info, "sha", where, ErrorKind::kModel);
-    if (!is_commit(commit_)) throw Error(ErrorKind::kModel, where + ": sha: expected a commit of 40 hexadecimal digits, found '" + commit_.substr(0, 64) + "'");
+    if (!is_commit(commit_))
+      throw Error(ErrorKind::kModel,
+                  where + ": sha: expected a commit of 40 hexadecimal digits, found '" + commit_.substr(0, 64) + "'");
     for (const Json& file : json_array(info, "siblings", kMaxFiles, where, ErrorKind::kModel)) {
       const std::string name = json_string(file, "rfilename", where + ": siblings", ErrorKind::kModel);
       require_harmless(name, where);
       if (is_model_file(name)) listed_.insert(name);
     }
-    if (!listed_.count("config.json")) throw Error(ErrorKind::kModel, where_ + ": has no config.json: no model that specdec reads");
+    if (!listed_.count("config.json"))
+      throw Error(ErrorKind::kModel, where_ + ": has no config.json: no model that specdec reads");
     if (!listed_.count(kWeights) && !listed_.count(kIndex))
-      throw Error(ErrorKind::kModel, where_ + ": has no model.safetensors and no " + kIndex + ": other formats, pickle above all, are not read");
+      throw Error(ErrorKind::kModel, where_ + ": has no model.safetensors and no " + kIndex +
+                                         ": other formats, pickle above all, are not read");
   }
 
   // The weights as base/safetensors reads them: one file goes before shards.
@@ -143,7 +178,9 @@ class Fetch {
     if (listed_.count(kWeights)) return {kWeights};
     std::vector<std::string> names;
     for (const std::string& shard : shards_of(index)) {
-      if (!listed_.count(shard)) throw Error(ErrorKind::kModel, where_ + ": " + kIndex + " names " + shard + ", which the repository does not have");
+      if (!listed_.count(shard))
+        throw Error(ErrorKind::kModel,
+                    where_ + ": " + kIndex + " names " + shard + ", which the repository does not have");
       names.push_back(shard);
     }
     return names;
@@ -170,14 +207,18 @@ class Fetch {
     std::vector<RemoteFile> small;
     for (const std::string& name : small_files()) {
       small.push_back(source_.describe(commit_, name));
-      if (small.back().size > kMaxSmallFile) throw Error(ErrorKind::kModel, where_ + ": " + name + ": " + std::to_string(small.back().size) + " bytes, the limit is " + std::to_string(kMaxSmallFile));
+      if (small.back().size > kMaxSmallFile)
+        throw Error(ErrorKind::kModel, where_ + ": " + name + ": " + std::to_string(small.back().size) +
+                                           " bytes, the limit is " + std::to_string(kMaxSmallFile));
     }
     get_all(small);
     for (const RemoteFile& file : small)
       if (file.name != "config.json") link(snapshot, file);
-    const auto index = std::find_if(small.begin(), small.end(), [](const RemoteFile& file) { return file.name == kIndex; });
+    const auto index =
+        std::find_if(small.begin(), small.end(), [](const RemoteFile& file) { return file.name == kIndex; });
     std::vector<RemoteFile> large;
-    for (const std::string& name : weights(index == small.end() ? fs::path() : repository_ / "blobs" / index->etag)) large.push_back(source_.describe(commit_, name));
+    for (const std::string& name : weights(index == small.end() ? fs::path() : repository_ / "blobs" / index->etag))
+      large.push_back(source_.describe(commit_, name));
     get_all(large);
     for (const RemoteFile& file : large) link(snapshot, file);
     remember_absent();
@@ -193,11 +234,14 @@ class Fetch {
     for (const auto& [etag, size] : missing) total += static_cast<double>(size);
     const double free = static_cast<double>(free_disk_bytes(repository_));
     if (total + static_cast<double>(kDiskReserve) > free)
-      throw Error(ErrorKind::kIo, hub_.text() + ": " + mebibytes(total) + " to download, " + mebibytes(free) + " free in " + repository_.string() + ": free some space or set HF_HUB_CACHE");
+      throw Error(ErrorKind::kIo, hub_.text() + ": " + mebibytes(total) + " to download, " + mebibytes(free) +
+                                      " free in " + repository_.string() + ": free some space or set HF_HUB_CACHE");
     for (const RemoteFile& file : files) {
       if (!missing.erase(file.etag)) continue;
       fetch_blob(repository_, file, source_, [&](uint64_t bytes) {
-        if (progress_) progress_({"download", (done + static_cast<double>(bytes)) / 1048576, total / 1048576, "MiB", hub_.text() + " " + file.name});
+        if (progress_)
+          progress_({"download", (done + static_cast<double>(bytes)) / 1048576, total / 1048576, "MiB",
+                     hub_.text() + " " + file.name});
       });
       done += static_cast<double>(file.size);
     }
@@ -205,7 +249,9 @@ class Fetch {
 
   static std::string mebibytes(double bytes) { return std::to_string(static_cast<uint64_t>(bytes / 1048576)) + " MiB"; }
 
-  void link(const fs::path& snapshot, const RemoteFile& file) const { write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag); }
+  void link(const fs::path& snapshot, const RemoteFile& file) const {
+    write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag);
+  }
 
   // huggingface_hub's negative cache: what this commit is known not to have is not asked for again.
   void remember_absent() const {
@@ -244,7 +290,8 @@ HubOptions hub_options_from_environment() {
   HubOptions options;
   if (const std::string endpoint = variable("HF_ENDPOINT"); !endpoint.empty()) options.endpoint = endpoint;
   options.endpoint = base_url(options.endpoint, "HF_ENDPOINT", "HF_TOKEN");
-  options.offline = is_true("HF_HUB_OFFLINE") || (variable("HF_HUB_OFFLINE").empty() && is_true("TRANSFORMERS_OFFLINE"));
+  options.offline =
+      is_true("HF_HUB_OFFLINE") || (variable("HF_HUB_OFFLINE").empty() && is_true("TRANSFORMERS_OFFLINE"));
   options.metadata_timeout_s = seconds_variable("HF_HUB_ETAG_TIMEOUT", options.metadata_timeout_s);
   options.stall_timeout_s = seconds_variable("HF_HUB_DOWNLOAD_TIMEOUT", options.stall_timeout_s);
   read_token(options);

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/log.h"
 #include "base/sha256.h"
 
@@ -37,7 +38,9 @@ std::vector<fs::path> incomplete(const fs::path& blob) {
   std::error_code ec;
   for (fs::directory_iterator it(blob.parent_path(), ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with(blob.filename().string() + ".") && name.ends_with(kSuffix) && it->is_regular_file(ec) && !it->is_symlink(ec)) found.emplace_back(it->file_size(ec), it->path());
+    if (name.starts_with(blob.filename().string() + ".") && name.ends_with(kSuffix) && it->is_regular_file(ec) &&
+        !it->is_symlink(ec))
+      found.emplace_back(it->file_size(ec), it->path());
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<fs::path> paths;
@@ -48,20 +51,25 @@ std::vector<fs::path> incomplete(const fs::path& blob) {
 bool shows_life(const fs::path& blob) {
   std::error_code ec;
   for (const fs::path& path : incomplete(blob))
-    if (const auto written = fs::last_write_time(path, ec); !ec && fs::file_time_type::clock::now() - written < std::chrono::duration<double>(kLockPatienceS)) return true;
+    if (const auto written = fs::last_write_time(path, ec);
+        !ec && fs::file_time_type::clock::now() - written < std::chrono::duration<double>(kLockPatienceS))
+      return true;
   return false;
 }
 
 // The lock, or nothing after a minute without a sign of life, or where the file system has no locks.
 std::unique_ptr<FileLock> wait_for_lock(const fs::path& repository, const fs::path& blob) {
-  const fs::path file = repository.parent_path() / ".locks" / repository.filename() / (blob.filename().string() + ".lock");
+  const fs::path file =
+      repository.parent_path() / ".locks" / repository.filename() / (blob.filename().string() + ".lock");
   for (double waited = 0; waited < kLockPatienceS;) {
     try {
       make_directories(file.parent_path());
       return std::make_unique<FileLock>(file);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kNetwork) return nullptr;
-      if (waited == 0) log(LogLevel::kInfo, blob.filename().string().substr(0, 12) + ": waiting for another process that downloads it");
+      if (waited == 0)
+        log(LogLevel::kInfo,
+            blob.filename().string().substr(0, 12) + ": waiting for another process that downloads it");
     }
     interruptible_sleep(0.2);
     waited = shows_life(blob) ? 0.2 : waited + 0.2;
@@ -71,36 +79,45 @@ std::unique_ptr<FileLock> wait_for_lock(const fs::path& repository, const fs::pa
 
 fs::path unique_name(const fs::path& blob) {
   uint32_t bits = 0;
-  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) throw Error(ErrorKind::kIo, blob.string() + ": no random name for the temporary file");
+  if (::getrandom(&bits, sizeof bits, 0) != sizeof bits)
+    throw Error(ErrorKind::kIo, blob.string() + ": no random name for the temporary file");
   char text[16];
   std::snprintf(text, sizeof text, ".%08x", bits);
   return blob.string() + text + kSuffix;
 }
 
 bool is_right(const fs::path& path, const RemoteFile& file) {
-  return file.etag == (file.etag.size() == 64 ? sha256_file(path) : git_blob_id(read_file(path, file.size, ErrorKind::kModel)));
+  return file.etag ==
+         (file.etag.size() == 64 ? sha256_file(path) : git_blob_id(read_file(path, file.size, ErrorKind::kModel)));
 }
 
 // Appends until `path` has file.size bytes.
-void complete(const fs::path& path, const RemoteFile& file, HubSource& source, const std::function<void(uint64_t)>& progress) {
+void complete(const fs::path& path, const RemoteFile& file, HubSource& source,
+              const std::function<void(uint64_t)>& progress) {
   std::error_code ec;
   uint64_t at = fs::exists(path, ec) ? fs::file_size(path) : 0;
   std::optional<OutputFile> out(std::in_place, path, OutputFile::Open::kResume);
   while (at < file.size) {
     const uint64_t before = at;
-    source.read(file, [&at] { return at; }, [&](uint64_t first, std::string_view bytes) {
-      if (first == 0 && at != 0) {  // the server does not continue
-        out.reset();
-        fs::resize_file(path, 0);
-        out.emplace(path, OutputFile::Open::kResume);
-        at = 0;
-      }
-      if (first != at || bytes.size() > file.size - at) throw Error(ErrorKind::kModel, file.url + ": the server sends more or other bytes than the " + std::to_string(file.size) + " it promised");
-      out->write(bytes);
-      at += bytes.size();
-      if (progress) progress(at);
-    });
-    if (at <= before) throw Error(ErrorKind::kNetwork, file.url + ": ended after " + std::to_string(at) + " of " + std::to_string(file.size) + " bytes");
+    source.read(
+        file, [&at] { return at; },
+        [&](uint64_t first, std::string_view bytes) {
+          if (first == 0 && at != 0) {  // the server does not continue
+            out.reset();
+            fs::resize_file(path, 0);
+            out.emplace(path, OutputFile::Open::kResume);
+            at = 0;
+          }
+          if (first != at || bytes.size() > file.size - at)
+            throw Error(ErrorKind::kModel, file.url + ": the server sends more or other bytes than the " +
+                                               std::to_string(file.size) + " it promised");
+          out->write(bytes);
+          at += bytes.size();
+          if (progress) progress(at);
+        });
+    if (at <= before)
+      throw Error(ErrorKind::kNetwork,
+                  file.url + ": ended after " + std::to_string(at) + " of " + std::to_string(file.size) + " bytes");
   }
   out->finish();
 }
@@ -116,14 +133,18 @@ void require_harmless(const std::string& name, const std::string& where) {
     bad = part.empty() || part == "." || part == "..";
     begin = end + 1;
   }
-  if (bad) throw Error(ErrorKind::kModel, where + ": the hub lists a file with a name that leads elsewhere or is malformed: nothing of it is taken");
+  if (bad)
+    throw Error(
+        ErrorKind::kModel,
+        where + ": the hub lists a file with a name that leads elsewhere or is malformed: nothing of it is taken");
 }
 
 HubSource::HubSource(const HubName& hub, const HubOptions& options) : hub_(hub), options_(options) {
   if (keeps_secrets(options.endpoint)) {
     bearer_ = options.token;
   } else if (!options.token.empty()) {
-    log(LogLevel::kWarn, options.endpoint + " is not https: the token of " + options.token_source + " is not sent to it");
+    log(LogLevel::kWarn,
+        options.endpoint + " is not https: the token of " + options.token_source + " is not sent to it");
   }
 }
 
@@ -139,35 +160,46 @@ HttpRequest HubSource::request(const std::string& url) const {
 
 // The codes are those of the hub's X-Error-Code; its words are not repeated.
 void HubSource::refuse(const std::string& url, const HttpReply& reply) const {
-  const std::string code = reply.header("x-error-code"), model = hub_.text(), page = options_.endpoint + "/" + hub_.repository();
-  if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url + ": " + reply.problem + " (" + std::to_string(reply.attempts) + " attempts)");
+  const std::string code = reply.header("x-error-code"), model = hub_.text(),
+                    page = options_.endpoint + "/" + hub_.repository();
+  if (!reply.problem.empty())
+    throw Error(ErrorKind::kNetwork, url + ": " + reply.problem + " (" + std::to_string(reply.attempts) + " attempts)");
   const std::string status = "HTTP " + std::to_string(reply.status);
   if (code == "GatedRepo" || (reply.status == 403 && code.empty()))
-    throw Error(ErrorKind::kUsage, model + ": gated (" + status + "): accept its licence at " + page + " and set HF_TOKEN to a token that may read it" +
+    throw Error(ErrorKind::kUsage, model + ": gated (" + status + "): accept its licence at " + page +
+                                       " and set HF_TOKEN to a token that may read it" +
                                        (bearer_.empty() ? "" : "; the one of " + options_.token_source + " may not"));
-  if (code == "RevisionNotFound") throw Error(ErrorKind::kModel, model + ": " + page + " has no revision '" + hub_.revision + "'");
+  if (code == "RevisionNotFound")
+    throw Error(ErrorKind::kModel, model + ": " + page + " has no revision '" + hub_.revision + "'");
   if (code == "EntryNotFound") throw Error(ErrorKind::kModel, url + ": the hub lists this file and does not have it");
   if (code == "RepoNotFound" || reply.status == 404 || (reply.status == 401 && bearer_.empty()))
-    throw Error(ErrorKind::kModel, model + ": no local directory, and " + options_.endpoint + " has no such model (" + status + "): check the name" +
-                                       (bearer_.empty() ? ", or set HF_TOKEN if it is private" : ", and that the token of " + options_.token_source + " may read it"));
-  if (reply.status == 401 || reply.status == 403) throw Error(ErrorKind::kUsage, url + ": " + status + ": the token of " + options_.token_source + " is refused");
+    throw Error(ErrorKind::kModel,
+                model + ": no local directory, and " + options_.endpoint + " has no such model (" + status +
+                    "): check the name" +
+                    (bearer_.empty() ? ", or set HF_TOKEN if it is private"
+                                     : ", and that the token of " + options_.token_source + " may read it"));
+  if (reply.status == 401 || reply.status == 403)
+    throw Error(ErrorKind::kUsage, url + ": " + status + ": the token of " + options_.token_source + " is refused");
   throw Error(ErrorKind::kNetwork, url + ": " + status + " (" + std::to_string(reply.attempts) + " attempts)");
 }
 
 HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
   Backoff backoff = options_.backoff;
   backoff.max_attempts = max_attempts;
-  return http_.send([&] {
-    HttpRequest r = request(options_.endpoint + path);
-    r.head = head;
-    r.redirects = Redirects::kSameOrigin;
-    return r;
-  }, backoff);
+  return http_.send(
+      [&] {
+        HttpRequest r = request(options_.endpoint + path);
+        r.head = head;
+        r.redirects = Redirects::kSameOrigin;
+        return r;
+      },
+      backoff);
 }
 
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   const HttpReply reply = get(path, head, max_attempts);
-  const bool elsewhere = head && reply.status >= 300 && reply.status < 400;  // to where the bytes are: its headers say what they are
+  // to where the bytes are: its headers say what they are
+  const bool elsewhere = head && reply.status >= 300 && reply.status < 400;
   if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(options_.endpoint + path, reply);
   return reply;
 }
@@ -175,35 +207,46 @@ HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
 RemoteFile HubSource::describe(const std::string& commit, const std::string& name) {
   const std::string path = "/" + hub_.repository() + "/resolve/" + commit + "/" + name;
   const HttpReply reply = ask(path, true, options_.backoff.max_attempts);
-  const auto either = [&](const char* linked, const char* plain) { return reply.header(linked).empty() ? reply.header(plain) : reply.header(linked); };
+  const auto either = [&](const char* linked, const char* plain) {
+    return reply.header(linked).empty() ? reply.header(plain) : reply.header(linked);
+  };
   RemoteFile file{name, options_.endpoint + path, bare_etag(either("x-linked-etag", "etag")), 0};
   const auto size = number(either("x-linked-size", "content-length"));
-  const bool hex = file.etag.find_first_not_of("0123456789abcdef") == std::string::npos && (file.etag.size() == 64 || file.etag.size() == 40);
+  const bool hex = file.etag.find_first_not_of("0123456789abcdef") == std::string::npos &&
+                   (file.etag.size() == 64 || file.etag.size() == 40);
   if (!size || !hex)
-    throw Error(ErrorKind::kModel, file.url + ": expected a size and a SHA-256 or git blob id as ETag, found '" + either("x-linked-size", "content-length").substr(0, 32) + "' and '" +
-                                       file.etag.substr(0, 80) + "': nothing could be checked (is HF_ENDPOINT a Hugging Face hub?)");
+    throw Error(ErrorKind::kModel, file.url + ": expected a size and a SHA-256 or git blob id as ETag, found '" +
+                                       either("x-linked-size", "content-length").substr(0, 32) + "' and '" +
+                                       file.etag.substr(0, 80) +
+                                       "': nothing could be checked (is HF_ENDPOINT a Hugging Face hub?)");
   file.size = *size;
   return file;
 }
 
-void HubSource::read(const RemoteFile& file, const std::function<uint64_t()>& begin, const std::function<void(uint64_t, std::string_view)>& take) {
-  const HttpReply reply = http_.send([&] {
-    HttpRequest r = request(file.url);
-    r.redirects = Redirects::kAnywhere;
-    r.timeout_s = 0;
-    r.stall_timeout_s = options_.stall_timeout_s;
-    const uint64_t start = begin();
-    if (start > 0) r.headers.push_back("Range: bytes=" + std::to_string(start) + "-");
-    r.on_body = [&, first = true, next = start](const HttpReply& head, std::string_view bytes) mutable {
-      if (first && head.status == 200) next = 0;
-      if (first && head.status == 206 && !head.header("content-range").starts_with("bytes " + std::to_string(next) + "-"))
-        throw Error(ErrorKind::kModel, file.url + ": asked for the bytes from " + std::to_string(next) + " on, the server sends '" + head.header("content-range").substr(0, 64) + "'");
-      first = false;
-      take(next, bytes);
-      next += bytes.size();
-    };
-    return r;
-  }, options_.backoff);
+void HubSource::read(const RemoteFile& file, const std::function<uint64_t()>& begin,
+                     const std::function<void(uint64_t, std::string_view)>& take) {
+  const HttpReply reply = http_.send(
+      [&] {
+        HttpRequest r = request(file.url);
+        r.redirects = Redirects::kAnywhere;
+        r.timeout_s = 0;
+        r.stall_timeout_s = options_.stall_timeout_s;
+        const uint64_t start = begin();
+        if (start > 0) r.headers.push_back("Range: bytes=" + std::to_string(start) + "-");
+        r.on_body = [&, first = true, next = start](const HttpReply& head, std::string_view bytes) mutable {
+          if (first && head.status == 200) next = 0;
+          if (first && head.status == 206 &&
+              !head.header("content-range").starts_with("bytes " + std::to_string(next) + "-"))
+            throw Error(ErrorKind::kModel, file.url + ": asked for the bytes from " + std::to_string(next) +
+                                               " on, the server sends '" + head.header("content-range").substr(0, 64) +
+                                               "'");
+          first = false;
+          take(next, bytes);
+          next += bytes.size();
+        };
+        return r;
+      },
+      options_.backoff);
   if (!reply.problem.empty() || (reply.status != 200 && reply.status != 206)) refuse(file.url, reply);
 }
 
@@ -213,14 +256,17 @@ bool has_blob(const fs::path& repository, const RemoteFile& file) {
   return fs::is_regular_file(blob, ec) && fs::file_size(blob, ec) == file.size;
 }
 
-void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& source, const std::function<void(uint64_t)>& progress) {
+void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& source,
+                const std::function<void(uint64_t)>& progress) {
   const fs::path blob = repository / "blobs" / file.etag;
   const auto lock = wait_for_lock(repository, blob);
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // Under the lock nobody writes to these. Where locks mean nothing two processes may append the same: the digest tells.
-  if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>(); !left.empty() && fs::file_size(left.front()) <= file.size) {
+  // Under the lock nobody writes to these. Where locks mean nothing two processes may append the same: the digest
+  // tells.
+  if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
+      !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);
     continued = fs::file_size(own) > 0;
   }
@@ -229,7 +275,9 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
     if (is_right(own, file)) break;
     remove_tree(own);
     if (!continued)
-      throw Error(ErrorKind::kModel, file.url + ": the bytes received are not those the hub describes (" + (file.etag.size() == 64 ? "SHA-256 " : "git blob id ") + file.etag.substr(0, 12) +
+      throw Error(ErrorKind::kModel, file.url + ": the bytes received are not those the hub describes (" +
+                                         (file.etag.size() == 64 ? "SHA-256 " : "git blob id ") +
+                                         file.etag.substr(0, 12) +
                                          "…): a damaged mirror, proxy or disk; nothing was kept");
   }
   rename_file(own, blob);

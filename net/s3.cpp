@@ -27,7 +27,8 @@ std::string amz_date() {
 
 // The text of the first <name>…</name>.
 std::string element(const std::string& xml, const std::string& name) {
-  const size_t begin = xml.find("<" + name + ">"), end = begin == std::string::npos ? begin : xml.find("</" + name + ">", begin);
+  const size_t begin = xml.find("<" + name + ">"),
+               end = begin == std::string::npos ? begin : xml.find("</" + name + ">", begin);
   return end == std::string::npos ? "" : xml.substr(begin + name.size() + 2, end - begin - name.size() - 2);
 }
 
@@ -41,48 +42,66 @@ S3Options s3_options_from_environment() {
   options.access_key = environment({"AWS_ACCESS_KEY_ID"}, "");
   options.secret_key = environment({"AWS_SECRET_ACCESS_KEY"}, "");
   options.session_token = environment({"AWS_SESSION_TOKEN"}, "");
-  if (options.access_key.empty() || options.secret_key.empty()) throw Error(ErrorKind::kConfig, "s3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set");
+  if (options.access_key.empty() || options.secret_key.empty())
+    throw Error(ErrorKind::kConfig, "s3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set");
   return options;
 }
 
-std::string sign_s3(const S3Options& options, const std::string& method, const std::string& path, const std::string& query, const std::map<std::string, std::string>& headers) {
+std::string sign_s3(const S3Options& options, const std::string& method, const std::string& path,
+                    const std::string& query, const std::map<std::string, std::string>& headers) {
   std::string canonical = method + "\n" + path + "\n" + query + "\n", names;
   for (const auto& [name, value] : headers) {
     canonical += name + ":" + value + "\n";
     names += (names.empty() ? "" : ";") + name;
   }
   canonical += "\n" + names + "\n" + headers.at("x-amz-content-sha256");
-  const std::string date = headers.at("x-amz-date"), day = date.substr(0, 8), scope = day + "/" + options.region + "/s3/aws4_request";
-  const std::string key = hmac_sha256(hmac_sha256(hmac_sha256(hmac_sha256("AWS4" + options.secret_key.reveal(), day), options.region), "s3"), "aws4_request");
-  const std::string signature = to_hex(hmac_sha256(key, "AWS4-HMAC-SHA256\n" + date + "\n" + scope + "\n" + sha256_hex(canonical)));
-  return "AWS4-HMAC-SHA256 Credential=" + options.access_key + "/" + scope + ",SignedHeaders=" + names + ",Signature=" + signature;
+  const std::string date = headers.at("x-amz-date"), day = date.substr(0, 8),
+                    scope = day + "/" + options.region + "/s3/aws4_request";
+  const std::string key = hmac_sha256(
+      hmac_sha256(hmac_sha256(hmac_sha256("AWS4" + options.secret_key.reveal(), day), options.region), "s3"),
+      "aws4_request");
+  const std::string signature =
+      to_hex(hmac_sha256(key, "AWS4-HMAC-SHA256\n" + date + "\n" + scope + "\n" + sha256_hex(canonical)));
+  return "AWS4-HMAC-SHA256 Credential=" + options.access_key + "/" + scope + ",SignedHeaders=" + names +
+         ",Signature=" + signature;
 }
 
 S3Location parse_s3(const std::string& url) {
   const std::string rest = url.rfind("s3://", 0) == 0 ? url.substr(5) : "";
-  S3Location location{rest.substr(0, rest.find('/')), rest.find('/') == std::string::npos ? "" : rest.substr(rest.find('/') + 1)};
+  S3Location location{rest.substr(0, rest.find('/')),
+                      rest.find('/') == std::string::npos ? "" : rest.substr(rest.find('/') + 1)};
   while (location.prefix.ends_with('/')) location.prefix.pop_back();
   const char* kAllowed = "abcdefghijklmnopqrstuvwxyz0123456789.-";
-  if (location.bucket.size() < 3 || location.bucket.size() > 63 || location.bucket.find_first_not_of(kAllowed) != std::string::npos || location.prefix.starts_with('/'))
+  if (location.bucket.size() < 3 || location.bucket.size() > 63 ||
+      location.bucket.find_first_not_of(kAllowed) != std::string::npos || location.prefix.starts_with('/'))
     throw Error(ErrorKind::kUsage, "expected s3://bucket[/prefix], found '" + url.substr(0, 200) + "'");
   return location;
 }
 
-S3Client::S3Client(S3Location location, S3Options options) : location_(std::move(location)), options_(std::move(options)) {
+S3Client::S3Client(S3Location location, S3Options options)
+    : location_(std::move(location)), options_(std::move(options)) {
   const bool own = !options_.endpoint.empty();
-  const std::string endpoint = own ? options_.endpoint : "https://" + location_.bucket + ".s3." + options_.region + ".amazonaws.com";
-  if (!keeps_secrets(endpoint) ) throw Error(ErrorKind::kUsage, "s3: " + endpoint + ": expected https, or this machine: requests carry what a listener could replay");
+  const std::string endpoint =
+      own ? options_.endpoint : "https://" + location_.bucket + ".s3." + options_.region + ".amazonaws.com";
+  if (!keeps_secrets(endpoint))
+    throw Error(ErrorKind::kUsage,
+                "s3: " + endpoint + ": expected https, or this machine: requests carry what a listener could replay");
   const size_t path = endpoint.find('/', endpoint.find("://") + 3);
   origin_ = endpoint.substr(0, path);
   base_path_ = (path == std::string::npos ? "" : endpoint.substr(path)) + (own ? "/" + location_.bucket : "");
   if (!location_.prefix.empty()) base_path_ += "/" + percent_encoded(location_.prefix, true);
 }
 
-std::string S3Client::name(const std::string& key) const { return "s3://" + location_.bucket + "/" + (location_.prefix.empty() ? "" : location_.prefix + "/") + key; }
+std::string S3Client::name(const std::string& key) const {
+  return "s3://" + location_.bucket + "/" + (location_.prefix.empty() ? "" : location_.prefix + "/") + key;
+}
 
-HttpReply S3Client::ask(const std::string& method, const std::string& key, const std::string& query, const std::string* body, const std::map<std::string, std::string>& more,
-                        const std::function<void(const HttpReply&, std::string_view)>& on_body, size_t max_bytes, bool once) {
-  const std::string path = base_path_ + "/" + percent_encoded(key, true), payload = sha256_hex(body ? *body : std::string());
+HttpReply S3Client::ask(const std::string& method, const std::string& key, const std::string& query,
+                        const std::string* body, const std::map<std::string, std::string>& more,
+                        const std::function<void(const HttpReply&, std::string_view)>& on_body, size_t max_bytes,
+                        bool once) {
+  const std::string path = base_path_ + "/" + percent_encoded(key, true),
+                    payload = sha256_hex(body ? *body : std::string());
   const std::string empty;
   const auto make = [&] {
     std::map<std::string, std::string> headers = more;
@@ -112,8 +131,12 @@ HttpReply S3Client::ask(const std::string& method, const std::string& key, const
 }
 
 void S3Client::refuse(const std::string& key, const HttpReply& reply) const {
-  const std::string code = element(reply.body, "Code"), what = reply.problem.empty() ? "HTTP " + std::to_string(reply.status) + (code.empty() ? "" : " " + code.substr(0, 80)) : reply.problem;
-  if (reply.status == 401 || reply.status == 403) throw Error(ErrorKind::kConfig, name(key) + ": " + what + ": the keys of AWS_ACCESS_KEY_ID are refused");
+  const std::string code = element(reply.body, "Code"),
+                    what = reply.problem.empty()
+                               ? "HTTP " + std::to_string(reply.status) + (code.empty() ? "" : " " + code.substr(0, 80))
+                               : reply.problem;
+  if (reply.status == 401 || reply.status == 403)
+    throw Error(ErrorKind::kConfig, name(key) + ": " + what + ": the keys of AWS_ACCESS_KEY_ID are refused");
   if (reply.status == 404) throw Error(ErrorKind::kData, name(key) + ": " + what);
   throw Error(ErrorKind::kNetwork, name(key) + ": " + what);
 }
@@ -134,7 +157,8 @@ std::string S3Client::get(const std::string& key, size_t max_bytes) {
 
 void S3Client::read(const std::string& key, uint64_t begin, const std::function<void(std::string_view)>& take) {
   const auto on_body = [&](const HttpReply& head, std::string_view bytes) {
-    if (begin > 0 && head.status != 206) throw Error(ErrorKind::kNetwork, name(key) + ": asked for a part, the whole came");
+    if (begin > 0 && head.status != 206)
+      throw Error(ErrorKind::kNetwork, name(key) + ": asked for a part, the whole came");
     take(bytes);
   };
   std::map<std::string, std::string> range;
@@ -174,7 +198,8 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
       const std::string bytes = part(at);
       const HttpReply reply = ask("PUT", key, "partNumber=" + std::to_string(number) + "&" + of, &bytes, {});
       if (reply.status != 200 || reply.header("etag").empty()) refuse(key, reply);
-      list += "<Part><PartNumber>" + std::to_string(number) + "</PartNumber><ETag>" + reply.header("etag") + "</ETag></Part>";
+      list += "<Part><PartNumber>" + std::to_string(number) + "</PartNumber><ETag>" + reply.header("etag") +
+              "</ETag></Part>";
       progress(bytes.size());
     }
     list += "</CompleteMultipartUpload>";

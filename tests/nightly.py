@@ -12,8 +12,9 @@ Parts, in this order (all of them if none is named):
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
   fuzz        FUZZ_INPUTS inputs a target (1e7 unless set), the Rust half with coverage counters
 
-A part that fails does not stop the others. What each one took and found is printed as it ends and written to build/nightly.json, its output to
-build/nightly/PART.log. Exit code 1 when a part failed."""
+A part that fails does not stop the others. What each one took and found is printed as it ends and written to
+build/nightly.json, its output to build/nightly/PART.log. Exit code 1 when a part failed."""
+
 import hashlib
 import importlib.util
 import json
@@ -29,7 +30,9 @@ import zipfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LOGS = os.path.join(ROOT, "build", "nightly")
-CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "specdec")
+CACHE = os.environ.get("SPECDEC_CACHE") or os.path.join(
+    os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "specdec"
+)
 TOOLS = os.path.join(CACHE, "nightly-tools")
 JOBS = os.environ.get("JOBS") or str(os.cpu_count() or 1)
 # Debian 12's; when apt no longer has this version, pin the one that it has.
@@ -92,9 +95,18 @@ def fetch_engines(log):
     wheels = os.path.join(folder, "wheels")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
     pinned = ["--no-deps", "--require-hashes", "--only-binary", ":all:", "-r"]
-    for command in ([*pip, "download", "-d", wheels, *pinned, os.path.join(ENGINES, "engines.txt")],
-                    [*pip, "install", "--no-compile", "--target", os.path.join(folder, "deps"), *pinned,
-                     os.path.join(ENGINES, "requirements.txt")]):
+    for command in (
+        [*pip, "download", "-d", wheels, *pinned, os.path.join(ENGINES, "engines.txt")],
+        [
+            *pip,
+            "install",
+            "--no-compile",
+            "--target",
+            os.path.join(folder, "deps"),
+            *pinned,
+            os.path.join(ENGINES, "requirements.txt"),
+        ],
+    ):
         if code := run(log, command):
             shutil.rmtree(folder, ignore_errors=True)
             return code
@@ -132,14 +144,24 @@ def checks(log):
 
 
 def faults(log):
-    return run(log, [*CTEST, "-R", "base_test|data_test|package_test|distill_test|distill_run_test|bad_input|crash|loop_test|hub_test"], SPECDEC_FAULTS="all",
-               SPECDEC_FAULT_SEED=os.environ.get("SPECDEC_FAULT_SEED") or str(secrets.randbelow(1 << 32)))
+    return run(
+        log,
+        [
+            *CTEST,
+            "-R",
+            "base_test|data_test|package_test|distill_test|distill_run_test|bad_input|crash|loop_test|hub_test",
+        ],
+        SPECDEC_FAULTS="all",
+        SPECDEC_FAULT_SEED=os.environ.get("SPECDEC_FAULT_SEED") or str(secrets.randbelow(1 << 32)),
+    )
 
 
 def soak(log):
     # Not through ctest, whose limit on the test's time is that of the short one.
     seconds = os.environ.get("SPECDEC_SOAK_SECONDS", "3600")
-    return run(log, [sys.executable, "tests/e2e/soak_test.py", os.path.join(ROOT, "build")], SPECDEC_SOAK_SECONDS=seconds)
+    return run(
+        log, [sys.executable, "tests/e2e/soak_test.py", os.path.join(ROOT, "build")], SPECDEC_SOAK_SECONDS=seconds
+    )
 
 
 def sanitizer(name):
@@ -148,7 +170,10 @@ def sanitizer(name):
 
 def fuzz(log):
     inputs = os.environ.get("FUZZ_INPUTS", "1e7")
-    for command in (["cmake", "--preset", "fuzz", "-DSPECDEC_RUST_COVERAGE=ON"], ["cmake", "--build", "build-fuzz", "-j", JOBS]):
+    for command in (
+        ["cmake", "--preset", "fuzz", "-DSPECDEC_RUST_COVERAGE=ON"],
+        ["cmake", "--build", "build-fuzz", "-j", JOBS],
+    ):
         if code := run(log, command):
             return code
     code = run(log, [sys.executable, "tests/fuzz/run.py", "build-fuzz"], FUZZ_INPUTS=inputs, JOBS=JOBS)
@@ -156,7 +181,15 @@ def fuzz(log):
     return code
 
 
-PARTS = {"tools": tools, "checks": checks, "faults": faults, "soak": soak, "asan": sanitizer("asan"), "tsan": sanitizer("tsan"), "fuzz": fuzz}
+PARTS = {
+    "tools": tools,
+    "checks": checks,
+    "faults": faults,
+    "soak": soak,
+    "asan": sanitizer("asan"),
+    "tsan": sanitizer("tsan"),
+    "fuzz": fuzz,
+}
 
 
 def counts(text):
@@ -164,7 +197,9 @@ def counts(text):
     found = {}
     if tests := re.findall(r"(\d+)% tests passed(?:, (\d+) tests failed)? out of (\d+)", text):
         found["tests"] = sum(int(t[2]) for t in tests)
-        found["failed"] = re.findall(r"^\s*\d+ - (\S+) \((?:Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run)", text, re.M)
+        found["failed"] = re.findall(
+            r"^\s*\d+ - (\S+) \((?:Failed|Timeout|SEGFAULT|Subprocess aborted|Not Run)", text, re.M
+        )
     if skipped := re.findall(r"^\s*\d+ - (\S+) \(Skipped\)", text, re.M):
         found["skipped"] = skipped
     if untested := re.findall(r"^nightly: (.* not tested: .*)$", text, re.M):
@@ -194,7 +229,14 @@ def main():
                 code = 1
         with open(path, errors="replace") as log:
             found = counts(log.read())
-        results.append({"part": name, "outcome": "ok" if code == 0 else "failed", "seconds": round(time.monotonic() - begun, 1), **found})
+        results.append(
+            {
+                "part": name,
+                "outcome": "ok" if code == 0 else "failed",
+                "seconds": round(time.monotonic() - begun, 1),
+                **found,
+            }
+        )
         print(f"nightly: {line_of(results[-1])}", flush=True)
     failed = [r["part"] for r in results if r["outcome"] != "ok"]
     summary = {"outcome": "failed" if failed else "ok", "failed": failed, "parts": results}
@@ -212,10 +254,13 @@ def main():
 
 
 def line_of(result):
-    more = [f"{result['tests']} tests" if "tests" in result else "", f"{result['inputs']:,} inputs, {result['targets']}" if "inputs" in result else "",
-            "failed: " + " ".join(result["failed"]) if result.get("failed") else "",
-            "skipped: " + " ".join(result["skipped"]) if result.get("skipped") else "",
-            *result.get("untested", [])]
+    more = [
+        f"{result['tests']} tests" if "tests" in result else "",
+        f"{result['inputs']:,} inputs, {result['targets']}" if "inputs" in result else "",
+        "failed: " + " ".join(result["failed"]) if result.get("failed") else "",
+        "skipped: " + " ".join(result["skipped"]) if result.get("skipped") else "",
+        *result.get("untested", []),
+    ]
     return f"{result['part']:7} {result['outcome']:6} {result['seconds']:9.1f} s  " + "; ".join(m for m in more if m)
 
 

@@ -1,11 +1,14 @@
-"""Shows that two builds behave the same: everything that a user or another program can observe of a fixed list of commands.
+"""Shows that two builds behave the same: everything that a user or another program can observe of a fixed list of
+commands.
 
-    python3 tests/same_behaviour.py run BUILD OUT      runs the list with BUILD/bin/specdec and keeps what was observed in OUT
-    python3 tests/same_behaviour.py compare A B        prints a unified diff for each file that differs; exit 1 if there is one
+    python3 tests/same_behaviour.py run BUILD OUT  runs the list with BUILD/bin/specdec, keeps what was observed in OUT
+    python3 tests/same_behaviour.py compare A B    prints a unified diff of each file that differs; exit 1 if any does
 
-The tiny models and the logs are made here, each run in a scratch folder of its own, without a network. What differs between two runs of the
-same build is replaced by the rules below, each with its reason. Nothing else is: counts, acceptance, texts, digests of files, modes and
-messages are kept as they are. A rule that is wider than its reason would hide a change."""
+The tiny models and the logs are made here, each run in a scratch folder of its own, without a network. What differs
+between two runs of the same build is replaced by the rules below, each with its reason. Nothing else is: counts,
+acceptance, texts, digests of files, modes and messages are kept as they are. A rule that is wider than its reason would
+hide a change."""
+
 import contextlib
 import datetime
 import difflib
@@ -33,41 +36,109 @@ from tiny_model import VOCAB, write_tiny_model, write_traffic  # noqa: E402
 
 # ---------------------------------------------------------------------------------------------------------------- rules
 
-# Values in JSON: (files, path of the key with [] for a list's items, replacement, reason). Only numbers, booleans and null are replaced, so
-# that a change of type is seen, except where the replacement says that the whole value goes.
+# Values in JSON: (files, path of the key with [] for a list's items, replacement, reason). Only numbers, booleans and
+# null are replaced, so that a change of type is seen, except where the replacement says that the whole value goes.
 JSON_RULES = [
     (r"", r"(^|\.)(seconds|prompt_seconds|elapsed_seconds)$", "<seconds>", "a duration"),
     (r"", r"(^|\.)tokens_per_second$", "<speed>", "a speed of this machine"),
-    (r"^(validate|loop)", r"^speed\.(draft_cost|predicted|prediction_fits|verify_cost(_table)?\..*|table\[\]\.speedup|measured\.(speedup|ci\[\]))$",
-     "<speed>", "measured times of steps and what is computed from them"),
-    (r"^(validate|loop)", r"^speed\.machine\.(busy|cpus|disagreeing|disturbed|others_cpus|runs|stolen_cpus|taken)$", "<machine>", "what else the machine did"),
-    (r"^(validate|loop)", r"^speed\.(schedule|schedule_figures|break_even)$", "<whole: speed>", "follows from the speeds, the number of rows too"),
+    (
+        r"^(validate|loop)",
+        r"^speed\.(draft_cost|predicted|prediction_fits|verify_cost(_table)?\..*|table\[\]\.speedup|measured\.(speedup|ci\[\]))$",
+        "<speed>",
+        "measured times of steps and what is computed from them",
+    ),
+    (
+        r"^(validate|loop)",
+        r"^speed\.machine\.(busy|cpus|disagreeing|disturbed|others_cpus|runs|stolen_cpus|taken)$",
+        "<machine>",
+        "what else the machine did",
+    ),
+    (
+        r"^(validate|loop)",
+        r"^speed\.(schedule|schedule_figures|break_even)$",
+        "<whole: speed>",
+        "follows from the speeds, the number of rows too",
+    ),
     (r"^bench", r"^rows\[\]\.(speedup|ttft_ms|itl_ms\..*|predicted_speedup|ci\[\])$", "<speed>", "measured times"),
     (r"^bench", r"^rows\[\]\.memory_bytes$", "<memory>", "resident memory of the process"),
-    (r"^bench", r"^(machine|verdict|reason|ranking|verify_cost.*|draft_cost.*|costs|drafts\[\]\.(draft_cost|verify_cost.*))$", "<whole: speed>",
-     "verdict and costs of bench are speeds alone"),
-    (r"^distill-run/checkpoints/.*/state.json$", r"^digest$", "<whole: digest>", "covers the seconds of the training so far; the digests of the checkpoint's files stay"),
-    (r"^monitor-drift", r"^actions\[\]\.key$", "<whole: key>", "that of a webhook covers the URL with its port; the others are kept in the rows of the state"),
-    (r"^http", r"^metrics\.(queued|prefill|decode|time|.*_seconds|.*_ms|.*_time).*$", "<seconds>", "durations of one answer"),
+    (
+        r"^bench",
+        r"^(machine|verdict|reason|ranking|verify_cost.*|draft_cost.*|costs|drafts\[\]\.(draft_cost|verify_cost.*))$",
+        "<whole: speed>",
+        "verdict and costs of bench are speeds alone",
+    ),
+    (
+        r"^distill-run/checkpoints/.*/state.json$",
+        r"^digest$",
+        "<whole: digest>",
+        "covers the seconds of the training so far; the digests of the checkpoint's files stay",
+    ),
+    (
+        r"^monitor-drift",
+        r"^actions\[\]\.key$",
+        "<whole: key>",
+        "that of a webhook covers the URL with its port; the others are kept in the rows of the state",
+    ),
+    (
+        r"^http",
+        r"^metrics\.(queued|prefill|decode|time|.*_seconds|.*_ms|.*_time).*$",
+        "<seconds>",
+        "durations of one answer",
+    ),
 ]
 
 # Texts, after the JSON rules: (files, pattern, replacement, reason).
 TEXT_RULES = [
     (r"", r"of [0-9.]+ [KMGT]iB available", "of <memory> available", "free memory of this machine"),
     (r"", r"\btook( +)[0-9.]+ m?s\b", r"took\1<seconds>", "a duration"),
-    (r"", r"\b(chatcmpl|cmpl|req)-[0-9a-f]{32}\b", r"\1-<id>", "ids of requests are random so that nobody can guess them"),
+    (
+        r"",
+        r"\b(chatcmpl|cmpl|req)-[0-9a-f]{32}\b",
+        r"\1-<id>",
+        "ids of requests are random so that nobody can guess them",
+    ),
     (r"", r"tmp/[0-9A-Za-z._-]{6,}", "tmp/<temporary>", "names of temporary files are random"),
     (r"^(generate|help)", r"in [0-9.]+ s \([0-9]+ / s\)", "in <seconds> s (<speed> / s)", "a duration and a speed"),
     (r"^distill-run/.lock$", r"^[0-9]+$", "<pid>", "the process that wrote it"),
-    (r"^serve-", r"draft [0-9.e-]+ ms/token, verify [0-9.e-]+ ms at K = 0 and [0-9.e-]+ ms at", "draft <time> ms/token, verify <time> ms at K = 0 and <time> ms at", "measured costs"),
-    (r"^serve-", r"expected [0-9]+ tok/s at K = ([0-9]+) against [0-9]+ plain", r"expected <speed> tok/s at K = \1 against <speed> plain", "speeds that follow from them"),
+    (
+        r"^serve-",
+        r"draft [0-9.e-]+ ms/token, verify [0-9.e-]+ ms at K = 0 and [0-9.e-]+ ms at",
+        "draft <time> ms/token, verify <time> ms at K = 0 and <time> ms at",
+        "measured costs",
+    ),
+    (
+        r"^serve-",
+        r"expected [0-9]+ tok/s at K = ([0-9]+) against [0-9]+ plain",
+        r"expected <speed> tok/s at K = \1 against <speed> plain",
+        "speeds that follow from them",
+    ),
     (r"^package", r"\buid [0-9]+@[^\"\s]+", "uid <uid>@<host>", "who promoted, and where"),
-    (r"^serve-recorded", r"-20[0-9]{6}T[0-9]{6}Z-[0-9]+-", "-<time>-<pid>-", "names of record files: when and by which process"),
+    (
+        r"^serve-recorded",
+        r"-20[0-9]{6}T[0-9]{6}Z-[0-9]+-",
+        "-<time>-<pid>-",
+        "names of record files: when and by which process",
+    ),
     (r"^monitor-.*sql$", r"'[0-9]+:[0-9]+'", "'<device:inode>'", "a file is known by its inode"),
-    (r"^monitor-.*sql$", r"(VALUES\([0-9]+,)'[0-9a-f]{64}'(,'webhook')", r"\1'<key>'\2", "covers the URL with its port"),
+    (
+        r"^monitor-.*sql$",
+        r"(VALUES\([0-9]+,)'[0-9a-f]{64}'(,'webhook')",
+        r"\1'<key>'\2",
+        "covers the URL with its port",
+    ),
     (r"^monitor-posted", r'("endsAt": )"[^"]*"', r'\1"<later>"', "four hours after the check"),
-    (r"^monitor-served.sql$", r"('<device:inode>',)'[0-9a-f]{64}'", r"\1'<digest>'", "of the beginning of a file of records, which holds times"),
-    (r"^(distill|loop)", r"events\.out\.tfevents\.\S+", "events.out.tfevents.<time>.<host>.<pid>", "TensorBoard's name of the file: time, host and process"),
+    (
+        r"^monitor-served.sql$",
+        r"('<device:inode>',)'[0-9a-f]{64}'",
+        r"\1'<digest>'",
+        "of the beginning of a file of records, which holds times",
+    ),
+    (
+        r"^(distill|loop)",
+        r"events\.out\.tfevents\.\S+",
+        "events.out.tfevents.<time>.<host>.<pid>",
+        "TensorBoard's name of the file: time, host and process",
+    ),
     (r"^distill", r"\| [0-9]+ tokens/s, step", "| <speed> tokens/s, step", "a speed"),
     (r"^distill-run/report.html", r"[0-9]+ tokens/s", "<speed> tokens/s", "a speed"),
     (r"^validate-all.*junit", r'time="[0-9.]+"', 'time="<seconds>"', "a duration"),
@@ -84,9 +155,11 @@ class Normaliser:
     def __init__(self, scratch, build, version):
         self.began = time.time() - 2
         self.learnt = []
-        self.learn(str(scratch), "<scratch>")       # the folder is another one for each run
+        self.learn(str(scratch), "<scratch>")  # the folder is another one for each run
         self.learn(str(build), "<build>")
-        self.version = re.compile(rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])")   # of the tool; "0.1.0" in "10.0.1.0" is none
+        self.version = re.compile(
+            rf"(?<![0-9.]){re.escape(version)}(?![0-9]|\.[0-9])"
+        )  # of the tool; "0.1.0" in "10.0.1.0" is none
         self.json_rules = [(re.compile(f), re.compile(k), r) for f, k, r, _ in JSON_RULES]
         self.text_rules = [(re.compile(f), re.compile(p), r) for f, p, r, _ in TEXT_RULES]
 
@@ -94,7 +167,8 @@ class Normaliser:
         self.learnt.append((text, name))
 
     def learn_digest(self, digest, name):
-        """Digests that cover a time, such as a package's (its manifest says when it was made); also in the short forms that are shown."""
+        """Digests that cover a time, such as a package's (its manifest says when it was made); also in the short forms
+        that are shown."""
         for length in (64, 16, 12, 8):
             self.learn(digest[:length], f"<{name}{'' if length == 64 else ':' + str(length)}>")
 
@@ -120,8 +194,16 @@ class Normaliser:
             text = text.replace(old, new)
         text = self.version.sub("<version>", text)
         iso = r"\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|&#58;|\+00:00)?"
-        text = re.sub(iso, lambda m: "<now>" if self.is_now_text(m[0]) else m[0], text.replace("&#58;", ":") if file.endswith(".md") else text)
-        text = re.sub(r"(?<![0-9A-Fa-f.])(1[0-9]{9})([0-9]{3}|[0-9]{6}|[0-9]{9})?(\.[0-9]+)?(?![0-9A-Fa-f])", lambda m: "<now>" if self.is_now(int(m[1])) else m[0], text)
+        text = re.sub(
+            iso,
+            lambda m: "<now>" if self.is_now_text(m[0]) else m[0],
+            text.replace("&#58;", ":") if file.endswith(".md") else text,
+        )
+        text = re.sub(
+            r"(?<![0-9A-Fa-f.])(1[0-9]{9})([0-9]{3}|[0-9]{6}|[0-9]{9})?(\.[0-9]+)?(?![0-9A-Fa-f])",
+            lambda m: "<now>" if self.is_now(int(m[1])) else m[0],
+            text,
+        )
         for files, pattern, replacement in self.text_rules:
             if files.search(file):
                 text = pattern.sub(replacement, text)
@@ -129,16 +211,24 @@ class Normaliser:
 
     def is_now_text(self, text):
         digits = [int(d) for d in re.findall(r"\d+", text)][:6]
-        seconds = datetime.datetime(*digits, tzinfo=datetime.timezone.utc).timestamp()
+        seconds = datetime.datetime(*digits, tzinfo=datetime.UTC).timestamp()
         return self.began - (60 if len(digits) < 6 else 0) <= seconds <= time.time() + 2
 
     def json(self, file, value):
         return json.dumps(self.value(file, value), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def any(self, file, text):
-        """JSON (one object, or one a line, or inside of a page) with sorted keys and a key a line, so that a diff names the key; other texts as they are."""
+        """JSON (one object, or one a line, or inside of a page) with sorted keys and a key a line, so that a diff names
+        the key; other texts as they are."""
         if file.endswith(".html"):
-            return self.text(file, re.sub(r'(?s)(<script type="application/json"[^>]*>)(.*?)(</script>)', lambda m: m[1] + self.json(file, json.loads(m[2])) + m[3], text))
+            return self.text(
+                file,
+                re.sub(
+                    r'(?s)(<script type="application/json"[^>]*>)(.*?)(</script>)',
+                    lambda m: m[1] + self.json(file, json.loads(m[2])) + m[3],
+                    text,
+                ),
+            )
         try:
             return self.text(file, self.json(file, json.loads(text)))
         except ValueError:
@@ -153,17 +243,33 @@ class Normaliser:
         return self.text(file, text)
 
 
-# ---------------------------------------------------------------------------------------------------------------- running
+# ----------------------------------------------------------------------------------------------------------------
+# running
+
 
 class Observer:
     def __init__(self, build, out):
         self.build, self.out = Path(build).resolve(), Path(out).resolve()
         self.program = self.build / "bin/specdec"
         self.scratch = Path(tempfile.mkdtemp(prefix="specdec-same-"))
-        keep = {k: v for k, v in os.environ.items() if not re.match(r"SPECDEC_|HF_|XDG_|AWS_|OMP_|LC_|LANG|COLUMNS|OPENAI", k) or k == "SPECDEC_TORCH_LIB"}
-        self.environment = {**keep, "HOME": str(self.scratch), "TZ": "UTC", "LC_ALL": "C.UTF-8", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
-                            "PYTHONDONTWRITEBYTECODE": "1", "PATH": f"{self.program.parent}:{os.environ.get('PATH', '')}"}
-        version = subprocess.run([self.program, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+        keep = {
+            k: v
+            for k, v in os.environ.items()
+            if not re.match(r"SPECDEC_|HF_|XDG_|AWS_|OMP_|LC_|LANG|COLUMNS|OPENAI", k) or k == "SPECDEC_TORCH_LIB"
+        }
+        self.environment = {
+            **keep,
+            "HOME": str(self.scratch),
+            "TZ": "UTC",
+            "LC_ALL": "C.UTF-8",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": f"{self.program.parent}:{os.environ.get('PATH', '')}",
+        }
+        version = subprocess.run(
+            [self.program, "--version"], capture_output=True, text=True, check=True
+        ).stdout.split()[-1]
         self.normaliser = Normaliser(self.scratch, self.build, version)
         self.schemas = {}
 
@@ -173,11 +279,19 @@ class Observer:
         file.write_text(self.normaliser.any(name, text))
 
     def run(self, name, *arguments, stdin=None, err=True, env=None, learn=None):
-        """Runs specdec in the scratch folder and keeps command, exit code, stdout and, unless it shows progress, stderr. Returns stdout.
-        `learn` sees stdout before it is kept and may tell the normaliser of digests that cover a time or the scratch folder."""
+        """Runs specdec in the scratch folder and keeps command, exit code, stdout and, unless it shows progress,
+        stderr. Returns stdout. `learn` sees stdout before it is kept and may tell the normaliser of digests that cover
+        a time or the scratch folder."""
         arguments = [str(a) for a in arguments]
-        done = subprocess.run([str(self.program), *arguments], cwd=self.scratch, env={**self.environment, **(env or {})}, input=stdin, stdin=None if stdin else subprocess.DEVNULL,
-                              capture_output=True, timeout=900)
+        done = subprocess.run(
+            [str(self.program), *arguments],
+            cwd=self.scratch,
+            env={**self.environment, **(env or {})},
+            input=stdin,
+            stdin=None if stdin else subprocess.DEVNULL,
+            capture_output=True,
+            timeout=900,
+        )
         out, told = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
         n = self.normaliser
         if learn:
@@ -199,6 +313,7 @@ class Observer:
 
     def saw(self, result):
         """Every JSON document's schema with the paths and types that it had in this run."""
+
         def paths(value, path):
             if isinstance(value, dict):
                 for key, inner in value.items():
@@ -208,8 +323,13 @@ class Observer:
                 for inner in value:
                     yield from paths(inner, path + "[]")
             else:
-                kind = "number" if isinstance(value, (int, float)) and not isinstance(value, bool) else type(value).__name__
+                kind = (
+                    "number"
+                    if isinstance(value, (int, float)) and not isinstance(value, bool)
+                    else type(value).__name__
+                )
                 yield f"{path} {kind}"
+
         if isinstance(result, dict) and isinstance(result.get("schema"), str):
             self.schemas.setdefault(result["schema"], set()).update(paths(result, ""))
 
@@ -236,7 +356,13 @@ class Observer:
                 lines.append(f"{mode} {relative}")
                 if texts:
                     self.keep(f"{name}/{self.normaliser.text(name, relative)}", text)
-                    for line in [text] if relative.endswith(".json") else text.splitlines() if relative.endswith(".jsonl") else []:
+                    for line in (
+                        [text]
+                        if relative.endswith(".json")
+                        else text.splitlines()
+                        if relative.endswith(".jsonl")
+                        else []
+                    ):
                         with contextlib.suppress(ValueError):
                             self.saw(json.loads(line))
             except ValueError:
@@ -244,9 +370,13 @@ class Observer:
         self.keep(f"{name}.tree", "\n".join(lines) + "\n")
 
     def keep_database(self, name, file):
-        """Structure and rows as SQL. Positions in a file are kept under the digest of its beginning, not of its inode."""
+        """Structure and rows as SQL. Positions in a file are kept under the digest of its beginning, not of its
+        inode."""
         with contextlib.closing(sqlite3.connect(f"file:{self.scratch / file}?mode=ro", uri=True)) as db:
-            rows = [f"PRAGMA {p} = {db.execute(f'PRAGMA {p}').fetchone()[0]}" for p in ("user_version", "application_id", "journal_mode")]
+            rows = [
+                f"PRAGMA {p} = {db.execute(f'PRAGMA {p}').fetchone()[0]}"
+                for p in ("user_version", "application_id", "journal_mode")
+            ]
             rows += list(db.iterdump())
         self.keep(name, "\n".join(rows) + "\n")
 
@@ -256,12 +386,48 @@ def next_second():
     time.sleep(1.02 - time.time() % 1)
 
 
-# ---------------------------------------------------------------------------------------------------------------- the list
+# ---------------------------------------------------------------------------------------------------------------- the
+# list
 
-COMMANDS = ["generate", "data", "data ingest", "data stats", "data audit", "data regenerate", "distill", "validate", "bench", "package", "package verify", "package sign",
-            "package quantise", "package lint", "package list", "package promote", "package rollback", "package gc", "package pin", "package unpin", "package push",
-            "package pull", "serve", "monitor", "monitor check", "monitor watch", "monitor status", "monitor report", "monitor baseline", "loop", "loop run", "init", "demo",
-            "demo traffic", "fetch", "doctor", "completion"]
+COMMANDS = [
+    "generate",
+    "data",
+    "data ingest",
+    "data stats",
+    "data audit",
+    "data regenerate",
+    "distill",
+    "validate",
+    "bench",
+    "package",
+    "package verify",
+    "package sign",
+    "package quantise",
+    "package lint",
+    "package list",
+    "package promote",
+    "package rollback",
+    "package gc",
+    "package pin",
+    "package unpin",
+    "package push",
+    "package pull",
+    "serve",
+    "monitor",
+    "monitor check",
+    "monitor watch",
+    "monitor status",
+    "monitor report",
+    "monitor baseline",
+    "loop",
+    "loop run",
+    "init",
+    "demo",
+    "demo traffic",
+    "fetch",
+    "doctor",
+    "completion",
+]
 
 
 def observe_help(o):
@@ -272,8 +438,14 @@ def observe_help(o):
     for shell in ("bash", "zsh", "fish"):
         o.run(f"completion-{shell}", "completion", shell)
     o.run("demo-traffic", "demo", "traffic", "--count", 3)
-    for name, arguments in {"no-command": [], "unknown-command": ["distil"], "unknown-flag": ["generate", "--targte", "x"], "missing-flag": ["generate"],
-                            "bad-number": ["generate", "--target", "target", "--max-tokens", "many"], "bad-json-log": ["--log-format", "xml", "doctor"]}.items():
+    for name, arguments in {
+        "no-command": [],
+        "unknown-command": ["distil"],
+        "unknown-flag": ["generate", "--targte", "x"],
+        "missing-flag": ["generate"],
+        "bad-number": ["generate", "--target", "target", "--max-tokens", "many"],
+        "bad-json-log": ["--log-format", "xml", "doctor"],
+    }.items():
         o.run(f"usage-{name}", *arguments)
     (o.scratch / "wrong.toml").write_text("[serve]\nprot = 1\n")
     o.run("usage-config", "--config", "wrong.toml", "serve", "--target", "target")
@@ -293,43 +465,176 @@ def observe_help(o):
 def observe_inputs(o):
     write_tiny_model(o.scratch / "target", layers=2, seed=1)
     write_tiny_model(o.scratch / "other", layers=1, seed=2)
-    shutil.copytree(o.scratch / "target", o.scratch / "self")   # the target drafts for itself: all is accepted
+    shutil.copytree(o.scratch / "target", o.scratch / "self")  # the target drafts for itself: all is accepted
     write_traffic(o.scratch / "log.jsonl", 40)
     (o.scratch / "salt").write_text(f"{7:064d}\n")
     (o.scratch / "salt").chmod(0o600)
     (o.scratch / "chat.json").write_text(json.dumps([{"role": "user", "content": "red green"}]))
-    (o.scratch / "schema.json").write_text(json.dumps({"type": "object", "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}}, "required": ["a"],
-                                                       "additionalProperties": False}))
+    (o.scratch / "schema.json").write_text(
+        json.dumps(
+            {
+                "type": "object",
+                "properties": {"a": {"type": "integer", "minimum": 0, "maximum": 9}},
+                "required": ["a"],
+                "additionalProperties": False,
+            }
+        )
+    )
 
 
 def observe_data(o):
     salt = ("--salt", "salt")
-    o.run_json("data-ingest", "data", "ingest", "log.jsonl", "--target", "target", "--holdout", 0.5, *salt, "--out", "data")
+    o.run_json(
+        "data-ingest", "data", "ingest", "log.jsonl", "--target", "target", "--holdout", 0.5, *salt, "--out", "data"
+    )
     o.keep_tree("data", "data")
-    o.run("data-ingest-text", "data", "ingest", "log.jsonl", "--target", "target", "--holdout-count", 4, "--max-length", 20, "--near-duplicates", 0.8, "--domain", "words", *salt, "--out", "data-short")
+    o.run(
+        "data-ingest-text",
+        "data",
+        "ingest",
+        "log.jsonl",
+        "--target",
+        "target",
+        "--holdout-count",
+        4,
+        "--max-length",
+        20,
+        "--near-duplicates",
+        0.8,
+        "--domain",
+        "words",
+        *salt,
+        "--out",
+        "data-short",
+    )
     o.keep_tree("data-short", "data-short")
     for format in sorted(p.name for p in (SOURCE / "tests/data/fixtures").iterdir() if p.is_dir()):
         shutil.copytree(SOURCE / "tests/data/fixtures" / format, o.scratch / "logs" / format)
-        o.run_json(f"data-format-{format}", "data", "ingest", f"logs/{format}", "--records", *salt, "--out", f"records/{format}", "-q")
+        o.run_json(
+            f"data-format-{format}",
+            "data",
+            "ingest",
+            f"logs/{format}",
+            "--records",
+            *salt,
+            "--out",
+            f"records/{format}",
+            "-q",
+        )
         o.keep_tree(f"data-records/{format}", f"records/{format}")
-    personal = [{"id": "p1", "user": "team-a", "messages": [{"role": "user", "content": "write to jane.doe@example.com or +49 30 1234567"},
-                                                            {"role": "assistant", "content": "key sk-proj-Ab3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0 and 10.1.2.3"}]},
-                {"id": "p2", "user": "team-b", "domain": "code", "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-                {"id": "p3", "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
-                {"id": "p4", "opt_out": True, "messages": [{"role": "user", "content": "z"}, {"role": "assistant", "content": "z"}]}, {"odd": 1}]
+    personal = [
+        {
+            "id": "p1",
+            "user": "team-a",
+            "messages": [
+                {"role": "user", "content": "write to jane.doe@example.com or +49 30 1234567"},
+                {"role": "assistant", "content": "key sk-proj-Ab3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0 and 10.1.2.3"},
+            ],
+        },
+        {
+            "id": "p2",
+            "user": "team-b",
+            "domain": "code",
+            "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}],
+        },
+        {"id": "p3", "messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]},
+        {
+            "id": "p4",
+            "opt_out": True,
+            "messages": [{"role": "user", "content": "z"}, {"role": "assistant", "content": "z"}],
+        },
+        {"odd": 1},
+    ]
     (o.scratch / "personal.jsonl").write_text("".join(json.dumps(row) + "\n" for row in personal) + "{broken\n\n[1]\n")
-    o.run_json("data-personal", "data", "ingest", "personal.jsonl", "--target", "target", "--holdout", 0.5, *salt, "--out", "data-personal")
+    o.run_json(
+        "data-personal",
+        "data",
+        "ingest",
+        "personal.jsonl",
+        "--target",
+        "target",
+        "--holdout",
+        0.5,
+        *salt,
+        "--out",
+        "data-personal",
+    )
     o.keep_tree("data-personal", "data-personal")
     rng = random.Random(5)
-    (o.scratch / "many.jsonl").write_text("".join(json.dumps({"id": f"m{i}", "user": f"team-{i % 3}", "conversation_id": f"c{i // 2}", "messages": [
-        {"role": "user", "content": rng.choice(["paint it red", "count to ten", "sort the list"]) + f" {i // 4}"}, {"role": "assistant", "content": "yes " * (i % 5 + 6) + str(i // 3)}]}) + "\n"
-        for i in range(60)))
-    o.run_json("data-selection", "data", "ingest", "many.jsonl", "--target", "target", "--domain-clusters", 2, "--mix", "cluster-1=0.5,cluster-2=0.5", "--tenant-cap", 8, "--near-duplicates", 0.9,
-               "--order", "shuffle", "--seed", 4, "--skip", 2, "--limit", 50, "--holdout-count", 3, *salt, "--out", "data-selection", "-q")
+    (o.scratch / "many.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {
+                    "id": f"m{i}",
+                    "user": f"team-{i % 3}",
+                    "conversation_id": f"c{i // 2}",
+                    "messages": [
+                        {
+                            "role": "user",
+                            "content": rng.choice(["paint it red", "count to ten", "sort the list"]) + f" {i // 4}",
+                        },
+                        {"role": "assistant", "content": "yes " * (i % 5 + 6) + str(i // 3)},
+                    ],
+                }
+            )
+            + "\n"
+            for i in range(60)
+        )
+    )
+    o.run_json(
+        "data-selection",
+        "data",
+        "ingest",
+        "many.jsonl",
+        "--target",
+        "target",
+        "--domain-clusters",
+        2,
+        "--mix",
+        "cluster-1=0.5,cluster-2=0.5",
+        "--tenant-cap",
+        8,
+        "--near-duplicates",
+        0.9,
+        "--order",
+        "shuffle",
+        "--seed",
+        4,
+        "--skip",
+        2,
+        "--limit",
+        50,
+        "--holdout-count",
+        3,
+        *salt,
+        "--out",
+        "data-selection",
+        "-q",
+    )
     o.keep_tree("data-selection", "data-selection")
     (o.scratch / "rules").write_text("fruit: apple|pear\nred in prompt: red\n")
-    o.run_json("data-stdin", "data", "ingest", "-", "--format", "plain", "--separator", "\n\n", "--target", "target", "--domain-rules", "rules", "--holdout-rule", "first", "--holdout-count", 1,
-               *salt, "--out", "data-plain", stdin=b"an apple a day\n\nred is a colour\n\nand nothing else\n")
+    o.run_json(
+        "data-stdin",
+        "data",
+        "ingest",
+        "-",
+        "--format",
+        "plain",
+        "--separator",
+        "\n\n",
+        "--target",
+        "target",
+        "--domain-rules",
+        "rules",
+        "--holdout-rule",
+        "first",
+        "--holdout-count",
+        1,
+        *salt,
+        "--out",
+        "data-plain",
+        stdin=b"an apple a day\n\nred is a colour\n\nand nothing else\n",
+    )
     for folder in ("data", "data-personal", "data-plain"):
         o.run_json(f"data-stats-{folder}-json", "data", "stats", folder)
         o.run(f"data-stats-{folder}", "data", "stats", folder)
@@ -338,8 +643,13 @@ def observe_data(o):
     shutil.copytree(o.scratch / "data", o.scratch / "data-damaged")
     with (o.scratch / "data-damaged/train-00000.jsonl").open("a") as file:
         file.write("{}\n")
-    for name, arguments in {"damaged": ["stats", "data-damaged"], "missing": ["stats", "nowhere"], "not-ours": ["ingest", "log.jsonl", "--target", "target", "--out", "target"],
-                            "no-target": ["ingest", "log.jsonl", "--out", "x"], "no-source": ["ingest", "absent.jsonl", "--records", "--out", "x"]}.items():
+    for name, arguments in {
+        "damaged": ["stats", "data-damaged"],
+        "missing": ["stats", "nowhere"],
+        "not-ours": ["ingest", "log.jsonl", "--target", "target", "--out", "target"],
+        "no-target": ["ingest", "log.jsonl", "--out", "x"],
+        "no-source": ["ingest", "absent.jsonl", "--records", "--out", "x"],
+    }.items():
         o.run(f"data-error-{name}", "data", *arguments)
 
 
@@ -348,78 +658,410 @@ def observe_generate(o):
     plain = ("generate", "--target", "target", "--threads", 1, "--max-tokens", 24)
     o.run("generate-text", *with_draft, "--prompt", "red", "--k", 3, "--temperature", 0)
     for verify in ("token", "block", "target", "coupled"):
-        o.run_json(f"generate-{verify}", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, "--verify", verify)
+        o.run_json(
+            f"generate-{verify}", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, "--verify", verify
+        )
     for verify in ("token", "block"):
-        o.run_json(f"generate-tree-{verify}", *with_draft, "--prompt", "red green", "--tree", "2,2,1", "--k", 3, "--seed", 5, "--verify", verify)
-    o.run_json("generate-suffix", *plain, "--prompt", "one two one two one two", "--suffix", "--k", 4, "--seed", 2, "--ignore-eos")
-    o.run_json("generate-options", *with_draft, "--messages", "chat.json", "--k", 2, "--seed", 3, "--temperature", 0.8, "--top-k", 50, "--top-p", 0.9, "--min-p", 0.01, "--presence-penalty", 0.5,
-               "--frequency-penalty", 0.25, "--repetition-penalty", 1.2, "--logit-bias", "101=5", "--bad-word", "e", "--ignore-eos")
-    o.run_json("generate-schema", *with_draft, "--prompt", "", "--k", 2, "--temperature", 0, "--json-schema", "schema.json")
-    o.run("generate-regex", *with_draft, "--prompt", "Shall I? ", "--k", 2, "--seed", 1, "--regex", "(yes|no), because [a-z ]{1,9}\\.")
+        o.run_json(
+            f"generate-tree-{verify}",
+            *with_draft,
+            "--prompt",
+            "red green",
+            "--tree",
+            "2,2,1",
+            "--k",
+            3,
+            "--seed",
+            5,
+            "--verify",
+            verify,
+        )
+    o.run_json(
+        "generate-suffix",
+        *plain,
+        "--prompt",
+        "one two one two one two",
+        "--suffix",
+        "--k",
+        4,
+        "--seed",
+        2,
+        "--ignore-eos",
+    )
+    o.run_json(
+        "generate-options",
+        *with_draft,
+        "--messages",
+        "chat.json",
+        "--k",
+        2,
+        "--seed",
+        3,
+        "--temperature",
+        0.8,
+        "--top-k",
+        50,
+        "--top-p",
+        0.9,
+        "--min-p",
+        0.01,
+        "--presence-penalty",
+        0.5,
+        "--frequency-penalty",
+        0.25,
+        "--repetition-penalty",
+        1.2,
+        "--logit-bias",
+        "101=5",
+        "--bad-word",
+        "e",
+        "--ignore-eos",
+    )
+    o.run_json(
+        "generate-schema", *with_draft, "--prompt", "", "--k", 2, "--temperature", 0, "--json-schema", "schema.json"
+    )
+    o.run(
+        "generate-regex",
+        *with_draft,
+        "--prompt",
+        "Shall I? ",
+        "--k",
+        2,
+        "--seed",
+        1,
+        "--regex",
+        "(yes|no), because [a-z ]{1,9}\\.",
+    )
     for dtype in ("bf16", "int8"):
         o.run_json(f"generate-{dtype}", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, "--dtype", dtype)
-    o.run_json("generate-reference-kernels", *with_draft, "--prompt", "red green", "--k", 3, "--seed", 5, env={"SPECDEC_KERNELS": "ref"})
+    o.run_json(
+        "generate-reference-kernels",
+        *with_draft,
+        "--prompt",
+        "red green",
+        "--k",
+        3,
+        "--seed",
+        5,
+        env={"SPECDEC_KERNELS": "ref"},
+    )
     (o.scratch / "settings.toml").write_text('threads = 1\n[generate]\nmax-tokens = 4\nseed = 9\nk = "2"\n')
-    o.run_json("generate-settings", "--config", "settings.toml", "--log-format", "json", "-v", "generate", "--target", "target", "--draft", "other", "--prompt", "red", env={"SPECDEC_GENERATE_SEED": "5"})
-    for name, arguments in {"no-model": ["--target", "nowhere", "--prompt", "x"], "no-draft": ["--target", "target", "--prompt", "x", "--k", "2"],
-                            "both": ["--target", "target", "--prompt", "x", "--messages", "chat.json"]}.items():
+    o.run_json(
+        "generate-settings",
+        "--config",
+        "settings.toml",
+        "--log-format",
+        "json",
+        "-v",
+        "generate",
+        "--target",
+        "target",
+        "--draft",
+        "other",
+        "--prompt",
+        "red",
+        env={"SPECDEC_GENERATE_SEED": "5"},
+    )
+    for name, arguments in {
+        "no-model": ["--target", "nowhere", "--prompt", "x"],
+        "no-draft": ["--target", "target", "--prompt", "x", "--k", "2"],
+        "both": ["--target", "target", "--prompt", "x", "--messages", "chat.json"],
+    }.items():
         o.run(f"generate-error-{name}", "generate", *arguments)
 
 
 def observe_distill(o):
-    run = ("distill", "--target", "target", "--data", "data", "--out", "run", "--draft", "prune:1", "--lr", 0.01, "--batch-tokens", 128, "--evaluate-every", 10, "--evaluate-rows", 16,
-           "--checkpoint-every", 10, "--max-steps", 20, "--threads", 1, "--seed", 1, "-q")
+    run = (
+        "distill",
+        "--target",
+        "target",
+        "--data",
+        "data",
+        "--out",
+        "run",
+        "--draft",
+        "prune:1",
+        "--lr",
+        0.01,
+        "--batch-tokens",
+        128,
+        "--evaluate-every",
+        10,
+        "--evaluate-rows",
+        16,
+        "--checkpoint-every",
+        10,
+        "--max-steps",
+        20,
+        "--threads",
+        1,
+        "--seed",
+        1,
+        "-q",
+    )
     o.run_json("distill", *run)
-    o.keep_tree("distill-run", "run", omit=[r"tfevents"])   # the events hold the times of metrics.jsonl beside its figures
+    o.keep_tree(
+        "distill-run", "run", omit=[r"tfevents"]
+    )  # the events hold the times of metrics.jsonl beside its figures
     o.run_json("distill-again", *run, "--resume")
-    short = ("distill", "--target", "target", "--data", "data", "--max-steps", 4, "--batch-tokens", 128, "--lr", 0.01, "--evaluate-every", 2, "--evaluate-rows", 8, "--threads", 1, "-q")
-    o.run_json("distill-model", *short, "--draft", "model:other", "--loss", "0.1*ce+0.9*tv", "--temperature", 0.8, "--out", "run-model")
-    o.run_json("distill-config", *short, "--draft", "config:other/config.json", "--draft-vocab", 100, "--loss", "kl", "--accumulate", 2, "--weight-decay", 0.1, "--out", "run-config")
+    short = (
+        "distill",
+        "--target",
+        "target",
+        "--data",
+        "data",
+        "--max-steps",
+        4,
+        "--batch-tokens",
+        128,
+        "--lr",
+        0.01,
+        "--evaluate-every",
+        2,
+        "--evaluate-rows",
+        8,
+        "--threads",
+        1,
+        "-q",
+    )
+    o.run_json(
+        "distill-model",
+        *short,
+        "--draft",
+        "model:other",
+        "--loss",
+        "0.1*ce+0.9*tv",
+        "--temperature",
+        0.8,
+        "--out",
+        "run-model",
+    )
+    o.run_json(
+        "distill-config",
+        *short,
+        "--draft",
+        "config:other/config.json",
+        "--draft-vocab",
+        100,
+        "--loss",
+        "kl",
+        "--accumulate",
+        2,
+        "--weight-decay",
+        0.1,
+        "--out",
+        "run-config",
+    )
     for folder in ("run-model", "run-config"):
-        o.keep_tree(f"distill-{folder}", folder, omit=[r"tfevents", r"report\.", r"\.lock", r"specdec\.json", r"state\.json"])
+        o.keep_tree(
+            f"distill-{folder}", folder, omit=[r"tfevents", r"report\.", r"\.lock", r"specdec\.json", r"state\.json"]
+        )
     o.run("distill-error-other-options", *run, "--resume", "--loss", "kl")
     o.run("distill-error-taken", *run)
 
 
 def observe_validate(o):
     sure = ("--target", "target", "--data", "data", "--threads", 1, "--contexts", "data", "-q")
-    # The draft surely fails by its acceptance, whatever the speed turns out to be, so that the verdict does not depend on the machine.
-    o.run_json("validate-all", "validate", *sure, "--draft", "other", "--out", "gate-all", "--k", 2, "--floor", 0.95, "--max-k", 2, "--speed-prompts", 4, "--speed-tokens", 8, "--rollout-tokens", 16,
-               "--rollout-requests", 8)
+    # The draft surely fails by its acceptance, whatever the speed turns out to be, so that the verdict does not depend
+    # on the machine.
+    o.run_json(
+        "validate-all",
+        "validate",
+        *sure,
+        "--draft",
+        "other",
+        "--out",
+        "gate-all",
+        "--k",
+        2,
+        "--floor",
+        0.95,
+        "--max-k",
+        2,
+        "--speed-prompts",
+        4,
+        "--speed-tokens",
+        8,
+        "--rollout-tokens",
+        16,
+        "--rollout-requests",
+        8,
+    )
     o.keep_tree("validate-all-out", "gate-all", omit=[r"report\.(html|md)", r"junit"])
-    o.keep("validate-all-out/report.junit.names", "\n".join(re.findall(r'(?:testsuite|testcase|testsuites) [^>]*?name="[^"]*"', (o.scratch / "gate-all/report.junit.xml").read_text())) + "\n")
-    o.keep("validate-all-out/report.md.words", re.sub(r"[0-9]+(\.[0-9]+)?", "<n>", (o.scratch / "gate-all/report.md").read_text().split("<details><summary>Speed")[0].split("| Speed-up")[0]))
-    o.run_json("validate-self", "validate", *sure, "--draft", "self", "--out", "gate", "--k", 3, "--parts", "acceptance,rollout", "--rollout-tokens", 16)
+    o.keep(
+        "validate-all-out/report.junit.names",
+        "\n".join(
+            re.findall(
+                r'(?:testsuite|testcase|testsuites) [^>]*?name="[^"]*"',
+                (o.scratch / "gate-all/report.junit.xml").read_text(),
+            )
+        )
+        + "\n",
+    )
+    o.keep(
+        "validate-all-out/report.md.words",
+        re.sub(
+            r"[0-9]+(\.[0-9]+)?",
+            "<n>",
+            (o.scratch / "gate-all/report.md").read_text().split("<details><summary>Speed")[0].split("| Speed-up")[0],
+        ),
+    )
+    o.run_json(
+        "validate-self",
+        "validate",
+        *sure,
+        "--draft",
+        "self",
+        "--out",
+        "gate",
+        "--k",
+        3,
+        "--parts",
+        "acceptance,rollout",
+        "--rollout-tokens",
+        16,
+    )
     o.keep_tree("validate-self-out", "gate")
-    o.run_json("validate-baseline", "validate", *sure, "--draft", "run/draft", "--out", "gate-baseline", "--parts", "acceptance,rollout", "--baseline", "gate/report.json", "--min-gain", 0.9,
-               "--rollout-tokens", 8, "--verify", "block")
+    o.run_json(
+        "validate-baseline",
+        "validate",
+        *sure,
+        "--draft",
+        "run/draft",
+        "--out",
+        "gate-baseline",
+        "--parts",
+        "acceptance,rollout",
+        "--baseline",
+        "gate/report.json",
+        "--min-gain",
+        0.9,
+        "--rollout-tokens",
+        8,
+        "--verify",
+        "block",
+    )
     o.keep_tree("validate-baseline-out", "gate-baseline")
-    o.run_json("validate-against", "validate", *sure, "--draft", "run/draft", "--out", "gate-against", "--parts", "acceptance,rollout", "--against", "other", "--segments-floor", 0.5, "--rollout-tokens", 8,
-               "--predict", "c=0.05,v=1.1,batch=8", "--temperature", 0.7, "--top-k", 20, "--max-requests", 12, "--k", 2)
+    o.run_json(
+        "validate-against",
+        "validate",
+        *sure,
+        "--draft",
+        "run/draft",
+        "--out",
+        "gate-against",
+        "--parts",
+        "acceptance,rollout",
+        "--against",
+        "other",
+        "--segments-floor",
+        0.5,
+        "--rollout-tokens",
+        8,
+        "--predict",
+        "c=0.05,v=1.1,batch=8",
+        "--temperature",
+        0.7,
+        "--top-k",
+        20,
+        "--max-requests",
+        12,
+        "--k",
+        2,
+    )
     o.keep_tree("validate-against-out", "gate-against")
-    o.run_json("validate-lossless", "validate", *sure, "--draft", "self", "--out", "gate-lossless", "--parts", "lossless,acceptance", "--k", 2, "--rollout-tokens", 8, "--goal", 0.9, "--temperature", 0.5)
-    o.run("validate-text", "validate", *sure, "--draft", "other", "--out", "gate-other", "--parts", "acceptance", "--no-early-stop")
+    o.run_json(
+        "validate-lossless",
+        "validate",
+        *sure,
+        "--draft",
+        "self",
+        "--out",
+        "gate-lossless",
+        "--parts",
+        "lossless,acceptance",
+        "--k",
+        2,
+        "--rollout-tokens",
+        8,
+        "--goal",
+        0.9,
+        "--temperature",
+        0.5,
+    )
+    o.run(
+        "validate-text",
+        "validate",
+        *sure,
+        "--draft",
+        "other",
+        "--out",
+        "gate-other",
+        "--parts",
+        "acceptance",
+        "--no-early-stop",
+    )
     o.run("validate-error-floor", "validate", *sure, "--draft", "other", "--out", "x", "--floor", 0.1)
-    o.run_json("bench", "bench", "--target", "target", "--draft", "other", "--data", "data", "--out", "bench", "--ks", "2", "--batches", "1,2", "--prompts", 2, "--tokens", 8, "--threads", 1, "-q")
+    o.run_json(
+        "bench",
+        "bench",
+        "--target",
+        "target",
+        "--draft",
+        "other",
+        "--data",
+        "data",
+        "--out",
+        "bench",
+        "--ks",
+        "2",
+        "--batches",
+        "1,2",
+        "--prompts",
+        2,
+        "--tokens",
+        8,
+        "--threads",
+        1,
+        "-q",
+    )
 
 
 FIXED_TIME = {"started": "2026-01-02T03:04:05Z", "seconds": 12.5}
 
 
 def with_speed(report):
-    """A report of the acceptance that was measured here with a speed that was not: the verdict pass, always the same."""
+    """A report of the acceptance that was measured here with a speed that was not: the verdict pass, always the
+    same."""
     report = dict(report, verdict="pass", reason="speed-up at batch 1 1.500 [1.400, 1.600]", **FIXED_TIME)
-    report["speed"] = {"draft_cost": 0.1, "verify_cost": {"1": 1.1}, "verify_cost_table": {"1": {"5": 1.1}}, "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 3},
-                       "predicted": 1.5, "table": [], "schedule": [[1, 4, 3]],
-                       "schedule_figures": [{"basis": "measured", "validated": True, "k": 3, "speedup": 1.5, "ci": [1.4, 1.6]}]}
-    report["lossless"] = {"greedy_prompts": 8, "greedy_identical": 8, "near_ties": 0, "differences": 0, "sampled_p_value": 0.5}
+    report["speed"] = {
+        "draft_cost": 0.1,
+        "verify_cost": {"1": 1.1},
+        "verify_cost_table": {"1": {"5": 1.1}},
+        "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 3},
+        "predicted": 1.5,
+        "table": [],
+        "schedule": [[1, 4, 3]],
+        "schedule_figures": [{"basis": "measured", "validated": True, "k": 3, "speedup": 1.5, "ci": [1.4, 1.6]}],
+    }
+    report["lossless"] = {
+        "greedy_prompts": 8,
+        "greedy_identical": 8,
+        "near_ties": 0,
+        "differences": 0,
+        "sampled_p_value": 0.5,
+    }
     return report
 
 
 def observe_package(o):
     # Reports with fixed times, so that the digests of what is made from them are the same in every run.
     read = lambda gate: json.loads((o.scratch / gate / "report.json").read_text())
-    for name, report in {"passed": with_speed(read("gate")), "failed": dict(read("gate-other"), **FIXED_TIME), "against": dict(read("gate-against"), **FIXED_TIME)}.items():
+    for name, report in {
+        "passed": with_speed(read("gate")),
+        "failed": dict(read("gate-other"), **FIXED_TIME),
+        "against": dict(read("gate-against"), **FIXED_TIME),
+    }.items():
         (o.scratch / f"{name}.json").write_text(json.dumps(report))
 
     # The draft that was distilled, with fixed times in what it says of its making.
@@ -431,14 +1073,61 @@ def observe_package(o):
 
     def package(name, *arguments):
         next_second()
-        learn = lambda out: o.normaliser.learn_digest(json.loads(out)["digest"], f"package-{name}")   # the manifest says when it was made
-        return o.run_json(f"package-{name}", "package", "--target", "target", "--store", "store", *arguments, learn=learn)["digest"]
+        learn = lambda out: o.normaliser.learn_digest(
+            json.loads(out)["digest"], f"package-{name}"
+        )  # the manifest says when it was made
+        return o.run_json(
+            f"package-{name}", "package", "--target", "target", "--store", "store", *arguments, learn=learn
+        )["digest"]
 
     first = package("first", "--draft", "self", "--report", "passed.json", "--channel", "production", "--name", "tiny")
-    third = package("third", "--draft", "bound", "--report", "against.json", "--allow-failed", "--reference-target", "--engines", "specdec")   # the others name the folder of the target
-    second = package("second", "--draft", "other", "--report", "failed.json", "--allow-failed", "--channel", "production", "--visibility", "public")
-    o.run("package-error-failed", "package", "--target", "target", "--draft", "other", "--report", "gate-other/report.json", "--store", "store")
-    o.run("package-error-other-pair", "package", "--target", "target", "--draft", "self", "--report", "gate-other/report.json", "--store", "store")
+    third = package(
+        "third",
+        "--draft",
+        "bound",
+        "--report",
+        "against.json",
+        "--allow-failed",
+        "--reference-target",
+        "--engines",
+        "specdec",
+    )  # the others name the folder of the target
+    second = package(
+        "second",
+        "--draft",
+        "other",
+        "--report",
+        "failed.json",
+        "--allow-failed",
+        "--channel",
+        "production",
+        "--visibility",
+        "public",
+    )
+    o.run(
+        "package-error-failed",
+        "package",
+        "--target",
+        "target",
+        "--draft",
+        "other",
+        "--report",
+        "gate-other/report.json",
+        "--store",
+        "store",
+    )
+    o.run(
+        "package-error-other-pair",
+        "package",
+        "--target",
+        "target",
+        "--draft",
+        "self",
+        "--report",
+        "gate-other/report.json",
+        "--store",
+        "store",
+    )
     for name, digest in (("first", first), ("second", second), ("third", third)):
         o.keep_tree(f"package-files/{name}", f"store/packages/sha256-{digest}")
     o.run_json("package-verify-json", "package", "verify", "store:production")
@@ -450,7 +1139,18 @@ def observe_package(o):
     o.run_json("package-list-json", "package", "list", "--store", "store")
     o.run("package-list", "package", "list", "--store", "store")
     next_second()
-    o.run_json("package-promote", "package", "promote", f"sha256-{second[:12]}", "--store", "store", "--channel", "canary", "--why", "try it")
+    o.run_json(
+        "package-promote",
+        "package",
+        "promote",
+        f"sha256-{second[:12]}",
+        "--store",
+        "store",
+        "--channel",
+        "canary",
+        "--why",
+        "try it",
+    )
     o.run_json("package-rollback", "package", "rollback", "--store", "store", "--channel", "production")
     o.run("package-rollback-again", "package", "rollback", "--store", "store", "--channel", "production")
     o.run_json("package-pin", "package", "pin", third, "--store", "store", "--why", "audit")
@@ -472,9 +1172,27 @@ def observe_package(o):
     o.run_json("package-verify-signed", "package", "verify", "mirror:production", "--public-key", "plain.pub")
     shutil.copy(keys / "plain.pub", o.scratch / "mirror/trusted.pub")
     o.run("package-error-unsigned-channel", "package", "verify", "mirror:production")
-    o.run_json("package-promote-signed", "package", "promote", f"sha256-{first[:12]}", "--store", "mirror", "--channel", "production", "--key", "plain.key")
+    o.run_json(
+        "package-promote-signed",
+        "package",
+        "promote",
+        f"sha256-{first[:12]}",
+        "--store",
+        "mirror",
+        "--channel",
+        "production",
+        "--key",
+        "plain.key",
+    )
     o.run("package-verify-trusted", "package", "verify", "mirror:production")
-    o.keep("package-signed-channel", re.sub(r"(?m)^(?=R[A-Za-z0-9+/=]{90})\S+$|^[A-Za-z0-9+/]{86}==$|^trusted comment: .*$", "<signature>", (o.scratch / "mirror/refs/production").read_text()))
+    o.keep(
+        "package-signed-channel",
+        re.sub(
+            r"(?m)^(?=R[A-Za-z0-9+/=]{90})\S+$|^[A-Za-z0-9+/]{86}==$|^trusted comment: .*$",
+            "<signature>",
+            (o.scratch / "mirror/refs/production").read_text(),
+        ),
+    )
     with next((o.scratch / "damaged/packages").glob("*/draft/config.json")).open("a") as file:
         file.write(" ")
     o.run("package-error-damaged", "package", "verify", "damaged:production")
@@ -494,7 +1212,13 @@ class Server:
         o.normaliser.learn(f"--port {self.port}", "--port <port>")
         self.log = o.scratch / f"{name}.log"
         self.arguments = ["serve", *map(str, arguments), "--port", str(self.port), "--threads", "1"]
-        self.process = subprocess.Popen([str(o.program), *self.arguments], cwd=o.scratch, env=o.environment, stdout=subprocess.DEVNULL, stderr=self.log.open("w"))
+        self.process = subprocess.Popen(
+            [str(o.program), *self.arguments],
+            cwd=o.scratch,
+            env=o.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=self.log.open("w"),
+        )
         deadline = time.monotonic() + 300
         while "listening on" not in self.log.read_text():
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -519,7 +1243,9 @@ class Server:
             self.wait_until_idle(headers)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         data = body if isinstance(body, (bytes, type(None))) else json.dumps(body).encode()
-        connection.request(method, path, data, {**({"Content-Type": "application/json"} if data else {}), **(headers or {})})
+        connection.request(
+            method, path, data, {**({"Content-Type": "application/json"} if data else {}), **(headers or {})}
+        )
         reply = connection.getresponse()
         text = reply.read().decode(errors="replace")
         connection.close()
@@ -532,15 +1258,23 @@ class Server:
             text = metrics_that_count(text)
         if (reply.getheader("Content-Type") or "").startswith("text/event-stream"):
             text = joined_stream(text, o.normaliser, file)
-        heads = "".join(f"{k.lower()}: {v}\n" for k, v in sorted(reply.getheaders()) if k.lower() not in ("date", "content-length"))   # lengths follow ids and times
-        o.keep(file, f"{method} {path}\n{(data or b'').decode(errors='replace')[:2000]}\n{reply.status}\n{heads}\n" + o.normaliser.any(file, text))
+        heads = "".join(
+            f"{k.lower()}: {v}\n" for k, v in sorted(reply.getheaders()) if k.lower() not in ("date", "content-length")
+        )  # lengths follow ids and times
+        o.keep(
+            file,
+            f"{method} {path}\n{(data or b'').decode(errors='replace')[:2000]}\n{reply.status}\n{heads}\n"
+            + o.normaliser.any(file, text),
+        )
 
     def unix(self, name, method, path, body=None):
         self.wait_until_idle({})
+
         class Unix(http.client.HTTPConnection):
             def connect(inner):
                 inner.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
                 inner.sock.connect(str(self.o.scratch / "admin.sock"))
+
         connection = Unix("admin", timeout=300)
         data = json.dumps(body).encode() if body else None
         connection.request(method, path, data, {"Content-Type": "application/json"} if data else {})
@@ -550,7 +1284,9 @@ class Server:
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=120)
-        self.o.keep(f"{self.name}.txt", f"$ specdec {' '.join(self.arguments)}\nexit {code}\n--- stderr\n{self.log.read_text()}")
+        self.o.keep(
+            f"{self.name}.txt", f"$ specdec {' '.join(self.arguments)}\nexit {code}\n--- stderr\n{self.log.read_text()}"
+        )
 
 
 def joined_stream(text, normaliser, file):
@@ -568,20 +1304,25 @@ def joined_stream(text, normaliser, file):
                 texts[choice["index"]] = texts.get(choice["index"], "") + part.pop(key)
         kinds.append(normaliser.any(file, json.dumps(chunk)))
     kinds = list(dict.fromkeys(kinds))
-    return "".join(sorted(kinds) if several else kinds) + "".join(f"text of choice {i}: {texts[i]!r}\n" for i in sorted(texts))
+    return "".join(sorted(kinds) if several else kinds) + "".join(
+        f"text of choice {i}: {texts[i]!r}\n" for i in sorted(texts)
+    )
 
 
-# Metrics whose value is a time or a speed, and the connections, of which the one before may or may not be closed yet; of these only names and
-# labels are kept. How many durations were observed is kept.
+# Metrics whose value is a time or a speed, and the connections, of which the one before may or may not be closed yet;
+# of these only names and labels are kept. How many durations were observed is kept.
 VARYING = re.compile(r"_seconds(_total|_sum|_bucket)?$|_tokens_per_second$|^specdec:connections$")
 
 
 def metrics_that_count(page):
-    """Families in their order, the samples of each sorted: they come from a hash table and their order means nothing."""
+    """Families in their order, the samples of each sorted: they come from a hash table and their order means
+    nothing."""
     lines, family = [], 0
     for line in page.splitlines():
         match = None if line.startswith("#") else re.match(r"(\S+?)(\{.*\})? (\S+)$", line)
-        if match and (VARYING.search(match[1]) or 'route="/metrics"' in line):   # how often the page was asked for until the server was idle
+        if match and (
+            VARYING.search(match[1]) or 'route="/metrics"' in line
+        ):  # how often the page was asked for until the server was idle
             line = f"{match[1]}{match[2] or ''} <varies>"
         if line.startswith("#"):
             family += 1
@@ -590,39 +1331,131 @@ def metrics_that_count(page):
 
 
 def observe_serve(o):
-    server = Server(o, "serve-package", "store:production", "--k", 3, "--record", "recorded", "--record-rejects", 1, "--acceptance-log", "acceptance.jsonl", "--admin-socket", "admin.sock", "--model-name",
-                    "tiny")
+    server = Server(
+        o,
+        "serve-package",
+        "store:production",
+        "--k",
+        3,
+        "--record",
+        "recorded",
+        "--record-rejects",
+        1,
+        "--acceptance-log",
+        "acceptance.jsonl",
+        "--admin-socket",
+        "admin.sock",
+        "--model-name",
+        "tiny",
+    )
     chat, text = "/v1/chat/completions", "/v1/completions"
     message = [{"role": "user", "content": "red green"}]
-    for path in ("/v1/models", "/v1/models/tiny", "/v1/models/none", "/health", "/ready", "/gate", "/gate?floor=2", "/nowhere"):
+    for path in (
+        "/v1/models",
+        "/v1/models/tiny",
+        "/v1/models/none",
+        "/health",
+        "/ready",
+        "/gate",
+        "/gate?floor=2",
+        "/nowhere",
+    ):
         server.ask("get" + re.sub(r"[/?=]", "-", path), "GET", path)
     server.ask("dashboard", "GET", "/dashboard")
     requests = {
         "greedy": (text, {"prompt": "red", "temperature": 0, "max_tokens": 24}),
-        "seeded": (text, {"prompt": "red", "seed": 7, "max_tokens": 24, "temperature": 0.9, "top_p": 0.95, "top_k": 40, "min_p": 0.001, "ignore_eos": True}),
+        "seeded": (
+            text,
+            {
+                "prompt": "red",
+                "seed": 7,
+                "max_tokens": 24,
+                "temperature": 0.9,
+                "top_p": 0.95,
+                "top_k": 40,
+                "min_p": 0.001,
+                "ignore_eos": True,
+            },
+        ),
         "plain": (text, {"prompt": "red", "seed": 7, "max_tokens": 24, "speculative": False, "ignore_eos": True}),
         "eos": (text, {"prompt": "red", "seed": 1, "max_tokens": 200}),
         "n-prompts": (text, {"prompt": ["one", "two"], "n": 2, "seed": 3, "max_tokens": 8}),
-        "token-ids": (text, {"prompt": [256, 65, 66], "seed": 3, "max_tokens": 8, "return_token_ids": True, "echo": True, "logprobs": 2}),
+        "token-ids": (
+            text,
+            {
+                "prompt": [256, 65, 66],
+                "seed": 3,
+                "max_tokens": 8,
+                "return_token_ids": True,
+                "echo": True,
+                "logprobs": 2,
+            },
+        ),
         "score": (text, {"prompt": "red", "echo": True, "logprobs": 1, "max_tokens": 0}),
-        "stop": (text, {"prompt": "red", "seed": 7, "max_tokens": 64, "stop": ["\"", "e", "A"], "ignore_eos": True}),
-        "penalties": (text, {"prompt": "red", "seed": 4, "max_tokens": 24, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.2, "logit_bias": {"101": 4, "65": -100}, "bad_words": ["B"]}),
-        "metrics": (text, {"prompt": "red", "seed": 4, "max_tokens": 24, "include_metrics": True, "metadata": {"domain": "colours", "conversation_id": "c-1"}}),
+        "stop": (text, {"prompt": "red", "seed": 7, "max_tokens": 64, "stop": ['"', "e", "A"], "ignore_eos": True}),
+        "penalties": (
+            text,
+            {
+                "prompt": "red",
+                "seed": 4,
+                "max_tokens": 24,
+                "presence_penalty": 0.5,
+                "frequency_penalty": 0.5,
+                "repetition_penalty": 1.2,
+                "logit_bias": {"101": 4, "65": -100},
+                "bad_words": ["B"],
+            },
+        ),
+        "metrics": (
+            text,
+            {
+                "prompt": "red",
+                "seed": 4,
+                "max_tokens": 24,
+                "include_metrics": True,
+                "metadata": {"domain": "colours", "conversation_id": "c-1"},
+            },
+        ),
         "chat": (chat, {"messages": message, "seed": 5, "max_tokens": 24, "logprobs": True, "top_logprobs": 2}),
         "chat-n": (chat, {"messages": message, "seed": 5, "max_tokens": 8, "n": 2}),
-        "chat-schema": (chat, {"messages": message, "temperature": 0, "max_tokens": 40,
-                               "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": json.loads((o.scratch / "schema.json").read_text())}}}),
+        "chat-schema": (
+            chat,
+            {
+                "messages": message,
+                "temperature": 0,
+                "max_tokens": 40,
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "a", "schema": json.loads((o.scratch / "schema.json").read_text())},
+                },
+            },
+        ),
         "regex": (text, {"prompt": "red", "seed": 1, "max_tokens": 20, "guided_regex": "(yes|no), [a-z]{3}"}),
         "choice": (text, {"prompt": "red", "seed": 1, "max_tokens": 20, "guided_choice": ["left", "right"]}),
-        "stream": (text, {"prompt": "red", "seed": 7, "max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}}),
+        "stream": (
+            text,
+            {"prompt": "red", "seed": 7, "max_tokens": 24, "stream": True, "stream_options": {"include_usage": True}},
+        ),
         "stream-chat": (chat, {"messages": message, "seed": 5, "max_tokens": 24, "stream": True, "n": 2}),
     }
     for name, (path, body) in requests.items():
         server.ask(name, "POST", path, {"model": "tiny", **body})
-    bad = {"no-json": b"{", "no-prompt": {}, "wrong-type": {"prompt": 5}, "unknown-model": {"model": "gpt", "prompt": "x"}, "temperature": {"prompt": "x", "temperature": 3},
-           "n": {"prompt": "x", "n": 99}, "too-long": {"prompt": "x" * 400}, "bad-regex": {"prompt": "x", "guided_regex": "("}, "token": {"prompt": [VOCAB + 5]},
-           "no-token": {"prompt": "x", "guided_choice": ["e"], "bad_words": ["e"]}, "logprobs": {"prompt": "x", "logprobs": 21}, "two-grammars": {"prompt": "x", "guided_regex": "a", "guided_choice": ["b"]},
-           "top-p": {"prompt": "x", "top_p": 0}, "stop": {"prompt": "x", "stop": [""] * 17}}
+    bad = {
+        "no-json": b"{",
+        "no-prompt": {},
+        "wrong-type": {"prompt": 5},
+        "unknown-model": {"model": "gpt", "prompt": "x"},
+        "temperature": {"prompt": "x", "temperature": 3},
+        "n": {"prompt": "x", "n": 99},
+        "too-long": {"prompt": "x" * 400},
+        "bad-regex": {"prompt": "x", "guided_regex": "("},
+        "token": {"prompt": [VOCAB + 5]},
+        "no-token": {"prompt": "x", "guided_choice": ["e"], "bad_words": ["e"]},
+        "logprobs": {"prompt": "x", "logprobs": 21},
+        "two-grammars": {"prompt": "x", "guided_regex": "a", "guided_choice": ["b"]},
+        "top-p": {"prompt": "x", "top_p": 0},
+        "stop": {"prompt": "x", "stop": [""] * 17},
+    }
     for name, body in bad.items():
         server.ask(f"bad-{name}", "POST", text, body)
     server.ask("bad-chat", "POST", chat, {"messages": [{"role": "wizard", "content": "x"}]})
@@ -638,19 +1471,59 @@ def observe_serve(o):
     server.unix("admin-promote", "POST", "/admin/draft", {"action": "promote"})
     server.ask("greedy-promoted", "POST", text, {"prompt": "red", "temperature": 0, "max_tokens": 24})
     server.ask("metrics-after", "GET", "/metrics")
-    o.run_json("data-regenerate", "data", "regenerate", "data", "--target", f"http://127.0.0.1:{server.port}/v1", "--target-files", "target", "--out", "data-own", "--concurrency", 1, "--max-tokens", 8,
-               "--seed", 3, "-q")
+    o.run_json(
+        "data-regenerate",
+        "data",
+        "regenerate",
+        "data",
+        "--target",
+        f"http://127.0.0.1:{server.port}/v1",
+        "--target-files",
+        "target",
+        "--out",
+        "data-own",
+        "--concurrency",
+        1,
+        "--max-tokens",
+        8,
+        "--seed",
+        3,
+        "-q",
+    )
     o.keep_tree("data-own", "data-own")
     server.stop()
     o.keep_tree("serve-recorded", "recorded", omit=[r"\.lock"])
     o.keep("serve-acceptance.jsonl", (o.scratch / "acceptance.jsonl").read_text())
     (o.scratch / "keys").write_text("secret-key-1 team-a\n")
     (o.scratch / "keys").chmod(0o600)
-    server = Server(o, "serve-block-tree", "--target", "target", "--draft", "other", "--tree", "2,1", "--verify", "block", "--k", 2, "--api-key-file", "keys", "--max-batch", 2)
+    server = Server(
+        o,
+        "serve-block-tree",
+        "--target",
+        "target",
+        "--draft",
+        "other",
+        "--tree",
+        "2,1",
+        "--verify",
+        "block",
+        "--k",
+        2,
+        "--api-key-file",
+        "keys",
+        "--max-batch",
+        2,
+    )
     server.ask("key-none", "GET", "/v1/models")
     server.ask("key-wrong", "GET", "/v1/models", headers={"Authorization": "Bearer x"})
     server.ask("key-right", "GET", "/v1/models", headers={"Authorization": "Bearer secret-key-1"})
-    server.ask("tree-greedy", "POST", text, {"prompt": "red green", "temperature": 0, "max_tokens": 24}, {"Authorization": "Bearer secret-key-1"})
+    server.ask(
+        "tree-greedy",
+        "POST",
+        text,
+        {"prompt": "red green", "temperature": 0, "max_tokens": 24},
+        {"Authorization": "Bearer secret-key-1"},
+    )
     server.ask("tree-metrics", "GET", "/metrics", headers={"Authorization": "Bearer secret-key-1"})
     server.stop()
     o.run("serve-error-port", "serve", "--target", "target", "--port", "99999")
@@ -672,14 +1545,27 @@ def write_records(file, o, count, loss, seed, draft, target, domain=""):
                 here = round(here * rate)
                 accepted.append(here)
                 overlap.append(round(reached[-1] * rate * 1000))
-            row = {"schema": "specdec.acceptance/1", "t": 1750000000 + 60 * i, "s": domain, "T": 1.0, "q": draft, "p": target, "n0": 0, "D": 3 * steps, "e": sum(accepted) + steps, "r": reached,
-                   "a": accepted, "o": overlap}
+            row = {
+                "schema": "specdec.acceptance/1",
+                "t": 1750000000 + 60 * i,
+                "s": domain,
+                "T": 1.0,
+                "q": draft,
+                "p": target,
+                "n0": 0,
+                "D": 3 * steps,
+                "e": sum(accepted) + steps,
+                "r": reached,
+                "a": accepted,
+                "o": overlap,
+            }
             out.write(json.dumps(row, separators=(",", ":")) + "\n")
 
 
 @contextlib.contextmanager
 def pages(o):
     """A web server with /metrics pages as files of the scratch folder hold them."""
+
     class Page(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             file = o.scratch / self.path.strip("/")
@@ -704,7 +1590,10 @@ def pages(o):
 
 
 def counters(steps, reached, accepted, overlap):
-    page = f"specdec:spec_decode_num_drafts_total {steps}\nspecdec:spec_decode_num_draft_tokens_total {3 * steps}\nspecdec:spec_decode_num_accepted_tokens_total {sum(accepted)}\n"
+    page = (
+        f"specdec:spec_decode_num_drafts_total {steps}\nspecdec:spec_decode_num_draft_tokens_total {3 * steps}\n"
+        f"specdec:spec_decode_num_accepted_tokens_total {sum(accepted)}\n"
+    )
     for i in range(3):
         page += f'specdec:spec_decode_num_accepted_tokens_per_pos_total{{position="{i}"}} {accepted[i]}\n'
         page += f'specdec:spec_decode_num_reached_tokens_per_pos_total{{position="{i}"}} {reached[i]}\n'
@@ -726,12 +1615,36 @@ def observe_monitor(o):
     draft, target = fingerprint(report, "draft"), fingerprint(report, "target")
     # What serve recorded, and the page that it served.
     package = f"store/packages/sha256-{o.package['first']}"
-    o.run_json("monitor-served", "monitor", "check", "--package", package, "--source", "recorded/acceptance", "--target", "target", "--state", "served.db")
-    o.run("monitor-served-text", "monitor", "check", "--package", package, "--source", "recorded/acceptance", "--state", "served.db")
+    o.run_json(
+        "monitor-served",
+        "monitor",
+        "check",
+        "--package",
+        package,
+        "--source",
+        "recorded/acceptance",
+        "--target",
+        "target",
+        "--state",
+        "served.db",
+    )
+    o.run(
+        "monitor-served-text",
+        "monitor",
+        "check",
+        "--package",
+        package,
+        "--source",
+        "recorded/acceptance",
+        "--state",
+        "served.db",
+    )
     keep_monitor(o, "served", "served.db")
     with pages(o) as url:
         (o.scratch / "page").write_text(o.page)
-        o.run_json("monitor-page", "monitor", "check", "--package", package, "--source", f"{url}/page", "--state", "page.db")
+        o.run_json(
+            "monitor-page", "monitor", "check", "--package", package, "--source", f"{url}/page", "--state", "page.db"
+        )
         sums = [0] * 10
         rng = random.Random(3)
         for look in range(14):
@@ -739,22 +1652,86 @@ def observe_monitor(o):
             step = [400 + rng.randrange(20)]
             for _ in range(3):
                 step.append(int(step[-1] * (1 - loss)))
-            sums = [sums[0] + step[0], *[s + a for s, a in zip(sums[1:4], step[:3])], *[s + a for s, a in zip(sums[4:7], step[1:4])], *[s + a for s, a in zip(sums[7:10], step[1:4])]]
+            sums = [
+                sums[0] + step[0],
+                *[s + a for s, a in zip(sums[1:4], step[:3])],
+                *[s + a for s, a in zip(sums[4:7], step[1:4])],
+                *[s + a for s, a in zip(sums[7:10], step[1:4])],
+            ]
             (o.scratch / "counters").write_text(counters(sums[0], sums[1:4], sums[4:7], sums[7:10]))
-            o.run_json(f"monitor-counters-{look:02}", "monitor", "check", "--package", package, "--source", f"{url}/counters", "--state", "counters.db")
+            o.run_json(
+                f"monitor-counters-{look:02}",
+                "monitor",
+                "check",
+                "--package",
+                package,
+                "--source",
+                f"{url}/counters",
+                "--state",
+                "counters.db",
+            )
         keep_monitor(o, "counters", "counters.db")
-        o.run("monitor-error-page", "monitor", "check", "--package", package, "--source", f"{url}/absent", "--state", "absent.db")
+        o.run(
+            "monitor-error-page",
+            "monitor",
+            "check",
+            "--package",
+            package,
+            "--source",
+            f"{url}/absent",
+            "--state",
+            "absent.db",
+        )
         for engine in ("vllm", "sglang", "trtllm", "llamacpp"):
             shutil.copy(SOURCE / f"tests/monitor/fixtures/{engine}.prom", o.scratch / engine)
-            o.run_json(f"monitor-engine-{engine}", "monitor", "check", "--package", package, "--source", f"{url}/{engine}", "--state", f"{engine}.db")
+            o.run_json(
+                f"monitor-engine-{engine}",
+                "monitor",
+                "check",
+                "--package",
+                package,
+                "--source",
+                f"{url}/{engine}",
+                "--state",
+                f"{engine}.db",
+            )
     # Records of a healthy draft, of one that has lost, and what is done then.
-    check = ["monitor", "check", "--package", "store:production", "--source", "records.jsonl", "--state", "records.db", "--requests-per-day", 1000, "--false-alarm-every", "30d"]
+    check = [
+        "monitor",
+        "check",
+        "--package",
+        "store:production",
+        "--source",
+        "records.jsonl",
+        "--state",
+        "records.db",
+        "--requests-per-day",
+        1000,
+        "--false-alarm-every",
+        "30d",
+    ]
     write_records(o.scratch / "records.jsonl", o, 120, 0.0, 1, draft, target)
     o.run_json("monitor-healthy", *check, "--prom", "specdec.prom")
-    o.keep("monitor-specdec.prom", re.sub(r"(?m)^(specdec_monitor_last_success_timestamp_seconds) .*", r"\1 <now>", (o.scratch / "specdec.prom").read_text()))
+    o.keep(
+        "monitor-specdec.prom",
+        re.sub(
+            r"(?m)^(specdec_monitor_last_success_timestamp_seconds) .*",
+            r"\1 <now>",
+            (o.scratch / "specdec.prom").read_text(),
+        ),
+    )
     write_records(o.scratch / "records.jsonl", o, 200, 0.3, 2, draft, target, "code")
     (o.scratch / "records.jsonl").open("a").write("not a record\n{}\n")
-    acting = ["--confirm", "alarm", "--redistil", "echo redistilled", "--min-fresh", 0, "--on-drift", "echo drifted > drifted.txt"]
+    acting = [
+        "--confirm",
+        "alarm",
+        "--redistil",
+        "echo redistilled",
+        "--min-fresh",
+        0,
+        "--on-drift",
+        "echo drifted > drifted.txt",
+    ]
     # History and transitions are shown in the order of their seconds.
     next_second()
     with pages(o) as url:
@@ -766,10 +1743,38 @@ def observe_monitor(o):
             o.keep(f"monitor-posted-{i}", first + "\n" + o.normaliser.any("monitor-posted", body))
             with contextlib.suppress(ValueError):
                 o.saw(json.loads(body))
-    o.run_json("monitor-job", "monitor", "check", "--package", "store:production", "--source", "records.jsonl", "--state", "job.db", "--confirm", "alarm", "--redistil", "true", "--job", "job.yaml",
-               "--job-image", "specdec:test", "--loop", "loop.toml", "--min-fresh", 0)
+    o.run_json(
+        "monitor-job",
+        "monitor",
+        "check",
+        "--package",
+        "store:production",
+        "--source",
+        "records.jsonl",
+        "--state",
+        "job.db",
+        "--confirm",
+        "alarm",
+        "--redistil",
+        "true",
+        "--job",
+        "job.yaml",
+        "--job-image",
+        "specdec:test",
+        "--loop",
+        "loop.toml",
+        "--min-fresh",
+        0,
+    )
     o.keep("monitor-job.yaml", (o.scratch / "job.yaml").read_text() if (o.scratch / "job.yaml").exists() else "none\n")
-    watch = subprocess.Popen([str(o.program), *map(str, ["monitor", "watch", *check[2:], "--interval", 60])], cwd=o.scratch, env=o.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    watch = subprocess.Popen(
+        [str(o.program), *map(str, ["monitor", "watch", *check[2:], "--interval", 60])],
+        cwd=o.scratch,
+        env=o.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     line = watch.stdout.readline()
     watch.send_signal(signal.SIGTERM)
     o.keep("monitor-watch.txt", line + watch.communicate(timeout=60)[0] + f"exit {watch.returncode}\n")
@@ -783,12 +1788,49 @@ def observe_monitor(o):
     next_second()
     o.run_json("monitor-candidate", *check, "--candidate", "store:canary", "--allow-failed")
     keep_monitor(o, "records", "records.db")
-    o.run_json("monitor-stale", "monitor", "check", "--package", package, "--source", "records.jsonl", "--target", "other", "--state", "stale.db")
+    o.run_json(
+        "monitor-stale",
+        "monitor",
+        "check",
+        "--package",
+        package,
+        "--source",
+        "records.jsonl",
+        "--target",
+        "other",
+        "--state",
+        "stale.db",
+    )
     keep_monitor(o, "stale", "stale.db")
     write_records(o.scratch / "long.jsonl", o, 1500, 0.1, 4, draft, target)
-    o.run_json("monitor-baseline", "monitor", "baseline", "--package", package, "--source", "long.jsonl", "--out", "baseline.json")
-    o.keep("monitor-baseline.json", (o.scratch / "baseline.json").read_text() if (o.scratch / "baseline.json").exists() else "none\n")
-    o.run_json("monitor-against-baseline", "monitor", "check", "--package", package, "--source", "long.jsonl", "--baseline", "baseline.json", "--state", "baseline.db")
+    o.run_json(
+        "monitor-baseline",
+        "monitor",
+        "baseline",
+        "--package",
+        package,
+        "--source",
+        "long.jsonl",
+        "--out",
+        "baseline.json",
+    )
+    o.keep(
+        "monitor-baseline.json",
+        (o.scratch / "baseline.json").read_text() if (o.scratch / "baseline.json").exists() else "none\n",
+    )
+    o.run_json(
+        "monitor-against-baseline",
+        "monitor",
+        "check",
+        "--package",
+        package,
+        "--source",
+        "long.jsonl",
+        "--baseline",
+        "baseline.json",
+        "--state",
+        "baseline.db",
+    )
     (o.scratch / "damaged.db").write_text("no database\n")
     o.run("monitor-error-damaged", "monitor", "status", "--state", "damaged.db")
     o.run("monitor-error-package", "monitor", "check", "--package", "store:nothing", "--state", "x.db")
@@ -822,7 +1864,13 @@ exit-zero = true
 allow-failed = true
 """)
     # Its key covers the names of the logs, which lie in the scratch folder.
-    plan = subprocess.run([str(o.program), "--json", "loop", "run", "loop/LOOP.toml", "--plan"], cwd=o.scratch, env=o.environment, capture_output=True, check=True)
+    plan = subprocess.run(
+        [str(o.program), "--json", "loop", "run", "loop/LOOP.toml", "--plan"],
+        cwd=o.scratch,
+        env=o.environment,
+        capture_output=True,
+        check=True,
+    )
     o.normaliser.learn(json.loads(plan.stdout)["key"], "<key>")
 
     def learn_package(_):
@@ -830,7 +1878,9 @@ allow-failed = true
         if channel.is_file():
             o.normaliser.learn_digest(channel.read_text().split()[0], "package-loop")
 
-    o.run_json("loop-run", "loop", "run", "loop/LOOP.toml", err=False, learn=learn_package)   # its progress has a line for each stage and second
+    o.run_json(
+        "loop-run", "loop", "run", "loop/LOOP.toml", err=False, learn=learn_package
+    )  # its progress has a line for each stage and second
     o.run_json("loop-run-again", "loop", "run", "loop/LOOP.toml")
     o.keep_tree("loop-work", "loop/work", texts=False, binaries=False)
     shutil.move(folder / "work", folder / "work-1")
@@ -850,7 +1900,19 @@ def observe_init(o):
     o.run("init-error", "init", "made", "--only", "lop")
 
 
-PARTS = [observe_help, observe_inputs, observe_data, observe_generate, observe_distill, observe_validate, observe_package, observe_serve, observe_monitor, observe_loop, observe_init]
+PARTS = [
+    observe_help,
+    observe_inputs,
+    observe_data,
+    observe_generate,
+    observe_distill,
+    observe_validate,
+    observe_package,
+    observe_serve,
+    observe_monitor,
+    observe_loop,
+    observe_init,
+]
 
 
 def run(build, out):
@@ -864,8 +1926,10 @@ def run(build, out):
             began = time.monotonic()
             part(o)
             print(f"{part.__name__.removeprefix('observe_'):9} {time.monotonic() - began:6.1f} s", flush=True)
-        doctor = subprocess.run([str(o.program), "--json", "doctor"], cwd=o.scratch, env=o.environment, capture_output=True, timeout=300)
-        o.saw(json.loads(doctor.stdout))   # what it says is of the machine: its keys alone are kept
+        doctor = subprocess.run(
+            [str(o.program), "--json", "doctor"], cwd=o.scratch, env=o.environment, capture_output=True, timeout=300
+        )
+        o.saw(json.loads(doctor.stdout))  # what it says is of the machine: its keys alone are kept
         for schema, paths in sorted(o.schemas.items()):
             o.keep(f"schema-{schema.replace('/', '-')}", "\n".join(sorted(paths)) + "\n")
     finally:

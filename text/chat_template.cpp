@@ -50,7 +50,8 @@ std::vector<ChatMessage> probe_conversation(int size, bool system) {
   std::vector<ChatMessage> messages;
   if (system) messages.push_back({"system", "You answer briefly."});
   for (int i = 0; i < size; ++i)
-    messages.push_back({i % 2 == 0 ? "user" : "assistant", "Probe " + std::to_string(i) + ": what is 2 < 3 & \"four\"?\nA second line, a € and a 🙂."});
+    messages.push_back({i % 2 == 0 ? "user" : "assistant",
+                        "Probe " + std::to_string(i) + ": what is 2 < 3 & \"four\"?\nA second line, a € and a 🙂."});
   return messages;
 }
 
@@ -68,7 +69,8 @@ void render_probes(const std::string& source, const SpecialTokens& tokens) {
 
 }  // namespace
 
-void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where, const ChildLimits& limits) {
+void vet_template(const std::string& source, const SpecialTokens& tokens, const std::string& where,
+                  const ChildLimits& limits) {
   ConfinedChild child(limits, [&](int pipe) {
     try {
       render_probes(source, tokens);
@@ -78,8 +80,9 @@ void vet_template(const std::string& source, const SpecialTokens& tokens, const 
   });
   char alive = 0;
   if (child.read({&alive, 1}) == 1) return;
-  throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + child.death() + " (limits: " +
-                                     std::to_string(limits.memory_bytes >> 20) + " MiB, " + std::to_string(limits.cpu_seconds) +
+  throw Error(ErrorKind::kModel, where + ": a probe conversation killed the renderer" + child.death() +
+                                     " (limits: " + std::to_string(limits.memory_bytes >> 20) + " MiB, " +
+                                     std::to_string(limits.cpu_seconds) +
                                      " s): it grows without bound, or takes too long, and is not used");
 }
 
@@ -92,14 +95,17 @@ struct ChatTemplate::Impl {
   // context: one JSON object. Throws Error(kData).
   std::string render_here(std::string_view context, uint64_t most) const {
     sd_bytes out{}, message{};
-    check(sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(), most, &out, &message), message, kWhat, ErrorKind::kData);
+    check(sd_template_render(handle, reinterpret_cast<const uint8_t*>(context.data()), context.size(), most, &out,
+                             &message),
+          message, kWhat, ErrorKind::kData);
     return take(out);
   }
   std::string work(std::string_view job) const;
   std::string render_confined(const std::string& context, uint64_t most) const;
 };
 
-// A job is the most bytes of output in decimal digits, a space and the context; an answer 'k' and the text, or 'e' and the error.
+// A job is the most bytes of output in decimal digits, a space and the context; an answer 'k' and the text, or 'e' and
+// the error.
 std::string ChatTemplate::Impl::work(std::string_view job) const {
   uint64_t most = 0;
   const size_t space = job.find(' ');
@@ -114,16 +120,18 @@ std::string ChatTemplate::Impl::work(std::string_view job) const {
 std::string ChatTemplate::Impl::render_confined(const std::string& context, uint64_t most) const {
   const std::optional<std::string> answer = service->ask(std::to_string(most) + " " + context);
   if (!answer || answer->empty())
-    throw Error(ErrorKind::kData, std::string(kWhat) + ": rendering this conversation was ended: it takes more than " + std::to_string(service->limits().memory_bytes >> 20) +
-                                      " MiB or " + std::to_string(service->limits().cpu_seconds) + " s, or crashed");
+    throw Error(ErrorKind::kData, std::string(kWhat) + ": rendering this conversation was ended: it takes more than " +
+                                      std::to_string(service->limits().memory_bytes >> 20) + " MiB or " +
+                                      std::to_string(service->limits().cpu_seconds) + " s, or crashed");
   if (answer->front() == 'e') throw Error(ErrorKind::kData, answer->substr(1));
   return answer->substr(1);
 }
 
 ChatTemplate::ChatTemplate(const std::string& source, const SpecialTokens& tokens) : impl_(std::make_unique<Impl>()) {
   sd_bytes message{};
-  check(sd_template_new(reinterpret_cast<const uint8_t*>(source.data()), source.size(), &local_strftime, &impl_->handle, &message), message,
-        kWhat, ErrorKind::kModel);
+  check(sd_template_new(reinterpret_cast<const uint8_t*>(source.data()), source.size(), &local_strftime, &impl_->handle,
+                        &message),
+        message, kWhat, ErrorKind::kModel);
   impl_->tokens = tokens;
 }
 
@@ -151,12 +159,14 @@ std::optional<ChatTemplate> ChatTemplate::load(const fs::path& model_directory) 
 
 // The workers have the compiled template from the fork on.
 void ChatTemplate::confine(const ChildLimits& limits) {
-  impl_->service = std::make_unique<ConfinedService>(limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
+  impl_->service = std::make_unique<ConfinedService>(
+      limits, kWorkers, [impl = impl_.get()](std::string_view job) { return impl->work(job); });
 }
 
 bool ChatTemplate::works() const { return !impl_->service || impl_->service->works(); }
 
-std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt, const Json& extra, const std::string& tools) const {
+std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool add_generation_prompt,
+                                 const Json& extra, const std::string& tools) const {
   // ordered_json: templates that print a message see role before content, as in transformers.
   nlohmann::ordered_json context = nlohmann::ordered_json::object(), list = nlohmann::ordered_json::array();
   size_t bytes = 0;
@@ -173,7 +183,8 @@ std::string ChatTemplate::render(const std::vector<ChatMessage>& messages, bool 
   context["documents"] = nullptr;
   for (const auto& [key, token] : impl_->tokens.names) context[key] = token;
   for (const auto& [key, value] : extra.items()) {
-    if (context.contains(key)) throw Error(ErrorKind::kData, "chat template: '" + key + "' is set by the program and cannot be given");
+    if (context.contains(key))
+      throw Error(ErrorKind::kData, "chat template: '" + key + "' is set by the program and cannot be given");
     context[key] = value;
   }
   std::string json;

@@ -40,8 +40,8 @@ std::unique_ptr<GrammarMatcher> Grammar::matcher() const {
 Vocabulary::Vocabulary(const Tokenizer& tokenizer, int64_t size, const std::vector<int32_t>& eos_ids) {
   const std::vector<uint32_t> ends(eos_ids.begin(), eos_ids.end());
   sd_bytes message{};
-  check(sd_vocabulary_new(tokenizer.handle(), static_cast<size_t>(size), ends.data(), ends.size(), &handle_, &message), message, "tokenizer.json",
-        ErrorKind::kModel);
+  check(sd_vocabulary_new(tokenizer.handle(), static_cast<size_t>(size), ends.data(), ends.size(), &handle_, &message),
+        message, "tokenizer.json", ErrorKind::kModel);
 }
 
 Vocabulary::~Vocabulary() { sd_vocabulary_free(handle_); }
@@ -49,7 +49,8 @@ Vocabulary::~Vocabulary() { sd_vocabulary_free(handle_); }
 std::shared_ptr<const Grammar> Vocabulary::compile(GrammarKind kind, const std::string& source) const {
   sd_grammar* handle = nullptr;
   sd_bytes message{};
-  check(sd_grammar_new(handle_, kind_number(kind), data_of(source), source.size(), &handle, &message), message, kind_name(kind), ErrorKind::kData);
+  check(sd_grammar_new(handle_, kind_number(kind), data_of(source), source.size(), &handle, &message), message,
+        kind_name(kind), ErrorKind::kData);
   return std::make_shared<const Grammar>(handle);
 }
 
@@ -61,7 +62,8 @@ GrammarChecker::GrammarChecker(const ChildLimits& limits)
         sd_bytes message{};
         try {
           size_t bytes = 0;
-          text::check(sd_grammar_check(kind_number(kind), data_of(source), source.size(), &bytes, &message), message, kind_name(kind), ErrorKind::kData);
+          text::check(sd_grammar_check(kind_number(kind), data_of(source), source.size(), &bytes, &message), message,
+                      kind_name(kind), ErrorKind::kData);
           return "=" + std::to_string(bytes);
         } catch (const Error& e) {
           return e.what();
@@ -75,7 +77,8 @@ bool GrammarChecker::works() const { return service_->works(); }
 size_t GrammarChecker::check(GrammarKind kind, const std::string& source) const {
   const std::optional<std::string> answer = service_->ask((kind == GrammarKind::kRegex ? "r" : "s") + source);
   if (!answer)
-    throw Error(ErrorKind::kData, std::string(kind_name(kind)) + ": compiling it was ended: it takes more than " + std::to_string(service_->limits().memory_bytes >> 20) + " MiB or " +
+    throw Error(ErrorKind::kData, std::string(kind_name(kind)) + ": compiling it was ended: it takes more than " +
+                                      std::to_string(service_->limits().memory_bytes >> 20) + " MiB or " +
                                       std::to_string(service_->limits().cpu_seconds) + " s, or crashed");
   if (answer->substr(0, 1) != "=") throw Error(ErrorKind::kData, *answer);
   return static_cast<size_t>(std::stoull(answer->substr(1)));

@@ -19,7 +19,8 @@ constexpr char kReplacement[] = "\xEF\xBF\xBD";  // U+FFFD
 // "<s>" or {"content": "<s>", …}; null and anything else is no token.
 std::string token_text(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
-  if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string())
+    return value["content"].get<std::string>();
   return "";
 }
 
@@ -39,8 +40,9 @@ Json read_config(const fs::path& file) {
   return config;
 }
 
-// Like transformers 5.23 (tokenization_utils_base.py, _from_pretrained): the configuration's list of added tokens replaces flags of
-// tokenizer.json's; the named tokens of the list that rules are special; what is named or called special and missing is added.
+// Like transformers 5.23 (tokenization_utils_base.py, _from_pretrained): the configuration's list of added tokens
+// replaces flags of tokenizer.json's; the named tokens of the list that rules are special; what is named or called
+// special and missing is added.
 Json added_tokens(const Json& config, std::map<std::string, Json> named) {
   Json added = Json::array();
   std::map<int64_t, Json> by_id;
@@ -67,8 +69,8 @@ Json added_tokens(const Json& config, std::map<std::string, Json> named) {
 }
 
 bool is_byte_token(const std::string& token) {
-  return token.size() == 6 && token.starts_with("<0x") && token[5] == '>' && std::isxdigit(static_cast<unsigned char>(token[3])) &&
-         std::isxdigit(static_cast<unsigned char>(token[4]));
+  return token.size() == 6 && token.starts_with("<0x") && token[5] == '>' &&
+         std::isxdigit(static_cast<unsigned char>(token[3])) && std::isxdigit(static_cast<unsigned char>(token[4]));
 }
 
 }  // namespace
@@ -81,7 +83,8 @@ std::string SpecialTokens::name(const std::string& key) const {
 SpecialTokens read_special_tokens(const fs::path& model_directory) {
   SpecialTokens tokens;
   std::map<std::string, Json> named;
-  const Json config = read_config(model_directory / "tokenizer_config.json"), map = read_config(model_directory / "special_tokens_map.json");
+  const Json config = read_config(model_directory / "tokenizer_config.json"),
+             map = read_config(model_directory / "special_tokens_map.json");
   for (const Json& from : {config, config.value("extra_special_tokens", Json::object()), map})
     for (const auto& [key, value] : from.items())
       if (key.ends_with("_token") && !token_text(value).empty()) named.emplace(key, value);
@@ -99,7 +102,8 @@ struct Tokenizer::Impl {
 
   std::string decode(const uint32_t* ids, size_t count, bool skip_special) const {
     sd_bytes out{}, message{};
-    check(sd_tokenizer_decode(handle, ids, count, skip_special, &out, &message), message, "token ids", ErrorKind::kData);
+    check(sd_tokenizer_decode(handle, ids, count, skip_special, &out, &message), message, "token ids",
+          ErrorKind::kData);
     return take(out);
   }
 };
@@ -110,8 +114,9 @@ Tokenizer::Tokenizer(const fs::path& model_directory) : impl_(std::make_unique<I
   const SpecialTokens tokens = read_special_tokens(model_directory);
   const std::string added = tokens.added.dump();
   sd_bytes message{};
-  check(sd_tokenizer_new(reinterpret_cast<const uint8_t*>(json.data()), json.size(), reinterpret_cast<const uint8_t*>(added.data()), added.size(),
-                         &impl_->handle, &message), message, file.string(), ErrorKind::kModel);
+  check(sd_tokenizer_new(reinterpret_cast<const uint8_t*>(json.data()), json.size(),
+                         reinterpret_cast<const uint8_t*>(added.data()), added.size(), &impl_->handle, &message),
+        message, file.string(), ErrorKind::kModel);
   sd_tokenizer_streaming(impl_->handle, &impl_->streaming);
   impl_->bos = tokens.name("bos_token");
   impl_->eos = tokens.name("eos_token");
@@ -125,8 +130,9 @@ Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens) const {
   sd_ids out{};
   sd_bytes message{};
-  check(sd_tokenizer_encode(impl_->handle, reinterpret_cast<const uint8_t*>(text.data()), text.size(), add_special_tokens, &out, &message), message,
-        "", ErrorKind::kData);
+  check(sd_tokenizer_encode(impl_->handle, reinterpret_cast<const uint8_t*>(text.data()), text.size(),
+                            add_special_tokens, &out, &message),
+        message, "", ErrorKind::kData);
   std::vector<int32_t> ids(out.data, out.data + out.size);
   sd_ids_free(out);
   return ids;
@@ -134,7 +140,9 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
 
 std::string Tokenizer::decode(const std::vector<int32_t>& ids, bool skip_special_tokens) const {
   for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] < 0) throw Error(ErrorKind::kData, "token ids: found " + std::to_string(ids[i]) + " at index " + std::to_string(i) + ", expected >= 0");
+    if (ids[i] < 0)
+      throw Error(ErrorKind::kData,
+                  "token ids: found " + std::to_string(ids[i]) + " at index " + std::to_string(i) + ", expected >= 0");
   return impl_->decode(reinterpret_cast<const uint32_t*>(ids.data()), ids.size(), skip_special_tokens);
 }
 
@@ -160,11 +168,13 @@ std::string Tokenizer::id_to_token(int32_t id) const {
 TokenBytes Tokenizer::token_bytes(int64_t size) const {
   sd_bytes bytes{}, message{};
   sd_ids ends{}, special{};
-  check(sd_tokenizer_token_bytes(impl_->handle, static_cast<size_t>(size), &bytes, &ends, &special, &message), message, "tokenizer.json", ErrorKind::kModel);
+  check(sd_tokenizer_token_bytes(impl_->handle, static_cast<size_t>(size), &bytes, &ends, &special, &message), message,
+        "tokenizer.json", ErrorKind::kModel);
   const std::string joined = take(bytes);
   TokenBytes out;
   out.tokens.reserve(ends.size);
-  for (size_t i = 0, at = 0; i < ends.size; at = ends.data[i++]) out.tokens.push_back(joined.substr(at, ends.data[i] - at));
+  for (size_t i = 0, at = 0; i < ends.size; at = ends.data[i++])
+    out.tokens.push_back(joined.substr(at, ends.data[i] - at));
   out.special.assign(special.data, special.data + special.size);
   sd_ids_free(ends);
   sd_ids_free(special);
@@ -210,8 +220,9 @@ std::string IncrementalDecoder::advance(bool last) {
   std::string fresh = text.substr(emitted_prefix_.size());
   emitted_prefix_ = std::move(text);
   if (last) return fresh;
-  // Shrink the window to a context whose own text is visible: what a decoder strips at the start of a text is then behind it. While
-  // a character is unfinished, 32 tokens are context enough: UTF-8 finds its step again within 3 bytes.
+  // Shrink the window to a context whose own text is visible: what a decoder strips at the start of a text is then
+  // behind it. While a character is unfinished, 32 tokens are context enough: UTF-8 finds its step again within 3
+  // bytes.
   const size_t keep = unsettled ? 32 : 1;
   if (pending_.size() <= (unsettled ? 2 * keep : keep)) return fresh;
   std::string context = t.decode(pending_.data() + pending_.size() - keep, keep, true);

@@ -17,7 +17,8 @@ const Json& number_of(const Json& record, const char* key, AcceptanceFigure figu
 }  // namespace
 
 std::string AcceptanceRange::expected() const {
-  return std::string(whole ? "a whole number" : "a number") + " in [" + std::to_string(low) + ", " + std::to_string(high) + "]";
+  return std::string(whole ? "a whole number" : "a number") + " in [" + std::to_string(low) + ", " +
+         std::to_string(high) + "]";
 }
 
 int64_t whole_figure(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where) {
@@ -32,7 +33,7 @@ Json parse_foreign_json(std::string_view text, const std::string& where, const J
   try {
     return parse_json(text, where, ErrorKind::kData, limits);
   } catch (const Error& e) {
-    if (text.size() > limits.max_bytes) throw;   // says its size alone
+    if (text.size() > limits.max_bytes) throw;  // says its size alone
     const std::string message = e.what();
     const size_t at = message.rfind(" (byte ");
     throw Error(ErrorKind::kData, where + ": no JSON" + (at == std::string::npos ? "" : message.substr(at)));

@@ -1,5 +1,5 @@
-// The numbers that an acceptance record or a counter of acceptance may hold: one table of ranges and one check for all of them. The
-// errors name the place, the key and what is expected, never what was found: it is foreign text.
+// The numbers that an acceptance record or a counter of acceptance may hold: one table of ranges and one check for all
+// of them. The errors name the place, the key and what is expected, never what was found: it is foreign text.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace specdec {
 
 enum class AcceptanceFigure {
-  kTime,         // unix seconds of a record
+  kTime,  // unix seconds of a record
   kTemperature,
   kTokens,       // tokens, steps or positions of one request
   kThousandths,  // an overlap sum of one request, in thousandths
@@ -24,13 +24,18 @@ struct AcceptanceRange {
   std::string expected() const;  // "a whole number in [0, 16777216]"
 };
 constexpr AcceptanceRange range_of(AcceptanceFigure figure) {
-  constexpr int64_t kMostTokens = int64_t{1} << 24;   // the longest contexts have 10 million
+  constexpr int64_t kMostTokens = int64_t{1} << 24;  // the longest contexts have 10 million
   switch (figure) {
-    case AcceptanceFigure::kTime: return {0, 253402300799, true};   // the end of year 9999
-    case AcceptanceFigure::kTemperature: return {0, 10, false};
-    case AcceptanceFigure::kTokens: return {0, kMostTokens, true};
-    case AcceptanceFigure::kThousandths: return {0, kMostTokens * 1000, true};
-    case AcceptanceFigure::kCounter: return {0, int64_t{1} << 53, false};   // doubles count one by one up to here
+    case AcceptanceFigure::kTime:
+      return {0, 253402300799, true};  // the end of year 9999
+    case AcceptanceFigure::kTemperature:
+      return {0, 10, false};
+    case AcceptanceFigure::kTokens:
+      return {0, kMostTokens, true};
+    case AcceptanceFigure::kThousandths:
+      return {0, kMostTokens * 1000, true};
+    case AcceptanceFigure::kCounter:
+      return {0, int64_t{1} << 53, false};  // doubles count one by one up to here
   }
   return {0, 0, true};
 }

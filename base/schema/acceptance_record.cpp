@@ -11,7 +11,8 @@ namespace specdec {
 namespace {
 
 constexpr size_t kMaxPositions = 8, kMaxLineBytes = 300, kMaxReadBytes = 4096;
-constexpr int64_t kLatest = range_of(AcceptanceFigure::kTime).high, kMostTokens = range_of(AcceptanceFigure::kTokens).high;
+constexpr int64_t kLatest = range_of(AcceptanceFigure::kTime).high,
+                  kMostTokens = range_of(AcceptanceFigure::kTokens).high;
 static_assert(range_of(AcceptanceFigure::kThousandths).high == kMostTokens * 1000);
 const std::string kSchema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
 
@@ -28,17 +29,17 @@ Json to_json(const AcceptanceRecord& r, size_t positions) {
   Json overlaps = Json::array();
   for (double sum : folded(c.overlap_sum_at, positions)) overlaps.push_back(std::llround(sum * 1000));
   Json json = {{"schema", kSchema},
-          {"t", r.time},
-          {"s", r.segment},
-          {"T", std::round(r.temperature * 1000) / 1000},
-          {"q", r.draft},
-          {"p", r.target},
-          {"n0", c.plain_steps},
-          {"D", c.drafted},
-          {"e", c.emitted},
-          {"r", folded(c.reached_at, positions)},
-          {"a", folded(c.accepted_at, positions)},
-          {"o", overlaps}};
+               {"t", r.time},
+               {"s", r.segment},
+               {"T", std::round(r.temperature * 1000) / 1000},
+               {"q", r.draft},
+               {"p", r.target},
+               {"n0", c.plain_steps},
+               {"D", c.drafted},
+               {"e", c.emitted},
+               {"r", folded(c.reached_at, positions)},
+               {"a", folded(c.accepted_at, positions)},
+               {"o", overlaps}};
   if (r.constrained) json["g"] = true;
   return json;
 }
@@ -47,7 +48,9 @@ std::vector<int64_t> counts_of(const Json& object, const char* key, AcceptanceFi
   std::vector<int64_t> out;
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) throw Error(ErrorKind::kData, where + ": " + key + ": missing");
-  if (!found->is_array() || found->size() > kMaxPositions) throw Error(ErrorKind::kData, where + ": " + key + ": expected at most " + std::to_string(kMaxPositions) + " numbers");
+  if (!found->is_array() || found->size() > kMaxPositions)
+    throw Error(ErrorKind::kData,
+                where + ": " + key + ": expected at most " + std::to_string(kMaxPositions) + " numbers");
   for (const Json& item : *found) out.push_back(whole_figure(Json{{key, item}}, key, figure, where));
   return out;
 }
@@ -68,7 +71,7 @@ bool flag_of(const Json& object, const char* key, const std::string& where) {
 }
 
 // A key as one character, and a set of them.
-constexpr char kPlainSteps = 1, kSchemaKey = 2;   // no text has these
+constexpr char kPlainSteps = 1, kSchemaKey = 2;  // no text has these
 constexpr uint64_t bit(char key) { return uint64_t{1} << (key & 63); }
 constexpr uint64_t kEveryKey = [] {
   uint64_t all = bit(kPlainSteps) | bit(kSchemaKey);
@@ -76,8 +79,8 @@ constexpr uint64_t kEveryKey = [] {
   return all;
 }();
 
-// One pass over what to_line() writes, its keys in any order. False for whatever is not plainly that (escapes, exponents, unknown keys):
-// the slow reader judges it and words the error.
+// One pass over what to_line() writes, its keys in any order. False for whatever is not plainly that (escapes,
+// exponents, unknown keys): the slow reader judges it and words the error.
 class FastReader {
  public:
   explicit FastReader(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {}
@@ -104,20 +107,34 @@ class FastReader {
     AcceptanceCounts& c = r.counts;
     std::string_view schema;
     switch (key) {
-      case kSchemaKey: return text(schema) && schema == kSchema;
-      case 't': return whole(r.time, kLatest);
-      case 's': return text(r.segment);
-      case 'T': return decimal(r.temperature);
-      case 'q': return text(r.draft);
-      case 'p': return text(r.target);
-      case kPlainSteps: return whole(c.plain_steps, kMostTokens);
-      case 'D': return whole(c.drafted, kMostTokens);
-      case 'e': return whole(c.emitted, kMostTokens);
-      case 'r': return list(c.reached_at, 1);
-      case 'a': return list(c.accepted_at, 1);
-      case 'o': return list(c.overlap_sum_at, 1000);
-      case 'g': return (r.constrained = word("true")) || word("false");
-      default: return false;
+      case kSchemaKey:
+        return text(schema) && schema == kSchema;
+      case 't':
+        return whole(r.time, kLatest);
+      case 's':
+        return text(r.segment);
+      case 'T':
+        return decimal(r.temperature);
+      case 'q':
+        return text(r.draft);
+      case 'p':
+        return text(r.target);
+      case kPlainSteps:
+        return whole(c.plain_steps, kMostTokens);
+      case 'D':
+        return whole(c.drafted, kMostTokens);
+      case 'e':
+        return whole(c.emitted, kMostTokens);
+      case 'r':
+        return list(c.reached_at, 1);
+      case 'a':
+        return list(c.accepted_at, 1);
+      case 'o':
+        return list(c.overlap_sum_at, 1000);
+      case 'g':
+        return (r.constrained = word("true")) || word("false");
+      default:
+        return false;
     }
   }
 
@@ -161,7 +178,8 @@ class FastReader {
     const size_t count = digits(n);
     return count > 0 && count <= 18 && (count == 1 || *begin != '0') && n <= most;
   }
-  // One digit or two before the point, at most 12 behind: a quotient of two whole numbers that a double holds is rounded as strtod does.
+  // One digit or two before the point, at most 12 behind: a quotient of two whole numbers that a double holds is
+  // rounded as strtod does.
   bool decimal(double& x) {
     int64_t n = 0, unit = 1;
     if (!whole(n, 10)) return false;
@@ -195,7 +213,8 @@ AcceptanceRecord read_slowly(std::string_view line, const std::string& where) {
   using enum AcceptanceFigure;
   const Json root = parse_foreign_json(line, where, {.max_bytes = kMaxReadBytes, .max_depth = 4});
   if (!root.is_object()) throw Error(ErrorKind::kData, where + ": expected a JSON object");
-  if (text_of(root, "schema", where) != kSchema) throw Error(ErrorKind::kData, where + ": schema: expected " + kSchema + ", found none or another version");
+  if (text_of(root, "schema", where) != kSchema)
+    throw Error(ErrorKind::kData, where + ": schema: expected " + kSchema + ", found none or another version");
   AcceptanceRecord r;
   r.time = whole_figure(root, "t", kTime, where);
   r.segment = text_of(root, "s", where);
@@ -209,14 +228,17 @@ AcceptanceRecord read_slowly(std::string_view line, const std::string& where) {
   c.emitted = whole_figure(root, "e", kTokens, where);
   c.reached_at = counts_of(root, "r", kTokens, where);
   c.accepted_at = counts_of(root, "a", kTokens, where);
-  for (int64_t thousandths : counts_of(root, "o", kThousandths, where)) c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
+  for (int64_t thousandths : counts_of(root, "o", kThousandths, where))
+    c.overlap_sum_at.push_back(static_cast<double>(thousandths) / 1000);
   return r;
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 bool is_short_digest(const std::string& text) {
-  return text.empty() || (text.size() == 12 && std::all_of(text.begin(), text.end(), [](char c) { return is_digit(c) || (c >= 'a' && c <= 'f'); }));
+  return text.empty() || (text.size() == 12 && std::all_of(text.begin(), text.end(), [](char c) {
+                            return is_digit(c) || (c >= 'a' && c <= 'f');
+                          }));
 }
 
 bool is_segment(const std::string& text) {
@@ -231,21 +253,28 @@ void AcceptanceRecord::validate(const std::string& where) const {
   const auto check = [&](bool ok, const char* text) {
     if (!ok) throw Error(ErrorKind::kData, where + ": " + text);
   };
-  check(in_range(AcceptanceFigure::kTime, static_cast<double>(time)), "t: expected unix seconds of the years 1970 to 9999");
+  check(in_range(AcceptanceFigure::kTime, static_cast<double>(time)),
+        "t: expected unix seconds of the years 1970 to 9999");
   check(is_segment(segment), "s: expected at most 32 bytes of [A-Za-z0-9._-]");
   check(in_range(AcceptanceFigure::kTemperature, temperature), "T: expected a temperature in [0, 10]");
   check(is_short_digest(draft) && is_short_digest(target), "q, p: expected 12 hexadecimal digits or nothing");
   const AcceptanceCounts& c = counts;
-  check(c.reached_at.size() == c.accepted_at.size() && c.reached_at.size() == c.overlap_sum_at.size(), "r, a, o: expected equally many positions");
-  check(c.steps >= 0 && c.plain_steps >= 0 && c.emitted >= 0 && c.accepted >= 0 && c.accepted <= c.drafted, "counts: expected 0 <= accepted <= drafted");
+  check(c.reached_at.size() == c.accepted_at.size() && c.reached_at.size() == c.overlap_sum_at.size(),
+        "r, a, o: expected equally many positions");
+  check(c.steps >= 0 && c.plain_steps >= 0 && c.emitted >= 0 && c.accepted >= 0 && c.accepted <= c.drafted,
+        "counts: expected 0 <= accepted <= drafted");
   check(c.steps == (c.reached_at.empty() ? 0 : c.reached_at[0]), "r: the first number must be the number of steps");
-  check(c.accepted == std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0}), "a: must sum to the accepted tokens");
-  for (const int64_t n : {c.drafted, c.emitted, c.plain_steps}) check(in_range(AcceptanceFigure::kTokens, static_cast<double>(n)), "D, e, n0: more than a request can have");
+  check(c.accepted == std::accumulate(c.accepted_at.begin(), c.accepted_at.end(), int64_t{0}),
+        "a: must sum to the accepted tokens");
+  for (const int64_t n : {c.drafted, c.emitted, c.plain_steps})
+    check(in_range(AcceptanceFigure::kTokens, static_cast<double>(n)), "D, e, n0: more than a request can have");
   check(c.drafted >= c.reached(), "r: more reached than drafted");
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     check(c.accepted_at[i] >= 0 && c.accepted_at[i] <= c.reached_at[i], "a: more accepted than reached");
-    check(c.overlap_sum_at[i] >= 0 && c.overlap_sum_at[i] <= static_cast<double>(c.reached_at[i]) + 1e-3, "o: overlap above 1 a step");
-    check(i == 0 || i + 1 == c.reached_at.size() || c.reached_at[i] <= c.accepted_at[i - 1], "r: more reached than accepted before");
+    check(c.overlap_sum_at[i] >= 0 && c.overlap_sum_at[i] <= static_cast<double>(c.reached_at[i]) + 1e-3,
+          "o: overlap above 1 a step");
+    check(i == 0 || i + 1 == c.reached_at.size() || c.reached_at[i] <= c.accepted_at[i - 1],
+          "r: more reached than accepted before");
   }
 }
 

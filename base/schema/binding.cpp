@@ -14,11 +14,15 @@ int64_t vocab_size(const fs::path& directory) {
 void require_same_vocabulary(const fs::path& target, const fs::path& draft) {
   const int64_t ours = vocab_size(draft), theirs = vocab_size(target);
   if (ours != theirs)
-    throw Error(ErrorKind::kModel, draft.string() + ": config.json: vocab_size " + std::to_string(ours) + ", the target has " +
-                                       std::to_string(theirs) + ": a draft needs the target's vocabulary");
+    throw Error(ErrorKind::kModel, draft.string() + ": config.json: vocab_size " + std::to_string(ours) +
+                                       ", the target has " + std::to_string(theirs) +
+                                       ": a draft needs the target's vocabulary");
   constexpr size_t kMaxBytes = 256u << 20;
-  if (read_file(draft / "tokenizer.json", kMaxBytes, ErrorKind::kModel) != read_file(target / "tokenizer.json", kMaxBytes, ErrorKind::kModel))
-    throw Error(ErrorKind::kModel, (draft / "tokenizer.json").string() + ": differs from the target's: a draft needs the target's tokenizer, byte for byte");
+  if (read_file(draft / "tokenizer.json", kMaxBytes, ErrorKind::kModel) !=
+      read_file(target / "tokenizer.json", kMaxBytes, ErrorKind::kModel))
+    throw Error(ErrorKind::kModel,
+                (draft / "tokenizer.json").string() +
+                    ": differs from the target's: a draft needs the target's tokenizer, byte for byte");
 }
 
 }  // namespace
@@ -39,7 +43,8 @@ Json to_json(const DraftBinding& binding) {
 DraftBinding draft_binding_from_json(const Json& object, const std::string& where) {
   require_schema(object, "draft", DraftBinding::kVersion, where, ErrorKind::kModel);
   DraftBinding binding;
-  binding.target = fingerprint_from_json(json_object(object, "target", 16, where, ErrorKind::kModel), where + ": target", ErrorKind::kModel);
+  binding.target = fingerprint_from_json(json_object(object, "target", 16, where, ErrorKind::kModel),
+                                         where + ": target", ErrorKind::kModel);
   binding.kind = json_string(object, "kind", where, ErrorKind::kModel);
   binding.loss = json_string(object, "loss", "", where, ErrorKind::kModel);
   binding.training = object.value("training", Json::object());
@@ -61,8 +66,10 @@ BindingCheck check_binding(const std::filesystem::path& target, const std::files
   }
   const Fingerprint found = fingerprint_model(target);
   if (found == binding->target) return {BindingState::kBound, ""};
-  return {BindingState::kStale, draft.string() + " was made for another target: " + differing_tiers(binding->target, found) + " differ (made for " +
-                                    binding->target.id.substr(0, 12) + ", " + target.string() + " is " + found.id.substr(0, 12) + ")"};
+  return {BindingState::kStale, draft.string() +
+                                    " was made for another target: " + differing_tiers(binding->target, found) +
+                                    " differ (made for " + binding->target.id.substr(0, 12) + ", " + target.string() +
+                                    " is " + found.id.substr(0, 12) + ")"};
 }
 
 }  // namespace specdec

@@ -13,9 +13,9 @@ namespace specdec {
 struct DraftBinding {
   static constexpr int kVersion = 1;  // schema "specdec.draft/1"
   Fingerprint target;
-  std::string kind;       // "prune:2", "model", "config"
+  std::string kind;  // "prune:2", "model", "config"
   std::string loss;
-  Json training;          // provenance: data digest, steps, acceptance before and after with intervals, tool version
+  Json training;  // provenance: data digest, steps, acceptance before and after with intervals, tool version
 
   void validate(const std::string& where) const;
 };
@@ -27,9 +27,10 @@ std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_dire
 enum class BindingState { kBound, kUnbound, kStale };
 struct BindingCheck {
   BindingState state = BindingState::kUnbound;
-  std::string reason;     // for kStale: which tiers differ and both ids
+  std::string reason;  // for kStale: which tiers differ and both ids
 };
-// Fingerprints the target and compares (all four digests). An unbound draft must have the same vocabulary and tokenizer bytes, else Error(kModel).
+// Fingerprints the target and compares (all four digests). An unbound draft must have the same vocabulary and tokenizer
+// bytes, else Error(kModel).
 BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft);
 
 }  // namespace specdec

@@ -29,9 +29,11 @@ std::string validate_again(const GateCommand& c, const std::vector<std::string>&
 
 // Which of its parts left the verdict open: what was not measured, a busy machine, acceptance, the speed-up.
 std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
-  if (r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy)) return validate_again(c, {});
+  if (r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy))
+    return validate_again(c, {});
   const auto holds = [](const Estimate& e, double limit) { return e.ci.low <= limit && e.ci.high >= limit; };
-  bool acceptance = holds(r.alpha, r.floor) || (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
+  bool acceptance = holds(r.alpha, r.floor) ||
+                    (r.baseline && r.baseline->min_gain && holds(r.baseline->difference, *r.baseline->min_gain));
   for (const SegmentFigure& s : r.segments) acceptance |= s.floor && holds(s.alpha, *s.floor);
   if (!acceptance) return validate_again(c, {"--speed-prompts", std::to_string(prompts_to_decide(r.speedup))});
   if (r.requests_available > r.alpha.n) return validate_again(c, {"--max-requests", "0"});
@@ -57,13 +59,16 @@ Json gate_json(const ValidationReport& r) {
 std::string schedule_line(const std::vector<ScheduleRow>& schedule) {
   std::string text;
   for (const ScheduleRow& row : schedule) {
-    text += (text.empty() ? "batch " : ", ") + std::to_string(row.low) + (row.low == row.high ? "" : "-" + std::to_string(row.high)) + ": ";
+    text += (text.empty() ? "batch " : ", ") + std::to_string(row.low) +
+            (row.low == row.high ? "" : "-" + std::to_string(row.high)) + ": ";
     text += row.k ? "K " + std::to_string(row.k) : "plain";
     if (row.figure_k == 0) {
       text += row.k ? " (predicted)" : "";
       continue;
     }
-    text += " (" + std::string(row.validated() ? "validated: " : "") + (row.k ? "" : "K " + std::to_string(row.figure_k) + " ") + (row.measured ? "measured" : "predicted") + words(" %.2f", row.speedup);
+    text += " (" + std::string(row.validated() ? "validated: " : "") +
+            (row.k ? "" : "K " + std::to_string(row.figure_k) + " ") + (row.measured ? "measured" : "predicted") +
+            words(" %.2f", row.speedup);
     text += (row.measured ? words(" [%.2f, %.2f]", row.ci.low, row.ci.high) : "") + ")";
   }
   return text;
@@ -71,11 +76,15 @@ std::string schedule_line(const std::vector<ScheduleRow>& schedule) {
 
 int64_t prompts_to_decide(const Estimate& e) {
   // The width falls with the root of the number of prompts.
-  const double half = (e.ci.high - e.ci.low) / 2, distance = std::max(std::abs(e.value - 1), 1e-3), n = static_cast<double>(e.n);
-  return static_cast<int64_t>(std::clamp(std::ceil(1.2 * n * (half / distance) * (half / distance)), std::max(2 * n, 8.0), std::max(2 * n, 256.0)));
+  const double half = (e.ci.high - e.ci.low) / 2, distance = std::max(std::abs(e.value - 1), 1e-3),
+               n = static_cast<double>(e.n);
+  return static_cast<int64_t>(std::clamp(std::ceil(1.2 * n * (half / distance) * (half / distance)),
+                                         std::max(2 * n, 8.0), std::max(2 * n, 256.0)));
 }
 
-GateCommand command_of(const ValidationReport& r, const std::string& out) { return {r.target_path, r.draft_path, r.data_path, out}; }
+GateCommand command_of(const ValidationReport& r, const std::string& out) {
+  return {r.target_path, r.draft_path, r.data_path, out};
+}
 
 std::string next_command(const ValidationReport& r, const GateCommand& c) {
   std::vector<std::string> pair = {"--target", c.target};
@@ -85,12 +94,15 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
     start.insert(start.end(), more.begin(), more.end());
     return one_line(shell_words(start));
   };
-  if (r.verdict == "pass") return command({"specdec", "package"}, {"--report", c.out + "/report.json", "--store", "store", "--channel", "production"});
+  if (r.verdict == "pass")
+    return command({"specdec", "package"},
+                   {"--report", c.out + "/report.json", "--store", "store", "--channel", "production"});
   if (r.verdict == "not_worth_it") return command({"specdec", "bench"}, {"--data", c.data, "--out", c.out + "/bench"});
   if (r.verdict == "not_lossless") return one_line(validate_again(c, {"--parts", "lossless", "--dtype", "fp32"}));
   if (r.verdict == "inconclusive") return one_line(next_of_open(r, c));
   // fail, stale: the draft needs training on this target's answers, from where it is.
-  return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft", "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));
+  return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",
+                               "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));
 }
 
 }  // namespace specdec

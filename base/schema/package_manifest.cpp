@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/minisign.h"
 #include "base/sha256.h"
 #include "base/shell.h"
@@ -31,7 +32,8 @@ bool is_safe_path(const std::string& path) {
   return true;
 }
 
-// Relative paths of everything below `package`, without the manifest. Links and special files are refused, never followed.
+// Relative paths of everything below `package`, without the manifest. Links and special files are refused, never
+// followed.
 std::set<std::string> files_below(const fs::path& package) {
   std::set<std::string> found;
   std::error_code ec;
@@ -39,7 +41,8 @@ std::set<std::string> files_below(const fs::path& package) {
     const std::string path = it->path().lexically_relative(package).generic_string();
     const fs::file_type type = it->symlink_status().type();
     if (type == fs::file_type::directory) continue;
-    if (type != fs::file_type::regular) throw Error(kManifest, package.string() + ": damaged package: " + path + " is a link or a special file");
+    if (type != fs::file_type::regular)
+      throw Error(kManifest, package.string() + ": damaged package: " + path + " is a link or a special file");
     if (path != "manifest.json" && path != kSignatureFile) found.insert(path);
   }
   if (ec) throw Error(ErrorKind::kIo, package.string() + ": cannot list: " + ec.message());
@@ -49,7 +52,8 @@ std::set<std::string> files_below(const fs::path& package) {
 bool is_store(const fs::path& path) { return fs::is_directory(path / "packages"); }
 
 fs::path find_by_digest(const fs::path& store, const std::string& name) {
-  if (name.size() < kDigestPrefix.size() + 8) throw Error(ErrorKind::kUsage, name + ": expected at least 8 digits of a package digest");
+  if (name.size() < kDigestPrefix.size() + 8)
+    throw Error(ErrorKind::kUsage, name + ": expected at least 8 digits of a package digest");
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(store / "packages"))
     if (entry.path().filename().string().rfind(name, 0) == 0) found.push_back(entry.path());
@@ -62,11 +66,14 @@ fs::path channel_package(const fs::path& store, const std::string& channel, Chan
   for (std::string last;;) {
     record = read_channel_record(store, channel);
     const std::string& digest = record.digest;
-    if (digest.empty()) throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " + store.string() + ")");
+    if (digest.empty())
+      throw Error(kManifest, store.string() + ": no channel '" + channel + "' (see specdec package list --store " +
+                                 store.string() + ")");
     require_trusted_channel(store, channel, record);
     const fs::path package = store / "packages" / (kDigestPrefix + digest);
     if (fs::is_directory(package)) return package;
-    if (digest == last) throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
+    if (digest == last)
+      throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
     last = digest;  // moved, and the old package removed, between the two looks
   }
 }
@@ -74,8 +81,10 @@ fs::path channel_package(const fs::path& store, const std::string& channel, Chan
 // The directory of a package argument; empty if it is none. `channel`: what the argument's channel says.
 fs::path package_directory(const std::string& argument, ChannelRecord& channel) {
   const fs::path path(argument);
-  if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;  // a model may own a manifest.json too
-  if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;  // damaged: read_manifest says so
+  // a model may own a manifest.json too
+  if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;
+  // damaged: read_manifest says so
+  if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;
   if (fs::is_regular_file(path) && path.parent_path().filename() == "refs") {
     const fs::path refs = fs::absolute(path).parent_path();
     if (is_store(refs.parent_path())) return channel_package(refs.parent_path(), path.filename().string(), channel);
@@ -86,8 +95,9 @@ fs::path package_directory(const std::string& argument, ChannelRecord& channel) 
   return name.rfind(kDigestPrefix, 0) == 0 ? find_by_digest(store, name) : channel_package(store, name, channel);
 }
 
-// Returns the digest that the package must have: the one in the channel's record, or the one in the name of its directory. It is "" if
-// neither names one. Without this check a link in packages/ could put another package in the place of the one that was asked for.
+// Returns the digest that the package must have: the one in the channel's record, or the one in the name of its
+// directory. It is "" if neither names one. Without this check a link in packages/ could put another package in the
+// place of the one that was asked for.
 std::string promised_digest(const fs::path& named, const ChannelRecord& channel) {
   if (!channel.digest.empty()) return channel.digest;
   const std::string name = (named.has_filename() ? named : named.parent_path()).filename().string();
@@ -104,7 +114,8 @@ void PackageManifest::validate(const std::string& where) const {
   bool has_target = false, has_draft = false;
   for (size_t i = 0; i < files.size(); ++i) {
     const PackagedFile& f = files[i];
-    check(is_safe_path(f.path) && f.path != "manifest.json" && f.path != kSignatureFile, "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
+    check(is_safe_path(f.path) && f.path != "manifest.json" && f.path != kSignatureFile,
+          "files[" + std::to_string(i) + "]: path: expected a relative path without '..'");
     check(i == 0 || files[i - 1].path < f.path, "files[" + std::to_string(i) + "]: expected each path once, sorted");
     check(is_sha256_hex(f.sha256), f.path + ": sha256: expected 64 hexadecimal digits");
     has_target |= f.path == "target/config.json";
@@ -114,7 +125,8 @@ void PackageManifest::validate(const std::string& where) const {
   for (const std::string* text : {&created, &draft_kind, &tool_version, &target_reference})
     check(one_line(*text) == *text, "a control character in " + one_line(*text));
   check(has_target != !target_reference.empty(), "expected either target/config.json or a target reference");
-  check(is_sha256_hex(tokenizer_digest) && tokenizer_digest == target.tokenizer, "tokenizer_digest: expected that of the target");
+  check(is_sha256_hex(tokenizer_digest) && tokenizer_digest == target.tokenizer,
+        "tokenizer_digest: expected that of the target");
   check(!draft_kind.empty(), "draft: kind: missing");
   check(parent.empty() || is_sha256_hex(parent), "parent: expected 64 hexadecimal digits or nothing");
   check(provenance.is_object(), "provenance: expected an object");
@@ -124,9 +136,13 @@ void PackageManifest::validate(const std::string& where) const {
   for (size_t i = 0; i < variants.size(); ++i) {
     const DraftVariant& v = variants[i];
     const std::string at = "variants[" + std::to_string(i) + "]: ";
-    check(!v.format.empty() && v.format.size() <= 32 && v.format.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") == std::string::npos, at + "format: expected at most 32 of [a-z0-9]");
+    check(!v.format.empty() && v.format.size() <= 32 &&
+              v.format.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789") == std::string::npos,
+          at + "format: expected at most 32 of [a-z0-9]");
     check(i == 0 || variants[i - 1].format < v.format, at + "expected each format once, sorted");
-    check(std::any_of(files.begin(), files.end(), [&](const PackagedFile& f) { return f.path == v.directory() + "/config.json"; }), "files: " + v.directory() + "/config.json: missing");
+    check(std::any_of(files.begin(), files.end(),
+                      [&](const PackagedFile& f) { return f.path == v.directory() + "/config.json"; }),
+          "files: " + v.directory() + "/config.json: missing");
     if (v.report.is_null()) continue;
     const ValidationReport own = validation_report_from_json(v.report, where + ": " + at + "report");
     check(own.target == target && own.draft == v.fingerprint, at + "report: was made for another pair of models");
@@ -139,7 +155,10 @@ Json to_json(const PackageManifest& m) {
   for (const PackagedFile& f : m.files) files.push_back({{"path", f.path}, {"size", f.size}, {"sha256", f.sha256}});
   Json variants = Json::array();
   for (const DraftVariant& v : m.variants)
-    variants.push_back({{"format", v.format}, {"fingerprint", to_json(v.fingerprint)}, {"relative_error", v.relative_error}, {"report", v.report}});
+    variants.push_back({{"format", v.format},
+                        {"fingerprint", to_json(v.fingerprint)},
+                        {"relative_error", v.relative_error},
+                        {"report", v.report}});
   return {{"schema", "specdec.package/" + std::to_string(PackageManifest::kVersion)},
           {"files", files},
           {"target", {{"fingerprint", to_json(m.target)}, {"reference", m.target_reference}}},
@@ -160,26 +179,35 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
   PackageManifest m;
   for (const Json& f : json_array(object, "files", kMaxFiles, where, kManifest)) {
     const std::string at = where + ": files[" + std::to_string(m.files.size()) + "]";
-    m.files.push_back({json_string(f, "path", at, kManifest), static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kManifest)),
+    m.files.push_back({json_string(f, "path", at, kManifest),
+                       static_cast<uint64_t>(json_int(f, "size", 0, INT64_MAX, at, kManifest)),
                        json_digest(f, "sha256", false, at, kManifest)});
   }
-  const Json &target = json_object(object, "target", 16, where, kManifest), &draft = json_object(object, "draft", 16, where, kManifest);
-  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kManifest), where + ": target: fingerprint");
+  const Json &target = json_object(object, "target", 16, where, kManifest),
+             &draft = json_object(object, "draft", 16, where, kManifest);
+  m.target = fingerprint_from_json(json_object(target, "fingerprint", 16, where + ": target", kManifest),
+                                   where + ": target: fingerprint");
   m.target_reference = json_string(target, "reference", "", where + ": target", kManifest);
-  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kManifest), where + ": draft: fingerprint");
+  m.draft = fingerprint_from_json(json_object(draft, "fingerprint", 16, where + ": draft", kManifest),
+                                  where + ": draft: fingerprint");
   m.draft_kind = json_string(draft, "kind", where + ": draft", kManifest);
   m.tokenizer_digest = json_digest(object, "tokenizer_digest", false, where, kManifest);
   m.report = json_object(object, "report", 64, where, kManifest);
   if (object.contains("variants")) {
     for (const Json& v : json_array(object, "variants", 16, where, kManifest)) {
       const std::string at = where + ": variants[" + std::to_string(m.variants.size()) + "]";
-      m.variants.push_back({json_string(v, "format", at, kManifest), fingerprint_from_json(json_object(v, "fingerprint", 16, at, kManifest), at + ": fingerprint"),
-                            json_double(v, "relative_error", 0, 1e9, at, kManifest), v.value("report", Json())});
+      m.variants.push_back(
+          {json_string(v, "format", at, kManifest),
+           fingerprint_from_json(json_object(v, "fingerprint", 16, at, kManifest), at + ": fingerprint"),
+           json_double(v, "relative_error", 0, 1e9, at, kManifest), v.value("report", Json())});
     }
   }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
-  const std::string visibility = json_string(object, "visibility", "private", where, kManifest);  // packages of earlier programs do not say
-  if (visibility != "public" && visibility != "private") throw Error(kManifest, where + ": visibility: expected public or private, found '" + visibility.substr(0, 40) + "'");
+  // packages of earlier programs do not say
+  const std::string visibility = json_string(object, "visibility", "private", where, kManifest);
+  if (visibility != "public" && visibility != "private")
+    throw Error(kManifest,
+                where + ": visibility: expected public or private, found '" + visibility.substr(0, 40) + "'");
   m.is_public = visibility == "public";
   m.provenance = json_object(object, "provenance", 4096, where, kManifest);
   m.parent = json_digest(object, "parent", true, where, kManifest);
@@ -192,23 +220,32 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
 namespace {
 std::string manifest_text(const fs::path& package) {
   const fs::path file = package / "manifest.json";
-  if (fs::is_symlink(fs::symlink_status(file))) throw Error(kManifest, file.string() + ": damaged package: a link, expected a regular file");
+  if (fs::is_symlink(fs::symlink_status(file)))
+    throw Error(kManifest, file.string() + ": damaged package: a link, expected a regular file");
   return read_file(file);
 }
-PackageManifest parse_manifest(const std::string& text, const std::string& where) { return package_manifest_from_json(parse_json(text, where), where); }
+PackageManifest parse_manifest(const std::string& text, const std::string& where) {
+  return package_manifest_from_json(parse_json(text, where), where);
+}
 }  // namespace
 
-PackageManifest read_manifest(const std::filesystem::path& package) { return parse_manifest(manifest_text(package), (package / "manifest.json").string()); }
+PackageManifest read_manifest(const std::filesystem::path& package) {
+  return parse_manifest(manifest_text(package), (package / "manifest.json").string());
+}
 
 std::string package_digest(const std::filesystem::path& package) { return sha256_file(package / "manifest.json"); }
 
-std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest, bool verify_digests, bool target_too) {
-  const auto refuse = [&](const std::string& text) { throw Error(kManifest, package.string() + ": damaged package: " + text); };
+std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& package, const PackageManifest& manifest,
+                                                  bool verify_digests, bool target_too) {
+  const auto refuse = [&](const std::string& text) {
+    throw Error(kManifest, package.string() + ": damaged package: " + text);
+  };
   const auto verified = std::make_shared<VerifiedFiles>(package);
   // A directory that carries its digest as name must hold that manifest.
   const std::string name = (package.has_filename() ? package : package.parent_path()).filename().string();
   verified->begin("manifest.json");
-  if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) && kDigestPrefix + package_digest(package) != name)
+  if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) &&
+      kDigestPrefix + package_digest(package) != name)
     refuse("manifest.json was changed (its digest is not the directory's name)");
   verified->end();
   std::set<std::string> found = files_below(package);
@@ -218,7 +255,8 @@ std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& p
     if (passed_over(f.path)) continue;
     if (found.erase(f.path) == 0) refuse(f.path + " is missing");
     const uint64_t size = InputFile(package / f.path, kManifest).size();
-    if (size != f.size) refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
+    if (size != f.size)
+      refuse(f.path + " has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(f.size));
   }
   if (!found.empty()) refuse(*found.begin() + " is not in the manifest");
   if (!verify_digests) return verified;
@@ -236,7 +274,9 @@ std::shared_ptr<const VerifiedFiles> verify_small_files(const ResolvedPackage& p
   for (const PackagedFile& f : package.manifest.files) {
     if (f.size > max_bytes) continue;
     verified->begin(f.path);
-    if (sha256_file(package.root / f.path) != f.sha256) throw Error(kManifest, package.root.string() + ": damaged package: " + f.path + " was changed (its digest is not the manifest's)");
+    if (sha256_file(package.root / f.path) != f.sha256)
+      throw Error(kManifest, package.root.string() + ": damaged package: " + f.path +
+                                 " was changed (its digest is not the manifest's)");
     verified->end();
   }
   return verified;
@@ -246,19 +286,27 @@ void require_trusted(const ResolvedPackage& package) {
   for (const fs::path& store : package.stores) {
     const fs::path keys = trusted_keys(store), signature = package.root / kSignatureFile;
     if (keys.empty()) continue;
-    if (!fs::exists(signature)) throw Error(kManifest, package.root.string() + ": not signed, and " + keys.string() + " demands it: specdec package sign");
-    verify_minisign(package.manifest_text, read_file(signature, 1u << 16), read_minisign_keys(keys), signature.string());
+    if (!fs::exists(signature))
+      throw Error(kManifest,
+                  package.root.string() + ": not signed, and " + keys.string() + " demands it: specdec package sign");
+    verify_minisign(package.manifest_text, read_file(signature, 1u << 16), read_minisign_keys(keys),
+                    signature.string());
   }
 }
 
 void require_channel_name(const std::string& channel) {
   const char* kAllowed = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-  if (channel.empty() || channel.size() > 64 || channel[0] == '.' || channel.find_first_not_of(kAllowed) != std::string::npos ||
-      channel.rfind(kDigestPrefix, 0) == 0 || channel.ends_with(".log") || channel.ends_with(".partial"))
-    throw Error(ErrorKind::kUsage, "channel '" + channel.substr(0, 80) + "': expected at most 64 of [A-Za-z0-9._-], not starting with '.' or sha256-, not ending in .log or .partial");
+  if (channel.empty() || channel.size() > 64 || channel[0] == '.' ||
+      channel.find_first_not_of(kAllowed) != std::string::npos || channel.rfind(kDigestPrefix, 0) == 0 ||
+      channel.ends_with(".log") || channel.ends_with(".partial"))
+    throw Error(ErrorKind::kUsage, "channel '" + channel.substr(0, 80) +
+                                       "': expected at most 64 of [A-Za-z0-9._-], not starting with '.' or sha256-, "
+                                       "not ending in .log or .partial");
 }
 
-std::string read_channel(const std::filesystem::path& store, const std::string& channel) { return read_channel_record(store, channel).digest; }
+std::string read_channel(const std::filesystem::path& store, const std::string& channel) {
+  return read_channel_record(store, channel).digest;
+}
 
 std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   constexpr int kMaxTries = 500;  // a removal holds the lock for two looks at the channels and one rename
@@ -273,7 +321,9 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
     place = follow_links(named);  // from here on no link is followed: what is checked is what is opened
     hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
     if (hold->state() == DirectoryLock::State::kHeld || hold->state() == DirectoryLock::State::kUnsupported) break;
-    if (tries == kMaxTries) throw Error(ErrorKind::kNetwork, root.string() + ": locked by another process, which may be removing it: try again");
+    if (tries == kMaxTries)
+      throw Error(ErrorKind::kNetwork,
+                  root.string() + ": locked by another process, which may be removing it: try again");
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   package.root = root;
@@ -282,10 +332,15 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   package.manifest_text = manifest_text(root);
   package.manifest = parse_manifest(package.manifest_text, (root / "manifest.json").string());
   package.digest = sha256_hex(package.manifest_text);
-  if (const std::string promised = promised_digest(named, package.channel); !promised.empty() && promised != package.digest)
-    throw Error(kManifest, named.string() + ": damaged package: manifest.json was changed, or a link leads to another package (it has the digest " + package.digest.substr(0, 12) +
-                               ", expected " + promised.substr(0, 12) + ")");
-  package.target = package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
+  if (const std::string promised = promised_digest(named, package.channel);
+      !promised.empty() && promised != package.digest)
+    throw Error(
+        kManifest,
+        named.string() +
+            ": damaged package: manifest.json was changed, or a link leads to another package (it has the digest " +
+            package.digest.substr(0, 12) + ", expected " + promised.substr(0, 12) + ")");
+  package.target =
+      package.manifest.target_reference.empty() ? root / "target" : fs::path(package.manifest.target_reference);
   package.draft = root / "draft";
   return package;
 }

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/minisign.h"
@@ -23,7 +24,7 @@ namespace {
 
 constexpr ErrorKind kChannel = ErrorKind::kData;
 constexpr int kMaxLinks = 64;
-constexpr int64_t kMaxNumber = int64_t{1} << 53;   // what JSON numbers hold exactly everywhere
+constexpr int64_t kMaxNumber = int64_t{1} << 53;  // what JSON numbers hold exactly everywhere
 const char kSeenSchema[] = "specdec.channel_seen/1";
 
 struct Seen {
@@ -33,7 +34,8 @@ struct Seen {
 
 fs::path memory_of(const fs::path& store, const std::string& channel) {
   const fs::path directory = channel_memory();
-  return directory.empty() ? fs::path() : directory / (sha256_hex(store.string() + '\n' + channel).substr(0, 32) + ".json");
+  return directory.empty() ? fs::path()
+                           : directory / (sha256_hex(store.string() + '\n' + channel).substr(0, 32) + ".json");
 }
 
 // The store as it really lies, so that every way to it has one memory.
@@ -47,7 +49,8 @@ std::optional<Seen> seen_of(const fs::path& file) {
   if (file.empty() || !fs::exists(file)) return std::nullopt;
   const Json seen = read_json(file, kChannel);
   require_schema(seen, "channel_seen", 1, file.string());
-  return Seen{json_int(seen, "number", 1, kMaxNumber, file.string(), kChannel), json_digest(seen, "digest", false, file.string(), kChannel)};
+  return Seen{json_int(seen, "number", 1, kMaxNumber, file.string(), kChannel),
+              json_digest(seen, "digest", false, file.string(), kChannel)};
 }
 
 // One process at a time; the lock is held for two small files.
@@ -71,18 +74,25 @@ void remember(const fs::path& store, const std::string& channel, const ChannelRe
     const std::optional<FileLock> lock = lock_memory(file.parent_path());
     const std::optional<Seen> seen = seen_of(file);
     if (seen && seen->number >= record.number) return;
-    write_file_atomic(file, canonical_json({{"schema", kSeenSchema}, {"store", store.string()}, {"channel", channel}, {"number", record.number}, {"digest", record.digest}}) + "\n");
+    write_file_atomic(file, canonical_json({{"schema", kSeenSchema},
+                                            {"store", store.string()},
+                                            {"channel", channel},
+                                            {"number", record.number},
+                                            {"digest", record.digest}}) +
+                                "\n");
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kIo) throw;
-    log(LogLevel::kWarn, std::string("the channel's number cannot be remembered, so an older one would not be noticed: ") + e.what() +
-                             ": let XDG_STATE_HOME name a directory that stays and can be written");
+    log(LogLevel::kWarn,
+        std::string("the channel's number cannot be remembered, so an older one would not be noticed: ") + e.what() +
+            ": let XDG_STATE_HOME name a directory that stays and can be written");
   }
 }
 
 // STORE/refs/NAME as a user would say it.
 std::string said(const fs::path& store, const std::string& channel) { return (store / "refs" / channel).string(); }
 std::string mend(const fs::path& store, const std::string& channel, const std::string& digest) {
-  return "specdec package promote sha256-" + digest + " --store " + store.string() + " --channel " + channel + " --key FILE";
+  return "specdec package promote sha256-" + digest + " --store " + store.string() + " --channel " + channel +
+         " --key FILE";
 }
 
 }  // namespace
@@ -100,7 +110,8 @@ Place follow_links(const fs::path& given) {
       place.real = place.real.parent_path();
       continue;
     }
-    if (part == "packages" && std::find(place.stores.begin(), place.stores.end(), place.real) == place.stores.end()) place.stores.push_back(place.real);
+    if (part == "packages" && std::find(place.stores.begin(), place.stores.end(), place.real) == place.stores.end())
+      place.stores.push_back(place.real);
     std::error_code ec;
     const fs::path next = place.real / part;
     if (!fs::is_symlink(fs::symlink_status(next, ec))) {
@@ -118,7 +129,8 @@ Place follow_links(const fs::path& given) {
 }
 
 std::string channel_statement(const std::string& channel, const std::string& digest, int64_t number) {
-  return canonical_json({{"schema", "specdec.channel/1"}, {"channel", channel}, {"digest", digest}, {"number", number}});
+  return canonical_json(
+      {{"schema", "specdec.channel/1"}, {"channel", channel}, {"digest", digest}, {"number", number}});
 }
 
 ChannelRecord parse_channel(const std::string& text, const std::string& channel, const std::string& where) {
@@ -133,12 +145,15 @@ ChannelRecord parse_channel(const std::string& text, const std::string& channel,
   const Json said = parse_json(record.statement, where);
   require_schema(said, "channel", 1, where);
   record.number = json_int(said, "number", 1, kMaxNumber, where, kChannel);
-  if (json_string(said, "channel", where, kChannel) != channel || json_digest(said, "digest", false, where, kChannel) != record.digest)
+  if (json_string(said, "channel", where, kChannel) != channel ||
+      json_digest(said, "digest", false, where, kChannel) != record.digest)
     throw Error(kChannel, where + ": damaged channel: its second line speaks of another channel or another package");
   return record;
 }
 
-std::string to_text(const ChannelRecord& record) { return record.digest + "\n" + (record.number > 0 ? record.statement + "\n" + record.signature : ""); }
+std::string to_text(const ChannelRecord& record) {
+  return record.digest + "\n" + (record.number > 0 ? record.statement + "\n" + record.signature : "");
+}
 
 ChannelRecord read_channel_record(const fs::path& store, const std::string& channel) {
   require_channel_name(channel);
@@ -163,15 +178,21 @@ void require_trusted_channel(const fs::path& store, const std::string& channel, 
   const std::string forget = "; if that was meant to be, remove " + memory.string();
   if (keys.empty()) {
     if (!seen) return;
-    throw Error(kChannel, said(store, channel) + ": this store demanded signatures when it was last seen here (number " + std::to_string(seen->number) +
-                              "), and its trusted.pub is gone: put it back" + forget);
+    throw Error(kChannel, said(store, channel) +
+                              ": this store demanded signatures when it was last seen here (number " +
+                              std::to_string(seen->number) + "), and its trusted.pub is gone: put it back" + forget);
   }
-  if (record.number == 0) throw Error(kChannel, said(store, channel) + ": not signed, and " + keys.string() + " demands it: " + mend(store, channel, record.digest));
+  if (record.number == 0)
+    throw Error(kChannel, said(store, channel) + ": not signed, and " + keys.string() +
+                              " demands it: " + mend(store, channel, record.digest));
   verify_minisign(record.statement, record.signature, read_minisign_keys(keys), said(store, channel));
   if (seen && (record.number < seen->number || (record.number == seen->number && record.digest != seen->digest)))
-    throw Error(kChannel, said(store, channel) + ": an older state of the channel: it is number " + std::to_string(record.number) + " (sha256-" + record.digest.substr(0, 12) +
-                              "), and number " + std::to_string(seen->number) + " (sha256-" + seen->digest.substr(0, 12) +
-                              ") has been seen here. To go back to an older package use specdec package rollback --key; after restoring a backup: " +
+    throw Error(kChannel, said(store, channel) + ": an older state of the channel: it is number " +
+                              std::to_string(record.number) + " (sha256-" + record.digest.substr(0, 12) +
+                              "), and number " + std::to_string(seen->number) + " (sha256-" +
+                              seen->digest.substr(0, 12) +
+                              ") has been seen here. To go back to an older package use specdec package rollback "
+                              "--key; after restoring a backup: " +
                               mend(store, channel, record.digest) + forget);
   remember(real, channel, record);
 }
@@ -186,7 +207,7 @@ fs::path channel_memory() {
 // ---- what was checked is what was read ----
 
 VerifiedFiles::Identity VerifiedFiles::identity_of(const std::string& path) const {
-  struct stat s {};
+  struct stat s{};
   if (::lstat((root_ / path).c_str(), &s) != 0) return {path};
   const auto ns = [](const timespec& t) { return static_cast<int64_t>(t.tv_sec) * 1'000'000'000 + t.tv_nsec; };
   return {path, s.st_dev, s.st_ino, static_cast<uint64_t>(s.st_size), ns(s.st_mtim), ns(s.st_ctim)};
@@ -195,12 +216,15 @@ VerifiedFiles::Identity VerifiedFiles::identity_of(const std::string& path) cons
 void VerifiedFiles::begin(const std::string& path) { files_.push_back(identity_of(path)); }
 
 void VerifiedFiles::end() {
-  if (!(identity_of(files_.back().path) == files_.back())) throw Error(kChannel, (root_ / files_.back().path).string() + ": was written to while it was checked");
+  if (!(identity_of(files_.back().path) == files_.back()))
+    throw Error(kChannel, (root_ / files_.back().path).string() + ": was written to while it was checked");
 }
 
 void VerifiedFiles::require_unchanged() const {
   for (const Identity& file : files_)
-    if (!(identity_of(file.path) == file)) throw Error(kChannel, (root_ / file.path).string() + ": was changed after it had been checked: nothing of this package is used");
+    if (!(identity_of(file.path) == file))
+      throw Error(kChannel, (root_ / file.path).string() +
+                                ": was changed after it had been checked: nothing of this package is used");
 }
 
 }  // namespace specdec

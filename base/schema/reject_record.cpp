@@ -21,7 +21,8 @@ double logprob(const Json& list, size_t i, const std::string& where) {
 
 void require_list(const Json& list, size_t items, const std::string& where) {
   if (!list.is_array() || list.size() != items)
-    throw Error(ErrorKind::kData, where + ": rejects: expected lists of " + std::to_string(items) + " items, found " + list.type_name());
+    throw Error(ErrorKind::kData,
+                where + ": rejects: expected lists of " + std::to_string(items) + " items, found " + list.type_name());
 }
 
 }  // namespace

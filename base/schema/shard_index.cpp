@@ -7,8 +7,14 @@ namespace {
 constexpr ErrorKind kIndex = ErrorKind::kData;
 
 Json to_json(const ShardFile& s) {
-  return {{"tokens", s.tokens},         {"rows", s.rows},       {"tokens_sha256", s.tokens_sha256}, {"rows_sha256", s.rows_sha256}, {"split", s.split},
-          {"num_rows", s.num_rows}, {"num_tokens", s.num_tokens}, {"num_loss_tokens", s.num_loss_tokens}};
+  return {{"tokens", s.tokens},
+          {"rows", s.rows},
+          {"tokens_sha256", s.tokens_sha256},
+          {"rows_sha256", s.rows_sha256},
+          {"split", s.split},
+          {"num_rows", s.num_rows},
+          {"num_tokens", s.num_tokens},
+          {"num_loss_tokens", s.num_loss_tokens}};
 }
 
 ShardFile shard_from_json(const Json& o, const std::string& where) {
@@ -25,7 +31,8 @@ ShardFile shard_from_json(const Json& o, const std::string& where) {
 }
 
 bool is_file_name(const std::string& name) {
-  return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos && name != "." && name != "..";
+  return !name.empty() && name.find('/') == std::string::npos && name.find('\0') == std::string::npos && name != "." &&
+         name != "..";
 }
 
 }  // namespace
@@ -37,14 +44,17 @@ void ShardIndex::validate(const std::string& where) const {
   check(is_sha256_hex(tokenizer_digest), "tokenizer_digest: expected 64 hexadecimal digits");
   check(is_sha256_hex(target_id), "target_id: expected 64 hexadecimal digits");
   check(vocab_size >= 1, "vocab_size: expected a number >= 1");
-  check(max_length >= 0 && truncated_rows >= 0 && dropped_tokens >= 0 && duplicates >= 0, "counts: expected numbers >= 0");
+  check(max_length >= 0 && truncated_rows >= 0 && dropped_tokens >= 0 && duplicates >= 0,
+        "counts: expected numbers >= 0");
   for (size_t i = 0; i < shards.size(); ++i) {
     const ShardFile& s = shards[i];
     const std::string at = "shards[" + std::to_string(i) + "]: ";
     check(is_file_name(s.tokens) && is_file_name(s.rows), at + "tokens, rows: expected file names without '/'");
-    check(is_sha256_hex(s.tokens_sha256) && is_sha256_hex(s.rows_sha256), at + "tokens_sha256, rows_sha256: expected 64 hexadecimal digits");
+    check(is_sha256_hex(s.tokens_sha256) && is_sha256_hex(s.rows_sha256),
+          at + "tokens_sha256, rows_sha256: expected 64 hexadecimal digits");
     check(s.split == "train" || s.split == "holdout", at + "split: expected train or holdout, found '" + s.split + "'");
-    check(s.num_rows >= 0 && s.num_loss_tokens >= 0 && s.num_loss_tokens <= s.num_tokens, at + "expected num_loss_tokens <= num_tokens");
+    check(s.num_rows >= 0 && s.num_loss_tokens >= 0 && s.num_loss_tokens <= s.num_tokens,
+          at + "expected num_loss_tokens <= num_tokens");
   }
 }
 
@@ -83,8 +93,10 @@ ShardIndex shard_index_from_json(const Json& object, const std::string& where) {
   index.redactions = json_counts(object, "redactions", where, kIndex);
   index.duplicates = json_int(object, "duplicates", 0, kMaxCount, 0, where, kIndex);
   for (const Json& s : json_array(object, "sources", 1 << 20, where, kIndex))
-    index.sources.emplace_back(json_string(s, "file", where + ": sources", kIndex), json_digest(s, "sha256", false, where + ": sources", kIndex));
-  for (const Json& s : json_array(object, "shards", 1 << 20, where, kIndex)) index.shards.push_back(shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));
+    index.sources.emplace_back(json_string(s, "file", where + ": sources", kIndex),
+                               json_digest(s, "sha256", false, where + ": sources", kIndex));
+  for (const Json& s : json_array(object, "shards", 1 << 20, where, kIndex))
+    index.shards.push_back(shard_from_json(s, where + ": shards[" + std::to_string(index.shards.size()) + "]"));
   index.tool_version = json_string(object, "tool_version", "", where, kIndex);
   index.started = json_string(object, "started", "", where, kIndex);
   index.validate(where);

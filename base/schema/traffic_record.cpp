@@ -31,10 +31,12 @@ void TrafficRecord::validate(const std::string& where) const {
   if (conversation.empty()) refuse("conversation: missing");
   if (time < 0) refuse("time: expected unix seconds >= 0, found " + std::to_string(time));
   const int forms = !messages.empty() + (!prompt.empty() || !response.empty()) + !text.empty();
-  if (forms != 1) refuse("expected exactly one of messages, prompt + response and text, found " + std::to_string(forms));
+  if (forms != 1)
+    refuse("expected exactly one of messages, prompt + response and text, found " + std::to_string(forms));
   for (size_t i = 0; i < messages.size(); ++i)
     if (!kRoles.count(messages[i].role))
-      refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" + messages[i].role.substr(0, 40) + "'");
+      refuse("messages[" + std::to_string(i) + "].role: expected system, developer, user, assistant or tool, found '" +
+             messages[i].role.substr(0, 40) + "'");
   const auto is_list = [&](const std::string& text, const std::string& key) {
     if (text.empty()) return;
     Json list;
@@ -69,7 +71,8 @@ Json to_json(const TrafficRecord& record) {
     Json& list = root["messages"] = Json::array();
     for (const ChatMessage& m : record.messages) {
       list.push_back({{"role", m.role}, {"content", m.content}});
-      for (const auto& [key, text] : {std::pair("tool_calls", &m.tool_calls), std::pair("tool_call_id", &m.tool_call_id), std::pair("name", &m.name)})
+      for (const auto& [key, text] : {std::pair("tool_calls", &m.tool_calls),
+                                      std::pair("tool_call_id", &m.tool_call_id), std::pair("name", &m.name)})
         if (!text->empty()) list.back()[key] = *text;
     }
     if (!record.tools.empty()) root["tools"] = record.tools;
@@ -99,11 +102,14 @@ TrafficRecord traffic_record_from_json(const Json& object, const std::string& wh
   if (object.contains("messages")) {
     for (const Json& m : json_array(object, "messages", 65536, where, ErrorKind::kData)) {
       const std::string at = where + ": messages[" + std::to_string(r.messages.size()) + "]";
-      r.messages.push_back({json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData), json_string(m, "tool_calls", "", at, ErrorKind::kData),
-                            json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData)});
+      r.messages.push_back(
+          {json_string(m, "role", at, ErrorKind::kData), json_string(m, "content", at, ErrorKind::kData),
+           json_string(m, "tool_calls", "", at, ErrorKind::kData),
+           json_string(m, "tool_call_id", "", at, ErrorKind::kData), json_string(m, "name", "", at, ErrorKind::kData)});
     }
   }
-  if (object.contains("sampling")) r.sampling = sampling_from_json(json_object(object, "sampling", 64, where, ErrorKind::kData), where + ": sampling");
+  if (object.contains("sampling"))
+    r.sampling = sampling_from_json(json_object(object, "sampling", 64, where, ErrorKind::kData), where + ": sampling");
   r.validate(where);
   return r;
 }

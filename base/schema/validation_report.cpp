@@ -81,21 +81,25 @@ Json speed_to_json(const ValidationReport& r) {
     for (const auto& [k, cost] : row) cost_table[std::to_string(batch)][std::to_string(k)] = cost;
   for (const auto& [batch, alpha] : r.break_even) break_even[std::to_string(batch)] = alpha;
   for (const auto& row : r.table) table.push_back({{"batch", row.batch}, {"k", row.k}, {"speedup", row.speedup}});
-  Json out = {{"draft_cost", r.draft_cost},
-          {"verify_cost", costs},
-          {"verify_cost_table", cost_table},
-          {"measured", {{"speedup", r.speedup.value}, {"ci", interval(r.speedup.ci)}, {"prompts", r.speedup.n}, {"k", r.best_k}}},
-          {"predicted", r.predicted_speedup},
-          {"prediction_fits", r.prediction_fits()},
-          {"table", table},
-          {"break_even", break_even}};
+  Json out = {
+      {"draft_cost", r.draft_cost},
+      {"verify_cost", costs},
+      {"verify_cost_table", cost_table},
+      {"measured",
+       {{"speedup", r.speedup.value}, {"ci", interval(r.speedup.ci)}, {"prompts", r.speedup.n}, {"k", r.best_k}}},
+      {"predicted", r.predicted_speedup},
+      {"prediction_fits", r.prediction_fits()},
+      {"table", table},
+      {"break_even", break_even}};
   schedule_to_json(r.schedule, out);
   if (r.machine) out["machine"] = to_json(*r.machine);
   return out;
 }
 
 Json baseline_to_json(const ValidationReport::Baseline& b) {
-  const auto difference = [](const Estimate& d) { return Json{{"alpha_difference", d.value}, {"ci", interval(d.ci)}, {"paired_requests", d.n}}; };
+  const auto difference = [](const Estimate& d) {
+    return Json{{"alpha_difference", d.value}, {"ci", interval(d.ci)}, {"paired_requests", d.n}};
+  };
   Json out = difference(b.difference);
   out["draft"] = b.draft_id.empty() ? Json() : Json({{"path", b.draft_path}, {"id", b.draft_id}});
   out["min_gain"] = b.min_gain ? Json(*b.min_gain) : Json();
@@ -117,18 +121,22 @@ Interval read_interval(const Json& object, const std::string& where) {
 }
 
 Estimate read_estimate(const Json& object, const char* value, const char* n, const std::string& where) {
-  return {json_double(object, value, -kMaxFigure, kMaxFigure, where, kReport), read_interval(object, where), json_int(object, n, 0, kMaxCount, where, kReport)};
+  return {json_double(object, value, -kMaxFigure, kMaxFigure, where, kReport), read_interval(object, where),
+          json_int(object, n, 0, kMaxCount, where, kReport)};
 }
 
 std::vector<int64_t> read_counts(const Json& object, const char* key, const std::string& where) {
   std::vector<int64_t> out;
-  for (const Json& item : json_array(object, key, 1024, where, kReport)) out.push_back(json_int(Json{{key, item}}, key, 0, kMaxCount, where, kReport));
+  for (const Json& item : json_array(object, key, 1024, where, kReport))
+    out.push_back(json_int(Json{{key, item}}, key, 0, kMaxCount, where, kReport));
   return out;
 }
 
-std::vector<double> read_doubles(const Json& object, const char* key, double low, double high, const std::string& where) {
+std::vector<double> read_doubles(const Json& object, const char* key, double low, double high,
+                                 const std::string& where) {
   std::vector<double> out;
-  for (const Json& item : json_array(object, key, kMaxItems, where, kReport)) out.push_back(json_double(Json{{key, item}}, key, low, high, where, kReport));
+  for (const Json& item : json_array(object, key, kMaxItems, where, kReport))
+    out.push_back(json_double(Json{{key, item}}, key, low, high, where, kReport));
   return out;
 }
 
@@ -141,7 +149,8 @@ int read_number_key(const std::string& key, const std::string& where) {
 
 std::map<int, double> read_costs(const Json& object, const std::string& where) {
   std::map<int, double> out;
-  for (const auto& [key, cost] : object.items()) out[read_number_key(key, where)] = json_double(object, key.c_str(), 0, kMaxFigure, where, kReport);
+  for (const auto& [key, cost] : object.items())
+    out[read_number_key(key, where)] = json_double(object, key.c_str(), 0, kMaxFigure, where, kReport);
   return out;
 }
 
@@ -179,14 +188,16 @@ std::optional<double> read_optional(const Json& o, const char* key, double low, 
 // Reports of earlier programs have neither a sequence nor a serving draft to compare with.
 void read_sequence(const Json& o, const std::string& where, ValidationReport& r) {
   r.requests_available = json_int(o, "requests_available", 0, kMaxCount, r.alpha.n, where, kReport);
-  if (o.contains("requests_needed") && !o["requests_needed"].is_null()) r.requests_needed = json_int(o, "requests_needed", 0, kMaxCount, where, kReport);
+  if (o.contains("requests_needed") && !o["requests_needed"].is_null())
+    r.requests_needed = json_int(o, "requests_needed", 0, kMaxCount, where, kReport);
   if (!o.contains("sequence")) return;
   const std::string at = where + ": sequence";
   for (const Json& p : json_array(o, "sequence", kMaxItems, where, kReport)) {
     if (!p.is_array() || p.size() != 4) throw Error(kReport, at + ": expected [requests, alpha, low, high]");
     const Json named = {{"requests", p[0]}, {"alpha", p[1]}, {"low", p[2]}, {"high", p[3]}};
     const auto share = [&](const char* key) { return json_double(named, key, 0, 1, at, kReport); };
-    r.sequence.push_back({json_int(named, "requests", 0, kMaxCount, at, kReport), share("alpha"), share("low"), share("high")});
+    r.sequence.push_back(
+        {json_int(named, "requests", 0, kMaxCount, at, kReport), share("alpha"), share("low"), share("high")});
   }
 }
 
@@ -202,15 +213,20 @@ ValidationReport::Baseline read_baseline(const Json& o, const std::string& where
   if (o.contains("segments"))
     for (const Json& s : json_array(o, "segments", 4096, where, kReport)) {
       const std::string at = where + ": segments";
-      b.segments.push_back({json_string(s, "name", at, kReport), read_estimate(s, "alpha_difference", "paired_requests", at), json_bool(s, "judged", false, at, kReport)});
+      b.segments.push_back({json_string(s, "name", at, kReport),
+                            read_estimate(s, "alpha_difference", "paired_requests", at),
+                            json_bool(s, "judged", false, at, kReport)});
     }
   return b;
 }
 
 ValidationReport::Prediction read_prediction(const Json& o, const std::string& where) {
-  return {static_cast<int>(json_int(o, "batch", 1, 1 << 20, where, kReport)), json_double(o, "draft_cost", 0, kMaxFigure, where, kReport),
-          json_double(o, "verify_cost", 0, kMaxFigure, where, kReport),       static_cast<int>(json_int(o, "k", 1, 1024, where, kReport)),
-          json_double(o, "speedup", 0, kMaxFigure, where, kReport),           read_optional(o, "break_even", 0, 1, where)};
+  return {static_cast<int>(json_int(o, "batch", 1, 1 << 20, where, kReport)),
+          json_double(o, "draft_cost", 0, kMaxFigure, where, kReport),
+          json_double(o, "verify_cost", 0, kMaxFigure, where, kReport),
+          static_cast<int>(json_int(o, "k", 1, 1024, where, kReport)),
+          json_double(o, "speedup", 0, kMaxFigure, where, kReport),
+          read_optional(o, "break_even", 0, 1, where)};
 }
 
 void read_acceptance(const Json& o, const std::string& where, ValidationReport& r) {
@@ -222,7 +238,8 @@ void read_acceptance(const Json& o, const std::string& where, ValidationReport& 
   read_sequence(o, where, r);
   r.rollout = read_rollout(json_object(o, "rollout", 64, where, kReport), where + ": rollout");
   r.request_alphas = read_doubles(o, "request_alphas", 0, 1 + 1e-6, where);
-  for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kReport)) r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
+  for (const Json& id : json_array(o, "request_ids", kMaxItems, where, kReport))
+    r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
 }
 
 // Reports of earlier programs say nothing of a row's figure: it is taken for a prediction.
@@ -241,7 +258,8 @@ std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) 
   if (figures.size() != schedule.size()) throw Error(kReport, at + " and schedule_figures differ in length");
   for (size_t i = 0; i < schedule.size(); ++i) {
     const std::string basis = json_string(figures[i], "basis", at, kReport);
-    if (basis != "measured" && basis != "predicted") throw Error(kReport, at + "_figures: basis: expected measured or predicted, found '" + basis.substr(0, 40) + "'");
+    if (basis != "measured" && basis != "predicted")
+      throw Error(kReport, at + "_figures: basis: expected measured or predicted, found '" + basis.substr(0, 40) + "'");
     schedule[i].measured = basis == "measured";
     if (!figures[i].contains("k") || figures[i]["k"].is_null()) continue;
     schedule[i].figure_k = static_cast<int>(json_int(figures[i], "k", 1, 1024, at, kReport));
@@ -271,7 +289,8 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   const Json& cost_table = json_object(o, "verify_cost_table", 4096, where, kReport);
   for (const auto& [batch, row] : cost_table.items()) {
     const std::string at = where + ": verify_cost_table";
-    r.verify_cost_table[read_number_key(batch, at)] = read_costs(json_object(cost_table, batch.c_str(), 4096, at, kReport), at);
+    r.verify_cost_table[read_number_key(batch, at)] =
+        read_costs(json_object(cost_table, batch.c_str(), 4096, at, kReport), at);
   }
   const Json& measured = json_object(o, "measured", 64, where, kReport);
   r.speedup = read_estimate(measured, "speedup", "prompts", where + ": measured");
@@ -279,13 +298,16 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   r.predicted_speedup = json_double(o, "predicted", 0, kMaxFigure, where, kReport);
   for (const Json& row : json_array(o, "table", 65536, where, kReport)) {
     const std::string at = where + ": table";
-    r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kReport)), static_cast<int>(json_int(row, "k", -1, 1024, at, kReport)),
+    r.table.push_back({static_cast<int>(json_int(row, "batch", 1, 1 << 20, at, kReport)),
+                       static_cast<int>(json_int(row, "k", -1, 1024, at, kReport)),
                        json_double(row, "speedup", 0, kMaxFigure, at, kReport)});
   }
-  if (o.contains("break_even")) r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
+  if (o.contains("break_even"))
+    r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
   json_bool(o, "prediction_fits", true, where, kReport);  // follows from the figures
   r.schedule = read_schedule(o, where);
-  if (o.contains("machine")) r.machine = read_machine(json_object(o, "machine", 64, where, kReport), where + ": machine");
+  if (o.contains("machine"))
+    r.machine = read_machine(json_object(o, "machine", 64, where, kReport), where + ": machine");
 }
 
 std::vector<ValidationReport::Figure> read_figures(const Json& o, const std::string& where) {
@@ -293,17 +315,21 @@ std::vector<ValidationReport::Figure> read_figures(const Json& o, const std::str
   if (!o.contains("judged_by")) return out;
   const std::string at = where + ": judged_by";
   for (const Json& f : json_array(o, "judged_by", 4096, where, kReport))
-    out.push_back({json_string(f, "check", at, kReport), json_string(f, "segment", "", at, kReport), json_double(f, "value", -kMaxFigure, kMaxFigure, at, kReport), read_interval(f, at),
+    out.push_back({json_string(f, "check", at, kReport), json_string(f, "segment", "", at, kReport),
+                   json_double(f, "value", -kMaxFigure, kMaxFigure, at, kReport), read_interval(f, at),
                    json_double(f, "limit", -kMaxFigure, kMaxFigure, at, kReport)});
   return out;
 }
 
 void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
-  const Json &target = json_object(o, "target", 64, where, kReport), &draft = json_object(o, "draft", 64, where, kReport);
+  const Json &target = json_object(o, "target", 64, where, kReport),
+             &draft = json_object(o, "draft", 64, where, kReport);
   r.target_path = json_string(target, "path", where + ": target", kReport);
   r.draft_path = json_string(draft, "path", where + ": draft", kReport);
-  r.target = fingerprint_from_json(json_object(target, "fingerprint", 64, where + ": target", kReport), where + ": target: fingerprint");
-  r.draft = fingerprint_from_json(json_object(draft, "fingerprint", 64, where + ": draft", kReport), where + ": draft: fingerprint");
+  r.target = fingerprint_from_json(json_object(target, "fingerprint", 64, where + ": target", kReport),
+                                   where + ": target: fingerprint");
+  r.draft = fingerprint_from_json(json_object(draft, "fingerprint", 64, where + ": draft", kReport),
+                                  where + ": draft: fingerprint");
   const Json& data = json_object(o, "data", 64, where, kReport);
   r.data_path = json_string(data, "path", where + ": data", kReport);
   r.data_digest = json_digest(data, "digest", true, where + ": data", kReport);
@@ -319,7 +345,8 @@ void read_inputs(const Json& o, const std::string& where, ValidationReport& r) {
 }  // namespace
 
 int verdict_exit_code(const std::string& verdict) {
-  static const std::map<std::string, int> kCodes = {{"pass", 0}, {"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  static const std::map<std::string, int> kCodes = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
+                                                    {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
   const auto it = kCodes.find(verdict);
   if (it == kCodes.end()) throw Error(ErrorKind::kInternal, "'" + verdict + "' is no verdict of validate");
   return it->second;
@@ -329,16 +356,23 @@ void ValidationReport::validate(const std::string& where) const {
   const auto check = [&](bool ok, const std::string& text) {
     if (!ok) throw Error(kReport, where + ": " + text);
   };
-  static const std::set<std::string> kVerdicts = {"pass", "fail", "not_lossless", "not_worth_it", "inconclusive", "stale"};
-  check(kVerdicts.count(verdict) != 0, "verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, found '" + verdict.substr(0, 40) + "'");
+  static const std::set<std::string> kVerdicts = {"pass",         "fail",         "not_lossless",
+                                                  "not_worth_it", "inconclusive", "stale"};
+  check(kVerdicts.count(verdict) != 0,
+        "verdict: expected pass, fail, not_lossless, not_worth_it, inconclusive or stale, found '" +
+            verdict.substr(0, 40) + "'");
   check(is_sha256_hex(target.id) && is_sha256_hex(draft.id), "inputs: fingerprints missing");
-  check(alpha.value >= 0 && alpha.value <= 1 && alpha.ci.low >= 0 && alpha.ci.high <= 1, "acceptance: alpha: expected numbers in [0, 1]");
+  check(alpha.value >= 0 && alpha.value <= 1 && alpha.ci.low >= 0 && alpha.ci.high <= 1,
+        "acceptance: alpha: expected numbers in [0, 1]");
   check(request_ids.size() == request_alphas.size(), "acceptance: request_ids and request_alphas differ in length");
-  check(greedy_prompts >= greedy_identical && greedy_identical >= 0, "lossless: expected greedy_identical <= greedy_prompts");
+  check(greedy_prompts >= greedy_identical && greedy_identical >= 0,
+        "lossless: expected greedy_identical <= greedy_prompts");
   check(std::isfinite(seconds) && seconds >= 0, "seconds: expected a number >= 0");
   for (size_t i = 0; i < schedule.size(); ++i)
-    check(schedule[i].low <= schedule[i].high && (i == 0 || schedule[i].low > schedule[i - 1].high), "speed: schedule: batch ranges must ascend without overlap");
-  if (verdict == "pass") check(alpha.n > 0 && has_speed && has_lossless, "a pass needs acceptance, speed and lossless figures");
+    check(schedule[i].low <= schedule[i].high && (i == 0 || schedule[i].low > schedule[i - 1].high),
+          "speed: schedule: batch ranges must ascend without overlap");
+  if (verdict == "pass")
+    check(alpha.n > 0 && has_speed && has_lossless, "a pass needs acceptance, speed and lossless figures");
 }
 
 ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule) {
@@ -348,20 +382,17 @@ ScheduleRanges ranges_of(const std::vector<ScheduleRow>& schedule) {
 }
 
 Json to_json(const MachineUse& use) {
-  return {{"cpus", use.cpus},
-          {"threads", use.threads},
-          {"others_cpus", use.others},
-          {"stolen_cpus", use.stolen},
-          {"taken", use.taken},
-          {"runs", use.runs},
-          {"disturbed", use.disturbed},
-          {"disagreeing", use.disagreeing},
-          {"busy", use.busy}};
+  return {
+      {"cpus", use.cpus},   {"threads", use.threads}, {"others_cpus", use.others},  {"stolen_cpus", use.stolen},
+      {"taken", use.taken}, {"runs", use.runs},       {"disturbed", use.disturbed}, {"disagreeing", use.disagreeing},
+      {"busy", use.busy}};
 }
 
 Json to_json(const ValidationReport& r) {
   Json figures = Json::array();
-  for (const auto& f : r.judged_by) figures.push_back({{"check", f.check}, {"segment", f.segment}, {"value", f.value}, {"ci", interval(f.ci)}, {"limit", f.limit}});
+  for (const auto& f : r.judged_by)
+    figures.push_back(
+        {{"check", f.check}, {"segment", f.segment}, {"value", f.value}, {"ci", interval(f.ci)}, {"limit", f.limit}});
   Json root = {{"schema", "specdec.validate/" + std::to_string(ValidationReport::kVersion)},
                {"verdict", r.verdict},
                {"reason", r.reason},
@@ -384,8 +415,12 @@ Json to_json(const ValidationReport& r) {
                {"acceptance", acceptance_to_json(r)},
                {"segments", Json::array()}};
   for (const SegmentFigure& s : r.segments) {
-    root["segments"].push_back(
-        {{"name", s.name}, {"alpha", s.alpha.value}, {"ci", interval(s.alpha.ci)}, {"requests", s.alpha.n}, {"rollout", to_json(s.rollout)}, {"entropy", s.entropy}});
+    root["segments"].push_back({{"name", s.name},
+                                {"alpha", s.alpha.value},
+                                {"ci", interval(s.alpha.ci)},
+                                {"requests", s.alpha.n},
+                                {"rollout", to_json(s.rollout)},
+                                {"entropy", s.entropy}});
     root["segments"].back()["floor"] = s.floor ? Json(*s.floor) : Json();
   }
   if (r.baseline) root["baseline"] = baseline_to_json(*r.baseline);
@@ -430,7 +465,8 @@ ValidationReport validation_report_from_json(const Json& object, const std::stri
   if (object.contains("baseline"))
     r.baseline = read_baseline(json_object(object, "baseline", 64, where, kReport), where + ": baseline");
   if (object.contains("predictions"))
-    for (const Json& p : json_array(object, "predictions", 4096, where, kReport)) r.predictions.push_back(read_prediction(p, where + ": predictions"));
+    for (const Json& p : json_array(object, "predictions", 4096, where, kReport))
+      r.predictions.push_back(read_prediction(p, where + ": predictions"));
   if (object.contains("speed")) read_speed(json_object(object, "speed", 64, where, kReport), where + ": speed", r);
   if (object.contains("lossless")) {
     const Json& l = json_object(object, "lossless", 64, where, kReport);

@@ -1,9 +1,10 @@
+#include "cli/command.h"
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 
 #include "base/error.h"
-#include "cli/command.h"
 #include "cli/demo/demo.h"
 #include "cli/demo/traffic_generator.h"
 
@@ -19,7 +20,8 @@ struct TrafficOptions {
 
 int print_traffic(const TrafficOptions& o) {
   const DemoEdition edition = o.edition == "first" ? DemoEdition::kFirst : DemoEdition::kUpdated;
-  for (int64_t i = o.first; i < o.first + o.count; ++i) std::printf("%s\n", to_chat_row(demo_conversation(o.seed, i, edition)).c_str());
+  for (int64_t i = o.first; i < o.first + o.count; ++i)
+    std::printf("%s\n", to_chat_row(demo_conversation(o.seed, i, edition)).c_str());
   if (std::fflush(stdout) != 0) throw Error(ErrorKind::kIo, "stdout: cannot be written");
   return 0;
 }
@@ -27,31 +29,43 @@ int print_traffic(const TrafficOptions& o) {
 }  // namespace
 
 void add_demo(Cli& cli) {
-  CLI::App* demo = cli.app.add_subcommand("demo", "The life of a draft on the embedded model: distilled, gated, served, gone stale, redistilled");
+  CLI::App* demo = cli.app.add_subcommand(
+      "demo", "The life of a draft on the embedded model: distilled, gated, served, gone stale, redistilled");
   auto options = std::make_shared<DemoOptions>();
   auto out = std::make_shared<std::string>("specdec-demo");
   demo->add_option("--out", *out, "Working directory; a former demo's is replaced")->capture_default_str();
-  demo->add_option("--conversations", options->conversations, "Size of a day's traffic")->capture_default_str()->check(CLI::Range(200, 100000));
-  demo->add_option("--distill-seconds", options->distill_seconds, "Time of each of the two distillations")->capture_default_str()->check(CLI::Range(1.0, 86400.0));
+  demo->add_option("--conversations", options->conversations, "Size of a day's traffic")
+      ->capture_default_str()
+      ->check(CLI::Range(200, 100000));
+  demo->add_option("--distill-seconds", options->distill_seconds, "Time of each of the two distillations")
+      ->capture_default_str()
+      ->check(CLI::Range(1.0, 86400.0));
   demo->add_option("--seed", options->seed, "Seed of traffic and models")->capture_default_str();
-  demo->footer("Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count 100 | head -3\n"
-              "Exit codes: 0 all checks hold, 3 one does not.");
+  demo->footer(
+      "Examples:\n  specdec demo\n  specdec demo --distill-seconds 30 --out /tmp/demo\n  specdec demo traffic --count "
+      "100 | head -3\n"
+      "Exit codes: 0 all checks hold, 3 one does not.");
   demo->callback([&cli, options, out] {
-    if (cli.selected) return;   // the nested command
+    if (cli.selected) return;  // the nested command
     options->out = *out;
     cli.selected = [&cli, options] { return run_demo(cli.global, *options); };
   });
 
   CLI::App* traffic = demo->add_subcommand("traffic", "Prints the demo's conversations as OpenAI chat JSONL");
   auto traffic_options = std::make_shared<TrafficOptions>();
-  traffic->add_option("--first", traffic_options->first, "Number of the first conversation")->capture_default_str()->check(CLI::NonNegativeNumber);
-  traffic->add_option("--count", traffic_options->count, "How many")->capture_default_str()->check(CLI::NonNegativeNumber);
+  traffic->add_option("--first", traffic_options->first, "Number of the first conversation")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
+  traffic->add_option("--count", traffic_options->count, "How many")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   traffic->add_option("--seed", traffic_options->seed, "Seed")->capture_default_str();
   traffic->add_option("--edition", traffic_options->edition, "first | updated (after the overnight update)")
       ->capture_default_str()
       ->check(CLI::IsMember({"first", "updated"}));
   traffic->footer("Example:\n  specdec demo traffic --count 3000 > day-1.jsonl");
-  traffic->callback([&cli, traffic_options] { cli.selected = [traffic_options] { return print_traffic(*traffic_options); }; });
+  traffic->callback(
+      [&cli, traffic_options] { cli.selected = [traffic_options] { return print_traffic(*traffic_options); }; });
 }
 
 }  // namespace specdec::cli

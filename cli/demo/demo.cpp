@@ -37,15 +37,21 @@ std::string interval(const Estimate& e) { return format("%.3f [%.3f, %.3f]", e.v
 fs::path assets(const Global& global) {
   const fs::path found = fs::path(global.program).parent_path().parent_path() / "share" / "specdec" / "demo";
   if (!fs::exists(found / "target" / "model.safetensors"))
-    throw Error(ErrorKind::kIo, found.string() + ": the embedded model is not there: run the installed or built specdec, not a copy of the file");
+    throw Error(ErrorKind::kIo,
+                found.string() +
+                    ": the embedded model is not there: run the installed or built specdec, not a copy of the file");
   return found;
 }
 
 class Demo {
  public:
   Demo(const Global& global, const DemoOptions& options)
-      : global_(global), options_(options), out_(fs::absolute(options.out)), first_(assets(global) / "target"),
-        updated_(assets(global) / "updated"), log_(out_ / "log.txt") {}
+      : global_(global),
+        options_(options),
+        out_(fs::absolute(options.out)),
+        first_(assets(global) / "target"),
+        updated_(assets(global) / "updated"),
+        log_(out_ / "log.txt") {}
 
   int run() {
     prepare();
@@ -60,7 +66,8 @@ class Demo {
   }
 
  private:
-  // ---- telling -----------------------------------------------------------------------------------------------------------
+  // ---- telling
+  // -----------------------------------------------------------------------------------------------------------
   void begin(const char* name) {
     name_ = name;
     started_ = clock_.seconds();
@@ -75,23 +82,42 @@ class Demo {
   }
   void check(const std::string& what, bool holds) { checks_.push_back({what, holds}); }
 
-  // ---- children ----------------------------------------------------------------------------------------------------------
+  // ---- children
+  // ----------------------------------------------------------------------------------------------------------
   Json run_json(std::vector<std::string> arguments, const std::vector<int>& allowed = {0}, int* code = nullptr) {
     arguments.insert(arguments.begin(), "--json");
     const ChildResult child = run_child(global_.program, arguments, log_);
     if (std::find(allowed.begin(), allowed.end(), child.exit_code) == allowed.end())
-      throw Error(ErrorKind::kInternal, "demo: specdec " + arguments[1] + " ended with exit code " + std::to_string(child.exit_code) +
-                                            "; its messages are in " + log_.string());
+      throw Error(ErrorKind::kInternal, "demo: specdec " + arguments[1] + " ended with exit code " +
+                                            std::to_string(child.exit_code) + "; its messages are in " + log_.string());
     if (code) *code = child.exit_code;
     const Json result = Json::parse(child.output, nullptr, false);
     return result.is_discarded() ? Json(nullptr) : result;
   }
 
-  ValidationReport validate(const fs::path& target, const fs::path& draft, const fs::path& data, const std::string& name,
-                            std::vector<std::string> more, int* code) {
-    std::vector<std::string> arguments = {"validate", "--target", target, "--draft", draft, "--data", data, "--out", out_ / name,
-                                          "--max-requests", "96", "--speed-prompts", kSpeedPrompts, "--speed-tokens", kSpeedTokens, "--dtype", "fp32",
-                                          "--threads", "1", "--seed", std::to_string(options_.seed)};
+  ValidationReport validate(const fs::path& target, const fs::path& draft, const fs::path& data,
+                            const std::string& name, std::vector<std::string> more, int* code) {
+    std::vector<std::string> arguments = {"validate",
+                                          "--target",
+                                          target,
+                                          "--draft",
+                                          draft,
+                                          "--data",
+                                          data,
+                                          "--out",
+                                          out_ / name,
+                                          "--max-requests",
+                                          "96",
+                                          "--speed-prompts",
+                                          kSpeedPrompts,
+                                          "--speed-tokens",
+                                          kSpeedTokens,
+                                          "--dtype",
+                                          "fp32",
+                                          "--threads",
+                                          "1",
+                                          "--seed",
+                                          std::to_string(options_.seed)};
     arguments.insert(arguments.end(), more.begin(), more.end());
     run_json(arguments, {0, 3, 4, 5, 6}, code);
     const fs::path report = out_ / name / "report.json";
@@ -100,18 +126,24 @@ class Demo {
 
   void write_traffic(const fs::path& file, DemoEdition edition, int64_t first, int64_t count) {
     OutputFile log(file);
-    for (int64_t i = first; i < first + count; ++i) log.write(to_chat_row(demo_conversation(options_.seed, i, edition)) + "\n");
+    for (int64_t i = first; i < first + count; ++i)
+      log.write(to_chat_row(demo_conversation(options_.seed, i, edition)) + "\n");
     log.finish();
   }
 
   std::vector<std::string> distill_flags() const {
-    return {"--time-limit", format("%.0fs", options_.distill_seconds), "--dtype", "fp32", "--threads", "1", "--seed", std::to_string(options_.seed)};
+    return {"--time-limit", format("%.0fs", options_.distill_seconds),
+            "--dtype",      "fp32",
+            "--threads",    "1",
+            "--seed",       std::to_string(options_.seed)};
   }
 
-  // ---- the story ---------------------------------------------------------------------------------------------------------
+  // ---- the story
+  // ---------------------------------------------------------------------------------------------------------
   void prepare() {
     if (fs::exists(out_)) {
-      if (!fs::exists(out_ / "demo.marker")) throw Error(ErrorKind::kUsage, "--out: " + out_.string() + " exists and is not a demo's directory");
+      if (!fs::exists(out_ / "demo.marker"))
+        throw Error(ErrorKind::kUsage, "--out: " + out_.string() + " exists and is not a demo's directory");
       fs::remove_all(out_);
     }
     make_private_directory(out_);
@@ -122,15 +154,17 @@ class Demo {
   void first_traffic() {
     begin("traffic");
     write_traffic(out_ / "logs" / "day-1.jsonl", DemoEdition::kFirst, 0, options_.conversations);
-    run_json({"data", "ingest", out_ / "logs" / "day-1.jsonl", "--target", first_, "--out", out_ / "data", "--holdout", "0.06"});
+    run_json({"data", "ingest", out_ / "logs" / "day-1.jsonl", "--target", first_, "--out", out_ / "data", "--holdout",
+              "0.06"});
     const ShardIndex index = data::ShardReader(out_ / "data").index();
     int64_t train = 0, held = 0, tokens = 0;
     for (const ShardFile& s : index.shards) {
       (s.split == "train" ? train : held) += s.num_rows;
       tokens += s.num_tokens;
     }
-    say(format("%lld conversations in %zu domains → %lld to learn from, %lld held out, %lld tokens", static_cast<long long>(options_.conversations),
-               demo_domains().size(), static_cast<long long>(train), static_cast<long long>(held), static_cast<long long>(tokens)));
+    say(format("%lld conversations in %zu domains → %lld to learn from, %lld held out, %lld tokens",
+               static_cast<long long>(options_.conversations), demo_domains().size(), static_cast<long long>(train),
+               static_cast<long long>(held), static_cast<long long>(tokens)));
   }
 
   void check_entropy(const ValidationReport& report, const char* which) {
@@ -148,30 +182,40 @@ class Demo {
     write_bigram_draft(out_ / "data", first_, out_ / "bigram");
     write_untrained_draft(first_, options_.seed, out_ / "untrained");
     int bigram_code = 0, untrained_code = 0;
-    const auto bigram = validate(first_, out_ / "bigram", out_ / "data", "gate-bigram", {"--parts", "acceptance"}, &bigram_code);
-    const auto untrained = validate(first_, out_ / "untrained", out_ / "data", "gate-untrained", {"--parts", "acceptance"}, &untrained_code);
+    const auto bigram =
+        validate(first_, out_ / "bigram", out_ / "data", "gate-bigram", {"--parts", "acceptance"}, &bigram_code);
+    const auto untrained = validate(first_, out_ / "untrained", out_ / "data", "gate-untrained",
+                                    {"--parts", "acceptance"}, &untrained_code);
     untrained_alpha_ = untrained.alpha.value;
     check_entropy(bigram, "the target");
-    check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor), bigram.alpha.ci.high < bigram.floor);
-    check(format("an untrained draft fails the gate: verdict %s, exit %d", untrained.verdict.c_str(), untrained_code), untrained_code == 3);
-    say("bigram draft " + interval(bigram.alpha) + ", untrained draft " + interval(untrained.alpha) + ": gate says " + bigram.verdict + ", " + untrained.verdict);
+    check(format("a bigram draft stays below the floor: acceptance %.3f < %.2f", bigram.alpha.value, bigram.floor),
+          bigram.alpha.ci.high < bigram.floor);
+    check(format("an untrained draft fails the gate: verdict %s, exit %d", untrained.verdict.c_str(), untrained_code),
+          untrained_code == 3);
+    say("bigram draft " + interval(bigram.alpha) + ", untrained draft " + interval(untrained.alpha) + ": gate says " +
+        bigram.verdict + ", " + untrained.verdict);
   }
 
   void distill() {
     begin("distill");
-    std::vector<std::string> arguments = {"distill", "--target", first_, "--data", out_ / "data", "--draft", "prune:1", "--out", out_ / "run"};
+    std::vector<std::string> arguments = {"distill", "--target", first_,  "--data",    out_ / "data",
+                                          "--draft", "prune:1",  "--out", out_ / "run"};
     const auto flags = distill_flags();
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     const Json result = run_json(arguments);
-    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(), result.at("acceptance").at("before").at("value").get<double>(),
-               result.at("acceptance").at("after").at("value").get<double>(), static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
+    say(format("one of %lld layers, loss lk_hybrid: acceptance %.3f → %.3f, %lld steps", layers(),
+               result.at("acceptance").at("before").at("value").get<double>(),
+               result.at("acceptance").at("after").at("value").get<double>(),
+               static_cast<long long>(result.at("training").at("steps").get<int64_t>())));
     begin("validate");
     first_report_ = validate(first_, out_ / "run" / "draft", out_ / "data", "gate", {}, &first_code_);
-    check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d", first_report_.alpha.value,
-                 first_report_.verdict.c_str(), first_code_),
+    check(format("a distilled draft passes with acceptance above 0.70: %.3f, verdict %s, exit %d",
+                 first_report_.alpha.value, first_report_.verdict.c_str(), first_code_),
           first_code_ == 0 && first_report_.alpha.ci.low > 0.70);
-    say(first_report_.verdict + ": acceptance " + interval(first_report_.alpha) + ", speed-up " + interval(first_report_.speedup) +
-        format(", greedy text identical on %lld of %lld prompts", static_cast<long long>(first_report_.greedy_identical),
+    say(first_report_.verdict + ": acceptance " + interval(first_report_.alpha) + ", speed-up " +
+        interval(first_report_.speedup) +
+        format(", greedy text identical on %lld of %lld prompts",
+               static_cast<long long>(first_report_.greedy_identical),
                static_cast<long long>(first_report_.greedy_prompts)));
   }
 
@@ -179,9 +223,19 @@ class Demo {
 
   void package_and_serve() {
     begin("package");
-    std::vector<std::string> arguments = {"package", "--target", first_, "--draft", out_ / "run" / "draft", "--report", out_ / "gate" / "report.json",
-                                          "--store", out_ / "store", "--channel", "production"};
-    if (first_code_ != 0) arguments.push_back("--allow-failed");  // the check has failed by then; the rest is still worth seeing
+    std::vector<std::string> arguments = {"package",
+                                          "--target",
+                                          first_,
+                                          "--draft",
+                                          out_ / "run" / "draft",
+                                          "--report",
+                                          out_ / "gate" / "report.json",
+                                          "--store",
+                                          out_ / "store",
+                                          "--channel",
+                                          "production"};
+    // the check has failed by then; the rest is still worth seeing
+    if (first_code_ != 0) arguments.push_back("--allow-failed");
     const Json packaged = run_json(arguments);
     say("sha256-" + packaged.at("digest").get<std::string>().substr(0, 12) + " → production" +
         (first_code_ != 0 ? ", although the gate says " + first_report_.verdict : ""));
@@ -189,30 +243,37 @@ class Demo {
     {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve.log");
       const std::string url = server.wait_for_line("listening on ", 60);
-      const TrafficFigures sampled = send_traffic(url, options_.seed, options_.conversations, kServed, DemoEdition::kFirst, 1.0);
+      const TrafficFigures sampled =
+          send_traffic(url, options_.seed, options_.conversations, kServed, DemoEdition::kFirst, 1.0);
       const int64_t same = compare_greedy(url);
-      check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)), same == 4);
+      check(format("served greedy text equals plain decoding: %lld of 4 answers", static_cast<long long>(same)),
+            same == 4);
       const int code = server.stop();
       check(format("SIGTERM drains the server: exit %d", code), code == 0);
       say(format("%lld answers, %.0f tokens a second, one after the other; greedy text as without the draft %lld of 4",
-                 static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds, static_cast<long long>(same)));
+                 static_cast<long long>(sampled.answers), sampled.tokens / sampled.seconds,
+                 static_cast<long long>(same)));
     }
     begin("monitor");
     int code = 0;
     const Json verdict = monitor({}, &code);
-    check("the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code), code == 0);
+    check("the monitor finds nothing wrong: " + verdict.at("verdict").get<std::string>() + format(", exit %d", code),
+          code == 0);
     say(verdict.at("verdict").get<std::string>());
   }
 
   // With a fixed K: the monitor gets the acceptance it judges also where the machine is too busy for drafting to pay.
   std::vector<std::string> serve_arguments() const {
-    return {"serve", channel(), "--port", "0", "--dtype", "fp32", "--threads", "1", "--k", "2", "--record", out_ / "recorded"};
+    return {"serve",     channel(), "--port", "0", "--dtype",  "fp32",
+            "--threads", "1",       "--k",    "2", "--record", out_ / "recorded"};
   }
 
   std::string channel() const { return (out_ / "store").string() + ":production"; }
 
   Json monitor(std::vector<std::string> more, int* code) {
-    std::vector<std::string> arguments = {"monitor", "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state", out_ / "monitor.db"};
+    std::vector<std::string> arguments = {
+        "monitor",          "check", "--package", channel(), "--source", out_ / "recorded" / "acceptance", "--state",
+        out_ / "monitor.db"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_json(arguments, {0, 3, 4, 5}, code);
   }
@@ -223,8 +284,8 @@ class Demo {
     for (int64_t i = 0; i < 4; ++i) {
       const DemoConversation c = demo_conversation(options_.seed, options_.conversations + i, DemoEdition::kFirst);
       write_file_atomic(out_ / "messages.json", Json::array({{{"role", "user"}, {"content", c.question}}}).dump());
-      const Json plain = run_json({"generate", "--target", first_, "--messages", out_ / "messages.json", "--temperature", "0", "--k", "0", "--max-tokens",
-                                   "64", "--dtype", "fp32"});
+      const Json plain = run_json({"generate", "--target", first_, "--messages", out_ / "messages.json",
+                                   "--temperature", "0", "--k", "0", "--max-tokens", "64", "--dtype", "fp32"});
       same += ask(url, c.question, 0.0, 64) == plain.at("text").get<std::string>();
     }
     return same;
@@ -235,23 +296,33 @@ class Demo {
     int refused = 0, stale = 0, measured = 0;
     run_json({"serve", "--target", updated_, "--draft", out_ / "run" / "draft", "--port", "0"}, {0, 5}, &refused);
     const Json verdict = monitor({"--target", updated_}, &stale);
-    check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)", refused,
-                 verdict.at("verdict").get<std::string>().c_str(), stale),
+    check(format("after the overnight update serve refuses the draft (exit %d) and the monitor says %s (exit %d)",
+                 refused, verdict.at("verdict").get<std::string>().c_str(), stale),
           refused == 5 && stale == 5);
     write_traffic(out_ / "logs" / "day-2.jsonl", DemoEdition::kUpdated, options_.conversations, options_.conversations);
-    run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated", "--holdout", "0.06"});
-    const auto report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale", {"--parts", "acceptance", "--allow-stale"}, &measured);
+    run_json({"data", "ingest", out_ / "logs" / "day-2.jsonl", "--target", updated_, "--out", out_ / "data-updated",
+              "--holdout", "0.06"});
+    const auto report = validate(updated_, out_ / "run" / "draft", out_ / "data-updated", "gate-stale",
+                                 {"--parts", "acceptance", "--allow-stale"}, &measured);
     check_entropy(report, "the updated target");
     const double drop = first_report_.alpha.value - report.alpha.value;
-    check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value, report.alpha.value), drop >= 0.2);
-    say("serve refuses (exit 5), monitor says " + verdict.at("verdict").get<std::string>() + "; the old draft's acceptance is " + interval(report.alpha));
+    check(format("the update drops the draft's acceptance by at least 0.2: %.3f → %.3f", first_report_.alpha.value,
+                 report.alpha.value),
+          drop >= 0.2);
+    say("serve refuses (exit 5), monitor says " + verdict.at("verdict").get<std::string>() +
+        "; the old draft's acceptance is " + interval(report.alpha));
   }
 
   void redistil() {
     begin("loop run");
-    const std::string toml = "[loop]\ntarget = \"" + updated_.string() + "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
-                             "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
-                             format("%.0fs", options_.distill_seconds) + "\"\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nthreads = 1\nmax-requests = 96\nspeed-prompts = " + kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
+    const std::string toml =
+        "[loop]\ntarget = \"" + updated_.string() +
+        "\"\nlogs = [\"logs/day-2.jsonl\"]\nwork = \"loop\"\nstore = \"store\"\n" +
+        "channel = \"production\"\ndraft = \"prune:1\"\n[data]\nholdout = 0.06\n[distill]\ntime-limit = \"" +
+        format("%.0fs", options_.distill_seconds) +
+        "\"\ndtype = \"fp32\"\nthreads = 1\n[validate]\ndtype = \"fp32\"\nthreads = 1\nmax-requests = "
+        "96\nspeed-prompts = " +
+        kSpeedPrompts + "\nspeed-tokens = " + kSpeedTokens + "\n";
     write_file_atomic(out_ / "LOOP.toml", toml);
     int code = 0;
     const Json loop = run_json({"-q", "loop", "run", out_ / "LOOP.toml"}, {0, 3, 4, 6}, &code);
@@ -261,12 +332,14 @@ class Demo {
     check(format("redistilling brings it back: acceptance %.3f > 0.70, %s", report.alpha.value, verdict.c_str()),
           report.alpha.ci.low > 0.70 && verdict == "promoted");
     updated_report_ = report_file.parent_path() / "report.html";
-    say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " + interval(report.speedup) +
+    say("data, distill, validate, package, promote: acceptance " + interval(report.alpha) + ", speed-up " +
+        interval(report.speedup) +
         (code != 0 ? "; the gate says " + report.verdict + ", so the old package stays" : ""));
     begin("monitor");
     if (verdict == "promoted") {
       BackgroundChild server(global_.program, serve_arguments(), out_ / "serve-updated.log");
-      send_traffic(server.wait_for_line("listening on ", 60), options_.seed, 2 * options_.conversations, kServed, DemoEdition::kUpdated, 1.0);
+      send_traffic(server.wait_for_line("listening on ", 60), options_.seed, 2 * options_.conversations, kServed,
+                   DemoEdition::kUpdated, 1.0);
       server.stop();
     }
     const Json found = monitor({"--target", updated_}, &code);
@@ -277,7 +350,9 @@ class Demo {
   void compare() {
     begin("bench");
     const fs::path draft = out_ / "run" / "draft", naive = out_ / "untrained";
-    const std::vector<std::string> common = {"--target", first_, "--data", out_ / "data", "--prompts", "12", "--tokens", kSpeedTokens, "--batches", "1", "--dtype", "fp32", "--threads", "1"};
+    const std::vector<std::string> common = {"--target",  first_,       "--data",    out_ / "data", "--prompts", "12",
+                                             "--tokens",  kSpeedTokens, "--batches", "1",           "--dtype",   "fp32",
+                                             "--threads", "1"};
     const auto bench = [&](const fs::path& of, const std::string& ks, const std::string& name) {
       std::vector<std::string> arguments = {"bench", "--draft", of, "--ks", ks, "--max-k", "5", "--out", out_ / name};
       arguments.insert(arguments.end(), common.begin(), common.end());
@@ -294,8 +369,12 @@ class Demo {
     if (global_.json) {
       Json checks = Json::array();
       for (const auto& [what, holds] : checks_) checks.push_back({{"check", what}, {"holds", holds}});
-      const Json result = {{"schema", "specdec.demo/1"}, {"verdict", all ? "pass" : "fail"},  {"tool_version", SPECDEC_VERSION},
-                           {"story", story_},            {"checks", checks},                  {"table", table_to_json(table_)},
+      const Json result = {{"schema", "specdec.demo/1"},
+                           {"verdict", all ? "pass" : "fail"},
+                           {"tool_version", SPECDEC_VERSION},
+                           {"story", story_},
+                           {"checks", checks},
+                           {"table", table_to_json(table_)},
                            {"report", (out_ / "gate" / "report.html").string()}};
       std::printf("%s\n", result.dump().c_str());
       return all ? 0 : 3;

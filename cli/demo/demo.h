@@ -9,7 +9,7 @@
 namespace specdec::cli {
 
 struct DemoOptions {
-  std::filesystem::path out = "specdec-demo";   // must not exist, or be a demo's directory (is replaced)
+  std::filesystem::path out = "specdec-demo";  // must not exist, or be a demo's directory (is replaced)
   int64_t conversations = 3000;
   double distill_seconds = 60;
   uint64_t seed = 1;

@@ -21,11 +21,13 @@ struct NamedTensor {
 };
 
 void copy_tokenizer(const fs::path& target, const fs::path& out) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json"})
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+                           "generation_config.json"})
     if (fs::exists(target / name)) write_file_atomic(out / name, read_file(target / name));
 }
 
-void write_model(const fs::path& out, const Json& config, const fs::path& target, const std::vector<NamedTensor>& tensors) {
+void write_model(const fs::path& out, const Json& config, const fs::path& target,
+                 const std::vector<NamedTensor>& tensors) {
   replace_directory(out, [&](const fs::path& tmp) {
     std::vector<TensorToWrite> writes;
     for (const NamedTensor& t : tensors) writes.push_back({t.name, "F32", t.shape, std::as_bytes(std::span(t.values))});
@@ -36,7 +38,8 @@ void write_model(const fs::path& out, const Json& config, const fs::path& target
 }
 
 // Every tensor of a one-layer Llama of this shape, in file order, filled by `fill(name, count)`.
-std::vector<NamedTensor> one_layer(const Json& c, const std::function<std::vector<float>(const std::string&, size_t)>& fill) {
+std::vector<NamedTensor> one_layer(const Json& c,
+                                   const std::function<std::vector<float>(const std::string&, size_t)>& fill) {
   const int64_t v = c["vocab_size"], e = c["hidden_size"], i = c["intermediate_size"], d = c["head_dim"];
   const int64_t q = d * c["num_attention_heads"].get<int64_t>(), kv = d * c["num_key_value_heads"].get<int64_t>();
   const std::string layer = "model.layers.0.";
@@ -64,7 +67,8 @@ std::vector<double> bigram_counts(const fs::path& data, size_t v) {
   std::vector<double> counts(v * v, 0.0);
   for (const TokenRow& row : data::ShardReader(data).rows("train"))
     for (size_t t = 1; t < row.tokens.size(); ++t)
-      if (row.loss_mask[t]) counts[static_cast<size_t>(row.tokens[t - 1]) * v + static_cast<size_t>(row.tokens[t])] += 1;
+      if (row.loss_mask[t])
+        counts[static_cast<size_t>(row.tokens[t - 1]) * v + static_cast<size_t>(row.tokens[t])] += 1;
   return counts;
 }
 
@@ -100,7 +104,8 @@ void write_bigram_draft(const fs::path& data, const fs::path& target, const fs::
         double row = 1.0;
         for (size_t y = 0; y < vocab; ++y) row += counts[x * vocab + y];
         for (size_t y = 0; y < vocab; ++y)
-          values[y * vocab + x] = static_cast<float>(std::log((counts[x * vocab + y] + unigram[y] / total) / row) / scale);
+          values[y * vocab + x] =
+              static_cast<float>(std::log((counts[x * vocab + y] + unigram[y] / total) / row) / scale);
       }
     return values;
   };
@@ -117,7 +122,8 @@ void write_untrained_draft(const fs::path& target, uint64_t seed, const fs::path
     if (name.find("norm") != std::string::npos) return values;
     PhiloxStream random(seed, ++stream);
     for (float& x : values)  // Box–Muller
-      x = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(random.uniform())) * std::cos(2.0 * std::numbers::pi * random.uniform()));
+      x = static_cast<float>(0.02 * std::sqrt(-2.0 * std::log(random.uniform())) *
+                             std::cos(2.0 * std::numbers::pi * random.uniform()));
     return values;
   };
   write_model(out, c, target, one_layer(c, fill));

@@ -35,13 +35,14 @@ std::vector<DemoTableRow> demo_table(const DemoBench& distilled, const DemoBench
 
 std::string table_to_text(const std::vector<DemoTableRow>& rows) {
   char line[160];
-  std::snprintf(line, sizeof line, "%-30s %10s %10s %9s %12s\n", "", "acceptance", "tokens/s", "speed-up", "memory MiB");
+  std::snprintf(line, sizeof line, "%-30s %10s %10s %9s %12s\n", "", "acceptance", "tokens/s", "speed-up",
+                "memory MiB");
   std::string text = line;
   for (const DemoTableRow& r : rows) {
     char acceptance[16] = "–";
     if (r.acceptance > 0) std::snprintf(acceptance, sizeof acceptance, "%.3f", r.acceptance);
-    std::snprintf(line, sizeof line, "%-30s %*s %10.0f %8.2fx %12.1f\n", r.name.c_str(), r.acceptance > 0 ? 10 : 12, acceptance, r.tokens_per_second,
-                  r.speedup, r.memory_mib);
+    std::snprintf(line, sizeof line, "%-30s %*s %10.0f %8.2fx %12.1f\n", r.name.c_str(), r.acceptance > 0 ? 10 : 12,
+                  acceptance, r.tokens_per_second, r.speedup, r.memory_mib);
     text += line;
   }
   return text;
@@ -50,7 +51,11 @@ std::string table_to_text(const std::vector<DemoTableRow>& rows) {
 Json table_to_json(const std::vector<DemoTableRow>& rows) {
   Json table = Json::array();
   for (const DemoTableRow& r : rows)
-    table.push_back({{"name", r.name}, {"acceptance", r.acceptance}, {"tokens_per_second", r.tokens_per_second}, {"speedup", r.speedup}, {"memory_mib", r.memory_mib}});
+    table.push_back({{"name", r.name},
+                     {"acceptance", r.acceptance},
+                     {"tokens_per_second", r.tokens_per_second},
+                     {"speedup", r.speedup},
+                     {"memory_mib", r.memory_mib}});
   return table;
 }
 

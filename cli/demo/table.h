@@ -10,9 +10,9 @@ namespace specdec::cli {
 
 struct DemoTableRow {
   std::string name;
-  double acceptance = 0;           // alpha, as the gate measured it; 0 for plain decoding
+  double acceptance = 0;  // alpha, as the gate measured it; 0 for plain decoding
   double tokens_per_second = 0, speedup = 1;
-  double memory_mib = 0;           // both models' weights and caches
+  double memory_mib = 0;  // both models' weights and caches
 };
 
 // One bench result (schema specdec.bench/1) and the alpha that validate measured for its draft.

@@ -14,7 +14,8 @@ Json chat(data::OpenAiClient& client, const Json& request) {
   const data::HttpReply reply = client.post("/chat/completions", request);
   if (reply.status != 200) throw Error(ErrorKind::kNetwork, client.base_url() + ": " + data::describe(reply));
   const Json answer = parse_json(reply.body, client.base_url());
-  if (!answer.contains("choices") || answer["choices"].empty()) throw Error(ErrorKind::kNetwork, client.base_url() + ": an answer without choices");
+  if (!answer.contains("choices") || answer["choices"].empty())
+    throw Error(ErrorKind::kNetwork, client.base_url() + ": an answer without choices");
   return answer;
 }
 
@@ -26,7 +27,8 @@ data::OpenAiClient connect(const std::string& url) {
 
 }  // namespace
 
-TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition, double temperature) {
+TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first, int64_t count, DemoEdition edition,
+                            double temperature) {
   const SystemClock clock;
   const double start = clock.seconds();
   TrafficFigures figures;
@@ -47,7 +49,9 @@ TrafficFigures send_traffic(const std::string& url, uint64_t seed, int64_t first
 
 std::string ask(const std::string& url, const std::string& question, double temperature, int64_t max_tokens) {
   data::OpenAiClient client = connect(url);
-  const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", question}}}}, {"temperature", temperature}, {"max_tokens", max_tokens}});
+  const Json answer = chat(client, {{"messages", {{{"role", "user"}, {"content", question}}}},
+                                    {"temperature", temperature},
+                                    {"max_tokens", max_tokens}});
   return answer.at("choices").at(0).at("message").at("content").get<std::string>();
 }
 

@@ -25,28 +25,45 @@ struct Domain {
 
 const std::array<Domain, 4> kDomains = {{
     {"support",
-     {{{"billing", "invoice refund charge receipt account payment balance card", "verify settle dispute credit issue waive", "pending monthly duplicate recent unpaid partial"},
-       {"network", "router cable modem signal adapter antenna firmware port", "restart update reset reconnect ping replace", "weak wireless dropped blinking wired stable"},
-       {"delivery", "parcel courier label depot address package box driver", "track ship reroute return collect deliver", "late damaged sealed heavy missing insured"},
-       {"login", "password token session profile browser cookie code email", "confirm unlock change revoke enter clear", "expired secure wrong temporary hidden valid"}}}},
+     {{{"billing", "invoice refund charge receipt account payment balance card",
+        "verify settle dispute credit issue waive", "pending monthly duplicate recent unpaid partial"},
+       {"network", "router cable modem signal adapter antenna firmware port",
+        "restart update reset reconnect ping replace", "weak wireless dropped blinking wired stable"},
+       {"delivery", "parcel courier label depot address package box driver",
+        "track ship reroute return collect deliver", "late damaged sealed heavy missing insured"},
+       {"login", "password token session profile browser cookie code email", "confirm unlock change revoke enter clear",
+        "expired secure wrong temporary hidden valid"}}}},
     {"kitchen",
-     {{{"bread", "dough flour yeast loaf crust starter oven tin", "knead proof bake fold score rest", "warm soft sour golden sticky floured"},
-       {"soup", "broth onion carrot pot lentil celery ladle stock", "simmer chop skim season stir boil", "clear salty thick smoky gentle rich"},
-       {"salad", "lettuce tomato cucumber dressing vinegar bowl herb olive", "toss slice drizzle rinse chill tear", "crisp fresh green tangy bitter raw"},
-       {"dessert", "cream sugar berry vanilla custard cake glaze chocolate", "whip melt pour dust freeze spread", "sweet dark frozen fluffy bright silky"}}}},
+     {{{"bread", "dough flour yeast loaf crust starter oven tin", "knead proof bake fold score rest",
+        "warm soft sour golden sticky floured"},
+       {"soup", "broth onion carrot pot lentil celery ladle stock", "simmer chop skim season stir boil",
+        "clear salty thick smoky gentle rich"},
+       {"salad", "lettuce tomato cucumber dressing vinegar bowl herb olive", "toss slice drizzle rinse chill tear",
+        "crisp fresh green tangy bitter raw"},
+       {"dessert", "cream sugar berry vanilla custard cake glaze chocolate", "whip melt pour dust freeze spread",
+        "sweet dark frozen fluffy bright silky"}}}},
     {"travel",
-     {{{"mountain", "trail summit hut ridge valley glacier guide rope", "climb hike descend camp rest scout", "steep snowy rocky narrow high windy"},
-       {"coast", "beach ferry harbour island reef boat lighthouse tide", "sail swim dive row anchor surf", "sandy calm blue salty quiet sunny"},
-       {"city", "museum station market tram square hotel bridge gallery", "visit cross tour book photograph explore", "crowded old famous central lively grand"},
-       {"desert", "dune camel oasis tent canyon caravan well star", "ride wander shelter gaze drink travel", "dry hot golden endless silent remote"}}}},
+     {{{"mountain", "trail summit hut ridge valley glacier guide rope", "climb hike descend camp rest scout",
+        "steep snowy rocky narrow high windy"},
+       {"coast", "beach ferry harbour island reef boat lighthouse tide", "sail swim dive row anchor surf",
+        "sandy calm blue salty quiet sunny"},
+       {"city", "museum station market tram square hotel bridge gallery", "visit cross tour book photograph explore",
+        "crowded old famous central lively grand"},
+       {"desert", "dune camel oasis tent canyon caravan well star", "ride wander shelter gaze drink travel",
+        "dry hot golden endless silent remote"}}}},
     {"workshop",
-     {{{"wood", "plank chisel saw joint grain bench glue shelf", "sand cut plane clamp varnish carve", "smooth oak flat solid rough straight"},
-       {"metal", "bolt drill weld plate hinge bracket file anvil", "grind bend weld solder polish rivet", "steel rusty hard sharp heavy brass"},
-       {"cloth", "fabric needle thread hem seam button lining zip", "sew stitch pin iron fold trim", "cotton loose woven blue thin double"},
-       {"paint", "brush roller primer wall coat canvas frame palette", "mix paint mask scrape blend dry", "matt glossy white wet even pale"}}}},
+     {{{"wood", "plank chisel saw joint grain bench glue shelf", "sand cut plane clamp varnish carve",
+        "smooth oak flat solid rough straight"},
+       {"metal", "bolt drill weld plate hinge bracket file anvil", "grind bend weld solder polish rivet",
+        "steel rusty hard sharp heavy brass"},
+       {"cloth", "fabric needle thread hem seam button lining zip", "sew stitch pin iron fold trim",
+        "cotton loose woven blue thin double"},
+       {"paint", "brush roller primer wall coat canvas frame palette", "mix paint mask scrape blend dry",
+        "matt glossy white wet even pale"}}}},
 }};
 
-// Frames of an answer: N V A are drawn from the topic, lower-case letters in braces from the lists below, the rest is literal.
+// Frames of an answer: N V A are drawn from the topic, lower-case letters in braces from the lists below, the rest is
+// literal.
 const std::array<const char*, 10> kFirstFrames = {
     "{o} V {d} A N {p} {d} N .",
     "{o} V {d} N and V {d} A N .",
@@ -60,15 +77,9 @@ const std::array<const char*, 10> kFirstFrames = {
     "{o} V it {p} {d} A N or {d} N {t} .",
 };
 const std::array<const char*, 10> kUpdatedFrames = {
-    "Step : N ( A ) -> V .",
-    "Note : A N , A N ; V both {t} .",
-    "Step : V N + N -> A N .",
-    "Tip : never V A N {p} A N !",
-    "Check : N {m} A ? V N : V N .",
-    "Step : {p} N -> V , V , then V N .",
-    "Note : N / N / N {s} A {t} .",
-    "Tip : A N first , N second , N last .",
-    "Check : A ? A ? V N {p} N !",
+    "Step : N ( A ) -> V .",        "Note : A N , A N ; V both {t} .",       "Step : V N + N -> A N .",
+    "Tip : never V A N {p} A N !",  "Check : N {m} A ? V N : V N .",         "Step : {p} N -> V , V , then V N .",
+    "Note : N / N / N {s} A {t} .", "Tip : A N first , N second , N last .", "Check : A ? A ? V N {p} N !",
     "Goal : A N {p} A N .",
 };
 const std::array<const char*, 4> kQuestions = {
@@ -80,15 +91,24 @@ const std::array<const char*, 4> kQuestions = {
 
 const char* list_of(char name) {
   switch (name) {
-    case 'o': return "First Next Then Now Finally Slowly";
-    case 'd': return "the the the a this your each one";
-    case 'p': return "with near under over into beside without from";
-    case 'y': return "Please Always Carefully Usually You_should";
-    case 't': return "today again twice at_once for_a_while if_you_can every_time";
-    case 'b': return "before after while until once";
-    case 's': return "still often always never";
-    case 'm': return "is looks feels stays seems";
-    case 'k': return "Check_that Make_sure See_if Notice_when";
+    case 'o':
+      return "First Next Then Now Finally Slowly";
+    case 'd':
+      return "the the the a this your each one";
+    case 'p':
+      return "with near under over into beside without from";
+    case 'y':
+      return "Please Always Carefully Usually You_should";
+    case 't':
+      return "today again twice at_once for_a_while if_you_can every_time";
+    case 'b':
+      return "before after while until once";
+    case 's':
+      return "still often always never";
+    case 'm':
+      return "is looks feels stays seems";
+    case 'k':
+      return "Check_that Make_sure See_if Notice_when";
   }
   throw Error(ErrorKind::kInternal, std::string("demo grammar: no list named ") + name);
 }
@@ -113,7 +133,8 @@ class Writer {
     std::istringstream stream(frame);
     for (std::string item; stream >> item;) {
       const std::string word = expand(item);
-      const bool closes = word == "." || word == "," || word == "?" || word == "!" || word == ";" || word == ":" || word == ")";
+      const bool closes =
+          word == "." || word == "," || word == "?" || word == "!" || word == ";" || word == ":" || word == ")";
       if (!text.empty() && !(closes) && text.back() != '(') text += ' ';
       text += word;
     }
@@ -180,10 +201,11 @@ DemoConversation demo_conversation(uint64_t seed, int64_t index, DemoEdition edi
 }
 
 std::string to_chat_row(const DemoConversation& c) {
-  const Json row = {{"id", c.id},
-                    {"domain", c.domain},
-                    {"created", c.time},
-                    {"messages", {{{"role", "user"}, {"content", c.question}}, {{"role", "assistant"}, {"content", c.answer}}}}};
+  const Json row = {
+      {"id", c.id},
+      {"domain", c.domain},
+      {"created", c.time},
+      {"messages", {{{"role", "user"}, {"content", c.question}}, {{"role", "assistant"}, {"content", c.answer}}}}};
   return row.dump();
 }
 

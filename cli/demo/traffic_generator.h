@@ -1,6 +1,7 @@
-// The demo's production traffic: support, kitchen, travel and workshop conversations written by a small grammar. Every domain
-// has topics; which words may follow a function word depends on the topic named many tokens before, so a bigram draft cannot
-// keep up while a one-layer transformer can. Two editions: the second is the house style after the "overnight update".
+// The demo's production traffic: support, kitchen, travel and workshop conversations written by a small grammar. Every
+// domain has topics; which words may follow a function word depends on the topic named many tokens before, so a bigram
+// draft cannot keep up while a one-layer transformer can. Two editions: the second is the house style after the
+// "overnight update".
 #pragma once
 
 #include <cstdint>

@@ -13,8 +13,9 @@ int run_bench(const Global& global, const deploy::BenchOptions& options) {
   const deploy::SystemCpuMeter meter;
   const deploy::BenchResult result = deploy::run_bench(options, clock, meter, make_progress(global));
   deploy::write_bench(result, options.out);
-  const std::string text = global.json ? deploy::to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
-                                       : deploy::bench_text(result) + "\nreport: " + options.out + "/bench.html\n";
+  const std::string text = global.json
+                               ? deploy::to_json(result).dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                               : deploy::bench_text(result) + "\nreport: " + options.out + "/bench.html\n";
   if (std::fputs(text.c_str(), stdout) < 0 || std::fflush(stdout) != 0)
     throw Error(ErrorKind::kIo, "standard output: write failed");
   return deploy::bench_exit_code(result);

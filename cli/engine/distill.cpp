@@ -18,8 +18,13 @@ double real(const Json& value) { return value.is_number() ? value.get<double>() 
 
 std::string table(const Json& r, const std::string& out) {
   char line[256];
-  std::string text = "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
-  const auto next = [&] { return r.contains("next") ? "next         " + r["next_reason"].get<std::string>() + "\n             " + r["next"].get<std::string>() + "\n" : std::string(); };
+  std::string text =
+      "verdict      " + r.at("verdict").get<std::string>() + ": " + r.at("reason").get<std::string>() + "\n";
+  const auto next = [&] {
+    return r.contains("next") ? "next         " + r["next_reason"].get<std::string>() + "\n             " +
+                                    r["next"].get<std::string>() + "\n"
+                              : std::string();
+  };
   if (!r.contains("training")) return text + next();
   const bool acceptance = r.contains("acceptance");
   const Json& figures = r.at(acceptance ? "acceptance" : "cross_entropy");
@@ -40,23 +45,26 @@ std::string table(const Json& r, const std::string& out) {
                 static_cast<long long>(figures.at("conversations").get<int64_t>()),
                 static_cast<long long>(figures.at("tokens").get<int64_t>()));
   text += line;
-  std::snprintf(line, sizeof line, "trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
-                static_cast<long long>(t.at("steps").get<int64_t>()), static_cast<long long>(t.at("tokens").get<int64_t>()),
-                real(t.at("seconds")), real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
+  std::snprintf(
+      line, sizeof line, "trained      %lld steps, %lld tokens, %.0f s, %.0f tokens/s; checkpoint of step %lld kept\n",
+      static_cast<long long>(t.at("steps").get<int64_t>()), static_cast<long long>(t.at("tokens").get<int64_t>()),
+      real(t.at("seconds")), real(t.at("tokens_per_second")), static_cast<long long>(t.at("kept_step").get<int64_t>()));
   text += line;
   if (t.contains("chosen")) {
     const Json& c = t.at("chosen");
-    std::snprintf(line, sizeof line, "settings     %lld x %lld tokens a step, learning rate %.2g\n", static_cast<long long>(c.at("accumulate").get<int64_t>()),
+    std::snprintf(line, sizeof line, "settings     %lld x %lld tokens a step, learning rate %.2g\n",
+                  static_cast<long long>(c.at("accumulate").get<int64_t>()),
                   static_cast<long long>(c.at("batch_tokens").get<int64_t>()), real(c.at("learning_rate")));
     text += line;
   }
   return text + "draft        " + out + "/draft\nreport       " + out + "/report.html\n" + next();
 }
 
-// Training takes and frees blocks of hundreds of MB all the time, and the C library gives each back to the system, which zeroes its pages again
-// for the next one: at a vocabulary of 152k nearly half of all time went there. In huge pages that costs little. LibTorch asks for them for
-// large blocks if this variable is set (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks instead is as fast, but they no longer fit what is
-// asked for next: the process grew to four times what it held.
+// Training takes and frees blocks of hundreds of MB all the time, and the C library gives each back to the system,
+// which zeroes its pages again for the next one: at a vocabulary of 152k nearly half of all time went there. In huge
+// pages that costs little. LibTorch asks for them for large blocks if this variable is set
+// (c10/core/impl/alloc_cpu.cpp). Keeping freed blocks instead is as fast, but they no longer fit what is asked for
+// next: the process grew to four times what it held.
 void take_huge_pages() { ::setenv("THP_MEM_ALLOC_ENABLE", "1", 0); }
 
 void put(const std::string& text) {
@@ -71,7 +79,8 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   distill::DistillOptions options = given;
   distill::validate(options);
   const distill::DraftSpec spec = distill::parse_draft_spec(options.draft);
-  // A tokenizer directory without weights is a target for --loss ce; the Hugging Face cache and packages are looked up here.
+  // A tokenizer directory without weights is a target for --loss ce; the Hugging Face cache and packages are looked up
+  // here.
   if (!std::filesystem::exists(std::filesystem::path(options.target) / "tokenizer.json"))
     options.target = resolve_model(options.target).directory.string();
   if (spec.kind == "model") {
@@ -80,8 +89,10 @@ int run_distill(const Global& global, const distill::DistillOptions& given) {
   }
   const SystemClock clock;
   const distill::DistillResult result = distill::run(options, make_progress(global), clock);
-  deploy::write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")), options.out, "report");
-  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n" : table(result.json, options.out));
+  deploy::write_pages(distill_page(result.json, read_curves(std::filesystem::path(options.out) / "metrics.jsonl")),
+                      options.out, "report");
+  put(global.json ? result.json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"
+                  : table(result.json, options.out));
   return result.exit_code;
 }
 

@@ -13,7 +13,8 @@ namespace specdec::cli {
 int run_serve(const Global& global, const deploy::ServeOptions& options) {
   const SystemClock clock;
   deploy::ServeHooks hooks;
-  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity. Warnings go where --log-format says.
+  // The address is the command's result: scripts wait for it, so it is printed whatever the verbosity. Warnings go
+  // where --log-format says.
   hooks.on_note = [&global](const std::string& line) {
     constexpr const char kWarning[] = "warning: ";
     if (line.rfind(kWarning, 0) == 0) return log(LogLevel::kWarn, line.substr(sizeof kWarning - 1));
@@ -24,7 +25,8 @@ int run_serve(const Global& global, const deploy::ServeOptions& options) {
   hooks.stop_asked = stop_requested;
   const deploy::ServeOutcome outcome = deploy::run_serve_command(options, hooks, clock);
   if (outcome.stale) {
-    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n", outcome.stale_reason.c_str());
+    std::fprintf(stderr, "specdec: stale draft: %s; distil it anew, or use --allow-stale\n",
+                 outcome.stale_reason.c_str());
     return 5;
   }
   if (global.verbosity >= 0) std::fprintf(stderr, "drained\n");

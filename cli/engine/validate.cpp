@@ -34,8 +34,10 @@ void tell_github(const deploy::Validation& v, const std::string& directory) {
   const char* summary = std::getenv("GITHUB_STEP_SUMMARY");
   std::error_code error;
   const uintmax_t written = summary && *summary ? std::filesystem::file_size(summary, error) : 0;
-  const size_t room = error ? kStepSummary : kStepSummary - static_cast<size_t>(std::min<uintmax_t>(written, kStepSummary));
-  append_to("GITHUB_STEP_SUMMARY", deploy::github_summary(deploy::render_markdown(deploy::report_page(v.report, v.details)), room));
+  const size_t room =
+      error ? kStepSummary : kStepSummary - static_cast<size_t>(std::min<uintmax_t>(written, kStepSummary));
+  append_to("GITHUB_STEP_SUMMARY",
+            deploy::github_summary(deploy::render_markdown(deploy::report_page(v.report, v.details)), room));
 }
 
 }  // namespace

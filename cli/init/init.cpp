@@ -15,7 +15,8 @@
 namespace specdec::cli {
 
 // Of cli/init/assets (cmake/embed.cmake).
-extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[], kCronJobYaml[], kRulesYaml[], kDashboardJson[];
+extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
+    kCronJobYaml[], kRulesYaml[], kDashboardJson[];
 
 namespace {
 
@@ -33,17 +34,24 @@ const Template kTemplates[] = {{"loop", "LOOP.toml", kLoopToml},
                                {"monitoring", "monitoring/specdec-dashboard.json", kDashboardJson}};
 
 const std::map<std::string, std::string> kNext = {
-    {"loop", "specdec loop run LOOP.toml --plan, then without --plan: the first draft; specdec serve @PACKAGE@ --record recorded writes what it reads next"},
+    {"loop",
+     "specdec loop run LOOP.toml --plan, then without --plan: the first draft; specdec serve @PACKAGE@ --record "
+     "recorded writes what it reads next"},
     {"github", "commit .github/workflows/specdec.yml; give a self-hosted runner the label specdec"},
     {"gitlab", "include .gitlab/specdec.yml in .gitlab-ci.yml; give a runner the tag specdec; add a pipeline schedule"},
-    {"systemd", "cp systemd/specdec.* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer"},
-    {"kubernetes", "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
-    {"monitoring", "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into Grafana"}};
+    {"systemd",
+     "cp systemd/specdec.* /etc/systemd/system/ && systemctl daemon-reload && systemctl enable --now specdec.timer"},
+    {"kubernetes",
+     "put this directory into a volume claim named specdec, then kubectl apply -f kubernetes/specdec-cronjob.yaml"},
+    {"monitoring",
+     "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
+     "Grafana"}};
 
 // A string of JSON is a basic string of TOML and a double-quoted scalar of YAML.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
-    throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " + Json(value).dump(-1, ' ', true, Json::error_handler_t::replace));
+    throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
+                                       Json(value).dump(-1, ' ', true, Json::error_handler_t::replace));
   try {
     return Json(value).dump();
   } catch (const Json::exception&) {
@@ -57,7 +65,8 @@ std::string quoted_list(const std::string& flag, const std::vector<std::string>&
   return "[" + text + "]";
 }
 
-// systemd.syntax(7): % begins a specifier; a word in quotes takes C escapes. WorkingDirectory= is the rest of the line as it is.
+// systemd.syntax(7): % begins a specifier; a word in quotes takes C escapes. WorkingDirectory= is the rest of the line
+// as it is.
 std::string unit_path(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
@@ -66,7 +75,8 @@ std::string unit_path(const std::string& path) {
 std::string unit_word(const std::string& path) {
   if (path.find_first_of(" '\"\\$;") == std::string::npos) return unit_path(path);
   std::string text;
-  for (const char c : unit_path(path)) text += c == '"' || c == '\\' ? std::string("\\") + c : c == '$' ? "$$" : std::string(1, c);
+  for (const char c : unit_path(path))
+    text += c == '"' || c == '\\' ? std::string("\\") + c : c == '$' ? "$$" : std::string(1, c);
   return '"' + text + '"';
 }
 
@@ -89,13 +99,18 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
 }
 
 // Candidates are tried beside what production names: that is what is served and watched.
-std::string watched(const InitOptions& o) { return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel); }
+std::string watched(const InitOptions& o) {
+  return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
+}
 
 int run_init(const Global& global, const InitOptions& options) {
   const PublicFiles for_a_repository;
   const SystemClock clock;
   const double start = clock.seconds();
-  Json result = {{"schema", "specdec.init/1"}, {"verdict", "done"}, {"started", format_utc(clock.unix_seconds())}, {"tool_version", SPECDEC_VERSION}};
+  Json result = {{"schema", "specdec.init/1"},
+                 {"verdict", "done"},
+                 {"started", format_utc(clock.unix_seconds())},
+                 {"tool_version", SPECDEC_VERSION}};
   const std::vector<InitFile> files = init_files(options, global.program);
   make_directories(options.directory);
   std::vector<std::string> parts;
@@ -103,11 +118,14 @@ int run_init(const Global& global, const InitOptions& options) {
   for (const InitFile& file : files) {
     const std::string action = write_init_file(options, file);
     kept += action == "kept";
-    result["files"].push_back({{"path", (options.directory / file.path).string()}, {"part", file.part}, {"action", action}});
+    result["files"].push_back(
+        {{"path", (options.directory / file.path).string()}, {"part", file.part}, {"action", action}});
     if (parts.empty() || parts.back() != file.part) parts.push_back(file.part);
     if (!global.json) std::printf("%-9s %s\n", action.c_str(), (options.directory / file.path).c_str());
   }
-  result["inputs"] = {{"directory", fs::absolute(options.directory).lexically_normal().string()}, {"target", options.target}, {"logs", options.logs}};
+  result["inputs"] = {{"directory", fs::absolute(options.directory).lexically_normal().string()},
+                      {"target", options.target},
+                      {"logs", options.logs}};
   std::vector<std::string> next;
   for (const std::string& part : parts) {
     next.push_back(fill(kNext.at(part), {{"PACKAGE", watched(options)}}));
@@ -140,7 +158,8 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
   require_channel_name(o.channel);
   for (const std::string& part : o.only)
     if (std::find(init_parts().begin(), init_parts().end(), part) == init_parts().end())
-      throw Error(ErrorKind::kUsage, "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
+      throw Error(ErrorKind::kUsage,
+                  "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
   quoted("DIR", directory);  // no control characters in units, either
@@ -160,7 +179,8 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                                                      {"PROGRAM", unit_word(program)}};
   std::vector<InitFile> files;
   for (const Template& t : kTemplates)
-    if (o.only.empty() || std::find(o.only.begin(), o.only.end(), t.part) != o.only.end()) files.push_back({t.path, t.part, fill(t.text, values)});
+    if (o.only.empty() || std::find(o.only.begin(), o.only.end(), t.part) != o.only.end())
+      files.push_back({t.path, t.part, fill(t.text, values)});
   return files;
 }
 
@@ -176,19 +196,29 @@ std::string write_init_file(const InitOptions& options, const InitFile& file) {
 
 void add_init(Cli& cli) {
   auto o = std::make_shared<InitOptions>();
-  CLI::App* sub = cli.app.add_subcommand("init", "Writes LOOP.toml and what runs it unattended: GitHub, GitLab, systemd, Kubernetes; Prometheus rules, Grafana dashboard");
+  CLI::App* sub = cli.app.add_subcommand("init",
+                                         "Writes LOOP.toml and what runs it unattended: GitHub, GitLab, systemd, "
+                                         "Kubernetes; Prometheus rules, Grafana dashboard");
   sub->add_option("directory", o->directory, "Where to write, made if missing")->capture_default_str();
   sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
   sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
   sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE")->capture_default_str();
   sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
   sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
-  sub->add_option("--channel", o->channel, "Promoted to when the gate has passed; candidate: the monitor watches production then")->capture_default_str();
-  sub->add_option("--source", o->sources, "What the monitor reads: acceptance records or URL of a /metrics page; may be repeated")->capture_default_str();
+  sub->add_option("--channel", o->channel,
+                  "Promoted to when the gate has passed; candidate: the monitor watches production then")
+      ->capture_default_str();
+  sub->add_option("--source", o->sources,
+                  "What the monitor reads: acceptance records or URL of a /metrics page; may be repeated")
+      ->capture_default_str();
   sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
-  sub->add_option("--requests-per-day", o->requests_per_day, "Volume; 0 = unknown")->capture_default_str()->check(CLI::NonNegativeNumber);
+  sub->add_option("--requests-per-day", o->requests_per_day, "Volume; 0 = unknown")
+      ->capture_default_str()
+      ->check(CLI::NonNegativeNumber);
   sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
-  sub->add_option("--only", o->only, "Comma list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")->delimiter(',');
+  sub->add_option("--only", o->only,
+                  "Comma list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
+      ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(
       "Examples:\n"

@@ -27,7 +27,9 @@ std::string digits(double value, int count = 3) {
 }
 std::string interval(const Json& object) {
   const Json ci = part(object, "ci");
-  return ci.is_array() && ci.size() == 2 && ci[0].is_number() && ci[1].is_number() ? " [" + digits(ci[0].get<double>()) + ", " + digits(ci[1].get<double>()) + "]" : "";
+  return ci.is_array() && ci.size() == 2 && ci[0].is_number() && ci[1].is_number()
+             ? " [" + digits(ci[0].get<double>()) + ", " + digits(ci[1].get<double>()) + "]"
+             : "";
 }
 std::string verdict_of(const Json& result) {
   std::string verdict = words(result, "verdict");
@@ -39,16 +41,19 @@ std::string verdict_of(const Json& result) {
 // The limit that the training had, four times as much.
 std::string train_longer(const Json& trained) {
   const Json options = part(trained, "options");
-  if (const double seconds = real(options, "time_limit_seconds"); seconds > 0) return "[distill] time-limit = \"" + digits(4 * seconds, 0) + "s\"";
+  if (const double seconds = real(options, "time_limit_seconds"); seconds > 0)
+    return "[distill] time-limit = \"" + digits(4 * seconds, 0) + "s\"";
   if (const double epochs = real(options, "epochs"); epochs > 0) return "[distill] epochs = " + digits(4 * epochs, 0);
-  if (const double steps = real(options, "max_steps"); steps > 0) return "[distill] max-steps = " + digits(4 * steps, 0);
+  if (const double steps = real(options, "max_steps"); steps > 0)
+    return "[distill] max-steps = " + digits(4 * steps, 0);
   return "[distill] time-limit = \"4h\"";
 }
 
 // The last measured checkpoint was the best one: more training would have helped.
 bool still_rising(const Json& trained) {
   const Json training = part(trained, "training"), measured = part(part(training, "selection"), "measured");
-  return measured.is_array() && !measured.empty() && measured.back().is_object() && real(measured.back(), "step") == real(training, "kept_step");
+  return measured.is_array() && !measured.empty() && measured.back().is_object() &&
+         real(measured.back(), "step") == real(training, "kept_step");
 }
 
 int64_t layers_of(const LoopSettings& s) {
@@ -58,9 +63,11 @@ int64_t layers_of(const LoopSettings& s) {
 std::string prune(int64_t layers) { return "[loop] draft = \"prune:" + std::to_string(layers) + "\""; }
 
 std::string better_draft(const LoopSettings& s, const Json& trained) {
-  if (!trained.is_object() || still_rising(trained)) return train_longer(trained) + ": the draft was still getting better when the training ended";
+  if (!trained.is_object() || still_rising(trained))
+    return train_longer(trained) + ": the draft was still getting better when the training ended";
   const int64_t layers = layers_of(s);
-  return layers > 0 ? prune(layers + 1) + ", or more logs: the draft had stopped getting better" : "more logs, or a larger draft: it had stopped getting better";
+  return layers > 0 ? prune(layers + 1) + ", or more logs: the draft had stopped getting better"
+                    : "more logs, or a larger draft: it had stopped getting better";
 }
 
 std::string failed_acceptance(const Json& result) {
@@ -68,7 +75,8 @@ std::string failed_acceptance(const Json& result) {
   const double alpha = real(acceptance, "alpha"), floor = real(inputs, "floor");
   if (std::isnan(alpha)) return "";
   std::string text = "acceptance " + digits(alpha) + interval(acceptance);
-  if (!std::isnan(floor)) text += ", floor " + digits(floor, 2) + (alpha < floor ? ": " + digits(floor - alpha) + " short of it" : "");
+  if (!std::isnan(floor))
+    text += ", floor " + digits(floor, 2) + (alpha < floor ? ": " + digits(floor - alpha) + " short of it" : "");
   return text;
 }
 
@@ -79,18 +87,28 @@ std::string measured_speed(const Json& result) {
 }
 
 Advice of_gate(const LoopSettings& s, int exit_code, const Json& result, const Json& trained) {
-  const std::string acceptance = failed_acceptance(result), speed = measured_speed(result), own = words(result, "reason");
+  const std::string acceptance = failed_acceptance(result), speed = measured_speed(result),
+                    own = words(result, "reason");
   std::string figures = acceptance + (acceptance.empty() || speed.empty() ? "" : "; ") + speed;
   if (figures.empty() && own.empty()) figures = "it gave no reason";
   if (!own.empty()) figures += (figures.empty() ? "" : "; ") + own;
   const int64_t layers = layers_of(s);
   switch (exit_code) {
     case 3:
-      if (words(result, "verdict") == "not_lossless") return {figures, "specdec doctor: the engine's answers differ with the draft, which no setting mends; report it with the gate's report"};
+      if (words(result, "verdict") == "not_lossless")
+        return {figures,
+                "specdec doctor: the engine's answers differ with the draft, which no setting mends; report it with "
+                "the gate's report"};
       return {figures, better_draft(s, trained)};
-    case 6: return {figures, layers > 1 ? prune(layers - 1) + ": a smaller draft costs less a token" : better_draft(s, trained)};
-    case 5: return {figures, "specdec loop run --force: the target changed while the loop ran"};
-    default: return {figures, "[data] holdout = 0.2, or more logs: the gate needs more requests to be sure; on a busy machine run it again when it is idle"};
+    case 6:
+      return {figures,
+              layers > 1 ? prune(layers - 1) + ": a smaller draft costs less a token" : better_draft(s, trained)};
+    case 5:
+      return {figures, "specdec loop run --force: the target changed while the loop ran"};
+    default:
+      return {figures,
+              "[data] holdout = 0.2, or more logs: the gate needs more requests to be sure; on a busy machine run it "
+              "again when it is idle"};
   }
 }
 
@@ -106,8 +124,10 @@ std::string headline(const std::string& stage, const Json& result) {
   return verdict + (reason.empty() || verdict.empty() ? "" : ": ") + reason;
 }
 
-Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result, const Json& trained, const std::string& error) {
-  if (exit_code >= 74 && error.empty()) return {"it was interrupted", "specdec loop run " + settings.file.string() + ": it goes on where it was"};
+Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result,
+              const Json& trained, const std::string& error) {
+  if (exit_code >= 74 && error.empty())
+    return {"it was interrupted", "specdec loop run " + settings.file.string() + ": it goes on where it was"};
   if (result.is_object() && stage == "validate") return of_gate(settings, exit_code, result, trained);
   if (result.is_object() && stage == "distill") {
     const std::string reason = verdict_of(result) + ": " + words(result, "reason");
@@ -117,7 +137,12 @@ Advice advise(const LoopSettings& settings, const std::string& stage, int exit_c
   std::string reason = error.empty() ? headline(stage, result) : error;
   if (reason.empty()) reason = "it gave no reason";
   if (exit_code >= 74) return {reason, "specdec loop run " + settings.file.string() + ": it goes on where it was"};
-  return {reason, "what that line names; flags of the stage stand in [" + stage + "] of " + settings.file.string() + " (specdec " + (stage == "data" ? "data ingest" : stage == "regenerate" ? "data regenerate" : stage) + " --help)"};
+  return {reason, "what that line names; flags of the stage stand in [" + stage + "] of " + settings.file.string() +
+                      " (specdec " +
+                      (stage == "data"         ? "data ingest"
+                       : stage == "regenerate" ? "data regenerate"
+                                               : stage) +
+                      " --help)"};
 }
 
 }  // namespace specdec::cli

@@ -1,4 +1,5 @@
-// What people read when a loop stops: what a stage found, how far it is from what was wanted, and the one thing to change.
+// What people read when a loop stops: what a stage found, how far it is from what was wanted, and the one thing to
+// change.
 #pragma once
 
 #include <string>
@@ -13,8 +14,10 @@ struct Advice {
   std::string change;  // a setting of LOOP.toml, or a command
 };
 
-// `result`: the stage's JSON, null where it gave none; `trained`: that of the distill stage; `error`: the last line the stage wrote to stderr.
-Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result, const Json& trained, const std::string& error);
+// `result`: the stage's JSON, null where it gave none; `trained`: that of the distill stage; `error`: the last line the
+// stage wrote to stderr.
+Advice advise(const LoopSettings& settings, const std::string& stage, int exit_code, const Json& result,
+              const Json& trained, const std::string& error);
 
 // A stage's result in one line; "" where it has nothing to say.
 std::string headline(const std::string& stage, const Json& result);

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/fingerprint.h"
 #include "base/json.h"
 #include "base/model_directory.h"
@@ -31,7 +32,7 @@ namespace {
 struct Stage {
   std::string name;
   std::vector<std::string> arguments;
-  fs::path output;   // must exist afterwards
+  fs::path output;  // must exist afterwards
 };
 
 Json parse_result(const std::string& output) {
@@ -70,23 +71,27 @@ RunInputs run_inputs(const LoopSettings& s, const ResolvedModel& target, const s
 // The target under its fingerprint, as `serve --record` writes it, or under its name, as gateways do.
 bool is_target(const std::string& writer, const RunInputs& inputs) {
   const std::string whole = inputs.target.substr(0, inputs.target.find('@'));
-  return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole || writer == fs::path(whole).filename();
+  return (writer.size() >= 12 && inputs.target_id.starts_with(writer)) || writer == whole ||
+         writer == fs::path(whole).filename();
 }
 
 // Whether anybody else is known to have written answers in the data directory; where the logs do not say, nobody is.
 bool written_by_another(const fs::path& data, const RunInputs& inputs) {
   const ShardIndex index = shard_index_from_json(read_json(data / "index.json"), (data / "index.json").string());
-  if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs)) return true;
+  if (index.written_by != "unknown" && index.written_by != "target" && !is_target(index.written_by, inputs))
+    return true;
   const fs::path file = data / data::kIngestReportFile;
   if (!fs::exists(file)) return false;
   const data::IngestReport report = data::ingest_report_from_json(read_json(file), file.string());
-  return std::any_of(report.writers.begin(), report.writers.end(), [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
+  return std::any_of(report.writers.begin(), report.writers.end(),
+                     [&](const auto& w) { return !w.first.empty() && !is_target(w.first, inputs); });
 }
 
 // The stages of one run, in order; which data distill and validate read depends on what the data stage found.
 class Stages {
  public:
-  Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run) : s_(settings), inputs_(inputs), run_(std::move(run)) {}
+  Stages(const LoopSettings& settings, const RunInputs& inputs, fs::path run)
+      : s_(settings), inputs_(inputs), run_(std::move(run)) {}
 
   enum class Regenerate { kNo, kYes, kNotYetKnown };
   Regenerate regenerates() const {
@@ -102,16 +107,21 @@ class Stages {
     std::vector<std::string> ingest = {"--json", "data", "ingest"};
     ingest.insert(ingest.end(), s_.logs.begin(), s_.logs.end());
     ingest.insert(ingest.end(), {"--target", s_.target, "--out", data()});
-    if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});  // the same names in every run
-    std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data", learnt, "--draft", s_.draft, "--out", trained};
+    // the same names in every run
+    if (!has_flag("data", "--salt")) ingest.insert(ingest.end(), {"--salt", s_.work / "salt"});
+    std::vector<std::string> distill = {"--json", "distill", "--target", s_.target, "--data",
+                                        learnt,   "--draft", s_.draft,   "--out",   trained};
     if (fs::exists(trained)) distill.push_back("--resume");
     std::vector<Stage> stages = {{"data", with("data", ingest), data() / "index.json"}};
     if (regenerated != Regenerate::kNo) stages.push_back(regenerate());
     stages.push_back({"distill", with("distill", distill), fs::path(draft) / "config.json"});
-    stages.push_back({"validate", with("validate", {"--json", "validate", "--target", s_.target, "--draft", draft, "--data", learnt, "--out", gate}),
+    stages.push_back({"validate",
+                      with("validate", {"--json", "validate", "--target", s_.target, "--draft", draft, "--data", learnt,
+                                        "--out", gate}),
                       run_ / "gate" / "report.json"});
-    stages.push_back({"package", with("package", {"--json", "package", "--target", s_.target, "--draft", draft, "--report", run_ / "gate" / "report.json",
-                                                  "--store", s_.store, "--channel", s_.channel}),
+    stages.push_back({"package",
+                      with("package", {"--json", "package", "--target", s_.target, "--draft", draft, "--report",
+                                       run_ / "gate" / "report.json", "--store", s_.store, "--channel", s_.channel}),
                       s_.store / "refs" / s_.channel});
     return stages;
   }
@@ -127,14 +137,16 @@ class Stages {
 
   bool has_flag(const std::string& stage, const std::string& flag) const {
     const auto flags = s_.stage_flags.find(stage);
-    return flags != s_.stage_flags.end() && std::find(flags->second.begin(), flags->second.end(), flag) != flags->second.end();
+    return flags != s_.stage_flags.end() &&
+           std::find(flags->second.begin(), flags->second.end(), flag) != flags->second.end();
   }
 
   // An endpoint that serves the target already may be named in [regenerate]; its files are the target's.
   Stage regenerate() const {
     const fs::path out = run_ / "regenerated";
     const bool elsewhere = has_flag("regenerate", "--target");
-    std::vector<std::string> arguments = {"--json", "data", "regenerate", data(), elsewhere ? "--target-files" : "--target", s_.target, "--out", out};
+    std::vector<std::string> arguments = {
+        "--json", "data", "regenerate", data(), elsewhere ? "--target-files" : "--target", s_.target, "--out", out};
     if (fs::exists(data::progress_file(out))) arguments.push_back("--resume");
     return {"regenerate", with("regenerate", arguments), out / "index.json"};
   }
@@ -144,16 +156,24 @@ class Stages {
   fs::path run_;
 };
 
-int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const std::string& key, const fs::path& run,
-               const std::optional<Refusal>& refused) {
-  Json json = {{"schema", "specdec.loop_plan/1"}, {"verdict", refused ? "refused" : "planned"}, {"key", key}, {"inputs", to_json(inputs)}, {"stages", Json::array()}};
+int print_plan(const Global& global, const RunInputs& inputs, const Stages& stages, const std::string& key,
+               const fs::path& run, const std::optional<Refusal>& refused) {
+  Json json = {{"schema", "specdec.loop_plan/1"},
+               {"verdict", refused ? "refused" : "planned"},
+               {"key", key},
+               {"inputs", to_json(inputs)},
+               {"stages", Json::array()}};
   if (refused) json["reason"] = refused->reason;
-  std::string text = "run " + key + " in " + run.string() + "\n" + (refused ? "would not start: " + refused->reason + "\n" : "");
-  const std::optional<RunState> state = fs::exists(run / "state.json") ? std::optional<RunState>(std::in_place, run, inputs, 0) : std::nullopt;
+  std::string text =
+      "run " + key + " in " + run.string() + "\n" + (refused ? "would not start: " + refused->reason + "\n" : "");
+  const std::optional<RunState> state =
+      fs::exists(run / "state.json") ? std::optional<RunState>(std::in_place, run, inputs, 0) : std::nullopt;
   for (const Stage& stage : stages.all()) {
     const bool done = state && state->done(stage.name, stage.output);
     const bool unsure = stage.name == "regenerate" && stages.regenerates() == Stages::Regenerate::kNotYetKnown;
-    const std::string when = done ? "done" : unsure ? "if another model wrote the answers; distill and validate read its output then" : "to run";
+    const std::string when = done     ? "done"
+                             : unsure ? "if another model wrote the answers; distill and validate read its output then"
+                                      : "to run";
     json["stages"].push_back({{"stage", stage.name}, {"when", when}, {"arguments", stage.arguments}});
     text += stage.name + " (" + when + ")\n  specdec " + shell_words(stage.arguments) + "\n";
   }
@@ -179,7 +199,8 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     }
     const double start = clock.seconds();
     const uint64_t said_before = fs::exists(log) ? fs::file_size(log) : 0;
-    const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log, settings.file.parent_path());
+    const ChildResult child = run_child(global.program, stage.arguments, global.verbosity > 0 ? fs::path() : log,
+                                        settings.file.parent_path());
     const double seconds = clock.seconds() - start;
     const Json result = parse_result(child.output);
     const std::string error = last_error(log_since(log, said_before));
@@ -194,8 +215,9 @@ int run_stages(const Global& global, const LoopSettings& settings, const Stages&
     const Json trained = stages_done.contains("distill") ? stages_done.at("distill").value("result", Json()) : Json();
     const Advice advice = advise(settings, stage.name, child.exit_code, result, trained, error);
     state.stopped(stage.name, child.exit_code, seconds, result, clock.unix_seconds(), advice.reason, advice.change);
-    const std::string line = "specdec: error: loop: " + stage.name + " ended with exit code " + std::to_string(child.exit_code) + ": " + advice.reason +
-                             ". To change: " + advice.change + " (log: " + log.string() + ")";
+    const std::string line = "specdec: error: loop: " + stage.name + " ended with exit code " +
+                             std::to_string(child.exit_code) + ": " + advice.reason + ". To change: " + advice.change +
+                             " (log: " + log.string() + ")";
     append_line(log, line);
     std::fprintf(stderr, "%s\n", line.c_str());
     return stop_requested() ? stop_exit_code() : child.exit_code;
@@ -218,19 +240,30 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);  // of a run that was killed: the lock says that nobody is writing them
+    // of a run that was killed: the lock says that nobody is writing them
+    for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);
   const auto earlier = earlier_runs(settings.work);
   const std::optional<std::string> continued = run_to_continue(earlier, inputs);
   const std::string key = continued.value_or(inputs.key());
-  const std::optional<Refusal> refused = order.force ? std::nullopt : refusal(earlier, inputs, settings.cooldown_s, clock.unix_seconds());
+  const std::optional<Refusal> refused =
+      order.force ? std::nullopt : refusal(earlier, inputs, settings.cooldown_s, clock.unix_seconds());
   const fs::path run = settings.work / "runs" / key;
   const Stages stages(settings, inputs, run);
   if (order.plan) return print_plan(global, inputs, stages, key, run, refused);
   if (refused) {
-    if (global.json) std::printf("%s\n", Json{{"schema", "specdec.loop/1"}, {"key", key}, {"verdict", refused->exit_code == 75 ? "cooldown" : "unchanged"}, {"reason", refused->reason},
-                                              {"started", format_utc(clock.unix_seconds())}, {"seconds", 0}, {"tool_version", SPECDEC_VERSION}, {"inputs", to_json(inputs)}}.dump().c_str());
+    if (global.json)
+      std::printf("%s\n", Json{{"schema", "specdec.loop/1"},
+                               {"key", key},
+                               {"verdict", refused->exit_code == 75 ? "cooldown" : "unchanged"},
+                               {"reason", refused->reason},
+                               {"started", format_utc(clock.unix_seconds())},
+                               {"seconds", 0},
+                               {"tool_version", SPECDEC_VERSION},
+                               {"inputs", to_json(inputs)}}
+                              .dump()
+                              .c_str());
     std::fprintf(stderr, "specdec: loop: %s\n", refused->reason.c_str());
     return refused->exit_code;
   }
@@ -239,33 +272,45 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
   for (const fs::path& below : {run, run / "gate"}) remove_partials(below, 0);
   RunState state(run, inputs, clock.unix_seconds());
   if (global.verbosity >= 0) std::fprintf(stderr, "loop run %s in %s\n", key.c_str(), run.c_str());
-  if (continued && key != inputs.key() && global.verbosity >= 0) std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");
+  if (continued && key != inputs.key() && global.verbosity >= 0)
+    std::fprintf(stderr, "it was interrupted: it goes on with the logs of then\n");
   const int code = run_stages(global, settings, stages, state);
-  if (global.json) std::printf("%s\n", state.json().dump().c_str());
-  else if (code == 0) std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
+  if (global.json)
+    std::printf("%s\n", state.json().dump().c_str());
+  else if (code == 0)
+    std::printf("promoted: %s:%s\n", settings.store.c_str(), settings.channel.c_str());
   remove_old_runs(settings.work, key, settings.keep);
   return code;
 }
 
 void add_loop(Cli& cli) {
-  CLI::App* loop = cli.app.add_subcommand("loop", "The whole loop in one go: data, distill, validate, package, promote");
+  CLI::App* loop =
+      cli.app.add_subcommand("loop", "The whole loop in one go: data, distill, validate, package, promote");
   loop->require_subcommand(1);
   loop->footer("Example:\n  specdec loop run LOOP.toml        what is in LOOP.toml: specdec loop run --help");
-  CLI::App* sub = loop->add_subcommand("run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
+  CLI::App* sub = loop->add_subcommand(
+      "run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   auto order = std::make_shared<LoopOrder>();
   sub->add_option("file", *file, "LOOP.toml")->required();
   sub->add_flag("--plan", order->plan, "Say what would run, with every command, and write nothing");
-  sub->add_flag("--force", order->force, "Run although an earlier verdict on this target and these settings says otherwise");
+  sub->add_flag("--force", order->force,
+                "Run although an earlier verdict on this target and these settings says otherwise");
   sub->footer(
       "LOOP.toml:\n"
       "  [loop]\n  target = \"models/target\"\n  logs = [\"traffic/*.jsonl\"]\n  work = \"loop\"\n  store = \"store\"\n"
       "  channel = \"production\"\n  draft = \"prune:1\"\n"
-      "  [distill]            # the other tables are the stages' flags: [data] [regenerate] [distill] [validate] [package]\n  time-limit = \"15m\"\n"
-      "Examples:\n  specdec init         # writes one\n  specdec loop run LOOP.toml --plan\n  specdec loop run LOOP.toml\n"
-      "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift 'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 promoted, 75 another loop is at work or an earlier verdict cools down, else that of the stage that stopped it.");
-  sub->callback([&cli, file, order] { cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); }; });
+      "  [distill]            # the other tables are the stages' flags: [data] [regenerate] [distill] [validate] "
+      "[package]\n  time-limit = \"15m\"\n"
+      "Examples:\n  specdec init         # writes one\n  specdec loop run LOOP.toml --plan\n  specdec loop run "
+      "LOOP.toml\n"
+      "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift "
+      "'specdec loop run LOOP.toml'\n"
+      "Exit codes: 0 promoted, 75 another loop is at work or an earlier verdict cools down, else that of the stage "
+      "that stopped it.");
+  sub->callback([&cli, file, order] {
+    cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); };
+  });
 }
 
 }  // namespace specdec::cli

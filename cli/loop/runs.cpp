@@ -60,7 +60,10 @@ std::string RunInputs::key() const {
 Json to_json(const RunInputs& inputs) {
   Json logs = Json::array();
   for (const auto& [path, digest] : inputs.logs) logs.push_back({{"path", path}, {"sha256", digest}});
-  Json json = {{"target", inputs.target}, {"target_id", inputs.target_id}, {"settings_sha256", inputs.settings_sha256}, {"logs", logs}};
+  Json json = {{"target", inputs.target},
+               {"target_id", inputs.target_id},
+               {"settings_sha256", inputs.settings_sha256},
+               {"logs", logs}};
   if (!inputs.target_commit.empty()) json["target_commit"] = inputs.target_commit;
   return json;
 }
@@ -69,8 +72,15 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
   const std::string key = directory_.filename().string();
   const fs::path file = directory_ / "state.json";
   if (!fs::exists(file)) {
-    state_ = {{"schema", "specdec.loop/1"}, {"key", key}, {"verdict", "running"}, {"started", format_utc(now)}, {"started_unix", now}, {"seconds", 0.0},
-              {"tool_version", SPECDEC_VERSION}, {"inputs", to_json(inputs)}, {"stages", Json::object()}};
+    state_ = {{"schema", "specdec.loop/1"},
+              {"key", key},
+              {"verdict", "running"},
+              {"started", format_utc(now)},
+              {"started_unix", now},
+              {"seconds", 0.0},
+              {"tool_version", SPECDEC_VERSION},
+              {"inputs", to_json(inputs)},
+              {"stages", Json::object()}};
     return;
   }
   const Json old = read_json(file);
@@ -80,7 +90,9 @@ RunState::RunState(fs::path directory, const RunInputs& inputs, int64_t now) : d
   state_ = old;
 }
 
-bool RunState::done(const std::string& stage, const fs::path& output) const { return state_["stages"].contains(stage) && fs::exists(output); }
+bool RunState::done(const std::string& stage, const fs::path& output) const {
+  return state_["stages"].contains(stage) && fs::exists(output);
+}
 
 void RunState::record(const std::string& stage, const fs::path& output, double seconds, const Json& result) {
   state_["stages"][stage] = {{"seconds", seconds}, {"output", output.string()}, {"result", result}};
@@ -95,8 +107,10 @@ void RunState::promoted(int64_t now) {
   finish("promoted", now);
 }
 
-void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now, const std::string& reason, const std::string& change) {
-  state_["stopped"] = {{"stage", stage}, {"exit_code", exit_code}, {"seconds", seconds}, {"result", result}, {"reason", reason}, {"change", change}};
+void RunState::stopped(const std::string& stage, int exit_code, double seconds, const Json& result, int64_t now,
+                       const std::string& reason, const std::string& change) {
+  state_["stopped"] = {{"stage", stage},   {"exit_code", exit_code}, {"seconds", seconds},
+                       {"result", result}, {"reason", reason},       {"change", change}};
   state_["seconds"] = state_.value("seconds", 0.0) + seconds;
   finish(stage + " failed", now);
 }
@@ -112,7 +126,9 @@ std::vector<EarlierRun> earlier_runs(const fs::path& work) {
   if (!fs::is_directory(runs_of(work))) return runs;
   for (const auto& entry : fs::directory_iterator(runs_of(work)))
     if (auto run = read_earlier(entry.path())) runs.push_back(std::move(*run));
-  std::sort(runs.begin(), runs.end(), [](const EarlierRun& a, const EarlierRun& b) { return std::tie(b.started, b.written, b.key) < std::tie(a.started, a.written, a.key); });
+  std::sort(runs.begin(), runs.end(), [](const EarlierRun& a, const EarlierRun& b) {
+    return std::tie(b.started, b.written, b.key) < std::tie(a.started, a.written, a.key);
+  });
   return runs;
 }
 
@@ -123,24 +139,30 @@ std::optional<std::string> run_to_continue(const std::vector<EarlierRun>& runs, 
   for (const EarlierRun& run : runs) {
     const int code = run.stopped_code;  // errors of the data or the settings are not mended by going on
     const bool interrupted = run.verdict != "promoted" && (code == 0 || code == 8 || code >= 74);
-    if (interrupted && run.has_data && run.target_id == inputs.target_id && run.settings_sha256 == inputs.settings_sha256) return run.key;
+    if (interrupted && run.has_data && run.target_id == inputs.target_id &&
+        run.settings_sha256 == inputs.settings_sha256)
+      return run.key;
   }
   return std::nullopt;
 }
 
-std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s, int64_t now) {
+std::optional<Refusal> refusal(const std::vector<EarlierRun>& runs, const RunInputs& inputs, double cooldown_s,
+                               int64_t now) {
   const std::string key = inputs.key();
   bool promoted_since = false;
   for (const EarlierRun& run : runs) {
     promoted_since |= run.verdict == "promoted" && run.target_id == inputs.target_id;
     if (!run.judged() || run.target_id != inputs.target_id || run.settings_sha256 != inputs.settings_sha256) continue;
     const bool cooling = static_cast<double>(now - run.ended) < cooldown_s;
-    std::string said = "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
+    std::string said =
+        "run " + run.key + " ended with exit code " + std::to_string(run.stopped_code) + " " + ago(now - run.ended);
     if (!run.reason.empty()) said += " (" + run.stopped_stage + ": " + run.reason + "; to change: " + run.change + ")";
     if (run.key == key && (cooling || run.stopped_code != 4))
-      return Refusal{run.stopped_code, said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
+      return Refusal{run.stopped_code,
+                     said + " on the same logs, target and settings: nothing has changed (--force tries again)"};
     if (run.key != key && cooling && !promoted_since)
-      return Refusal{75, said + ": the next try is from " + format_utc(run.ended + static_cast<int64_t>(cooldown_s)) + " on (cooldown in LOOP.toml, or --force)"};
+      return Refusal{75, said + ": the next try is from " + format_utc(run.ended + static_cast<int64_t>(cooldown_s)) +
+                             " on (cooldown in LOOP.toml, or --force)"};
   }
   return std::nullopt;
 }
@@ -150,8 +172,9 @@ void remove_old_runs(const fs::path& work, const std::string& current, int64_t k
   int64_t kept = 1;
   for (const EarlierRun& run : earlier_runs(work))
     if (run.key != current && ++kept > keep) old.push_back(run.key);
-  for (const auto& entry : fs::directory_iterator(runs_of(work)))   // killed before they had a state
-    if (entry.path().filename() != current && entry.is_directory() && !fs::exists(entry.path() / "state.json")) old.push_back(entry.path().filename().string());
+  for (const auto& entry : fs::directory_iterator(runs_of(work)))  // killed before they had a state
+    if (entry.path().filename() != current && entry.is_directory() && !fs::exists(entry.path() / "state.json"))
+      old.push_back(entry.path().filename().string());
   for (const std::string& key : old) {
     const fs::path gone = runs_of(work) / (key + ".partial");
     rename_file(runs_of(work) / key, gone);  // a half-removed run is no run

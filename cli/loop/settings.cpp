@@ -39,7 +39,8 @@ std::vector<std::string> flags_of(const toml::table& table, const std::string& w
 
 std::string required(const toml::table& table, const char* key, const std::string& where) {
   const auto value = table[key].value<std::string>();
-  if (!value || value->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
+  if (!value || value->empty())
+    throw Error(ErrorKind::kConfig, where + ": [loop] " + key + ": missing, expected a string");
   return *value;
 }
 
@@ -47,18 +48,22 @@ std::vector<std::string> expand(const fs::path& base, const std::string& pattern
   const std::string full = fs::path(pattern).is_absolute() ? pattern : (base / pattern).string();
   glob_t found{};
   std::vector<std::string> paths;
-  if (::glob(full.c_str(), GLOB_ERR, nullptr, &found) == 0) paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  if (::glob(full.c_str(), GLOB_ERR, nullptr, &found) == 0)
+    paths.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
-  if (paths.empty()) throw Error(ErrorKind::kData, full + ": no such log (write logs = [\"dir/*.jsonl\"] relative to the loop file)");
+  if (paths.empty())
+    throw Error(ErrorKind::kData, full + ": no such log (write logs = [\"dir/*.jsonl\"] relative to the loop file)");
   return paths;
 }
 
-// "model:DIR" and "config:FILE" name files beside LOOP.toml as every path does; "model:org/name" is a hub's unless it lies there.
+// "model:DIR" and "config:FILE" name files beside LOOP.toml as every path does; "model:org/name" is a hub's unless it
+// lies there.
 std::string draft_beside(const fs::path& base, const std::string& draft) {
   const size_t colon = draft.find(':');
   const std::string kind = draft.substr(0, colon);
   if ((kind != "model" && kind != "config") || colon + 1 >= draft.size()) return draft;
-  const fs::path named = draft.substr(colon + 1), beside = named.is_absolute() ? named : (base / named).lexically_normal();
+  const fs::path named = draft.substr(colon + 1),
+                 beside = named.is_absolute() ? named : (base / named).lexically_normal();
   const bool is_path = kind == "config" || named.is_absolute() || *named.begin() == "." || *named.begin() == "..";
   return is_path || fs::exists(beside) ? kind + ":" + beside.string() : draft;
 }
@@ -71,14 +76,18 @@ LoopSettings read_loop_settings(const fs::path& file) {
   const toml::table* loop = root["loop"].as_table();
   if (!loop) throw Error(ErrorKind::kConfig, where + ": no [loop] table");
   for (const auto& [key, node] : *loop) {
-    static const std::vector<std::string> known = {"target", "logs", "work", "store", "channel", "draft", "regenerate", "cooldown", "keep"};
+    static const std::vector<std::string> known = {"target", "logs",       "work",     "store", "channel",
+                                                   "draft",  "regenerate", "cooldown", "keep"};
     if (std::find(known.begin(), known.end(), std::string(key.str())) == known.end())
-      throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) + "' (known: target logs work store channel draft regenerate cooldown keep)");
+      throw Error(ErrorKind::kConfig, where + ": [loop] unknown key '" + std::string(key.str()) +
+                                          "' (known: target logs work store channel draft regenerate cooldown keep)");
   }
   LoopSettings s;
   s.file = fs::absolute(file);
   const fs::path base = s.file.parent_path();
-  const auto path = [&](const std::string& text) { return fs::path(text).is_absolute() ? fs::path(text) : base / text; };
+  const auto path = [&](const std::string& text) {
+    return fs::path(text).is_absolute() ? fs::path(text) : base / text;
+  };
   s.target = required(*loop, "target", where);
   if (fs::exists(path(s.target))) s.target = path(s.target).string();
   s.work = path(required(*loop, "work", where));
@@ -90,13 +99,17 @@ LoopSettings read_loop_settings(const fs::path& file) {
     if (s.regenerate != "auto" && s.regenerate != "always" && s.regenerate != "never")
       throw Error(ErrorKind::kConfig, where + ": [loop] regenerate: expected \"auto\", \"always\" or \"never\"");
   }
-  if (const toml::node* v = loop->get("cooldown")) s.cooldown_s = parse_duration(v->value_or(std::string()), where + ": [loop] cooldown", ErrorKind::kConfig, {.zero = true});
+  if (const toml::node* v = loop->get("cooldown"))
+    s.cooldown_s =
+        parse_duration(v->value_or(std::string()), where + ": [loop] cooldown", ErrorKind::kConfig, {.zero = true});
   if (const toml::node* v = loop->get("keep")) {
     s.keep = v->is_integer() ? *v->value<int64_t>() : 0;
-    if (s.keep < 1 || s.keep > 1000) throw Error(ErrorKind::kConfig, where + ": [loop] keep: expected a number of runs from 1 to 1000");
+    if (s.keep < 1 || s.keep > 1000)
+      throw Error(ErrorKind::kConfig, where + ": [loop] keep: expected a number of runs from 1 to 1000");
   }
   const toml::array* logs = (*loop)["logs"].as_array();
-  if (!logs || logs->empty()) throw Error(ErrorKind::kConfig, where + ": [loop] logs: missing, expected a list of files or globs");
+  if (!logs || logs->empty())
+    throw Error(ErrorKind::kConfig, where + ": [loop] logs: missing, expected a list of files or globs");
   for (const toml::node& item : *logs) {
     const auto found = expand(base, text_of(item, where + ": [loop] logs"));
     s.logs.insert(s.logs.end(), found.begin(), found.end());
@@ -105,7 +118,8 @@ LoopSettings read_loop_settings(const fs::path& file) {
     const std::string key(key_node.str());
     if (key == "loop") continue;
     if (key != "data" && key != "regenerate" && key != "distill" && key != "validate" && key != "package")
-      throw Error(ErrorKind::kConfig, where + ": unknown table [" + key + "] (known: loop data regenerate distill validate package)");
+      throw Error(ErrorKind::kConfig,
+                  where + ": unknown table [" + key + "] (known: loop data regenerate distill validate package)");
     if (!node.is_table()) throw Error(ErrorKind::kConfig, where + ": " + key + ": expected a table");
     s.stage_flags[key] = flags_of(*node.as_table(), where + ": [" + key + "]");
   }

@@ -119,7 +119,8 @@ class Run {
         return false;
       }
       if (binding.state == BindingState::kStale) note(binding.reason);
-      if (binding.state == BindingState::kUnbound) note(model.directory.string() + " is not bound to a target (no specdec.json)");
+      if (binding.state == BindingState::kUnbound)
+        note(model.directory.string() + " is not bound to a target (no specdec.json)");
     }
     read_rows(target.directory);
     wanted.tokens_per_sequence = longest_ + options_.tokens;
@@ -133,7 +134,8 @@ class Run {
     result_.inputs["dtype"] = dtype();
     target_ = decode::make_model_runner(pair_.target);
     plain_ = std::make_unique<decode::Stepper>(*target_, nullptr);
-    for (size_t i = 0; i < options_.drafts.size(); ++i) add_contender(options_.drafts[i], i == 0 ? pair_.draft : nullptr);
+    for (size_t i = 0; i < options_.drafts.size(); ++i)
+      add_contender(options_.drafts[i], i == 0 ? pair_.draft : nullptr);
     cut_prompts();
     return true;
   }
@@ -145,7 +147,8 @@ class Run {
     const fs::path directory = model.draft.empty() ? model.directory : model.draft;
     if (!decoder) {
       const model::DecoderConfig config = model::load_decoder_config(directory);
-      decoder = model::load_for_decoding(directory, pair_.device, model::resolve_dtype(options_.device.dtype_of_draft(), config), model::Role::kDraft);
+      decoder = model::load_for_decoding(
+          directory, pair_.device, model::resolve_dtype(options_.device.dtype_of_draft(), config), model::Role::kDraft);
     }
     auto c = std::make_unique<Contender>();
     c->name = name;
@@ -158,13 +161,13 @@ class Run {
   void read_rows(const fs::path& target) {
     const data::ShardReader reader(options_.data);
     if (reader.index().tokenizer_digest != tokenizer_digest(target))
-      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer than " + target.string() +
-                                        "'s: run specdec data ingest for this target");
+      throw Error(ErrorKind::kData, options_.data + "/index.json: tokenised for another tokenizer than " +
+                                        target.string() + "'s: run specdec data ingest for this target");
     result_.inputs["data"]["digest"] = reader.digest();
     const auto rows = reader.rows(options_.split);
     if (rows.empty())
-      throw Error(ErrorKind::kData,
-                  options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
+      throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split +
+                                        " split: ingest with --holdout, or use --split all");
     for (const size_t i : choose_prompts(rows, options_.prompts)) {
       rows_.push_back(rows[i]);
       longest_ = std::max<int64_t>(longest_, static_cast<int64_t>(prompt_of(rows[i]).size()));
@@ -187,7 +190,8 @@ class Run {
       row.loss_mask.assign(row.tokens.size(), 0);
       prompts_.push_back(row.tokens);
     }
-    if (cut) note(std::to_string(cut) + " prompts were cut to leave room for " + std::to_string(options_.tokens) + " tokens");
+    if (cut)
+      note(std::to_string(cut) + " prompts were cut to leave room for " + std::to_string(options_.tokens) + " tokens");
     result_.prompts = static_cast<int64_t>(prompts_.size());
     result_.answer_tokens = options_.tokens;
   }
@@ -228,7 +232,8 @@ class Run {
 
     const int64_t warm = std::min(kWarmTokens, options_.tokens);
     for (Configuration& c : configurations) run_pair(c, group_prompts[0], warm, options_.device.seed);
-    const double plain = run_group(*plain_, group_prompts[0], group_of(0, warm, options_.device.seed), nullptr, clock_).seconds;
+    const double plain =
+        run_group(*plain_, group_prompts[0], group_of(0, warm, options_.device.seed), nullptr, clock_).seconds;
     PairsOptions pairs;
     pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
@@ -242,10 +247,13 @@ class Run {
     const auto timed = [&](size_t at) {
       const auto [g, round, which] = place(at);
       Configuration& c = configurations[which];
-      PairFigures run = run_pair(c, group_prompts[g], options_.tokens, options_.device.seed + (round * groups + g) * size);
+      PairFigures run =
+          run_pair(c, group_prompts[g], options_.tokens, options_.device.seed + (round * groups + g) * size);
       c.spent += run.speculative.seconds, c.spent_beside += run.normal.seconds;
       const double total = static_cast<double>(count * static_cast<size_t>(pairs.repeats));
-      if (progress_) progress_({"bench: batch " + std::to_string(batch), done = std::min(done + 1, total), total, "runs", so_far(c)});
+      if (progress_)
+        progress_(
+            {"bench: batch " + std::to_string(batch), done = std::min(done + 1, total), total, "runs", so_far(c)});
       return run;
     };
     const TimedPairs runs = time_pairs(count, pairs, timed, clock_, meter_);
@@ -286,7 +294,8 @@ class Run {
     const bool busy = batch == smallest ? use.busy : result_.machine.busy;
     if (use.taken >= result_.machine.taken) result_.machine = use;
     result_.machine.busy = busy;
-    if (use.busy) note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
+    if (use.busy)
+      note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
   // Of chains alone: what a tree or the text promises is no matter of K, c and v.
@@ -308,7 +317,8 @@ class Run {
     return predicted_speedup(predicted_length(counts, k), k, costs.draft_cost.at(batch), v->second.at(k));
   }
 
-  void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain, const CostTable& costs) {
+  void add_row(const Configuration& configuration, int batch, const GroupFigures& f, const Estimate& gain,
+               const CostTable& costs) {
     BenchRow row;
     if (configuration.contender) {
       row.draft = configuration.contender->name;
@@ -344,7 +354,8 @@ class Run {
     return same == 1 ? last(draft) : draft;
   }
 
-  // Greedy text against plain decoding for every draft and K, and one sampled test a draft, whatever the temperature measured at.
+  // Greedy text against plain decoding for every draft and K, and one sampled test a draft, whatever the temperature
+  // measured at.
   void judge_quality() {
     RolloutOptions greedy;
     greedy.sampling.temperature = 0;
@@ -364,8 +375,9 @@ class Run {
     for (const auto& c : contenders_) {
       for (const int k : options_.ks) {
         greedy.k = k;
-        c->quality[k] = compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_),
-                                        unit_roundoff(dtype()));
+        c->quality[k] =
+            compare_answers(*target_, rows_, plain, roll_out(*target_, c->model.get(), rows_, greedy, progress_),
+                            unit_roundoff(dtype()));
       }
       SampledOptions sampled;
       sampled.sampling = options_.sampling;
@@ -402,7 +414,8 @@ class Run {
 
 }  // namespace
 
-BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
+BenchResult run_bench(const BenchOptions& options, const Clock& clock, const CpuMeter& meter,
+                      const ProgressFn& progress) {
   check_options(options);
   return Run(options, clock, meter, progress).run();
 }

@@ -62,20 +62,32 @@ Json row_json(const BenchRow& r) {
 
 std::string rate(const BenchRow& r) { return format("%.0f", r.tokens_per_second()); }
 std::string accepted(const BenchRow& r) { return r.normal() ? "–" : std::to_string(r.counts.accepted); }
-std::string rejected(const BenchRow& r) { return r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted); }
+std::string rejected(const BenchRow& r) {
+  return r.normal() ? "–" : std::to_string(r.counts.drafted - r.counts.accepted);
+}
 std::string length(const BenchRow& r) { return r.normal() ? "–" : format("%.2f", r.counts.length()); }
 std::string same_text(const BenchRow& r) {
-  return r.normal() ? "–" : format("%lld / %lld", static_cast<long long>(r.greedy_identical), static_cast<long long>(r.greedy_prompts));
+  return r.normal() ? "–"
+                    : format("%lld / %lld", static_cast<long long>(r.greedy_identical),
+                             static_cast<long long>(r.greedy_prompts));
 }
 
 // Two tables, each as wide as a page.
 std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
-  Table speed{"Runs: speed", {"", "batch", "tokens/s", "speed-up", "by the formula", "accepted", "rejected", "tokens/step", "same greedy text"}, {}, false};
-  Table latency{"Runs: latency and memory", {"", "batch", "ttft ms", "itl p50 ms", "p95", "p99", "memory MiB"}, {}, false};
+  Table speed{"Runs: speed",
+              {"", "batch", "tokens/s", "speed-up", "by the formula", "accepted", "rejected", "tokens/step",
+               "same greedy text"},
+              {},
+              false};
+  Table latency{
+      "Runs: latency and memory", {"", "batch", "ttft ms", "itl p50 ms", "p95", "p99", "memory MiB"}, {}, false};
   for (const BenchRow& r : rows) {
     const std::string batch = std::to_string(r.batch);
-    speed.rows.push_back({label(r), batch, rate(r), r.normal() ? "1.00" : gain(r), r.predicted > 0 ? format("%.2f", r.predicted) : "–", accepted(r), rejected(r), length(r), same_text(r)});
-    latency.rows.push_back({label(r), batch, format("%.1f", r.ttft_ms), format("%.2f", r.itl_p50), format("%.2f", r.itl_p95), format("%.2f", r.itl_p99),
+    speed.rows.push_back({label(r), batch, rate(r), r.normal() ? "1.00" : gain(r),
+                          r.predicted > 0 ? format("%.2f", r.predicted) : "–", accepted(r), rejected(r), length(r),
+                          same_text(r)});
+    latency.rows.push_back({label(r), batch, format("%.1f", r.ttft_ms), format("%.2f", r.itl_p50),
+                            format("%.2f", r.itl_p95), format("%.2f", r.itl_p99),
                             format("%.1f", static_cast<double>(r.memory_bytes) / (1 << 20))});
   }
   return {speed, latency};
@@ -118,8 +130,9 @@ std::vector<Chart> charts(const BenchResult& result) {
     for (const int batch : batches) {
       Series line{"batch " + std::to_string(batch), {}, {}, {}, false};
       for (const int k : order) {
-        const auto it = std::find_if(result.rows.begin(), result.rows.end(),
-                                     [&](const BenchRow& r) { return r.draft == draft && r.k == k && r.batch == batch; });
+        const auto it = std::find_if(result.rows.begin(), result.rows.end(), [&](const BenchRow& r) {
+          return r.draft == draft && r.k == k && r.batch == batch;
+        });
         const bool there = it != result.rows.end(), interval = there && has_interval(*it);
         constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
         line.y.push_back(there ? it->speedup.value : kNone);
@@ -165,7 +178,8 @@ void judge_bench(BenchResult& result) {
   const BenchRow& first = result.rows[result.ranking.front()];
   if (result.machine.busy) {
     result.verdict = "inconclusive";
-    result.reason = "the machine was busy: " + others_of(result.machine) + " while the runs were timed; run it again on an idle machine";
+    result.reason = "the machine was busy: " + others_of(result.machine) +
+                    " while the runs were timed; run it again on an idle machine";
     return;
   }
   const double low = has_interval(first) ? first.speedup.ci.low : 0,
@@ -214,26 +228,28 @@ Page bench_page(const BenchResult& r) {
   page.data = to_json(r);
   for (const size_t i : r.ranking) {
     const BenchRow& row = r.rows[i];
-    page.tiles.push_back(
-        {row.name, format("%.2f ×", row.speedup.value),
-         gain(row) + ", K " + name_of_k(row.k) + format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
+    page.tiles.push_back({row.name, format("%.2f ×", row.speedup.value),
+                          gain(row) + ", K " + name_of_k(row.k) +
+                              format(", batch %d, %.2f tokens a step", row.batch, row.counts.length())});
   }
-  Section speed{
-      "Speed",
-      format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, every run step by step beside a normal one of the same prompts, the shortest "
-             "of three where they are short. Times run "
-             "from the first step to the last token; ttft includes the prompt. itl is the time between two deliveries to a "
-             "sequence, each of one or more tokens.",
-             static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens), static_cast<long long>(r.rounds)),
-      charts(r),
-      {}};
+  Section speed{"Speed",
+                format("%lld prompts, %lld tokens each with EOS ignored, %lld rounds, every run step by step beside a "
+                       "normal one of the same prompts, the shortest "
+                       "of three where they are short. Times run "
+                       "from the first step to the last token; ttft includes the prompt. itl is the time between two "
+                       "deliveries to a "
+                       "sequence, each of one or more tokens.",
+                       static_cast<long long>(r.prompts), static_cast<long long>(r.answer_tokens),
+                       static_cast<long long>(r.rounds)),
+                charts(r),
+                {}};
   speed.tables = tables_of(r.rows);
   if (!r.rows.empty()) page.sections.push_back(speed);
   Section inputs{"Inputs", "", {}, {}};
   Table what{"", {"what", "value"}, {}, true};
   for (const auto& [key, value] : r.inputs.items())
-    what.rows.push_back(
-        {key, value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace)});
+    what.rows.push_back({key, value.is_string() ? value.get<std::string>()
+                                                : value.dump(-1, ' ', false, Json::error_handler_t::replace)});
   what.rows.push_back({"started", r.started});
   if (r.machine.runs > 0) what.rows.push_back({"machine", machine_line(r.machine)});
   for (const std::string& note : r.notes) what.rows.push_back({"note", note});
@@ -243,7 +259,8 @@ Page bench_page(const BenchResult& r) {
 }
 
 std::string row_text(const BenchRow& row) {
-  return label(row) + ", batch " + std::to_string(row.batch) + ": " + (row.normal() ? "" : "speed-up " + gain(row) + ", ") + rate(row) + " tokens/s";
+  return label(row) + ", batch " + std::to_string(row.batch) + ": " +
+         (row.normal() ? "" : "speed-up " + gain(row) + ", ") + rate(row) + " tokens/s";
 }
 
 std::string bench_text(const BenchResult& r) {
@@ -252,16 +269,18 @@ std::string bench_text(const BenchResult& r) {
   for (const BenchRow& row : r.rows) width = std::max(width, label(row).size());
   width = std::min<size_t>(width, 60);
   const std::string head =
-      format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", static_cast<int>(width), "", "batch", "tokens/s", "speed-up",
-             "ttft ms", "itl p50", "accepted", "rejected", "tok/step", "same greedy text");
+      format("  %-*s %5s %9s %18s %8s %8s %9s %9s %7s  %s\n", static_cast<int>(width), "", "batch", "tokens/s",
+             "speed-up", "ttft ms", "itl p50", "accepted", "rejected", "tok/step", "same greedy text");
   if (!r.rows.empty()) out += head;
   for (const BenchRow& row : r.rows) {
     std::string name = label(row);
     if (name.size() > width) name = "…" + name.substr(name.size() - width + 1);
     const int pad = static_cast<int>(width) + (name.rfind("…", 0) == 0 ? 2 : 0);
     const auto plain_dash = [&](const std::string& cell) { return row.normal() ? "-" : cell; };
-    out += format("  %-*s %5d %9s %18s %8.1f %8.2f %9s %9s %7s  %s\n", pad, name.c_str(), row.batch, rate(row).c_str(), row.normal() ? "1.00" : gain(row).c_str(), row.ttft_ms,
-                  row.itl_p50, plain_dash(accepted(row)).c_str(), plain_dash(rejected(row)).c_str(), plain_dash(length(row)).c_str(), plain_dash(same_text(row)).c_str());
+    out +=
+        format("  %-*s %5d %9s %18s %8.1f %8.2f %9s %9s %7s  %s\n", pad, name.c_str(), row.batch, rate(row).c_str(),
+               row.normal() ? "1.00" : gain(row).c_str(), row.ttft_ms, row.itl_p50, plain_dash(accepted(row)).c_str(),
+               plain_dash(rejected(row)).c_str(), plain_dash(length(row)).c_str(), plain_dash(same_text(row)).c_str());
   }
   if (r.machine.runs > 0) out += "  machine: " + machine_line(r.machine) + "\n";
   for (const std::string& note : r.notes) out += "  note: " + note + "\n";
@@ -270,7 +289,8 @@ std::string bench_text(const BenchResult& r) {
 
 void write_bench(const BenchResult& result, const std::filesystem::path& directory) {
   make_private_directory(directory);
-  write_file_atomic(directory / "bench.json", to_json(result).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomic(directory / "bench.json",
+                    to_json(result).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   write_pages(bench_page(result), directory, "bench");
 }
 

@@ -17,15 +17,18 @@ namespace {
 void check(const GenerateOptions& o) {
   validate(o.sampling);
   validate(o.speculation);
-  if (o.has_prompt == !o.messages_file.empty()) throw Error(ErrorKind::kUsage, "give one of --prompt TEXT and --messages FILE");
+  if (o.has_prompt == !o.messages_file.empty())
+    throw Error(ErrorKind::kUsage, "give one of --prompt TEXT and --messages FILE");
   if (o.max_tokens < 1 || o.max_tokens > (1 << 24))
-    throw Error(ErrorKind::kUsage, "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
+    throw Error(ErrorKind::kUsage,
+                "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
 }
 
 // A token has at least one byte, so the prompt's size bounds its tokens; a template adds its own.
 int64_t tokens_bound(const GenerateOptions& o) {
   std::error_code ec;
-  const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size()) : static_cast<int64_t>(fs::file_size(o.messages_file, ec)) + 4096;
+  const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size())
+                                     : static_cast<int64_t>(fs::file_size(o.messages_file, ec)) + 4096;
   return (ec ? 4096 : bytes) + 8 + o.max_tokens;
 }
 
@@ -36,7 +39,8 @@ std::pair<int32_t, float> bias_of(const std::string& text) {
   const auto [after, no_id] = std::from_chars(begin, end, id);
   const bool equals = no_id == std::errc() && after != end && *after == '=';
   const auto [last, no_value] = std::from_chars(equals ? after + 1 : end, end, value);
-  if (!equals || no_value != std::errc() || last != end) throw Error(ErrorKind::kUsage, "--logit-bias: expected ID=VALUE, found '" + text + "'");
+  if (!equals || no_value != std::errc() || last != end)
+    throw Error(ErrorKind::kUsage, "--logit-bias: expected ID=VALUE, found '" + text + "'");
   return {id, static_cast<float>(value)};
 }
 
@@ -55,9 +59,10 @@ decode::LogitRules rules_of(const GenerateOptions& o, const LoadedPair& pair) {
   const int64_t vocab = pair.target->config.vocab_size;
   if (!o.json_schema_file.empty() || !o.regex.empty()) {
     const text::Vocabulary vocabulary(*pair.tokenizer, vocab, pair.target->config.eos_ids);
-    rules.constraint = constraint_of(o.regex.empty()
-                                         ? vocabulary.compile(text::GrammarKind::kJsonSchema, read_file(o.json_schema_file, kMaxSchemaBytes, ErrorKind::kData))
-                                         : vocabulary.compile(text::GrammarKind::kRegex, o.regex));
+    rules.constraint = constraint_of(
+        o.regex.empty() ? vocabulary.compile(text::GrammarKind::kJsonSchema,
+                                             read_file(o.json_schema_file, kMaxSchemaBytes, ErrorKind::kData))
+                        : vocabulary.compile(text::GrammarKind::kRegex, o.regex));
   }
   decode::validate(rules, vocab);
   return rules;
@@ -75,7 +80,9 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
   if (bos >= 0) ids.push_back(bos);
   const auto rest = pair.tokenizer->encode(text, false);
   ids.insert(ids.end(), rest.begin(), rest.end());
-  if (ids.empty()) throw Error(ErrorKind::kUsage, "--prompt is empty and " + pair.target_dir.string() + " has no BOS token: give some text");
+  if (ids.empty())
+    throw Error(ErrorKind::kUsage,
+                "--prompt is empty and " + pair.target_dir.string() + " has no BOS token: give some text");
   return ids;
 }
 
@@ -83,12 +90,14 @@ std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& 
   if (!pair.chat_template)
     throw Error(ErrorKind::kUsage, "--messages: " + pair.target_dir.string() + " has no chat template: use --prompt");
   const Json array = read_json(file);
-  if (!array.is_array() || array.empty()) throw Error(ErrorKind::kData, file + ": expected a non-empty array of {role, content}");
+  if (!array.is_array() || array.empty())
+    throw Error(ErrorKind::kData, file + ": expected a non-empty array of {role, content}");
   std::vector<ChatMessage> messages;
   for (size_t i = 0; i < array.size(); ++i) {
     const std::string where = file + ": message " + std::to_string(i);
     if (!array[i].is_object()) throw Error(ErrorKind::kData, where + ": expected an object with role and content");
-    messages.push_back({json_string(array[i], "role", where, ErrorKind::kData), json_string(array[i], "content", where, ErrorKind::kData)});
+    messages.push_back({json_string(array[i], "role", where, ErrorKind::kData),
+                        json_string(array[i], "content", where, ErrorKind::kData)});
   }
   const auto ids = pair.tokenizer->encode(pair.chat_template->render(messages, true), false);
   if (ids.empty()) throw Error(ErrorKind::kData, file + ": the chat template rendered to nothing");
@@ -118,12 +127,14 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   }
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
-  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
+  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
+    throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   output.inputs = {{"target", describe(pair.target_dir)}};
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 
   decode::GenerateRequest request;
-  request.prompt = options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file);
+  request.prompt =
+      options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file);
   request.max_tokens = options.max_tokens;
   if (!options.ignore_eos) request.eos_ids = pair.target->config.eos_ids;
   request.sampling = options.sampling;
@@ -147,18 +158,33 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   });
   emit(decoder.finish());
   if (stop_requested())
-    throw Error(ErrorKind::kNetwork, "stopped by a signal after " + std::to_string(output.result.tokens.size()) + " tokens");
+    throw Error(ErrorKind::kNetwork,
+                "stopped by a signal after " + std::to_string(output.result.tokens.size()) + " tokens");
   return output;
 }
 
 Json to_json(const GenerateOutput& output, const std::string& started) {
   const decode::GenerateResult& r = output.result;
   const AcceptanceCounts& c = r.counts;
-  return {{"schema", "specdec.generate/1"}, {"verdict", output.stale ? "stale" : "done"}, {"started", started},
-          {"seconds", r.seconds}, {"prompt_seconds", r.prompt_seconds}, {"tool_version", SPECDEC_VERSION}, {"inputs", output.inputs},
-          {"text", output.text}, {"token_ids", r.tokens}, {"drafted", c.drafted}, {"accepted", c.accepted}, {"emitted", c.emitted},
-          {"steps", c.steps}, {"plain_steps", c.plain_steps}, {"drafted_at", c.drafted_at}, {"reached_at", c.reached_at},
-          {"accepted_at", c.accepted_at}, {"overlap_sum_at", c.overlap_sum_at}, {"finish_reason", r.finish_reason}};
+  return {{"schema", "specdec.generate/1"},
+          {"verdict", output.stale ? "stale" : "done"},
+          {"started", started},
+          {"seconds", r.seconds},
+          {"prompt_seconds", r.prompt_seconds},
+          {"tool_version", SPECDEC_VERSION},
+          {"inputs", output.inputs},
+          {"text", output.text},
+          {"token_ids", r.tokens},
+          {"drafted", c.drafted},
+          {"accepted", c.accepted},
+          {"emitted", c.emitted},
+          {"steps", c.steps},
+          {"plain_steps", c.plain_steps},
+          {"drafted_at", c.drafted_at},
+          {"reached_at", c.reached_at},
+          {"accepted_at", c.accepted_at},
+          {"overlap_sum_at", c.overlap_sum_at},
+          {"finish_reason", r.finish_reason}};
 }
 
 std::string summary(const GenerateOutput& output) {
@@ -169,9 +195,10 @@ std::string summary(const GenerateOutput& output) {
                 r.seconds > 0 ? static_cast<double>(r.tokens.size()) / r.seconds : 0.0, r.finish_reason.c_str());
   std::string text = line;
   if (c.steps > 0) {
-    std::snprintf(line, sizeof line, "; %.2f tokens a step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps", c.length(),
-                  static_cast<long long>(c.accepted), static_cast<long long>(c.drafted), 100 * c.draft_efficiency(),
-                  static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
+    std::snprintf(line, sizeof line,
+                  "; %.2f tokens a step, accepted %lld of %lld drafted (%.0f %%) in %lld steps, %lld plain steps",
+                  c.length(), static_cast<long long>(c.accepted), static_cast<long long>(c.drafted),
+                  100 * c.draft_efficiency(), static_cast<long long>(c.steps), static_cast<long long>(c.plain_steps));
     text += line;
   }
   return text;

@@ -16,17 +16,17 @@ namespace specdec::deploy {
 
 struct LoadedPair;  // model_argument.h
 
-struct GenerateHooks {                                    // all may be empty
-  std::function<void(const std::string&)> on_note;        // memory plan, warnings: one line each
-  std::function<void(const std::string&)> on_text;        // the answer's text as it comes
+struct GenerateHooks {                              // all may be empty
+  std::function<void(const std::string&)> on_note;  // memory plan, warnings: one line each
+  std::function<void(const std::string&)> on_text;  // the answer's text as it comes
 };
 
 struct GenerateOutput {
-  bool stale = false;              // the draft is bound to another target and that was not allowed: nothing was generated
+  bool stale = false;  // the draft is bound to another target and that was not allowed: nothing was generated
   std::string stale_reason;
-  std::string text;                // the generated part only
+  std::string text;  // the generated part only
   decode::GenerateResult result;
-  Json inputs;                     // {target: {path, id}, draft: …}
+  Json inputs;  // {target: {path, id}, draft: …}
 };
 
 // Token ids of a prompt: raw text after BOS (empty text: BOS alone). Throws Error(kUsage) where that leaves nothing.
@@ -34,7 +34,8 @@ std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& te
 // … of a JSON file with an array of {role, content}, through the chat template. Throws Error(kData | kUsage).
 std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file);
 
-// Throws Error(kUsage) for contradicting options, and what load_pair and Stepper throw; Error(kNetwork) when stopped by a signal.
+// Throws Error(kUsage) for contradicting options, and what load_pair and Stepper throw; Error(kNetwork) when stopped by
+// a signal.
 GenerateOutput run_generate_command(const GenerateOptions& options, const GenerateHooks& hooks, const Clock& clock);
 
 // The contract's object (schema "specdec.generate/1").

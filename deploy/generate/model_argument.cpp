@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/schema/package_manifest.h"
 
 namespace specdec::deploy {
@@ -21,7 +22,8 @@ struct Draft {
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// Without a draft of its own a pair takes the target's package's: `target`, which was looked up once, since its channel may move.
+// Without a draft of its own a pair takes the target's package's: `target`, which was looked up once, since its channel
+// may move.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   const bool own = options.draft.empty();
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
@@ -36,7 +38,8 @@ void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
 }
 
 // The model with its package held: package gc leaves it as long as the weights are in use.
-std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder, const std::shared_ptr<const DirectoryLock>& hold) {
+std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder,
+                                           const std::shared_ptr<const DirectoryLock>& hold) {
   const model::Decoder* const shared = decoder.get();
   return std::shared_ptr<const model::Decoder>(shared, [decoder = std::move(decoder), hold](const model::Decoder*) {});
 }
@@ -45,9 +48,10 @@ BindingCheck check(const fs::path& target, const Draft& draft) {
   if (!draft.made_for) return check_binding(target, draft.directory);
   const Fingerprint found = fingerprint_model(target);
   if (found == *draft.made_for) return {BindingState::kBound, ""};
-  return {BindingState::kStale, draft.directory.string() + " was packaged for another target: " + differing_tiers(*draft.made_for, found) +
-                                    " differ (made for " + draft.made_for->id.substr(0, 12) + ", " + target.string() + " is " +
-                                    found.id.substr(0, 12) + ")"};
+  return {BindingState::kStale, draft.directory.string() +
+                                    " was packaged for another target: " + differing_tiers(*draft.made_for, found) +
+                                    " differ (made for " + draft.made_for->id.substr(0, 12) + ", " + target.string() +
+                                    " is " + found.id.substr(0, 12) + ")"};
 }
 
 std::string unbound(const fs::path& draft) {
@@ -57,13 +61,14 @@ std::string unbound(const fs::path& draft) {
 model::DecoderConfig draft_config_for(int64_t vocab_size, const fs::path& draft) {
   model::DecoderConfig config = model::load_decoder_config(draft);
   if (config.vocab_size != vocab_size)
-    throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " + std::to_string(vocab_size) +
-                                       ", found " + std::to_string(config.vocab_size));
+    throw Error(ErrorKind::kModel, (draft / "config.json").string() + ": vocab_size: expected the target's " +
+                                       std::to_string(vocab_size) + ", found " + std::to_string(config.vocab_size));
   return config;
 }
 
 int64_t planned_tokens(const PairOptions& options, const model::DecoderConfig& target) {
-  return options.tokens_per_sequence > 0 ? std::min(options.tokens_per_sequence, target.max_position) : target.max_position;
+  return options.tokens_per_sequence > 0 ? std::min(options.tokens_per_sequence, target.max_position)
+                                         : target.max_position;
 }
 
 }  // namespace
@@ -105,14 +110,16 @@ LoadedPair load_pair(const PairOptions& options) {
   }
   const model::DecoderConfig* const drafts = draft_config ? &*draft_config : nullptr;
   if (options.may_give_up) {
-    const model::FittedMemory fit = model::fit_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config), pair.device,
-                                                      options.cache_bytes, options.device.draft_dtype.empty());
+    const model::FittedMemory fit =
+        model::fit_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config),
+                          pair.device, options.cache_bytes, options.device.draft_dtype.empty());
     pair.plan = fit.plan;
     pair.given_up = fit.given_up;
     draft_dtype = fit.draft_dtype;
     if (!fit.draft) draft_config.reset();
   } else {
-    pair.plan = model::plan_memory(config, pair.dtype, drafts, draft_dtype, options.sequences, planned_tokens(options, config), pair.device);
+    pair.plan = model::plan_memory(config, pair.dtype, drafts, draft_dtype, options.sequences,
+                                   planned_tokens(options, config), pair.device);
   }
   if (options.on_plan) options.on_plan(pair.plan);
   model::check_memory(pair.plan);
@@ -120,8 +127,11 @@ LoadedPair load_pair(const PairOptions& options) {
   if (options.device.threads > 0) at::set_num_threads(options.device.threads);
   pair.tokenizer = std::make_unique<text::Tokenizer>(pair.target_dir);
   if (options.chat) pair.chat_template = text::ChatTemplate::load(pair.target_dir);
-  pair.target = keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
-  if (draft_config) pair.draft = keep(model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft), draft.hold);
+  pair.target =
+      keep(model::load_for_decoding(pair.target_dir, pair.device, pair.dtype, model::Role::kTarget), target.hold);
+  if (draft_config)
+    pair.draft =
+        keep(model::load_for_decoding(pair.draft_dir, pair.device, draft_dtype, model::Role::kDraft), draft.hold);
   require_unchanged(target.verified);
   require_unchanged(draft.verified);
   return pair;
@@ -130,14 +140,16 @@ LoadedPair load_pair(const PairOptions& options) {
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options) {
   const Draft found = find_draft(options, {});
   LoadedDraft loaded{found.directory, nullptr, "", 0};
-  const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found) : BindingCheck{BindingState::kStale, found.stale_reason};
+  const BindingCheck binding = found.stale_reason.empty() ? check(pair.target_dir, found)
+                                                          : BindingCheck{BindingState::kStale, found.stale_reason};
   if (binding.state == BindingState::kStale && !options.allow_stale)
     throw Error(ErrorKind::kModel, binding.reason + ": give a draft made for this target");
   if (binding.state == BindingState::kStale) loaded.warning = binding.reason;
   if (binding.state == BindingState::kUnbound) loaded.warning = unbound(loaded.directory);
   const model::DecoderConfig config = draft_config_for(pair.target->config.vocab_size, loaded.directory);
   const at::ScalarType dtype = model::resolve_dtype(options.device.dtype_of_draft(), config);
-  model::MemoryPlan plan = model::plan_memory(config, dtype, nullptr, dtype, options.sequences, planned_tokens(options, pair.target->config), pair.device);
+  model::MemoryPlan plan = model::plan_memory(config, dtype, nullptr, dtype, options.sequences,
+                                              planned_tokens(options, pair.target->config), pair.device);
   std::swap(plan.target_bytes, plan.draft_bytes);
   std::swap(plan.target_cache_bytes, plan.draft_cache_bytes);
   if (options.on_plan) options.on_plan(plan);

@@ -9,10 +9,10 @@
 namespace specdec::deploy {
 
 struct GenerateOptions {
-  std::string target, draft;      // MODEL; draft may be empty
-  std::string prompt;             // raw text after BOS
+  std::string target, draft;  // MODEL; draft may be empty
+  std::string prompt;         // raw text after BOS
   bool has_prompt = false;
-  std::string messages_file;      // JSON array of {role, content}; through the chat template
+  std::string messages_file;  // JSON array of {role, content}; through the chat template
   int64_t max_tokens = 256;
   bool ignore_eos = false;
   bool allow_stale = false;
@@ -21,8 +21,8 @@ struct GenerateOptions {
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::vector<std::string> logit_bias;  // ID=VALUE
   std::vector<std::string> bad_words;
-  std::string json_schema_file;   // the answer is JSON of this schema
-  std::string regex;              // the answer matches, as a whole
+  std::string json_schema_file;  // the answer is JSON of this schema
+  std::string regex;             // the answer matches, as a whole
   SpeculationOptions speculation;
 };
 

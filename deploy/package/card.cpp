@@ -19,14 +19,20 @@ std::string figure(double value, const char* format = "%.3f") {
   return text;
 }
 
-std::string with_interval(const Estimate& e) { return figure(e.value) + " (" + figure(e.ci.low) + " to " + figure(e.ci.high) + ", " + std::to_string(e.n) + " requests)"; }
+std::string with_interval(const Estimate& e) {
+  return figure(e.value) + " (" + figure(e.ci.low) + " to " + figure(e.ci.high) + ", " + std::to_string(e.n) +
+         " requests)";
+}
 
 // "models--org--name/snapshots/…" is org/name; "" for a directory that says nothing of the hub.
 std::string hub_repository_of(const LaunchPlan& plan, const fs::path& target) {
   if (const auto hub = parse_hub_name(plan.target_reference)) return hub->repository();
-  const std::string repository = fs::absolute(target).lexically_normal().parent_path().parent_path().filename().string();
+  const std::string repository =
+      fs::absolute(target).lexically_normal().parent_path().parent_path().filename().string();
   const size_t name = repository.find("--", 8);
-  return repository.rfind("models--", 0) == 0 && name != std::string::npos ? repository.substr(8, name - 8) + "/" + repository.substr(name + 2) : "";
+  return repository.rfind("models--", 0) == 0 && name != std::string::npos
+             ? repository.substr(8, name - 8) + "/" + repository.substr(name + 2)
+             : "";
 }
 
 // A cell of a table: no bar, no line break.
@@ -50,31 +56,51 @@ std::string card_licence(const std::string& readme) {
   return found;
 }
 
-std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding, const fs::path& target,
-                       const std::vector<DraftVariant>& variants) {
-  const std::string readme = fs::exists(target / "README.md") ? read_file(target / "README.md", kMaxCardBytes, ErrorKind::kModel) : "";
+std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding,
+                       const fs::path& target, const std::vector<DraftVariant>& variants) {
+  const std::string readme =
+      fs::exists(target / "README.md") ? read_file(target / "README.md", kMaxCardBytes, ErrorKind::kModel) : "";
   const std::string repository = hub_repository_of(plan, target), licence = card_licence(readme);
   std::string card = "---\n" + licence;
-  if (!repository.empty()) card += "base_model: " + repository + "\n" + (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");  // its layers are the target's
-  card += "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- specdec\n---\n";
-  card += "# Draft model of " + plan.name + "\n\nIt drafts for one target in speculative decoding; the target verifies every token, so the text is the target's. By itself it is a\n"
-          "weak language model. With another target it is refused (`specdec.json`), or accepted less.\n\n| | |\n|---|---|\n";
-  const auto row = [&card](const std::string& name, const std::string& value) { card += "| " + name + " | " + cell(value) + " |\n"; };
+  if (!repository.empty())
+    card +=
+        "base_model: " + repository + "\n" +
+        (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");  // its layers are the target's
+  card +=
+      "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- "
+      "specdec\n---\n";
+  card += "# Draft model of " + plan.name +
+          "\n\nIt drafts for one target in speculative decoding; the target verifies every token, so the text is the "
+          "target's. By itself it is a\n"
+          "weak language model. With another target it is refused (`specdec.json`), or accepted less.\n\n| | "
+          "|\n|---|---|\n";
+  const auto row = [&card](const std::string& name, const std::string& value) {
+    card += "| " + name + " | " + cell(value) + " |\n";
+  };
   row("target", (repository.empty() ? plan.name : repository) + ", fingerprint `" + plan.target_id.substr(0, 12) + "`");
   row("kind, loss", binding.kind + (binding.loss.empty() ? "" : ", " + binding.loss));
   row("verdict of the gate", report.verdict + (report.reason.empty() ? "" : ": " + report.reason));
   row("acceptance, Σ min(p, q)", with_interval(report.alpha) + " at temperature " + figure(report.temperature, "%g"));
   row("greedy agreement", figure(report.greedy_agreement));
-  row("rolled out, K " + std::to_string(report.rollout.k), "acceptance length " + figure(report.rollout.counts.length(), "%.2f"));
-  if (report.has_speed) row("speed-up at batch 1, K " + std::to_string(report.best_k), with_interval(report.speedup) + " on " + report.device + ", " + report.dtype);
+  row("rolled out, K " + std::to_string(report.rollout.k),
+      "acceptance length " + figure(report.rollout.counts.length(), "%.2f"));
+  if (report.has_speed)
+    row("speed-up at batch 1, K " + std::to_string(report.best_k),
+        with_interval(report.speedup) + " on " + report.device + ", " + report.dtype);
   for (const SegmentFigure& segment : report.segments) row("acceptance: " + segment.name, with_interval(segment.alpha));
   for (const DraftVariant& variant : variants)
-    row("`../" + variant.directory() + "`", "weights differ by " + figure(100 * variant.relative_error, "%.2g") + " % (rms); " +
-                                                (variant.report.is_null() ? "acceptance not measured" : "acceptance " + with_interval(validation_report_from_json(variant.report, "").alpha)));
+    row("`../" + variant.directory() + "`",
+        "weights differ by " + figure(100 * variant.relative_error, "%.2g") + " % (rms); " +
+            (variant.report.is_null()
+                 ? "acceptance not measured"
+                 : "acceptance " + with_interval(validation_report_from_json(variant.report, "").alpha)));
   if (licence.empty()) row("licence", "that of the target, whose files name none here");
-  card += "\nMeasured by specdec " + report.tool_version + " on the data with digest `" + report.data_digest.substr(0, 12) + "`, K by batch:";
+  card += "\nMeasured by specdec " + report.tool_version + " on the data with digest `" +
+          report.data_digest.substr(0, 12) + "`, K by batch:";
   card += " " + cell(schedule_line(plan.schedule)) + ".\n";
-  card += "\n## Serve it\n```sh\nspecdec serve PACKAGE        # or engines/vllm.sh, engines/sglang.sh, … of the package\n```\n";
+  card +=
+      "\n## Serve it\n```sh\nspecdec serve PACKAGE        # or engines/vllm.sh, engines/sglang.sh, … of the "
+      "package\n```\n";
   return card;
 }
 

@@ -52,53 +52,73 @@ void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
 
 // Of rope_parameters and of the top level; equal where only one of them says it.
 std::pair<Json, Json> rope_thetas(const Json& config) {
-  if (!config.contains("rope_theta") || !config.contains("rope_parameters") || !config["rope_parameters"].is_object()) return {};
+  if (!config.contains("rope_theta") || !config.contains("rope_parameters") || !config["rope_parameters"].is_object())
+    return {};
   const Json& flat = config["rope_theta"];
   return {config["rope_parameters"].value("rope_theta", flat), flat};
 }
 
 void check_rope(const Json& config, const fs::path& file, std::vector<Finding>& findings) {
   if (config.contains("rope_parameters") != config.contains("rope_theta"))
-    findings.push_back({false, "rope", file.string(), "write both rope_parameters and rope_theta: engines that know only the other one fall back to a default and lose acceptance"});
+    findings.push_back({false, "rope", file.string(),
+                        "write both rope_parameters and rope_theta: engines that know only the other one fall back to "
+                        "a default and lose acceptance"});
   if (const auto [nested, flat] = rope_thetas(config); nested != flat)
-    findings.push_back({false, "rope", file.string(), "rope_theta " + canonical_json(flat) + ", in rope_parameters " + canonical_json(nested) + ": each generation of engines rotates by another"});
+    findings.push_back({false, "rope", file.string(),
+                        "rope_theta " + canonical_json(flat) + ", in rope_parameters " + canonical_json(nested) +
+                            ": each generation of engines rotates by another"});
 }
 
 void check_config(const Json& config, const fs::path& file, std::vector<Finding>& findings) {
-  const auto warn = [&](const char* rule, const std::string& text) { findings.push_back({false, rule, file.string(), text}); };
+  const auto warn = [&](const char* rule, const std::string& text) {
+    findings.push_back({false, rule, file.string(), text});
+  };
   for (const char* key : {"use_cache", "target_hidden_size", "draft_vocab_size"})
-    if (config.contains(key) && config[key].is_null()) warn("nulls", std::string(key) + ": null: SGLang and vLLM take it for a number: leave the key out");
-  if (!config.contains("torch_dtype") || !config.contains("dtype")) warn("dtype-keys", "write both torch_dtype and dtype: each generation of engines reads one");
-  if (!config.contains("architectures")) warn("architectures", "architectures: missing: vLLM and SGLang choose the model class by it");
-  if (config.contains("auto_map")) warn("remote-code", "auto_map: remote code is never run: the built-in implementation is used");
+    if (config.contains(key) && config[key].is_null())
+      warn("nulls", std::string(key) + ": null: SGLang and vLLM take it for a number: leave the key out");
+  if (!config.contains("torch_dtype") || !config.contains("dtype"))
+    warn("dtype-keys", "write both torch_dtype and dtype: each generation of engines reads one");
+  if (!config.contains("architectures"))
+    warn("architectures", "architectures: missing: vLLM and SGLang choose the model class by it");
+  if (config.contains("auto_map"))
+    warn("remote-code", "auto_map: remote code is never run: the built-in implementation is used");
 }
 
 void check_tokenizers(const fs::path& target, const fs::path& draft, std::vector<Finding>& findings) {
-  if (read_file(target / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel) != read_file(draft / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel))
-    findings.push_back({true, "tokenizer", (draft / "tokenizer.json").string(), "differs from the target's: a draft needs the target's tokenizer, byte for byte"});
+  if (read_file(target / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel) !=
+      read_file(draft / "tokenizer.json", kMaxTokenizerBytes, ErrorKind::kModel))
+    findings.push_back({true, "tokenizer", (draft / "tokenizer.json").string(),
+                        "differs from the target's: a draft needs the target's tokenizer, byte for byte"});
 }
 
 }  // namespace
 
 std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, bool head) {
   std::vector<Finding> findings;
-  const Json whole = read_json(draft / "config.json", ErrorKind::kModel), theirs = read_json(target / "config.json", ErrorKind::kModel);
+  const Json whole = read_json(draft / "config.json", ErrorKind::kModel),
+             theirs = read_json(target / "config.json", ErrorKind::kModel);
   const bool nested = head && whole.contains("transformer_layer_config");  // speculators
-  const Json& ours = nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel) : whole;
+  const Json& ours =
+      nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel)
+             : whole;
   const auto number = [](const Json& config, const char* key, const fs::path& directory) {
     return json_int(config, key, 1, int64_t{1} << 40, (directory / "config.json").string(), ErrorKind::kModel);
   };
   const int64_t draft_vocab = number(ours, "vocab_size", draft), target_vocab = number(theirs, "vocab_size", target);
   if (draft_vocab != target_vocab)
-    findings.push_back({true, "vocab-size", (draft / "config.json").string(), "vocab_size " + std::to_string(draft_vocab) + ", the target has " + std::to_string(target_vocab)});
+    findings.push_back(
+        {true, "vocab-size", (draft / "config.json").string(),
+         "vocab_size " + std::to_string(draft_vocab) + ", the target has " + std::to_string(target_vocab)});
   if (!head || fs::exists(draft / "tokenizer.json")) check_tokenizers(target, draft, findings);
   if (!nested) check_config(ours, draft / "config.json", findings);
   check_rope(ours, draft / "config.json", findings);
   if (ours.contains("max_position_embeddings") && theirs.contains("max_position_embeddings")) {
-    const int64_t context = number(ours, "max_position_embeddings", draft), needed = number(theirs, "max_position_embeddings", target);
+    const int64_t context = number(ours, "max_position_embeddings", draft),
+                  needed = number(theirs, "max_position_embeddings", target);
     if (context < needed)
       findings.push_back({false, "context", (draft / "config.json").string(),
-                          "max_position_embeddings " + std::to_string(context) + " below the target's " + std::to_string(needed) + ": SGLang refuses, vLLM shortens the context"});
+                          "max_position_embeddings " + std::to_string(context) + " below the target's " +
+                              std::to_string(needed) + ": SGLang refuses, vLLM shortens the context"});
   }
   check_weights(target, findings);
   check_weights(draft, findings);
@@ -106,20 +126,31 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
 }
 
 bool is_tokenizer_file(const std::string& name) {
-  static const std::set<std::string> kNames = {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "tokenizer.model",
-                                               "vocab.json", "vocab.txt", "merges.txt", "chat_template.jinja", "chat_template.json"};
+  static const std::set<std::string> kNames = {"tokenizer.json",
+                                               "tokenizer_config.json",
+                                               "special_tokens_map.json",
+                                               "added_tokens.json",
+                                               "tokenizer.model",
+                                               "vocab.json",
+                                               "vocab.txt",
+                                               "merges.txt",
+                                               "chat_template.jinja",
+                                               "chat_template.json"};
   return kNames.count(name) != 0;
 }
 
 std::vector<std::string> model_files(const fs::path& directory) {
   std::set<std::string> names;
   const SafetensorsDirectory tensors(directory);
-  for (const std::string& name : tensors.names()) names.insert(tensors.shard_of(name).file().path().filename().string());
+  for (const std::string& name : tensors.names())
+    names.insert(tensors.shard_of(name).file().path().filename().string());
   for (const auto& entry : fs::directory_iterator(directory)) {
     const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
     if (name[0] == '.' || !entry.is_regular_file()) continue;
-    const bool text = extension == ".json" || extension == ".jinja" || extension == ".txt" || extension == ".model" || extension == ".md";
-    if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0) names.insert(name);
+    const bool text = extension == ".json" || extension == ".jinja" || extension == ".txt" || extension == ".model" ||
+                      extension == ".md";
+    if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0)
+      names.insert(name);
   }
   // Beside a single file an index would send readers to shards that are not there.
   if (names.count("model.safetensors")) names.erase("model.safetensors.index.json");

@@ -45,12 +45,15 @@ LaunchPlan forced(LaunchPlan plan) {
 std::string gate_comment(const LaunchPlan& plan, const std::string& how) {
   std::string text = plan.gate.empty() ? "" : "# Gate: " + plan.gate + "\n";
   text += "# Schedule: " + schedule_line(plan.schedule) + "\n";
-  if (starts_plain(plan)) text += "# The gate did not pass, so this starts without the draft. To draft nevertheless, " + how + "\n";
+  if (starts_plain(plan))
+    text += "# The gate did not pass, so this starts without the draft. To draft nevertheless, " + how + "\n";
   return text;
 }
 
-std::string script_head(const LaunchPlan& plan, const std::string& engine, const std::string& example, const std::string& how) {
-  return "#!/usr/bin/env bash\n# Serves this package with " + engine + ". Arguments are handed on: " + example + "\n" + gate_comment(plan, how) +
+std::string script_head(const LaunchPlan& plan, const std::string& engine, const std::string& example,
+                        const std::string& how) {
+  return "#!/usr/bin/env bash\n# Serves this package with " + engine + ". Arguments are handed on: " + example + "\n" +
+         gate_comment(plan, how) +
          "set -euo pipefail\npackage=$(cd \"$(dirname \"${BASH_SOURCE[0]}\")/..\" && pwd)\ntarget=" +
          (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
 }
@@ -59,9 +62,12 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
 std::string choose_draft(const LaunchPlan& plan) {
   if (plan.variants.empty()) return "draft=$package/draft\n";
   std::string formats, cases;
-  for (const std::string& format : plan.variants) formats += (formats.empty() ? "" : " or ") + format, cases += "|" + format;
-  return "case ${DRAFT:-} in  # DRAFT=" + plan.variants[0] + ": a smaller, less exact draft\n  '') draft=$package/draft ;;\n  " + cases.substr(1) +
-         ") draft=$package/draft-$DRAFT ;;\n  *) echo \"DRAFT=$DRAFT: expected " + formats + "\" >&2; exit 2 ;;\nesac\n";
+  for (const std::string& format : plan.variants)
+    formats += (formats.empty() ? "" : " or ") + format, cases += "|" + format;
+  return "case ${DRAFT:-} in  # DRAFT=" + plan.variants[0] +
+         ": a smaller, less exact draft\n  '') draft=$package/draft ;;\n  " + cases.substr(1) +
+         ") draft=$package/draft-$DRAFT ;;\n  *) echo \"DRAFT=$DRAFT: expected " + formats +
+         "\" >&2; exit 2 ;;\nesac\n";
 }
 
 // vLLM wants the first range to start at 1, K <= num_speculative_tokens, and takes the last K for larger batches.
@@ -71,12 +77,15 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
                  {"num_speculative_tokens", plan.max_k()},
                  {"draft_sample_method", plan.greedy ? "greedy" : "probabilistic"},
                  {"rejection_sample_method", plan.verify == "block" ? "block" : "standard"}};
-  if (const auto ranges = engine_ranges(plan); ranges.size() > 1) config["num_speculative_tokens_per_batch_size"] = ranges;
+  if (const auto ranges = engine_ranges(plan); ranges.size() > 1)
+    config["num_speculative_tokens_per_batch_size"] = ranges;
   return config;
 }
 
 // "add --speculative-config '…'": for scripts, whose arguments are handed on, and for settings that list arguments.
-std::string vllm_how(const LaunchPlan& plan, const std::string& draft) { return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft))); }
+std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
+  return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
+}
 
 std::string vllm(const LaunchPlan& plan) {
   std::string text = script_head(plan, "vLLM", "engines/vllm.sh --port 8000", vllm_how(plan, "PACKAGE/draft"));
@@ -89,45 +98,56 @@ std::string vllm(const LaunchPlan& plan) {
     escaped.replace(escaped.find("DRAFT"), 5, "$draft");
     speculation = " \\\n  --speculative-config \"" + escaped + "\"";
   }
-  return text + "exec vllm serve \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " + engine_dtype(plan) + speculation + " \"$@\"\n";
+  return text + "exec vllm serve \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " +
+         engine_dtype(plan) + speculation + " \"$@\"\n";
 }
 
-bool has_sglang_schedule(const LaunchPlan& plan) { return plan.eagle3 && plan.max_k() > 0 && engine_ranges(plan).size() > 1; }
+bool has_sglang_schedule(const LaunchPlan& plan) {
+  return plan.eagle3 && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
+}
 
-// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that follows the batch are
-// for EAGLE alone: with STANDALONE SGLang 0.5.23 refuses the one to start with and drops the other.
+// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that follows
+// the batch are for EAGLE alone: with STANDALONE SGLang 0.5.23 refuses the one to start with and drops the other.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
-  std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") + " --speculative-draft-model-path " + draft;
-  text += " --speculative-num-steps " + std::to_string(plan.max_k()) + " --speculative-eagle-topk 1 --speculative-num-draft-tokens " +
-          std::to_string(plan.max_k() + 1);
+  std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") +
+                     " --speculative-draft-model-path " + draft;
+  text += " --speculative-num-steps " + std::to_string(plan.max_k()) +
+          " --speculative-eagle-topk 1 --speculative-num-draft-tokens " + std::to_string(plan.max_k() + 1);
   if (plan.eagle3 && !plan.greedy) text += " --speculative-use-rejection-sampling";
   if (plan.eagle3 && plan.verify == "block") text += " --speculative-use-block-verification";
   return text;
 }
 
 std::string sglang(const LaunchPlan& plan) {
-  std::string text = script_head(plan, "SGLang", "engines/sglang.sh --port 30000", "add " + sglang_flags(forced(plan), "PACKAGE/draft"));
+  std::string text = script_head(plan, "SGLang", "engines/sglang.sh --port 30000",
+                                 "add " + sglang_flags(forced(plan), "PACKAGE/draft"));
   if (plan.max_k() > 0) text += choose_draft(plan);
-  text += "exec python -m sglang.launch_server --model-path \"$target\" --served-model-name " + shell_quoted(plan.name) + " --dtype " +
-          engine_dtype(plan) + " --enable-metrics";
+  text += "exec python -m sglang.launch_server --model-path \"$target\" --served-model-name " +
+          shell_quoted(plan.name) + " --dtype " + engine_dtype(plan) + " --enable-metrics";
   if (plan.max_k() > 0) text += " \\\n  " + sglang_flags(plan, "\"$draft\"");
-  if (has_sglang_schedule(plan)) text += " \\\n  --speculative-adaptive --speculative-adaptive-config \"$package/engines/sglang-schedule.json\"";
+  if (has_sglang_schedule(plan))
+    text += " \\\n  --speculative-adaptive --speculative-adaptive-config \"$package/engines/sglang-schedule.json\"";
   return text + " \"$@\"\n";
 }
 
 // Keyed by the batch size from which an entry holds; one candidate pins K there.
 std::string sglang_schedule(const LaunchPlan& plan) {
   Json root = Json::object();
-  for (const auto& [low, high, k] : engine_ranges(plan)) root[std::to_string(low)] = {{"candidate_steps", {k}}, {"warmup_batches", 0}};
+  for (const auto& [low, high, k] : engine_ranges(plan))
+    root[std::to_string(low)] = {{"candidate_steps", {k}}, {"warmup_batches", 0}};
   return root.dump(2) + "\n";
 }
 
-// Keys of draft_len_schedule: in 1.3 the last batch size of a range, beyond the last key no draft; in 1.2 the first batch size of a
-// range, beyond the last key its K. In both the first entry must equal max_draft_len. 1.2 knows --extra_llm_api_options, 1.3 --config.
+// Keys of draft_len_schedule: in 1.3 the last batch size of a range, beyond the last key no draft; in 1.2 the first
+// batch size of a range, beyond the last key its K. In both the first entry must equal max_draft_len. 1.2 knows
+// --extra_llm_api_options, 1.3 --config.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = plan.eagle3 ? "" : "disable_overlap_scheduler: true\n";
-  text += std::string("speculative_config:\n  decoding_type: ") + (!plan.eagle3 ? "DraftTarget" : v1_2 ? "Eagle" : "Eagle3") + "\n  speculative_model: draft\n  max_draft_len: " +
-          std::to_string(plan.max_k()) + "\n";
+  text += std::string("speculative_config:\n  decoding_type: ") +
+          (!plan.eagle3 ? "DraftTarget"
+           : v1_2       ? "Eagle"
+                        : "Eagle3") +
+          "\n  speculative_model: draft\n  max_draft_len: " + std::to_string(plan.max_k()) + "\n";
   const ScheduleRanges ranges = engine_ranges(plan);
   if (ranges.size() == 1 || ranges[0][2] != plan.max_k()) return text;
   text += "  draft_len_schedule:\n";
@@ -149,9 +169,11 @@ std::string commented(const std::string& lines) {
 
 std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
   const std::string target = plan.target_reference.empty() ? "target" : plan.target_reference;
-  std::string text = std::string("# TensorRT-LLM ") + (v1_2 ? "1.2" : "1.3") + ", from the package's directory: trtllm-serve " + shell_quoted(target) +
-                     (v1_2 ? " --extra_llm_api_options engines/tensorrt-llm-1.2.yaml" : " --config engines/tensorrt-llm.yaml") +
-                     "\n" + gate_comment(plan, "remove the # before the last lines.") + "dtype: " + engine_dtype(plan) + "\n";
+  std::string text =
+      std::string("# TensorRT-LLM ") + (v1_2 ? "1.2" : "1.3") + ", from the package's directory: trtllm-serve " +
+      shell_quoted(target) +
+      (v1_2 ? " --extra_llm_api_options engines/tensorrt-llm-1.2.yaml" : " --config engines/tensorrt-llm.yaml") + "\n" +
+      gate_comment(plan, "remove the # before the last lines.") + "dtype: " + engine_dtype(plan) + "\n";
   if (plan.max_k() > 0) text += tensorrt_llm_speculation(plan, v1_2);
   if (starts_plain(plan)) text += commented(tensorrt_llm_speculation(forced(plan), v1_2));
   return text;
@@ -159,40 +181,58 @@ std::string tensorrt_llm(const LaunchPlan& plan, bool v1_2) {
 
 std::string llama_cpp(const LaunchPlan& plan) {
   const std::string type = plan.dtype == "bf16" ? "bf16" : plan.dtype == "fp32" ? "f32" : "f16";
-  const auto flags = [](int k) { return "--spec-type draft-simple --spec-draft-n-max " + std::to_string(k) + " --spec-draft-n-min 1 -ngld all"; };
-  std::string text = script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
-                                 "convert PACKAGE/draft with convert_hf_to_gguf.py and add -md FILE " + flags(plan.tried_k));
-  text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" + plan.draft_id.substr(0, 12) + "\n";
-  text += "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
-          "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
-          "--outtype \"$3\" --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\nconvert \"$target\" target " + type + "\n";
-  if (plan.max_k() > 0) text += "draft_type=${DRAFT_TYPE:-" + type + "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"\n";
-  text += "exec llama-server -m \"$gguf/target.gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
+  const auto flags = [](int k) {
+    return "--spec-type draft-simple --spec-draft-n-max " + std::to_string(k) + " --spec-draft-n-min 1 -ngld all";
+  };
+  std::string text =
+      script_head(plan, "llama-server", "LLAMA_CPP=~/llama.cpp engines/llama.cpp.sh --port 8080",
+                  "convert PACKAGE/draft with convert_hf_to_gguf.py and add -md FILE " + flags(plan.tried_k));
+  text += "gguf=${GGUF_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}/specdec/gguf}/" + plan.target_id.substr(0, 12) + "-" +
+          plan.draft_id.substr(0, 12) + "\n";
+  text +=
+      "mkdir -p \"$gguf\"\nconvert() {\n  [ -e \"$gguf/$2.gguf\" ] && return\n"
+      "  python3 \"${LLAMA_CPP:?set LLAMA_CPP to a checkout of llama.cpp, for "
+      "convert_hf_to_gguf.py}/convert_hf_to_gguf.py\" \"$1\" "
+      "--outtype \"$3\" --outfile \"$gguf/$2.partial\"\n  mv \"$gguf/$2.partial\" \"$gguf/$2.gguf\"\n}\nconvert "
+      "\"$target\" target " +
+      type + "\n";
   if (plan.max_k() > 0)
-    text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" " + flags(plan.max_k());
+    text += "draft_type=${DRAFT_TYPE:-" + type +
+            "}  # or q8_0\nconvert \"$package/draft\" \"draft-$draft_type\" \"$draft_type\"\n";
+  text += "exec llama-server -m \"$gguf/target.gguf\" --alias " + shell_quoted(plan.name) + " --metrics";
+  if (plan.max_k() > 0) text += " \\\n  -md \"$gguf/draft-$draft_type.gguf\" " + flags(plan.max_k());
   return text + " \"$@\"\n";
 }
 
 // Lower-case letters, digits and '-', at most 63, beginning and ending with one of the former (RFC 1123).
 std::string kubernetes_name(const std::string& text) {
   std::string name;
-  for (char c : text.substr(0, 63)) name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c))) : '-';
+  for (char c : text.substr(0, 63))
+    name += std::isalnum(static_cast<unsigned char>(c)) ? static_cast<char>(std::tolower(static_cast<unsigned char>(c)))
+                                                        : '-';
   const size_t first = name.find_first_not_of('-');
   return first == std::string::npos ? "model" : name.substr(first, name.find_last_not_of('-') + 1 - first);
 }
 
-// Through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds plain strings and numbers only, so it cannot carry a schedule.
+// Through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds plain strings and numbers only, so it cannot carry a
+// schedule.
 std::string kserve(const LaunchPlan& plan) {
   std::string arguments = "--dtype " + engine_dtype(plan);
-  if (plan.max_k() > 0) arguments += " --speculative-config '" + canonical_json(vllm_config(plan, "/mnt/package/draft")) + "'";
+  if (plan.max_k() > 0)
+    arguments += " --speculative-config '" + canonical_json(vllm_config(plan, "/mnt/package/draft")) + "'";
   std::string quoted;  // inside a YAML single-quoted scalar
   for (char c : arguments) quoted += c == '\'' ? std::string("''") : std::string(1, c);
-  return "# KServe with vLLM. Put the package into the claim specdec-packages under PACKAGE (its directory name) and replace both words.\n" +
+  return "# KServe with vLLM. Put the package into the claim specdec-packages under PACKAGE (its directory name) and "
+         "replace both words.\n" +
          gate_comment(plan, vllm_how(plan, "/mnt/package/draft") + " to VLLM_ADDITIONAL_ARGS, every ' in it doubled.") +
-         "apiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " + kubernetes_name(plan.name) + "\nspec:\n  model:\n    name: " + plan.name +
-         "\n    uri: " + (plan.target_reference.empty() ? "pvc://specdec-packages/PACKAGE/target" : "pvc://specdec-packages/TARGET") +
-         "\n  template:\n    containers:\n      - name: main\n        env:\n          - name: VLLM_ADDITIONAL_ARGS\n            value: '" + quoted +
-         "'\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: true}\n    volumes:\n      - name: package\n"
+         "apiVersion: serving.kserve.io/v1alpha2\nkind: LLMInferenceService\nmetadata:\n  name: " +
+         kubernetes_name(plan.name) + "\nspec:\n  model:\n    name: " + plan.name + "\n    uri: " +
+         (plan.target_reference.empty() ? "pvc://specdec-packages/PACKAGE/target" : "pvc://specdec-packages/TARGET") +
+         "\n  template:\n    containers:\n      - name: main\n        env:\n          - name: VLLM_ADDITIONAL_ARGS\n   "
+         "         value: '" +
+         quoted +
+         "'\n        volumeMounts:\n          - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: "
+         "true}\n    volumes:\n      - name: package\n"
          "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
 }
 
@@ -203,23 +243,37 @@ std::string helm(const LaunchPlan& plan) {
     for (char c : text) out += c == '\'' ? std::string("''") : std::string(1, c);
     return out + "'";
   };
-  std::string text = "# Helm values of vllm/vllm-stack. Put the package into the claim specdec-packages under PACKAGE (its directory name), replace that\n"
-                     "# word, and size the requests.\n" + gate_comment(plan, vllm_how(plan, "/mnt/package/draft") + " to extraArgs, as two entries.") +
-                     "servingEngineSpec:\n  modelSpec:\n    - name: " + kubernetes_name(plan.name) +
-                     "\n      repository: vllm/vllm-openai\n      tag: v0.33.0\n      modelURL: " +
-                     quoted(plan.target_reference.empty() ? "/mnt/package/target" : plan.target_reference) +
-                     "\n      replicaCount: 1\n      requestCPU: 4\n      requestMemory: 32Gi\n      requestGPU: 1\n      vllmConfig:\n        dtype: " + engine_dtype(plan) +
-                     "\n        extraArgs:\n          - --served-model-name\n          - " + quoted(plan.name) + "\n";
-  if (plan.max_k() > 0) text += "          - --speculative-config\n          - " + quoted(canonical_json(vllm_config(plan, "/mnt/package/draft"))) + "\n";
-  return text + "      extraVolumes:\n        - name: package\n          persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n"
-                "      extraVolumeMounts:\n        - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: true}\n";
+  std::string text =
+      "# Helm values of vllm/vllm-stack. Put the package into the claim specdec-packages under PACKAGE (its directory "
+      "name), replace that\n"
+      "# word, and size the requests.\n" +
+      gate_comment(plan, vllm_how(plan, "/mnt/package/draft") + " to extraArgs, as two entries.") +
+      "servingEngineSpec:\n  modelSpec:\n    - name: " + kubernetes_name(plan.name) +
+      "\n      repository: vllm/vllm-openai\n      tag: v0.33.0\n      modelURL: " +
+      quoted(plan.target_reference.empty() ? "/mnt/package/target" : plan.target_reference) +
+      "\n      replicaCount: 1\n      requestCPU: 4\n      requestMemory: 32Gi\n      requestGPU: 1\n      "
+      "vllmConfig:\n        dtype: " +
+      engine_dtype(plan) + "\n        extraArgs:\n          - --served-model-name\n          - " + quoted(plan.name) +
+      "\n";
+  if (plan.max_k() > 0)
+    text += "          - --speculative-config\n          - " +
+            quoted(canonical_json(vllm_config(plan, "/mnt/package/draft"))) + "\n";
+  return text +
+         "      extraVolumes:\n        - name: package\n          persistentVolumeClaim: {claimName: specdec-packages, "
+         "readOnly: true}\n"
+         "      extraVolumeMounts:\n        - {name: package, mountPath: /mnt/package, subPath: PACKAGE, readOnly: "
+         "true}\n";
 }
 
 std::string specdec_toml(const LaunchPlan& plan) {
-  std::string text = "# specdec --config engines/specdec.toml serve .     (from the package's directory)\n" +
-                     gate_comment(plan, "write k = \"auto\" and max-k = " + std::to_string(plan.tried_k) + " in place of k = 0.") +
-                     "# The schedule is where the server starts: its own controller chooses K up to max-k from measured costs.\n[serve]\n";
-  text += plan.max_k() > 0 ? "k = \"auto\"\nmax-k = " + std::to_string(plan.max_k()) + "\nverify = \"" + plan.verify + "\"\n" : "k = 0\n";
+  std::string text =
+      "# specdec --config engines/specdec.toml serve .     (from the package's directory)\n" +
+      gate_comment(plan, "write k = \"auto\" and max-k = " + std::to_string(plan.tried_k) + " in place of k = 0.") +
+      "# The schedule is where the server starts: its own controller chooses K up to max-k from measured "
+      "costs.\n[serve]\n";
+  text += plan.max_k() > 0
+              ? "k = \"auto\"\nmax-k = " + std::to_string(plan.max_k()) + "\nverify = \"" + plan.verify + "\"\n"
+              : "k = 0\n";
   if (engine_dtype(plan) != "auto") text += "dtype = \"" + plan.dtype + "\"\n";
   return text;
 }
@@ -233,7 +287,9 @@ int LaunchPlan::max_k() const {
 }
 
 bool is_eagle3(const Json& config) {
-  const auto names = [](const Json& value) { return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos; };
+  const auto names = [](const Json& value) {
+    return value.is_string() && value.get<std::string>().find("Eagle3") != std::string::npos;
+  };
   if (!config.is_object()) return false;
   if (config.contains("architectures") && config["architectures"].is_array())
     for (const Json& architecture : config["architectures"])
@@ -256,19 +312,23 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   plan.schedule[0].low = 1;
   plan.verdict = report.verdict;
   plan.gate = gate_line(report);
-  for (char& c : plan.gate)  // names of segments come from traffic, and some parsers of YAML end a comment at U+0085 or U+2028
+  for (char& c :
+       plan.gate)  // names of segments come from traffic, and some parsers of YAML end a comment at U+0085 or U+2028
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   if (report.verdict == "pass") return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
-    if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed) row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};  // of an earlier program
+    if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
+      row = {row.low,          row.high, 0, true, report.best_k, report.speedup.value,
+             report.speedup.ci};  // of an earlier program
     row.k = 0;
   }
   return plan;
 }
 
 const std::vector<std::string>& known_engines() {
-  static const std::vector<std::string> kEngines = {"specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve", "helm"};
+  static const std::vector<std::string> kEngines = {"specdec",   "vllm",   "sglang", "tensorrt-llm",
+                                                    "llama.cpp", "kserve", "helm"};
   return kEngines;
 }
 

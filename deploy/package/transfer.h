@@ -1,4 +1,5 @@
-// Packages from one store to another: push and pull. What arrives is checked against the manifest before it gets its name.
+// Packages from one store to another: push and pull. What arrives is checked against the manifest before it gets its
+// name.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +23,13 @@ class PackageSource {
   virtual void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) = 0;
 };
 
-// Copies the package into the store (made where missing) under its digest: into STORE/tmp, each file checked as it is written, the manifest
-// last, one rename. What an earlier try left is continued, byte for byte. A store with trusted.pub demands the signature. Nothing is copied
-// where the package is there and whole. Throws Error(kData): not a package, another digest than `digest` ("" = any), a changed file;
-// Error(kNetwork): another process is at the same package, stopped by a signal.
-PackageOutcome transfer_package(PackageSource& source, const std::filesystem::path& store, const std::string& digest, const ProgressFn& progress);
+// Copies the package into the store (made where missing) under its digest: into STORE/tmp, each file checked as it is
+// written, the manifest last, one rename. What an earlier try left is continued, byte for byte. A store with
+// trusted.pub demands the signature. Nothing is copied where the package is there and whole. Throws Error(kData): not a
+// package, another digest than `digest` ("" = any), a changed file; Error(kNetwork): another process is at the same
+// package, stopped by a signal.
+PackageOutcome transfer_package(PackageSource& source, const std::filesystem::path& store, const std::string& digest,
+                                const ProgressFn& progress);
 
 // Where a package is written to that is no directory.
 class PackageSink {
@@ -38,16 +41,19 @@ class PackageSink {
   // Makes ready for these files of the package, signature and manifest among them. True: all of it is published there.
   virtual bool begin(const ResolvedPackage& package, const std::vector<PackagedFile>& files) = 0;
   virtual bool has(const PackagedFile& file) = 0;  // whole: files appear at once or not at all
-  virtual void put(const PackagedFile& file, const std::filesystem::path& from, const std::function<void(uint64_t bytes)>& progress) = 0;
+  virtual void put(const PackagedFile& file, const std::filesystem::path& from,
+                   const std::function<void(uint64_t bytes)>& progress) = 0;
   // The last file, with which the package is published. False where it is there already, and left as it is.
   virtual bool put_new(const PackagedFile& manifest, const std::filesystem::path& from) = 0;
 };
-// Every file that is not there yet, the signature among them, the manifest last: with it the package is published, by whoever is first.
-// The package's digests are verified before anything is sent. A package that is not marked public goes to no public place unless `may_be_read`:
-// Error(kUsage), before anything is written there.
-PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read, const ProgressFn& progress);
+// Every file that is not there yet, the signature among them, the manifest last: with it the package is published, by
+// whoever is first. The package's digests are verified before anything is sent. A package that is not marked public
+// goes to no public place unless `may_be_read`: Error(kUsage), before anything is written there.
+PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read,
+                              const ProgressFn& progress);
 
 // transfer_package from a package in a directory or a store, held meanwhile. `argument` as in resolve_package.
-PackageOutcome copy_package(const std::string& argument, const std::filesystem::path& store, const ProgressFn& progress);
+PackageOutcome copy_package(const std::string& argument, const std::filesystem::path& store,
+                            const ProgressFn& progress);
 
 }  // namespace specdec::deploy

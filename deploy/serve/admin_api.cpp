@@ -37,7 +37,8 @@ class Ordered final : public Exchange {
 };
 
 void settle(Ordered::Outcome& outcome, HttpReply reply) {
-  const std::lock_guard lock(outcome.mutex);  // held while waking: behind on_wake({}) nothing calls a connection that has gone
+  // held while waking: behind on_wake({}) nothing calls a connection that has gone
+  const std::lock_guard lock(outcome.mutex);
   outcome.reply = std::move(reply);
   if (outcome.wake) outcome.wake();
 }

@@ -20,7 +20,8 @@ std::string host_name(std::string_view authority) {
   if (!rest.empty() && !port) return "";
   if (!bracket && name.ends_with('.')) name.remove_suffix(1);
   std::string out(name);
-  std::transform(out.begin(), out.end(), out.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
   return out;
 }
 

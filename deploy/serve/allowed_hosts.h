@@ -1,5 +1,6 @@
-// Under which names a server that asks for no key answers. A page of another site may have its name resolve to 127.0.0.1 (DNS
-// rebinding): its requests then come from the user's own browser, and only Host and Origin tell them from his own.
+// Under which names a server that asks for no key answers. A page of another site may have its name resolve to
+// 127.0.0.1 (DNS rebinding): its requests then come from the user's own browser, and only Host and Origin tell them
+// from his own.
 #pragma once
 
 #include <set>

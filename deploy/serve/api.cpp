@@ -27,13 +27,19 @@ class Finished final : public Exchange {
   HttpReply reply_;
 };
 
-std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id) { return std::make_shared<Finished>(error_reply(error, id)); }
+std::shared_ptr<Exchange> finished(const ApiError& error, const std::string& id) {
+  return std::make_shared<Finished>(error_reply(error, id));
+}
 
-HttpReply text_reply(int status, const char* content_type, std::string body) { return {status, content_type, std::move(body), {}}; }
+HttpReply text_reply(int status, const char* content_type, std::string body) {
+  return {status, content_type, std::move(body), {}};
+}
 
 HttpReply dashboard_reply() {
   HttpReply reply = text_reply(200, "text/html; charset=utf-8", kDashboardHtml);
-  reply.headers = {{"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'"},
+  reply.headers = {{"Content-Security-Policy",
+                    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; "
+                    "frame-ancestors 'none'"},
                    {"X-Frame-Options", "DENY"},
                    {"Referrer-Policy", "no-referrer"}};
   return reply;
@@ -42,7 +48,8 @@ HttpReply dashboard_reply() {
 bool is_json(const std::string& content_type) {
   std::string type = content_type.substr(0, content_type.find(';'));
   while (!type.empty() && type.back() == ' ') type.pop_back();
-  std::transform(type.begin(), type.end(), type.begin(), [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  std::transform(type.begin(), type.end(), type.begin(),
+                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
   return type == "application/json";
 }
 
@@ -65,25 +72,40 @@ struct Api::Route {
 
 const Api::Route* Api::find_route(const std::string& path) {
   static constexpr Route kRoutes[] = {
-      {"/health", false, true, {}},      {"/ready", false, true, {}},      {"/metrics", false, false, {}},
-      {"/gate", false, false, {}},       {"/dashboard", false, false, {}},  {"/v1/models", false, false, {}}, {"/v1/chat/completions", true, false, Endpoint::kChat},
-      {"/v1/completions", true, false, Endpoint::kCompletions}, {kModelPrefix, false, false, {}},
+      {"/health", false, true, {}},
+      {"/ready", false, true, {}},
+      {"/metrics", false, false, {}},
+      {"/gate", false, false, {}},
+      {"/dashboard", false, false, {}},
+      {"/v1/models", false, false, {}},
+      {"/v1/chat/completions", true, false, Endpoint::kChat},
+      {"/v1/completions", true, false, Endpoint::kCompletions},
+      {kModelPrefix, false, false, {}},
   };
   for (const Route& route : kRoutes)
     if (path == route.path && path != kModelPrefix) return &route;
-  return path.rfind(kModelPrefix, 0) == 0 && path.size() > sizeof kModelPrefix - 1 ? &kRoutes[std::size(kRoutes) - 1] : nullptr;
+  return path.rfind(kModelPrefix, 0) == 0 && path.size() > sizeof kModelPrefix - 1 ? &kRoutes[std::size(kRoutes) - 1]
+                                                                                   : nullptr;
 }
 
 Api::Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges)
-    : keys_(std::move(admission.keys)), hosts_(std::move(admission.hosts)), limits_(limits), queue_(admission.queue), budget_(admission.budget), metrics_(metrics),
-      clock_(clock), gauges_(std::move(gauges)), salt_(std::to_string(random_seed())) {}
+    : keys_(std::move(admission.keys)),
+      hosts_(std::move(admission.hosts)),
+      limits_(limits),
+      queue_(admission.queue),
+      budget_(admission.budget),
+      metrics_(metrics),
+      clock_(clock),
+      gauges_(std::move(gauges)),
+      salt_(std::to_string(random_seed())) {}
 
 Api::~Api() = default;
 
 void Api::set_ready(ServedModel model) {
   model_ = std::move(model);
   for (int64_t id = 0; id < model_.tokenizer->vocab_size(); ++id)
-    longest_token_bytes_ = std::max(longest_token_bytes_, model_.tokenizer->id_to_token(static_cast<int32_t>(id)).size());
+    longest_token_bytes_ =
+        std::max(longest_token_bytes_, model_.tokenizer->id_to_token(static_cast<int32_t>(id)).size());
   token_bytes_ = std::make_shared<text::TokenBytes>(model_.tokenizer->token_bytes(model_.vocab_size));
   state_.store(State::kReady);
 }
@@ -105,7 +127,8 @@ std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) co
   HttpReply reply = error_reply(invalid_api_key(), request.id);
   // A browser asks for the key by itself when it is offered Basic.
   const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
-  reply.headers.emplace_back("WWW-Authenticate", for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
+  reply.headers.emplace_back("WWW-Authenticate",
+                             for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
   return reply;
 }
 
@@ -121,14 +144,16 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
     return reply;
   }
   if (!route->post) return get(*route, request);
-  if (!request.content_encoding.empty() || !is_json(request.content_type)) return error_reply(unsupported_media_type(), request.id);
+  if (!request.content_encoding.empty() || !is_json(request.content_type))
+    return error_reply(unsupported_media_type(), request.id);
   if (state() == State::kLoading) return error_reply(loading(), request.id);
   if (state() == State::kDraining) return error_reply(draining(), request.id);
   request.held = budget_.hold(request.party);
   return std::nullopt;
 }
 
-// Returns whether requests can still be made ready for the engine, which takes processes that render templates and compile grammars.
+// Returns whether requests can still be made ready for the engine, which takes processes that render templates and
+// compile grammars.
 bool Api::prepares() const {
   return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
 }
@@ -151,7 +176,9 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
   if (path == "/ready") {
     const State now = state();
     HttpReply reply = text_reply(now == State::kReady ? 200 : 503, "application/json",
-                                 now == State::kReady ? R"({"status":"ready"})" : now == State::kLoading ? R"({"status":"loading"})" : R"({"status":"draining"})");
+                                 now == State::kReady     ? R"({"status":"ready"})"
+                                 : now == State::kLoading ? R"({"status":"loading"})"
+                                                          : R"({"status":"draining"})");
     if (now != State::kReady) reply.headers.emplace_back("Retry-After", "5");
     return reply;
   }
@@ -161,15 +188,22 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
     return text_reply(200, "text/plain; version=0.0.4; charset=utf-8",
-                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0, gauges_.connections ? gauges_.connections() : 0,
-                                    all ? std::nullopt : std::optional(request.party)) + gate);
+                      metrics_.text(queue_.size(), gauges_.running ? gauges_.running() : 0,
+                                    gauges_.connections ? gauges_.connections() : 0,
+                                    all ? std::nullopt : std::optional(request.party)) +
+                          gate);
   }
   if (path == "/dashboard") return dashboard_reply();
   if (state() == State::kLoading) return error_reply(loading(), request.id);
   if (path == "/gate") {
     const std::optional<double> floor = gate_floor(request.query);
-    if (!floor) return error_reply(invalid_parameter("floor", "a number from 0 to 1, as in /gate?floor=0.65"), request.id);
-    return text_reply(200, "application/json", gate_json(gauges_.gate ? gauges_.gate(card().draft) : LiveGate::Reading{"serving", card().draft, {0, {0, 1}, 0}}, *floor).dump());
+    if (!floor)
+      return error_reply(invalid_parameter("floor", "a number from 0 to 1, as in /gate?floor=0.65"), request.id);
+    return text_reply(200, "application/json",
+                      gate_json(gauges_.gate ? gauges_.gate(card().draft)
+                                             : LiveGate::Reading{"serving", card().draft, {0, {0, 1}, 0}},
+                                *floor)
+                          .dump());
   }
   if (path == "/v1/models") return text_reply(200, "application/json", model_list(card()));
   if (request.path.substr(sizeof kModelPrefix - 1) != model_.card.name) return error_reply(unknown_model(), request.id);
@@ -193,10 +227,14 @@ std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
 
 std::optional<ApiError> Api::refusal(RequestQueue::Push answer, const std::string& tenant) const {
   switch (answer) {
-    case RequestQueue::Push::kAccepted: return std::nullopt;
-    case RequestQueue::Push::kFull: return queue_full(queue_.retry_after(tenant));
-    case RequestQueue::Push::kTenantFull: return tenant_queue_full(queue_.retry_after(tenant));
-    case RequestQueue::Push::kClosed: return draining();
+    case RequestQueue::Push::kAccepted:
+      return std::nullopt;
+    case RequestQueue::Push::kFull:
+      return queue_full(queue_.retry_after(tenant));
+    case RequestQueue::Push::kTenantFull:
+      return tenant_queue_full(queue_.retry_after(tenant));
+    case RequestQueue::Push::kClosed:
+      return draining();
   }
   return internal_error();
 }
@@ -210,7 +248,8 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   generation->id = request.id;
   generation->tenant = request.party;
   generation->held = request.held;
-  if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant)) return finished(*error, request.id);
+  if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant))
+    return finished(*error, request.id);
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
   generation->n = parsed.n;
   generation->sampling = parsed.sampling;
@@ -228,10 +267,12 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   const ReplyFrame frame = frame_of(parsed, *generation);
   if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = bound_reply(parsed, frame, *generation)) return finished(*error, request.id);
-  if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);  // the costliest comes last
+  // the costliest comes last
+  if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
   generation->domain = domain_of(parsed.domain, generation->tenant);
   generation->channel = std::make_shared<Channel>(limits_.pending_bytes);
-  const auto exchange = make_generation({frame, parsed.stream, generation, token_bytes_, limits_.reply_bytes, parsed.max_tokens_param});
+  const auto exchange =
+      make_generation({frame, parsed.stream, generation, token_bytes_, limits_.reply_bytes, parsed.max_tokens_param});
   const auto error = refusal(queue_.push(generation), generation->tenant);
   return error ? finished(*error, request.id) : exchange;
 }
@@ -239,7 +280,8 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
 ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const {
   ReplyFrame frame;
   frame.endpoint = parsed.endpoint;
-  frame.id = (parsed.endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + generation.id.substr(generation.id.find('-') + 1);
+  frame.id =
+      (parsed.endpoint == Endpoint::kChat ? "chatcmpl-" : "cmpl-") + generation.id.substr(generation.id.find('-') + 1);
   frame.model = model_.card.name;
   frame.system_fingerprint = model_.card.target.empty() ? "" : "fp_" + model_.card.target.substr(0, 12);
   frame.created = generation.time;
@@ -251,9 +293,9 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Tokens of a text, or none where they are too many for the context. What is far too long is not read whole: a piece from its beginning
-// that alone has twice as many tokens as the context says so, whatever comes behind it. Where the piece ends it may cut a token, whose
-// bytes then count at most one token each.
+// Tokens of a text, or none where they are too many for the context. What is far too long is not read whole: a piece
+// from its beginning that alone has twice as many tokens as the context says so, whatever comes behind it. Where the
+// piece ends it may cut a token, whose bytes then count at most one token each.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
@@ -261,7 +303,8 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
   if (text.size() > 2 * piece) {
     size_t end = piece;
     while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // between two characters
-    if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_) return std::nullopt;
+    if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_)
+      return std::nullopt;
   }
   std::vector<int32_t> tokens = model_.tokenizer->encode(text, add_special);
   if (tokens.size() >= most) return std::nullopt;
@@ -270,9 +313,11 @@ std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_
 
 std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationRequest& out) {
   const std::string param = parsed.endpoint == Endpoint::kChat ? "messages" : "prompt";
-  const ApiError over = invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
+  const ApiError over =
+      invalid_parameter(param, "at most " + std::to_string(model_.max_context - 1) + " tokens, the context less one");
   if (parsed.endpoint == Endpoint::kChat) {
-    if (!model_.chat_template) return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
+    if (!model_.chat_template)
+      return invalid_parameter("messages", "a model with a chat template: this one has none, use /v1/completions");
     size_t bytes = 0;
     for (const ChatMessage& message : parsed.messages) bytes += message.content.size();
     if (bytes / longest_token_bytes_ > static_cast<size_t>(model_.max_context)) return over;
@@ -281,7 +326,8 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
       rendered = model_.chat_template->render(parsed.messages, true);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: no process to render it in
-      log(LogLevel::kWarn, out.id + ": the chat template did not take the conversation");  // its words may be the conversation's
+      log(LogLevel::kWarn,
+          out.id + ": the chat template did not take the conversation");  // its words may be the conversation's
       return invalid_parameter("messages", "a conversation that the model's chat template takes");
     }
     auto tokens = encode(rendered, false);
@@ -294,7 +340,8 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     if (!tokens) return over;
     out.prompts.push_back(std::move(*tokens));
     // The empty text is BOS alone, where the tokenizer has one.
-    if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0) out.prompts.back().push_back(model_.tokenizer->bos_id());
+    if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0)
+      out.prompts.back().push_back(model_.tokenizer->bos_id());
     out.texts.push_back(prompt);
   }
   for (const auto& ids : parsed.prompt_ids)
@@ -315,23 +362,27 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
 std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {
   decode::LogitRules rules = parsed.rules;
   for (const auto& [id, value] : rules.bias)
-    if (id >= model_.vocab_size) return invalid_parameter("logit_bias", "token ids below " + std::to_string(model_.vocab_size));
+    if (id >= model_.vocab_size)
+      return invalid_parameter("logit_bias", "token ids below " + std::to_string(model_.vocab_size));
   for (const std::string& word : parsed.bad_words)
-    for (std::vector<int32_t>& spelling : bad_word_tokens(*model_.tokenizer, word)) rules.bad_words.push_back(std::move(spelling));
+    for (std::vector<int32_t>& spelling : bad_word_tokens(*model_.tokenizer, word))
+      rules.bad_words.push_back(std::move(spelling));
   for (const auto& word : rules.bad_words)
     if (std::any_of(word.begin(), word.end(), [this](int32_t id) { return id >= model_.vocab_size; }))
       return invalid_parameter("bad_words", "words of tokens that the model has");
   if (parsed.grammar) {
-    if (model_.eos_ids.empty()) return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
+    if (model_.eos_ids.empty())
+      return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
     if (const auto error = set_grammar(*parsed.grammar, out, rules)) return error;
   }
   if (rules.any()) out.rules = std::make_shared<const decode::LogitRules>(std::move(rules));
   return std::nullopt;
 }
 
-// On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room among what
-// requests hold, is compiled here.
-std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out, decode::LogitRules& rules) {
+// On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room
+// among what requests hold, is compiled here.
+std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
+                                         decode::LogitRules& rules) {
   try {
     const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
     if (const auto error = hold(out, out.held ? out.held->bytes() + bytes : 0)) return error;
@@ -342,7 +393,8 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     return std::nullopt;
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
-    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");  // why would quote it
+    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) +
+                             " bytes was refused");  // why would quote it
     return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
   }
 }
@@ -355,13 +407,16 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   const std::optional<double>& fallback = request_number(parsed.endpoint, "max_tokens").fallback;
   out.max_tokens = parsed.max_tokens.value_or(fallback ? std::min(static_cast<int64_t>(*fallback), room) : room);
   if (out.max_tokens > room)
-    return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(room) + ": the prompt has " + std::to_string(longest) +
-                                                          " tokens, the context " + std::to_string(model_.max_context));
+    return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(room) + ": the prompt has " +
+                                                          std::to_string(longest) + " tokens, the context " +
+                                                          std::to_string(model_.max_context));
   return std::nullopt;
 }
 
-// The reply is part of what is let in: what it will certainly be, or may become, is bounded for one request and counted among all.
-std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame, GenerationRequest& out) const {
+// The reply is part of what is let in: what it will certainly be, or may become, is bounded for one request and counted
+// among all.
+std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame,
+                                         GenerationRequest& out) const {
   const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
   const std::string bound = std::to_string(limits_.reply_bytes) + " bytes, all answers together";
   size_t request = 0, echoed = answers * kReplyBytesPerAnswer;
@@ -371,14 +426,17 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
     request += out.texts[i].size();
     if (out.echo) echoed += n * (out.texts[i].size() + (frame.logprobs >= 0 ? out.prompts[i].size() * per_token : 0));
   }
-  if (echoed > limits_.reply_bytes) return invalid_parameter(frame.logprobs >= 0 ? "logprobs" : "echo", "a reply of at most " + bound + ": ask for fewer prompts, answers or log-probabilities");
+  if (echoed > limits_.reply_bytes)
+    return invalid_parameter(frame.logprobs >= 0 ? "logprobs" : "echo",
+                             "a reply of at most " + bound + ": ask for fewer prompts, answers or log-probabilities");
   size_t generated = 0;
   if (parsed.stream) {
     generated = limits_.pending_bytes;
   } else {
     const auto most = static_cast<int64_t>((limits_.reply_bytes - echoed) / (answers * per_token));
     if (parsed.max_tokens && out.max_tokens > most)
-      return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(most) + ": the reply, not streamed, has at most " + bound);
+      return invalid_parameter(parsed.max_tokens_param,
+                               "at most " + std::to_string(most) + ": the reply, not streamed, has at most " + bound);
     if (!parsed.max_tokens) out.max_tokens = std::max<int64_t>(1, std::min(out.max_tokens, most));
     generated = answers * static_cast<size_t>(out.max_tokens) * per_token;
   }
@@ -396,7 +454,8 @@ std::string Api::domain_of(const std::string& asked, const std::string& tenant) 
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);
   if (domains_.contains(asked)) return asked;
-  const auto brought = static_cast<size_t>(std::count_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d.second == tenant; }));
+  const auto brought = static_cast<size_t>(
+      std::count_if(domains_.begin(), domains_.end(), [&](const auto& d) { return d.second == tenant; }));
   const size_t most = keys_.tenants() > 1 ? std::max<size_t>(1, limits_.domains / 2) : limits_.domains;
   if (domains_.size() >= limits_.domains || brought >= most) return "other";
   domains_.emplace(asked, tenant);

@@ -1,5 +1,5 @@
-// The routes: OpenAI's, health, metrics, the gate and the dashboard on the public listener; drain and draft on the admin listener. Joins protocol,
-// queue and metrics; knows neither sockets nor models.
+// The routes: OpenAI's, health, metrics, the gate and the dashboard on the public listener; drain and draft on the
+// admin listener. Joins protocol, queue and metrics; knows neither sockets nor models.
 #pragma once
 
 #include <atomic>
@@ -35,22 +35,24 @@ struct ServedModel {
   const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused
   const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled unchecked
   std::vector<int32_t> eos_ids;
-  int64_t vocab_size = 0, max_context = 0;            // tokens, prompt and answer together
+  int64_t vocab_size = 0, max_context = 0;  // tokens, prompt and answer together
 };
 
 class Api final : public HttpHandler {
  public:
   enum class State { kLoading, kReady, kDraining };
-  struct Gauges {                                     // read when /metrics is asked for
+  struct Gauges {  // read when /metrics is asked for
     std::function<size_t()> running, connections;
-    std::function<bool()> broken;                     // the engine cannot answer any more: /health says 503
-    std::function<std::optional<std::string>()> draft;  // fingerprint of the one that serves now; none: as set_ready() was told
-    std::function<LiveGate::Reading(const std::string& serving)> gate;  // of the draft on trial or of the one that serves
+    std::function<bool()> broken;  // the engine cannot answer any more: /health says 503
+    // fingerprint of the one that serves now; none: as set_ready() was told
+    std::function<std::optional<std::string>()> draft;
+    // of the draft on trial or of the one that serves
+    std::function<LiveGate::Reading(const std::string& serving)> gate;
   };
 
-  struct Admission {                                  // who is let in, and with how much
+  struct Admission {  // who is let in, and with how much
     ApiKeys keys;
-    AllowedHosts hosts;                               // asked where no key is
+    AllowedHosts hosts;  // asked where no key is
     RequestQueue& queue;
     ByteBudget& budget;
   };
@@ -97,10 +99,10 @@ class Api final : public HttpHandler {
   ServedModel model_;
   size_t longest_token_bytes_ = 1;
   std::shared_ptr<const text::TokenBytes> token_bytes_;
-  std::once_flag vocabulary_made_;    // by the first request with a grammar
+  std::once_flag vocabulary_made_;  // by the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
-  const std::string salt_;            // of conversation keys: no client knows which part of them its conversations fall into
-  std::mutex mutex_;                  // of domains_
+  const std::string salt_;  // of conversation keys: no client knows which part of them its conversations fall into
+  std::mutex mutex_;        // of domains_
   std::map<std::string, std::string> domains_;  // and whose request brought them
 };
 
@@ -118,6 +120,7 @@ class AdminApi final : public HttpHandler {
   std::atomic<DraftControl*> drafts_{nullptr};
 };
 
-extern const char kDashboardHtml[];  // assets/dashboard.html: one page that polls /metrics and loads nothing from elsewhere
+extern const char
+    kDashboardHtml[];  // assets/dashboard.html: one page that polls /metrics and loads nothing from elsewhere
 
 }  // namespace specdec::deploy

@@ -39,7 +39,8 @@ ApiError bad_order(const std::string& what) { return make(400, kInvalid, "invali
 ApiError draft_refused(const std::string& what) { return make(409, kInvalid, "draft_refused", what.c_str()); }
 
 ApiError no_token_left() {
-  return make(400, kInvalid, "no_token_left", "The request's grammar, bad_words or logit_bias leave no token that may come next: loosen them.");
+  return make(400, kInvalid, "no_token_left",
+              "The request's grammar, bad_words or logit_bias leave no token that may come next: loosen them.");
 }
 
 ApiError invalid_body() {
@@ -52,41 +53,67 @@ ApiError invalid_api_key() {
 }
 ApiError foreign_host() {
   return make(403, kInvalid, "foreign_host",
-              "This server asks for no API key, so it answers only under its own names (localhost, 127.0.0.1, [::1]): use one of them, "
+              "This server asks for no API key, so it answers only under its own names (localhost, 127.0.0.1, [::1]): "
+              "use one of them, "
               "or start it with --allowed-host NAME or --api-key-file FILE.");
 }
-ApiError unknown_route() { return make(404, kInvalid, "unknown_url", "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, /dashboard."); }
+ApiError unknown_route() {
+  return make(404, kInvalid, "unknown_url",
+              "Unknown route: /v1/models, /v1/chat/completions, /v1/completions, /health, /ready, /metrics, /gate, "
+              "/dashboard.");
+}
 ApiError unknown_model() {
-  ApiError error = make(404, kInvalid, "model_not_found", "The model does not exist here: GET /v1/models lists what is served.");
+  ApiError error =
+      make(404, kInvalid, "model_not_found", "The model does not exist here: GET /v1/models lists what is served.");
   error.param = "model";
   return error;
 }
-ApiError wrong_method() { return make(405, kInvalid, "method_not_allowed", "This route does not take this method: see the Allow header."); }
-ApiError request_timeout() { return make(408, kInvalid, "request_timeout", "The request took too long."); }
-ApiError body_too_large() { return make(413, kInvalid, "body_too_large", "The request body is larger than this server takes."); }
-ApiError unsupported_media_type() {
-  return make(415, kInvalid, "unsupported_media_type", "The body must be 'Content-Type: application/json' without Content-Encoding.");
+ApiError wrong_method() {
+  return make(405, kInvalid, "method_not_allowed", "This route does not take this method: see the Allow header.");
 }
-ApiError unmet_expectation() { return make(417, kInvalid, "expectation_failed", "Only 'Expect: 100-continue' is known."); }
-ApiError headers_too_large() { return make(431, kInvalid, "headers_too_large", "The request line and headers are larger than this server takes."); }
+ApiError request_timeout() { return make(408, kInvalid, "request_timeout", "The request took too long."); }
+ApiError body_too_large() {
+  return make(413, kInvalid, "body_too_large", "The request body is larger than this server takes.");
+}
+ApiError unsupported_media_type() {
+  return make(415, kInvalid, "unsupported_media_type",
+              "The body must be 'Content-Type: application/json' without Content-Encoding.");
+}
+ApiError unmet_expectation() {
+  return make(417, kInvalid, "expectation_failed", "Only 'Expect: 100-continue' is known.");
+}
+ApiError headers_too_large() {
+  return make(431, kInvalid, "headers_too_large", "The request line and headers are larger than this server takes.");
+}
 ApiError queue_full(int retry_after_seconds) {
-  return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.", retry_after_seconds);
+  return make(429, "rate_limit_error", "queue_full", "Too many requests are waiting: try again later.",
+              retry_after_seconds);
 }
 ApiError tenant_queue_full(int retry_after_seconds) {
-  return make(429, "rate_limit_error", "tenant_queue_full", "Too many requests of this API key are waiting: try again later.", retry_after_seconds);
+  return make(429, "rate_limit_error", "tenant_queue_full",
+              "Too many requests of this API key are waiting: try again later.", retry_after_seconds);
 }
 ApiError too_many_bytes(int retry_after_seconds) {
-  return make(429, "rate_limit_error", "too_many_bytes", "The requests that are being answered hold too many bytes: try again later.", retry_after_seconds);
+  return make(429, "rate_limit_error", "too_many_bytes",
+              "The requests that are being answered hold too many bytes: try again later.", retry_after_seconds);
 }
 ApiError unsupported_transfer_coding() {
-  return make(501, kInvalid, "unsupported_transfer_coding", "'Transfer-Encoding: chunked' is the only transfer coding that is known here.");
+  return make(501, kInvalid, "unsupported_transfer_coding",
+              "'Transfer-Encoding: chunked' is the only transfer coding that is known here.");
 }
 ApiError internal_error() { return make(500, kServer, "internal_error", "The server failed on this request."); }
 ApiError loading() { return make(503, kServer, "loading", "The model is being loaded: try again later.", 5); }
-ApiError no_room() { return make(503, kServer, "no_room", "The server's caches do not hold this request even alone: ask for fewer tokens."); }
+ApiError no_room() {
+  return make(503, kServer, "no_room",
+              "The server's caches do not hold this request even alone: ask for fewer tokens.");
+}
 ApiError draining() { return make(503, kServer, "draining", "The server is shutting down: try another one.", 5); }
-ApiError too_many_connections() { return make(503, kServer, "too_many_connections", "Too many connections are open: try again later.", 1); }
-ApiError unsupported_http_version() { return make(505, kInvalid, "unsupported_http_version", "Only HTTP/1.0 and HTTP/1.1 are spoken here."); }
+ApiError too_many_connections() {
+  return make(503, kServer, "too_many_connections", "Too many connections are open: try again later.", 1);
+}
+ApiError unsupported_http_version() {
+  return make(505, kInvalid, "unsupported_http_version", "Only HTTP/1.0 and HTTP/1.1 are spoken here.");
+}
 
 std::string error_body(const ApiError& error, const std::string& request_id) {
   const Json body = {{"error",

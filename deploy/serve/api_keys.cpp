@@ -22,7 +22,8 @@ constexpr size_t kNameDigits = 12;
 
 bool starts_with_word(std::string_view text, std::string_view word) {
   return text.size() > word.size() && text[word.size()] == ' ' &&
-         std::equal(word.begin(), word.end(), text.begin(), [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
+         std::equal(word.begin(), word.end(), text.begin(),
+                    [](char a, char b) { return a == std::tolower(static_cast<unsigned char>(b)); });
 }
 
 std::string_view trim(std::string_view text) {
@@ -54,7 +55,8 @@ std::string decode_base64(std::string_view text) {
 bool is_loopback(const sockaddr* address) {
   if (address->sa_family == AF_INET)
     return (ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 24) == 127;
-  if (address->sa_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
+  if (address->sa_family == AF_INET6)
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
   return false;
 }
 
@@ -69,7 +71,9 @@ ApiKeys ApiKeys::load(const std::filesystem::path& file) {
     if (content.empty() || content.front() == '#') continue;
     const std::string_view key = content.substr(0, content.find_first_of(" \t"));
     const std::string where = file.string() + ": line " + std::to_string(number);
-    if (key.size() < 8) throw Error(ErrorKind::kConfig, where + ": expected a key of at least 8 characters, found " + std::to_string(key.size()));
+    if (key.size() < 8)
+      throw Error(ErrorKind::kConfig,
+                  where + ": expected a key of at least 8 characters, found " + std::to_string(key.size()));
     std::string digest = sha256_hex(key);
     if (std::find(keys.digests_.begin(), keys.digests_.end(), digest) != keys.digests_.end())
       throw Error(ErrorKind::kConfig, where + ": this key is given twice");
@@ -112,7 +116,9 @@ void check_exposure(const std::string& host, const ApiKeys& keys) {
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(list, ::freeaddrinfo);
   for (const addrinfo* a = list; a; a = a->ai_next)
     if (!is_loopback(a->ai_addr))
-      throw Error(ErrorKind::kUsage, "--host: '" + host + "' can be reached from other machines: give --api-key-file FILE, or bind 127.0.0.1");
+      throw Error(
+          ErrorKind::kUsage,
+          "--host: '" + host + "' can be reached from other machines: give --api-key-file FILE, or bind 127.0.0.1");
 }
 
 }  // namespace specdec::deploy

@@ -13,14 +13,16 @@ class ApiKeys {
   static constexpr char kOperator[] = "operator";  // the name whose keys see the domains of all tenants in /metrics
 
   ApiKeys() = default;
-  // One key a line, optionally followed by white space and a name; '#' starts a comment line. Throws Error(kConfig) for a file without keys and for keys shorter than 8 characters or repeated.
+  // One key a line, optionally followed by white space and a name; '#' starts a comment line. Throws Error(kConfig) for
+  // a file without keys and for keys shorter than 8 characters or repeated.
   static ApiKeys load(const std::filesystem::path& file);
 
   bool required() const { return !digests_.empty(); }
-  // The value of an Authorization header: "Bearer KEY", or "Basic base64(anything:KEY)" for browsers. Every key is compared
-  // whatever the result, each over the whole digest.
+  // The value of an Authorization header: "Bearer KEY", or "Basic base64(anything:KEY)" for browsers. Every key is
+  // compared whatever the result, each over the whole digest.
   bool accepts(std::string_view authorization) const { return tenant(authorization) != nullptr; }
-  // Whose key it is: its name, which several keys may share; of a key without one the beginning of its digest. Null: no key of the file.
+  // Whose key it is: its name, which several keys may share; of a key without one the beginning of its digest. Null: no
+  // key of the file.
   const std::string* tenant(std::string_view authorization) const;
   size_t tenants() const;
 

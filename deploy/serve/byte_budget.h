@@ -1,5 +1,5 @@
-// How many bytes all requests may hold together, and how many those of one party: what a client may fill is bounded in bytes, not only
-// in requests. Thread-safe.
+// How many bytes all requests may hold together, and how many those of one party: what a client may fill is bounded in
+// bytes, not only in requests. Thread-safe.
 #pragma once
 
 #include <cstddef>

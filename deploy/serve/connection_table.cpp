@@ -19,7 +19,8 @@ std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& 
     return std::tuple(seat.phase == Seat::Phase::kIdle, held[seat.peer], -seat.since);
   };
   for (size_t i = 0; i < seats.size(); ++i) {
-    const bool idle = seats[i].phase == Seat::Phase::kIdle, slow = seats[i].phase == Seat::Phase::kReading && held[seats[i].peer] >= mine + 2;
+    const bool idle = seats[i].phase == Seat::Phase::kIdle,
+               slow = seats[i].phase == Seat::Phase::kReading && held[seats[i].peer] >= mine + 2;
     if ((idle || slow) && (!found || rank(i) > rank(*found))) found = i;
   }
   return found;
@@ -28,7 +29,8 @@ std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& 
 bool ConnectionTable::make_room(const std::string& peer) {
   const std::lock_guard lock(mutex_);
   std::erase_if(entries_, [](const Entry& entry) { return entry.connection.expired(); });
-  const auto leaving = static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.leaving; }));
+  const auto leaving = static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.leaving; }));
   if (entries_.size() - leaving < places_) return true;
   if (leaving >= kLeaving) return false;
   std::vector<Seat> seats;
@@ -53,7 +55,8 @@ void ConnectionTable::add(const std::shared_ptr<Seated>& connection) {
 
 size_t ConnectionTable::open() const {
   const std::lock_guard lock(mutex_);
-  return static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return !entry.connection.expired(); }));
+  return static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const Entry& entry) { return !entry.connection.expired(); }));
 }
 
 }  // namespace specdec::deploy

@@ -1,5 +1,6 @@
-// The places of one listener's connections, and who gives way where they are all taken: a connection whose client says nothing, of the
-// peer that holds the most. So idle connections never keep a new client out, and no peer can take all places with half a request each.
+// The places of one listener's connections, and who gives way where they are all taken: a connection whose client says
+// nothing, of the peer that holds the most. So idle connections never keep a new client out, and no peer can take all
+// places with half a request each.
 #pragma once
 
 #include <atomic>
@@ -17,25 +18,27 @@ struct Seat {
   enum class Phase { kIdle, kReading, kAnswering };  // between two requests; part of one is there; it is being answered
   std::string peer;
   Phase phase = Phase::kIdle;
-  double since = 0;                                  // seconds of any clock
+  double since = 0;  // seconds of any clock
 };
 
-// Which of them, all places being taken, gives way to one of this peer: an idle one of the peer that holds the most of them, longest idle
-// first; where nobody is idle, one that is sending a request, of a peer that holds at least two more than the newcomer. None: nobody.
+// Which of them, all places being taken, gives way to one of this peer: an idle one of the peer that holds the most of
+// them, longest idle first; where nobody is idle, one that is sending a request, of a peer that holds at least two more
+// than the newcomer. None: nobody.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {
  public:
   virtual ~Seated() = default;
-  virtual Seat seat() const = 0;    // any thread
-  virtual void give_way() = 0;      // any thread: closes it, unless it is being answered by then
+  virtual Seat seat() const = 0;  // any thread
+  virtual void give_way() = 0;    // any thread: closes it, unless it is being answered by then
 };
 
 class ConnectionTable {
  public:
   explicit ConnectionTable(size_t places) : places_(places) {}
 
-  // Makes a place for one of this peer, where it can. Those that give way take a moment to do so: they are counted apart until then.
+  // Makes a place for one of this peer, where it can. Those that give way take a moment to do so: they are counted
+  // apart until then.
   bool make_room(const std::string& peer);
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;

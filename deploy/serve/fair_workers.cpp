@@ -9,7 +9,9 @@ namespace specdec::deploy {
 namespace {
 
 // What a party uses up is the thread: templates and grammars run in processes of their own, for which it waits.
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 }  // namespace
 
@@ -22,7 +24,8 @@ void WorkQueue::push(WorkItem item) {
 
 std::deque<WorkItem>::iterator WorkQueue::startable(Party& party) const {
   if (party.running >= of_one_party_) return party.waiting.end();
-  return std::find_if(party.waiting.begin(), party.waiting.end(), [this](const WorkItem& item) { return !item.large || running_large_ < large_; });
+  return std::find_if(party.waiting.begin(), party.waiting.end(),
+                      [this](const WorkItem& item) { return !item.large || running_large_ < large_; });
 }
 
 std::optional<WorkItem> WorkQueue::pop() {
@@ -48,8 +51,10 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   --at->second.running;
   running_large_ -= large;
   // It comes back at least where the others are; a debt is kept as long as anything waits.
-  if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_)) parties_.erase(at);
-  if (waiting_ == 0) std::erase_if(parties_, [](const auto& p) { return p.second.waiting.empty() && p.second.running == 0; });
+  if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
+    parties_.erase(at);
+  if (waiting_ == 0)
+    std::erase_if(parties_, [](const auto& p) { return p.second.waiting.empty() && p.second.running == 0; });
 }
 
 FairWorkers::FairWorkers(size_t threads) : queue_(threads) {

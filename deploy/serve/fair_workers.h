@@ -1,5 +1,6 @@
-// Threads that do what comes before the queue: JSON, templates, tokenizers, grammars. Parties take turns by the seconds they have used, so
-// that the refused work of one does not hold up another's; one thread is always left to those that have none, and one to small work.
+// Threads that do what comes before the queue: JSON, templates, tokenizers, grammars. Parties take turns by the seconds
+// they have used, so that the refused work of one does not hold up another's; one thread is always left to those that
+// have none, and one to small work.
 #pragma once
 
 #include <condition_variable>
@@ -25,11 +26,13 @@ struct WorkItem {
 // Which item is started next; no thread, no clock.
 class WorkQueue {
  public:
-  explicit WorkQueue(size_t threads) : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
+  explicit WorkQueue(size_t threads)
+      : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
 
   void push(WorkItem item);
-  // Of the parties that have something they may start now the one that runs least at once, then the one that has used the fewest seconds;
-  // within it first come, first served, but small work passes large work that has to wait. None: nothing may start.
+  // Of the parties that have something they may start now the one that runs least at once, then the one that has used
+  // the fewest seconds; within it first come, first served, but small work passes large work that has to wait. None:
+  // nothing may start.
   std::optional<WorkItem> pop();
   // What pop() gave has ended.
   void done(const std::string& party, bool large, double seconds);
@@ -54,7 +57,7 @@ class FairWorkers {
   explicit FairWorkers(size_t threads);
   ~FairWorkers();  // stop()
   void submit(WorkItem item);
-  void stop();     // what was submitted is done first
+  void stop();  // what was submitted is done first
 
  private:
   void run();

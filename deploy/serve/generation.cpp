@@ -12,7 +12,11 @@ namespace {
 class Generation final : public Exchange {
  public:
   explicit Generation(GenerationReply reply)
-      : reply_(std::move(reply)), frame_(reply_.frame), stream_(reply_.stream), answers_(reply_.request->choices()), begun_(answers_.size(), false),
+      : reply_(std::move(reply)),
+        frame_(reply_.frame),
+        stream_(reply_.stream),
+        answers_(reply_.request->choices()),
+        begun_(answers_.size(), false),
         channel_(reply_.request->channel) {}
   ~Generation() override {
     channel_->on_event({});
@@ -34,8 +38,10 @@ class Generation final : public Exchange {
       if (!stream_ && !within_bounds()) return too_long();
       if (stream_) data += events(event);
     }
-    const bool complete = std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.result.has_value(); });
-    if (complete && !stream_) return {Turn::Kind::kReply, {200, "application/json", full_reply(frame_, std::move(answers_)), {}}, {}};
+    const bool complete =
+        std::all_of(answers_.begin(), answers_.end(), [](const Answer& a) { return a.result.has_value(); });
+    if (complete && !stream_)
+      return {Turn::Kind::kReply, {200, "application/json", full_reply(frame_, std::move(answers_)), {}}, {}};
     if (complete) {
       ended_ = true;
       data += usage_event(frame_, answers_) + done_event();
@@ -50,7 +56,8 @@ class Generation final : public Exchange {
   static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
     std::vector<ChoiceEvent> merged;
     for (ChoiceEvent& event : events) {
-      const auto same = std::find_if(merged.begin(), merged.end(), [&](const ChoiceEvent& m) { return m.choice == event.choice; });
+      const auto same =
+          std::find_if(merged.begin(), merged.end(), [&](const ChoiceEvent& m) { return m.choice == event.choice; });
       if (same == merged.end()) {
         merged.push_back(std::move(event));
         continue;
@@ -100,8 +107,11 @@ class Generation final : public Exchange {
 
   Turn too_long() {
     channel_->cancel();
-    const ApiError error = bytes_ > reply_.reply_bytes ? invalid_parameter(reply_.max_tokens_param, "fewer tokens: the reply would be longer than " + std::to_string(reply_.reply_bytes) + " bytes")
-                                                      : too_many_bytes();
+    const ApiError error =
+        bytes_ > reply_.reply_bytes
+            ? invalid_parameter(reply_.max_tokens_param, "fewer tokens: the reply would be longer than " +
+                                                             std::to_string(reply_.reply_bytes) + " bytes")
+            : too_many_bytes();
     return {Turn::Kind::kReply, error_reply(error, reply_.request->id), {}};
   }
 
@@ -110,7 +120,8 @@ class Generation final : public Exchange {
   TokenEntry entry_of(const decode::PositionLogprobs& position) const {
     TokenEntry entry;
     entry.bytes = bytes_of(position.token.id);
-    const bool special = std::binary_search(reply_.token_bytes->special.begin(), reply_.token_bytes->special.end(), position.token.id);
+    const bool special =
+        std::binary_search(reply_.token_bytes->special.begin(), reply_.token_bytes->special.end(), position.token.id);
     entry.characters = special ? 0 : characters(entry.bytes);
     if (!std::isnan(position.token.logprob)) entry.logprob = position.token.logprob;
     for (const decode::TokenLogprob& t : position.top) entry.top.emplace_back(bytes_of(t.id), t.logprob);
@@ -144,12 +155,14 @@ class Generation final : public Exchange {
   std::vector<Answer> answers_;
   std::vector<bool> begun_;
   std::shared_ptr<Channel> channel_;
-  size_t bytes_ = 0;              // of a whole reply, so far
+  size_t bytes_ = 0;  // of a whole reply, so far
   bool sent_ = false, ended_ = false;
 };
 
 }  // namespace
 
-std::shared_ptr<Exchange> make_generation(GenerationReply reply) { return std::make_shared<Generation>(std::move(reply)); }
+std::shared_ptr<Exchange> make_generation(GenerationReply reply) {
+  return std::make_shared<Generation>(std::move(reply));
+}
 
 }  // namespace specdec::deploy

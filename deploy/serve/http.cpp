@@ -25,7 +25,8 @@ struct HttpServer::Impl {
 
   using Acceptor = net::basic_socket_acceptor<net::generic::stream_protocol>;
   struct Listener {
-    Listener(Acceptor a, HttpHandler& h, bool is_tcp, size_t places) : acceptor(std::move(a)), handler(h), tcp(is_tcp), table(places) {}
+    Listener(Acceptor a, HttpHandler& h, bool is_tcp, size_t places)
+        : acceptor(std::move(a)), handler(h), tcp(is_tcp), table(places) {}
     Acceptor acceptor;
     HttpHandler& handler;
     bool tcp;
@@ -33,8 +34,7 @@ struct HttpServer::Impl {
   };
 
   void accept_loop(Listener& listener) {
-    net::co_spawn(
-        listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
+    net::co_spawn(listener.acceptor.get_executor(), [this, &listener] { return accept(listener); }, net::detached);
   }
   net::awaitable<void> accept(Listener& listener);
   void add(Connection::Socket socket, std::string peer, Listener& listener);
@@ -50,10 +50,11 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  bool stopped = false;                              // what was accepted meanwhile is closed
+  bool stopped = false;  // what was accepted meanwhile is closed
 };
 
-// An address's name; of IPv6 the first 64 bits, which are one customer's, of an IPv4 address in IPv6's spelling that address. Processes at the other end of a Unix socket are all one.
+// An address's name; of IPv6 the first 64 bits, which are one customer's, of an IPv4 address in IPv6's spelling that
+// address. Processes at the other end of a Unix socket are all one.
 std::string peer_of(const Connection::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -84,10 +85,13 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
     std::string peer = peer_of(socket);
     if (!listener.table.make_room(peer)) {
       const HttpReply reply = error_reply(too_many_connections(), "");
-      const std::string text = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: 1\r\nContent-Length: " +
-                               std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+      const std::string text =
+          "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
+          "1\r\nContent-Length: " +
+          std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
       // Fits the empty send buffer of a fresh socket; never waits for the client.
-      if (::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) log(LogLevel::kDebug, "a surplus connection was closed unanswered");
+      if (::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
+        log(LogLevel::kDebug, "a surplus connection was closed unanswered");
       listener.handler.replied({}, 503);
       continue;
     }
@@ -108,7 +112,8 @@ void HttpServer::Impl::add(Connection::Socket socket, std::string peer, Listener
 
 template <class F>
 void HttpServer::Impl::for_each(F&& f) {
-  for (const Listener& listener : listeners) listener.table.for_each([&f](Seated& seated) { f(static_cast<Connection&>(seated)); });
+  for (const Listener& listener : listeners)
+    listener.table.for_each([&f](Seated& seated) { f(static_cast<Connection&>(seated)); });
 }
 
 HttpServer::HttpServer(const ServeLimits& limits, int io_threads, int worker_threads)
@@ -120,7 +125,8 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
   error_code ec;
   net::ip::tcp::resolver resolver(impl_->context);
   const auto found = resolver.resolve(host, std::to_string(port), net::ip::tcp::resolver::passive, ec);
-  if (ec || found.empty()) throw Error(ErrorKind::kUsage, "--host: '" + host + "' is no address of this machine: " + ec.message());
+  if (ec || found.empty())
+    throw Error(ErrorKind::kUsage, "--host: '" + host + "' is no address of this machine: " + ec.message());
   const net::ip::tcp::endpoint endpoint = *found.begin();
   net::basic_socket_acceptor<net::generic::stream_protocol> acceptor(net::make_strand(impl_->context));
   acceptor.open(net::generic::stream_protocol(endpoint.protocol()), ec);
@@ -129,10 +135,12 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
   if (!ec) acceptor.listen(net::socket_base::max_listen_connections, ec);
   if (ec) {
     const std::string hint = ec == net::error::address_in_use ? " (give another --port, or 0 for a free one)" : "";
-    throw Error(ErrorKind::kIo, "--port: cannot listen on " + host + ":" + std::to_string(port) + ": " + ec.message() + hint);
+    throw Error(ErrorKind::kIo,
+                "--port: cannot listen on " + host + ":" + std::to_string(port) + ": " + ec.message() + hint);
   }
   const auto local = acceptor.local_endpoint();
-  const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());  // sin_port and sin6_port lie at the same place
+  // sin_port and sin6_port lie at the same place
+  const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());
   const int bound = ntohs(address->sin_port);
   impl_->listeners.emplace_back(std::move(acceptor), handler, true, impl_->shared.limits.connections);
   return bound;
@@ -140,13 +148,14 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
 
 void HttpServer::listen_unix(const std::filesystem::path& path, HttpHandler& handler) {
   const std::string where = "--admin-socket: " + path.string();
-  if (path.string().size() >= sizeof(sockaddr_un{}.sun_path)) throw Error(ErrorKind::kUsage, where + ": longer than a Unix socket's path may be (107 bytes)");
+  if (path.string().size() >= sizeof(sockaddr_un{}.sun_path))
+    throw Error(ErrorKind::kUsage, where + ": longer than a Unix socket's path may be (107 bytes)");
   const net::local::stream_protocol::endpoint endpoint(path.string());
   error_code ec;
   net::local::stream_protocol::socket probe(impl_->context);
   probe.connect(endpoint, ec);
   if (!ec) throw Error(ErrorKind::kIo, where + ": another server answers on it");
-  struct stat info {};
+  struct stat info{};
   if (::lstat(path.c_str(), &info) == 0) {
     if (!S_ISSOCK(info.st_mode)) throw Error(ErrorKind::kUsage, where + ": exists and is no socket");
     ::unlink(path.c_str());

@@ -34,7 +34,9 @@ std::string request_id() {
   return id;
 }
 
-double steady_seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 template <class Message>
 void set_common(Message& message, const std::string& content_type, const std::string& request_id, bool keep_alive) {
@@ -52,13 +54,20 @@ HttpReply error_reply(const ApiError& error, const std::string& id) {
   HttpReply reply;
   reply.status = error.status;
   reply.body = error_body(error, id);
-  if (error.retry_after_seconds > 0) reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
+  if (error.retry_after_seconds > 0)
+    reply.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
   return reply;
 }
 
 Connection::Connection(Socket socket, std::string peer, HttpHandler& handler, ConnectionShared& shared)
-    : socket_(std::move(socket)), peer_(std::move(peer)), handler_(handler), shared_(shared), deadline_(socket_.get_executor()),
-      wake_(socket_.get_executor()), since_(steady_seconds()), reader_(shared.limits) {}
+    : socket_(std::move(socket)),
+      peer_(std::move(peer)),
+      handler_(handler),
+      shared_(shared),
+      deadline_(socket_.get_executor()),
+      wake_(socket_.get_executor()),
+      since_(steady_seconds()),
+      reader_(shared.limits) {}
 
 Seat Connection::seat() const { return {peer_, phase_.load(), since_.load()}; }
 
@@ -297,8 +306,8 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Notices that the client has gone while the engine works: the socket becomes readable with nothing to read. Bytes of a next
-// request end the watch. A client that only shuts down its sending side counts as gone.
+// Notices that the client has gone while the engine works: the socket becomes readable with nothing to read. Bytes of a
+// next request end the watch. A client that only shuts down its sending side counts as gone.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
   error_code ec;

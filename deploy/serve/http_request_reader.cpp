@@ -16,7 +16,8 @@ constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kLastChunk = 5;  // "0", CRLF, CRLF
 
 bool is_token_character(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
+  return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
+         std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos;
 }
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -61,7 +62,8 @@ std::optional<ApiError> judge_framing(const http::fields& fields, unsigned versi
       at = comma + 1;
     }
   }
-  const auto chunked = std::count_if(codings.begin(), codings.end(), [](std::string_view c) { return boost::beast::iequals("chunked", c); });
+  const auto chunked = std::count_if(codings.begin(), codings.end(),
+                                     [](std::string_view c) { return boost::beast::iequals("chunked", c); });
   if (chunked != 1 || !boost::beast::iequals("chunked", codings.back())) return malformed_request();
   return codings.size() == 1 ? std::nullopt : std::optional(unsupported_transfer_coding());
 }
@@ -97,7 +99,8 @@ RequestReader::State RequestReader::fail(const error_code& ec) { return fail(err
 RequestReader::State RequestReader::read_head() {
   const std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
   if (there.empty()) return State::kHead;
-  if (!is_token_character(there.front())) return fail(malformed_request());  // another protocol, usually: its head may have no end
+  // another protocol, usually: its head may have no end
+  if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);
   if (end == std::string_view::npos) {
     searched_ = there.size() - std::min<size_t>(3, there.size());
@@ -122,9 +125,11 @@ std::optional<ApiError> RequestReader::judge(std::string_view raw) const {
   // Beast's own limit does not count every line.
   if (fields > limits_.header_fields) return headers_too_large();
   // A folded line ends a field for some readers and not for others (RFC 9112 5.2).
-  if (raw.find("\r\n ") != std::string_view::npos || raw.find("\r\n\t") != std::string_view::npos) return malformed_request();
+  if (raw.find("\r\n ") != std::string_view::npos || raw.find("\r\n\t") != std::string_view::npos)
+    return malformed_request();
   // RFC 9112 3.2: exactly one Host in HTTP/1.1.
-  if (message.count(http::field::host) != 1 && (message.version() == 11 || message.count(http::field::host) > 1)) return malformed_request();
+  if (message.count(http::field::host) != 1 && (message.version() == 11 || message.count(http::field::host) > 1))
+    return malformed_request();
   return judge_framing(message.base(), message.version());
 }
 
@@ -147,8 +152,9 @@ void RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // The parser takes it for granted that a last chunk of which it has seen a part is longer the next time: an assertion of its own ends the
-  // process otherwise. Nothing that is shorter than a last chunk ends a chunked body, so it waits for that.
+  // The parser takes it for granted that a last chunk of which it has seen a part is longer the next time: an assertion
+  // of its own ends the process otherwise. Nothing that is shorter than a last chunk ends a chunked body, so it waits
+  // for that.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {

@@ -1,5 +1,6 @@
-// Bytes of a connection → requests, by RFC 9112. The one place that decides where a request ends and the next one begins; what could be
-// read in two ways is refused. It knows no socket: the connection gives it what has come, tests/fuzz gives it anything.
+// Bytes of a connection → requests, by RFC 9112. The one place that decides where a request ends and the next one
+// begins; what could be read in two ways is refused. It knows no socket: the connection gives it what has come,
+// tests/fuzz gives it anything.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -33,7 +34,8 @@ class RequestReader {
   void commit(size_t bytes) { buffer_.commit(bytes); }
   bool empty() const { return buffer_.size() == 0; }  // nothing is there that was not read
 
-  // Reads on in what is there. read_head() stops behind the head, so that it can be judged first; read_body() comes after kBody.
+  // Reads on in what is there. read_head() stops behind the head, so that it can be judged first; read_body() comes
+  // after kBody.
   State read_head();
   State read_body();
   const RequestHead& head() const { return head_; }

@@ -16,13 +16,16 @@ void LiveGate::observe(const FinishedAnswer& answer) {
   if (answer.result.draft.empty() || reached < kLeastReached) return;
   const double overlap = counts.overlap_sum() / static_cast<double>(reached);
   const std::lock_guard lock(mutex_);
-  auto track = std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
+  auto track =
+      std::find_if(tracks_.begin(), tracks_.end(), [&](const Track& t) { return t.draft == answer.result.draft; });
   if (track == tracks_.end()) {
     if (tracks_.size() == kDrafts) tracks_.pop_front();
     track = tracks_.insert(tracks_.end(), Track{answer.result.draft, ConfidenceSequence(), {}, {}});
   }
   size_t& of_tenant = track->by_tenant[answer.request->tenant];
-  if (track->seen.size() >= kConversations || of_tenant >= of_one_tenant_ || !track->seen.insert(std::hash<std::string>{}(answer.request->key())).second) return;
+  if (track->seen.size() >= kConversations || of_tenant >= of_one_tenant_ ||
+      !track->seen.insert(std::hash<std::string>{}(answer.request->key())).second)
+    return;
   ++of_tenant;
   track->sequence.observe(std::clamp(overlap, 0.0, 1.0));
 }
@@ -42,13 +45,17 @@ LiveGate::Reading LiveGate::read(const std::string& serving, const Json& trial) 
   Reading reading{"serving", serving, {0, {0, 1}, 0}};
   const std::lock_guard lock(mutex_);
   for (const Track& track : tracks_)
-    if (!serving.empty() && track.draft == serving.substr(0, kDraftLabel)) reading.acceptance = track.sequence.estimate();
+    if (!serving.empty() && track.draft == serving.substr(0, kDraftLabel))
+      reading.acceptance = track.sequence.estimate();
   return reading;
 }
 
 Json gate_json(const LiveGate::Reading& reading, double floor) {
   const Estimate& e = reading.acceptance;
-  const char* verdict = e.n == 0 ? "inconclusive" : e.ci.high < floor ? "fail" : e.ci.low > floor ? "pass" : "inconclusive";
+  const char* verdict = e.n == 0            ? "inconclusive"
+                        : e.ci.high < floor ? "fail"
+                        : e.ci.low > floor  ? "pass"
+                                            : "inconclusive";
   return {{"schema", "specdec.gate/1"},
           {"verdict", verdict},
           {"acceptance", e.n > 0 ? Json(e.value) : Json()},
@@ -64,7 +71,11 @@ std::string gate_metrics(const LiveGate::Reading& reading) {
   if (e.n == 0) return "";
   prometheus::Registry registry;
   const auto gauge = [&](const char* name, const char* help, double value) {
-    prometheus::BuildGauge().Name(std::string("specdec:") + name).Help(help).Register(registry).Add({{"role", reading.role}}, value);
+    prometheus::BuildGauge()
+        .Name(std::string("specdec:") + name)
+        .Help(help)
+        .Register(registry)
+        .Add({{"role", reading.role}}, value);
   };
   gauge("gate_acceptance", "Acceptance of the draft that GET /gate judges", e.value);
   gauge("gate_acceptance_low", "Lower end of its confidence sequence, one-sided 95 %", e.ci.low);
@@ -80,7 +91,8 @@ std::optional<double> gate_floor(const std::string& query, double fallback) {
     const std::string text = item.substr(6);
     char* end = nullptr;
     const double floor = std::strtod(text.c_str(), &end);
-    const bool plain = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;  // nothing that only strtod takes
+    // nothing that only strtod takes
+    const bool plain = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;
     return plain && !*end && floor >= 0 && floor <= 1 ? std::optional(floor) : std::nullopt;
   }
   return fallback;

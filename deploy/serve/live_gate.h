@@ -1,4 +1,5 @@
-// GET /gate: does the draft clear a floor, by what is served? For progressive delivery (Argo Rollouts, Flagger): docs/serve.md.
+// GET /gate: does the draft clear a floor, by what is served? For progressive delivery (Argo Rollouts, Flagger):
+// docs/serve.md.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +16,8 @@
 
 namespace specdec::deploy {
 
-// Acceptance of the last drafts that served, each as a confidence sequence over the conversations it drafted for: the mean overlap of a
-// conversation's first answer over the positions it reached. One may ask as often as one likes.
+// Acceptance of the last drafts that served, each as a confidence sequence over the conversations it drafted for: the
+// mean overlap of a conversation's first answer over the positions it reached. One may ask as often as one likes.
 class LiveGate {
  public:
   static constexpr size_t kDrafts = 4;               // of another one the oldest is forgotten
@@ -26,14 +27,15 @@ class LiveGate {
   // `of_one_tenant`: conversations of a draft that may be one tenant's.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
 
-  void observe(const FinishedAnswer& answer);        // engine thread
+  void observe(const FinishedAnswer& answer);  // engine thread
 
   struct Reading {
-    std::string role;   // "candidate": on trial, scored beside the one that serves on the same text; else "serving"
-    std::string draft;  // fingerprint; "": none
+    std::string role;     // "candidate": on trial, scored beside the one that serves on the same text; else "serving"
+    std::string draft;    // fingerprint; "": none
     Estimate acceptance;  // .n = conversations
   };
-  // Any thread. `trial`: DraftControl::status(), null without one; `serving`: the fingerprint of the draft that serves, "" = none.
+  // Any thread. `trial`: DraftControl::status(), null without one; `serving`: the fingerprint of the draft that serves,
+  // "" = none.
   Reading read(const std::string& serving, const Json& trial) const;
 
  private:
@@ -48,8 +50,8 @@ class LiveGate {
   std::deque<Track> tracks_;
 };
 
-// {"schema": "specdec.gate/1", verdict: pass | fail | inconclusive, acceptance, ci, n, floor, draft, role}; acceptance is null before the
-// first conversation.
+// {"schema": "specdec.gate/1", verdict: pass | fail | inconclusive, acceptance, ci, n, floor, draft, role}; acceptance
+// is null before the first conversation.
 Json gate_json(const LiveGate::Reading& reading, double floor);
 // The same without a verdict as gauges in Prometheus' text format.
 std::string gate_metrics(const LiveGate::Reading& reading);

@@ -23,16 +23,20 @@ using prometheus::Histogram;
 Family<Counter>& counters(prometheus::Registry& registry, const char* name, const char* help) {
   return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
 }
-Counter& counter(prometheus::Registry& registry, const char* name, const char* help) { return counters(registry, name, help).Add({}); }
+Counter& counter(prometheus::Registry& registry, const char* name, const char* help) {
+  return counters(registry, name, help).Add({});
+}
 Gauge& gauge(prometheus::Registry& registry, const char* name, const char* help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({});
 }
-Histogram& histogram(prometheus::Registry& registry, const char* name, const char* help, const std::vector<double>& bounds) {
+Histogram& histogram(prometheus::Registry& registry, const char* name, const char* help,
+                     const std::vector<double>& bounds) {
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({}, bounds);
 }
 
 const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5};
-const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600};
+const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
+                                            2.5,   5,    10,    30,   60,  120,  300, 600};
 
 constexpr char kTenant[] = "tenant";  // a label that is kept inside
 
@@ -76,33 +80,48 @@ struct Metrics::Series {
     Series* at_[kEnd] = {};
   };
   struct PositionCounters : Numbered<Counter, Metrics::kPositions> {
-    PositionCounters(prometheus::Registry& registry, const char* name, const char* help) : Numbered(counters(registry, name, help), "position") {}
+    PositionCounters(prometheus::Registry& registry, const char* name, const char* help)
+        : Numbered(counters(registry, name, help), "position") {}
   };
   using KCounters = Numbered<Counter, Metrics::kPositions + 1>;
 
   prometheus::Registry registry;
-  Counter& drafts = counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
-  Family<Counter>& plain_steps =
-      counters(registry, "specdec:spec_decode_num_plain_steps_total", "Steps without a token of the draft model, a sequence, by the reason.");
+  Counter& drafts =
+      counter(registry, "specdec:spec_decode_num_drafts_total", "Verification steps with at least one drafted token.");
+  Family<Counter>& plain_steps = counters(registry, "specdec:spec_decode_num_plain_steps_total",
+                                          "Steps without a token of the draft model, a sequence, by the reason.");
   Counter* plain_by_reason[decode::kPlainReasons] = {};
-  KCounters steps_at{counters(registry, "specdec:spec_decode_num_steps_total", "Steps, a sequence, by the K chosen for it."), "k"};
-  Counter& early_stops = counter(registry, "specdec:spec_decode_num_early_stops_total", "Steps, a sequence, that drafted less than K for want of confidence.");
-  Counter& probes = counter(registry, "specdec:spec_decode_num_probes_total", "Steps, a sequence, that drafted to see whether it would pay again.");
+  KCounters steps_at{
+      counters(registry, "specdec:spec_decode_num_steps_total", "Steps, a sequence, by the K chosen for it."), "k"};
+  Counter& early_stops = counter(registry, "specdec:spec_decode_num_early_stops_total",
+                                 "Steps, a sequence, that drafted less than K for want of confidence.");
+  Counter& probes = counter(registry, "specdec:spec_decode_num_probes_total",
+                            "Steps, a sequence, that drafted to see whether it would pay again.");
   Counter& draft_tokens = counter(registry, "specdec:spec_decode_num_draft_tokens_total", "Drafted tokens.");
-  Counter& accepted_tokens =
-      counter(registry, "specdec:spec_decode_num_accepted_tokens_total", "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
-  PositionCounters drafted_at{registry, "specdec:spec_decode_num_draft_tokens_per_pos_total", "Steps that drafted this position (from 0)."};
+  Counter& accepted_tokens = counter(registry, "specdec:spec_decode_num_accepted_tokens_total",
+                                     "Accepted draft tokens, before the cut by EOS, stop or max_tokens.");
+  PositionCounters drafted_at{registry, "specdec:spec_decode_num_draft_tokens_per_pos_total",
+                              "Steps that drafted this position (from 0)."};
   PositionCounters reached_at{registry, "specdec:spec_decode_num_reached_tokens_per_pos_total",
                               "Steps that drafted this position and accepted all before it."};
-  PositionCounters accepted_at{registry, "specdec:spec_decode_num_accepted_tokens_per_pos_total", "Steps that accepted this position."};
+  PositionCounters accepted_at{registry, "specdec:spec_decode_num_accepted_tokens_per_pos_total",
+                               "Steps that accepted this position."};
   PositionCounters overlap_at{registry, "specdec:spec_decode_overlap_sum_per_pos_total",
                               "Sum over the steps that reached this position of sum_x min(p, q)."};
-  Gauge& k = gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
+  Gauge& k =
+      gauge(registry, "specdec:spec_decode_k", "Drafted tokens a sequence in the last step, mean over the batch.");
   Numbered<Gauge, Metrics::kPositions + 1> verify_pass{
-      prometheus::BuildGauge().Name("specdec:verify_pass_seconds").Help("Measured, at the last batch size: a pass of the target that verifies K tokens.").Register(registry), "k"};
-  Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total", "Tokens drafted from the text itself, without the draft model.");
-  Counter& suffix_accepted_tokens = counter(registry, "specdec:suffix_accepted_tokens_total", "Of these the accepted ones.");
-  Counter& draft_failures = counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
+      prometheus::BuildGauge()
+          .Name("specdec:verify_pass_seconds")
+          .Help("Measured, at the last batch size: a pass of the target that verifies K tokens.")
+          .Register(registry),
+      "k"};
+  Counter& suffix_draft_tokens = counter(registry, "specdec:suffix_draft_tokens_total",
+                                         "Tokens drafted from the text itself, without the draft model.");
+  Counter& suffix_accepted_tokens =
+      counter(registry, "specdec:suffix_accepted_tokens_total", "Of these the accepted ones.");
+  Counter& draft_failures =
+      counter(registry, "specdec:draft_failures_total", "Sequences that went on without the draft after it failed.");
 
   Family<Counter>& stage = counters(registry, "specdec:stage_seconds_total", "Seconds of the engine thread by stage.");
   Counter& prompt_seconds = stage.Add({{"stage", "prompt"}});
@@ -116,32 +135,49 @@ struct Metrics::Series {
   Gauge& waiting = gauge(registry, "specdec:num_requests_waiting", "Requests in the queue.");
   Gauge& connections = gauge(registry, "specdec:connections", "Open client connections.");
   Counter& prompt_tokens = counter(registry, "specdec:prompt_tokens_total", "Prompt tokens processed.");
-  Gauge& cache_usage = gauge(registry, "specdec:kv_cache_usage_perc", "Part of the target's caches that sequences hold; 1 = full.");
-  Counter& prefix_queries = counter(registry, "specdec:prefix_cache_queries_total", "Prompt tokens looked for among those read before.");
-  Counter& prefix_hits = counter(registry, "specdec:prefix_cache_hits_total", "Of these the ones that need not be read again.");
-  Counter& preemptions = counter(registry, "specdec:num_preemptions_total", "Sequences that gave their caches up to others.");
-  Counter& resumed_tokens = counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
+  Gauge& cache_usage =
+      gauge(registry, "specdec:kv_cache_usage_perc", "Part of the target's caches that sequences hold; 1 = full.");
+  Counter& prefix_queries =
+      counter(registry, "specdec:prefix_cache_queries_total", "Prompt tokens looked for among those read before.");
+  Counter& prefix_hits =
+      counter(registry, "specdec:prefix_cache_hits_total", "Of these the ones that need not be read again.");
+  Counter& preemptions =
+      counter(registry, "specdec:num_preemptions_total", "Sequences that gave their caches up to others.");
+  Counter& resumed_tokens =
+      counter(registry, "specdec:resumed_tokens_total", "Tokens of preempted sequences that were read again.");
   Counter& generation_tokens = counter(registry, "specdec:generation_tokens_total", "Tokens emitted by the engine.");
-  Histogram& first_token = histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
+  Histogram& first_token =
+      histogram(registry, "specdec:time_to_first_token_seconds", "From queued to the first token.", kLatencyBounds);
   Histogram& between_tokens =
-      histogram(registry, "specdec:inter_token_seconds", "Time a token: between two steps of an answer, shared by the tokens of the later one.", kTokenBounds);
-  Histogram& duration = histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
+      histogram(registry, "specdec:inter_token_seconds",
+                "Time a token: between two steps of an answer, shared by the tokens of the later one.", kTokenBounds);
+  Histogram& duration =
+      histogram(registry, "specdec:request_seconds", "From queued to the last token, an answer.", kLatencyBounds);
   Family<Counter>& finished = counters(registry, "specdec:answers_finished_total", "Answers by the reason they ended.");
   Family<Counter>& replies = counters(registry, "specdec:requests_total", "HTTP replies by route and status.");
-  Family<Gauge>& info = prometheus::BuildGauge().Name("specdec:info").Help("What is served: fingerprints and package.").Register(registry);
-  std::mutex mutex;                 // of the two below
-  Gauge* named = nullptr;           // the one series of info
+  Family<Gauge>& info = prometheus::BuildGauge()
+                            .Name("specdec:info")
+                            .Help("What is served: fingerprints and package.")
+                            .Register(registry);
+  std::mutex mutex;        // of the two below
+  Gauge* named = nullptr;  // the one series of info
   prometheus::Labels named_labels;
 
   // By draft.
-  Family<Gauge>& gauges(const char* name, const char* help) { return prometheus::BuildGauge().Name(name).Help(help).Register(registry); }
+  Family<Gauge>& gauges(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+  }
   enum Role { kServe, kPaired, kShadow };
   Family<Counter>& draft_reached = counters(registry, "specdec:draft_reached_tokens_total",
-                                            "Positions reached, by draft; role shadow: scored by a draft on trial, paired: the same ones by the draft that drafted.");
-  Family<Counter>& draft_overlap = counters(registry, "specdec:draft_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by draft and role.");
-  Family<Gauge>& draft_pass = gauges("specdec:draft_pass_seconds", "Measured, at the last batch size: a pass of the draft.");
+                                            "Positions reached, by draft; role shadow: scored by a draft on trial, "
+                                            "paired: the same ones by the draft that drafted.");
+  Family<Counter>& draft_overlap = counters(registry, "specdec:draft_overlap_sum_total",
+                                            "Sum over these positions of sum_x min(p, q), by draft and role.");
+  Family<Gauge>& draft_pass =
+      gauges("specdec:draft_pass_seconds", "Measured, at the last batch size: a pass of the draft.");
   Family<Gauge>& prevailing_k = gauges("specdec:spec_decode_prevailing_k", "The K that most sequences chose of late.");
-  Family<Gauge>& expected_rate = gauges("specdec:expected_tokens_per_second", "Expected of the last step's batch at this K: prevailing, or plain decoding.");
+  Family<Gauge>& expected_rate = gauges("specdec:expected_tokens_per_second",
+                                        "Expected of the last step's batch at this K: prevailing, or plain decoding.");
   struct OfDraft {
     std::string name;
     Counter *reached[3], *overlap[3];  // by role; null before the first
@@ -149,14 +185,20 @@ struct Metrics::Series {
   };
   std::vector<std::unique_ptr<OfDraft>> drafts_known;  // the latest last
   OfDraft& of_draft(const std::string& name) {
-    const auto at = std::find_if(drafts_known.begin(), drafts_known.end(), [&](const auto& d) { return d->name == name; });
+    const auto at =
+        std::find_if(drafts_known.begin(), drafts_known.end(), [&](const auto& d) { return d->name == name; });
     if (at != drafts_known.end()) {
       std::rotate(at, at + 1, drafts_known.end());
       return *drafts_known.back();
     }
     if (drafts_known.size() == Metrics::kDrafts) forget(*drafts_known.front());
-    auto d = std::make_unique<OfDraft>(OfDraft{name, {}, {}, &draft_pass.Add({{"draft", name}}), &prevailing_k.Add({{"draft", name}}),
-                                               &expected_rate.Add({{"draft", name}, {"k", "prevailing"}}), &expected_rate.Add({{"draft", name}, {"k", "plain"}})});
+    auto d = std::make_unique<OfDraft>(OfDraft{name,
+                                               {},
+                                               {},
+                                               &draft_pass.Add({{"draft", name}}),
+                                               &prevailing_k.Add({{"draft", name}}),
+                                               &expected_rate.Add({{"draft", name}, {"k", "prevailing"}}),
+                                               &expected_rate.Add({{"draft", name}, {"k", "plain"}})});
     return *drafts_known.emplace_back(std::move(d));
   }
   void forget(const OfDraft& d) {
@@ -175,7 +217,10 @@ struct Metrics::Series {
     if (draft.empty() || overlaps.empty()) return;
     OfDraft& d = of_draft(draft);
     if (!d.reached[role]) {
-      const prometheus::Labels labels = {{"draft", draft}, {"role", role == kServe ? "serve" : role == kPaired ? "paired" : "shadow"}};
+      const prometheus::Labels labels = {{"draft", draft},
+                                         {"role", role == kServe    ? "serve"
+                                                  : role == kPaired ? "paired"
+                                                                    : "shadow"}};
       d.reached[role] = &draft_reached.Add(labels);
       d.overlap[role] = &draft_overlap.Add(labels);
     }
@@ -183,18 +228,21 @@ struct Metrics::Series {
     for (const double x : overlaps) d.overlap[role]->Increment(std::max(0.0, x));
   }
 
-  Family<Counter>& domain_reached = counters(registry, "specdec:domain_reached_tokens_total", "Positions reached in answers that ended, by domain.");
-  Family<Counter>& domain_overlap = counters(registry, "specdec:domain_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by domain.");
-  Counter& records_lost = counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
+  Family<Counter>& domain_reached =
+      counters(registry, "specdec:domain_reached_tokens_total", "Positions reached in answers that ended, by domain.");
+  Family<Counter>& domain_overlap =
+      counters(registry, "specdec:domain_overlap_sum_total", "Sum over these positions of sum_x min(p, q), by domain.");
+  Counter& records_lost =
+      counter(registry, "specdec:records_lost_total", "Traffic or acceptance records that could not be written.");
 };
 
 Metrics::Metrics() : series_(std::make_unique<Series>()) {
-  for (const FinishReason reason :
-       {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled, FinishReason::kFailed, FinishReason::kDrained,
-        FinishReason::kNoTokenLeft})
+  for (const FinishReason reason : {FinishReason::kStop, FinishReason::kLength, FinishReason::kCancelled,
+                                    FinishReason::kFailed, FinishReason::kDrained, FinishReason::kNoTokenLeft})
     series_->finished.Add({{"reason", to_string(reason)}});
   for (int i = 0; i < decode::kPlainReasons; ++i)
-    series_->plain_by_reason[i] = &series_->plain_steps.Add({{"reason", decode::to_string(static_cast<decode::PlainReason>(i))}});
+    series_->plain_by_reason[i] =
+        &series_->plain_steps.Add({{"reason", decode::to_string(static_cast<decode::PlainReason>(i))}});
 }
 
 Metrics::~Metrics() = default;
@@ -293,7 +341,8 @@ void Metrics::replied(const std::string& route, int status) {
 
 void Metrics::record_lost() { series_->records_lost.Increment(); }
 
-std::string Metrics::text(size_t waiting, size_t running, size_t connections, const std::optional<std::string>& tenant) const {
+std::string Metrics::text(size_t waiting, size_t running, size_t connections,
+                          const std::optional<std::string>& tenant) const {
   series_->waiting.Set(static_cast<double>(waiting));
   series_->running.Set(static_cast<double>(running));
   series_->connections.Set(static_cast<double>(connections));

@@ -9,21 +9,21 @@
 namespace specdec::deploy {
 
 struct ServeOptions {
-  std::string package;                    // or target (+ draft)
+  std::string package;  // or target (+ draft)
   std::string target, draft;
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
-  std::vector<std::string> allowed_hosts; // names under which a server without keys answers, beside its own
+  std::vector<std::string> allowed_hosts;  // names under which a server without keys answers, beside its own
   std::string admin_socket;
-  std::string record_dir;                 // traffic records (with text) for `data`; acceptance records beside them
-  double record_rejects = 0;              // part of the conversations whose rejected drafts are recorded too
-  int64_t record_quota_mib = 0;           // of all under record_dir; 0 = none
-  std::string acceptance_log;             // acceptance records only (no text)
-  std::string model_name;                 // name in /v1/models; default: directory name of the target
+  std::string record_dir;        // traffic records (with text) for `data`; acceptance records beside them
+  double record_rejects = 0;     // part of the conversations whose rejected drafts are recorded too
+  int64_t record_quota_mib = 0;  // of all under record_dir; 0 = none
+  std::string acceptance_log;    // acceptance records only (no text)
+  std::string model_name;        // name in /v1/models; default: directory name of the target
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
-  int64_t cache_mib = 0;                  // of both models' caches; 0 = max_batch answers of max_context tokens
-  int64_t tenant_queue = 0;               // of queue_limit for one API key; 0: half where there are several, else all
+  int64_t cache_mib = 0;     // of both models' caches; 0 = max_batch answers of max_context tokens
+  int64_t tenant_queue = 0;  // of queue_limit for one API key; 0: half where there are several, else all
   double drain_seconds = 30;
   bool allow_stale = false;
   DeviceOptions device;

@@ -19,7 +19,9 @@ struct Rejected {
 
 using OrderedJson = nlohmann::ordered_json;
 
-[[noreturn]] void reject(const std::string& param, const std::string& expected) { throw Rejected{invalid_parameter(param, expected)}; }
+[[noreturn]] void reject(const std::string& param, const std::string& expected) {
+  throw Rejected{invalid_parameter(param, expected)};
+}
 [[noreturn]] void refuse(const std::string& param) { throw Rejected{unsupported_parameter(param)}; }
 
 // Null is absent.
@@ -30,7 +32,8 @@ const Json* find(const Json& object, const char* key) {
 
 bool is_int64(const Json& value) {
   return value.is_number_integer() &&
-         !(value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
+         !(value.is_number_unsigned() &&
+           value.get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()));
 }
 
 int64_t checked(const Json& value, const IntegerRange& range, const char* param) {
@@ -78,8 +81,8 @@ std::string text(const Json& value, const std::string& param) {
   return s;
 }
 
-// Items of every array and object, counted before a value is built of them. Strings are skipped; malformed text is left to
-// the parser.
+// Items of every array and object, counted before a value is built of them. Strings are skipped; malformed text is left
+// to the parser.
 bool too_many_items(std::string_view body, size_t limit, int depth) {
   std::vector<size_t> items{0};
   bool in_string = false;
@@ -124,7 +127,8 @@ void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
   } else {
     require_default(body, "suffix", {""});
   }
-  for (const char* key : {"guided_grammar", "chat_template", "chat_template_kwargs"}) require_default(body, key, {Json::object()});
+  for (const char* key : {"guided_grammar", "chat_template", "chat_template_kwargs"})
+    require_default(body, key, {Json::object()});
 }
 
 void parse_sampling(const Numbers& numbers, ApiRequest& out) {
@@ -139,13 +143,15 @@ void parse_bias(const Json& body, const ServeLimits& limits, ApiRequest& out) {
   const Json* bias = find(body, "logit_bias");
   if (!bias) return;
   const auto& range = std::get<NumberRange>(request_number(out.endpoint, "logit_bias{}").range);
-  const std::string expected = "an object of at most " + std::to_string(limits.logit_biases) + " token ids, each with " + range.text();
+  const std::string expected =
+      "an object of at most " + std::to_string(limits.logit_biases) + " token ids, each with " + range.text();
   if (!bias->is_object() || bias->size() > limits.logit_biases) reject("logit_bias", expected);
   for (const auto& [key, value] : bias->items()) {
     int32_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     const double added = value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
-    if (error != std::errc() || id < 0 || key != std::to_string(id) || !range.contains(added)) reject("logit_bias", expected);
+    if (error != std::errc() || id < 0 || key != std::to_string(id) || !range.contains(added))
+      reject("logit_bias", expected);
     out.rules.bias.emplace_back(id, static_cast<float>(added));
   }
 }
@@ -156,7 +162,8 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   out.rules.repetition_penalty = numbers.number("repetition_penalty");
   parse_bias(body, limits, out);
   if (const Json* words = find(body, "bad_words")) {
-    const std::string expected = "at most " + std::to_string(limits.bad_words) + " strings of 1 to " + std::to_string(limits.bad_word_bytes) + " bytes";
+    const std::string expected = "at most " + std::to_string(limits.bad_words) + " strings of 1 to " +
+                                 std::to_string(limits.bad_word_bytes) + " bytes";
     if (!words->is_array() || words->size() > limits.bad_words) reject("bad_words", expected);
     for (const Json& word : *words) {
       if (!word.is_string()) reject("bad_words", expected);
@@ -185,7 +192,8 @@ std::string one_of(const std::vector<std::string>& texts) {
     all += all.empty() ? "(" : "|";
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
-      const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';  // "\<" would be the border of a word
+      // "\<" would be the border of a word
+      const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';
       if (plain) {
         all += c;
       } else {
@@ -197,11 +205,13 @@ std::string one_of(const std::vector<std::string>& texts) {
   return all + ")";
 }
 
-// Collects the one grammar of a request from the fields that may ask for one: OpenAI's, and vLLM's older and newer names.
+// Collects the one grammar of a request from the fields that may ask for one: OpenAI's, and vLLM's older and newer
+// names.
 class GrammarFields {
  public:
   // ordered: the same body with the keys of its objects as they were sent, since a schema's order is the answer's.
-  GrammarFields(const OrderedJson& ordered, const ServeLimits& limits, ApiRequest& out) : body_(ordered), limits_(limits), out_(out) {}
+  GrammarFields(const OrderedJson& ordered, const ServeLimits& limits, ApiRequest& out)
+      : body_(ordered), limits_(limits), out_(out) {}
 
   void read() {
     if (const OrderedJson* format = find_in(body_, "response_format")) response_format(*format);
@@ -234,14 +244,17 @@ class GrammarFields {
     if (!type || *type != "json_schema") reject("response_format.type", "text, json_object or json_schema");
     const OrderedJson* wrapper = find_in(format, "json_schema");
     const OrderedJson* schema = wrapper && wrapper->is_object() ? find_in(*wrapper, "schema") : nullptr;
-    if (!schema || !(schema->is_object() || schema->is_boolean())) reject("response_format.json_schema", "an object with the schema under 'schema'");
+    if (!schema || !(schema->is_object() || schema->is_boolean()))
+      reject("response_format.json_schema", "an object with the schema under 'schema'");
     set("response_format.json_schema", kSchema, schema->dump());
   }
 
   void kinds(const OrderedJson& object, const std::string& prefix, const std::string& path) {
     if (const OrderedJson* schema = find_in(object, prefix + "json")) {
-      if (!schema->is_object() && !schema->is_string()) reject(path + prefix + "json", "a JSON schema, as an object or as text");
-      if (!schema->empty()) set(path + prefix + "json", kSchema, schema->is_string() ? schema->get<std::string>() : schema->dump());
+      if (!schema->is_object() && !schema->is_string())
+        reject(path + prefix + "json", "a JSON schema, as an object or as text");
+      if (!schema->empty())
+        set(path + prefix + "json", kSchema, schema->is_string() ? schema->get<std::string>() : schema->dump());
     }
     if (const OrderedJson* regex = find_in(object, prefix + "regex")) {
       if (!regex->is_string()) reject(path + prefix + "regex", "a regular expression");
@@ -252,14 +265,16 @@ class GrammarFields {
       if (choice->is_array())
         for (const OrderedJson& item : *choice)
           if (item.is_string() && !item.get_ref<const std::string&>().empty()) texts.push_back(item.get<std::string>());
-      if (!choice->is_array() || texts.size() != choice->size()) reject(path + prefix + "choice", "texts to choose from, none of them empty");
+      if (!choice->is_array() || texts.size() != choice->size())
+        reject(path + prefix + "choice", "texts to choose from, none of them empty");
       if (!texts.empty()) set(path + prefix + "choice", kRegex, one_of(texts));
     }
   }
 
   void set(const std::string& param, text::GrammarKind kind, std::string source) {
     if (out_.grammar) reject(param, "one grammar a request: " + out_.grammar->param + " has given one");
-    if (source.empty() || source.size() > limits_.grammar_bytes) reject(param, "1 to " + std::to_string(limits_.grammar_bytes) + " bytes");
+    if (source.empty() || source.size() > limits_.grammar_bytes)
+      reject(param, "1 to " + std::to_string(limits_.grammar_bytes) + " bytes");
     out_.grammar = {kind, std::move(source), param};
   }
 
@@ -328,7 +343,8 @@ std::string message_content(const Json& message, const std::string& param) {
   for (const Json& part : *content) {
     const Json* type = part.is_object() ? find(part, "type") : nullptr;
     const Json* piece = part.is_object() ? find(part, "text") : nullptr;
-    if (!type || *type != "text" || !piece) reject(param + ".content", "parts of type 'text': this server takes no images, audio, video or files");
+    if (!type || *type != "text" || !piece)
+      reject(param + ".content", "parts of type 'text': this server takes no images, audio, video or files");
     joined += text(*piece, param + ".content");
   }
   return joined;
@@ -346,7 +362,8 @@ void parse_messages(const Json& body, const ServeLimits& limits, ApiRequest& out
     bool known = false;
     for (const char* name : {"system", "developer", "user", "assistant", "tool"}) known |= role && *role == name;
     if (!known) reject(param + ".role", "system, developer, user, assistant or tool");
-    if (const Json* calls = find(message, "tool_calls"); calls && !(calls->is_array() && calls->empty())) refuse(param + ".tool_calls");
+    if (const Json* calls = find(message, "tool_calls"); calls && !(calls->is_array() && calls->empty()))
+      refuse(param + ".tool_calls");
     if (find(message, "function_call")) refuse(param + ".function_call");
     if (find(message, "audio")) refuse(param + ".audio");
     out.messages.push_back({role->get<std::string>(), message_content(message, param)});
@@ -363,8 +380,8 @@ std::vector<int32_t> token_ids(const Json& list) {
 }
 
 void parse_prompt(const Json& body, const ServeLimits& limits, ApiRequest& out) {
-  const std::string expected =
-      "a string, 1 to " + std::to_string(limits.prompts) + " strings, token ids, or 1 to " + std::to_string(limits.prompts) + " lists of token ids";
+  const std::string expected = "a string, 1 to " + std::to_string(limits.prompts) + " strings, token ids, or 1 to " +
+                               std::to_string(limits.prompts) + " lists of token ids";
   const Json* prompt = find(body, "prompt");
   if (!prompt) reject("prompt", expected);
   if (prompt->is_string()) {
@@ -404,7 +421,8 @@ ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits)
   parse_length(body, numbers, out);
   if (const Json* n = find(body, "n")) out.n = checked(*n, {1, limits.n}, "n");
   const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());
-  if (prompts * static_cast<size_t>(out.n) > limits.choices) reject("n", "at most " + std::to_string(limits.choices) + " answers a request, all prompts together");
+  if (prompts * static_cast<size_t>(out.n) > limits.choices)
+    reject("n", "at most " + std::to_string(limits.choices) + " answers a request, all prompts together");
   parse_stop(body, limits, out);
   parse_stream(body, out);
   parse_unsupported(body, endpoint, out.n);

@@ -1,5 +1,5 @@
-// Request bodies of /v1/chat/completions and /v1/completions → native types. Everything foreign is bounded and typed here;
-// nothing behind it sees JSON. Pure functions.
+// Request bodies of /v1/chat/completions and /v1/completions → native types. Everything foreign is bounded and typed
+// here; nothing behind it sees JSON. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -23,30 +23,30 @@ namespace specdec::deploy {
 struct RequestedGrammar {
   text::GrammarKind kind = text::GrammarKind::kJsonSchema;
   std::string source;
-  std::string param;                              // the field that asked for it
+  std::string param;  // the field that asked for it
 };
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
-  std::string model;                              // "" = the one that is served
-  std::vector<ChatMessage> messages;              // chat
-  std::vector<std::string> prompts;               // completions: texts, or
-  std::vector<std::vector<int32_t>> prompt_ids;   // … token ids (each >= 0; the vocabulary is checked later)
+  std::string model;                             // "" = the one that is served
+  std::vector<ChatMessage> messages;             // chat
+  std::vector<std::string> prompts;              // completions: texts, or
+  std::vector<std::vector<int32_t>> prompt_ids;  // … token ids (each >= 0; the vocabulary is checked later)
   std::optional<int64_t> max_tokens;
-  std::string max_tokens_param = "max_tokens";    // the name it was given under
-  SamplingOptions sampling;                       // defaults of OpenAI: temperature 1, top_p 1
-  decode::LogitRules rules;                       // penalties and bias (ids >= 0; the vocabulary is checked later)
-  std::vector<std::string> bad_words;             // texts
-  std::optional<RequestedGrammar> grammar;        // response_format, guided_*, structured_outputs
-  int logprobs = -1;                              // >= 0: of every token, with so many likeliest ones
-  bool echo = false;                              // completions: the answer begins with the prompt; max_tokens may then be 0
-  bool speculate = true;                          // "speculative": false decodes this request without the draft
+  std::string max_tokens_param = "max_tokens";  // the name it was given under
+  SamplingOptions sampling;                     // defaults of OpenAI: temperature 1, top_p 1
+  decode::LogitRules rules;                     // penalties and bias (ids >= 0; the vocabulary is checked later)
+  std::vector<std::string> bad_words;           // texts
+  std::optional<RequestedGrammar> grammar;      // response_format, guided_*, structured_outputs
+  int logprobs = -1;                            // >= 0: of every token, with so many likeliest ones
+  bool echo = false;      // completions: the answer begins with the prompt; max_tokens may then be 0
+  bool speculate = true;  // "speculative": false decodes this request without the draft
   std::optional<int64_t> seed;
   int64_t n = 1;
   std::vector<std::string> stop;
   bool stream = false, include_usage = false;
   bool return_token_ids = false, include_metrics = false, ignore_eos = false;
-  std::string domain, conversation;               // metadata.domain, metadata.conversation_id: [A-Za-z0-9._-], else ""
+  std::string domain, conversation;  // metadata.domain, metadata.conversation_id: [A-Za-z0-9._-], else ""
 };
 
 // Unknown fields are accepted, null means absent, known fields of the wrong type or range are a 400 that names them.

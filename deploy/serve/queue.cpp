@@ -10,12 +10,19 @@ namespace specdec::deploy {
 
 const char* to_string(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-    case FinishReason::kFailed: case FinishReason::kNoRoom: return "failed";
-    case FinishReason::kDrained: return "drained";
-    case FinishReason::kNoTokenLeft: return "no_token_left";
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kFailed:
+    case FinishReason::kNoRoom:
+      return "failed";
+    case FinishReason::kDrained:
+      return "drained";
+    case FinishReason::kNoTokenLeft:
+      return "no_token_left";
   }
   return "failed";
 }
@@ -24,7 +31,8 @@ namespace {
 
 size_t bytes_of(const ChoiceEvent& event) {
   size_t bytes = event.text.size() + event.token_ids.size() * sizeof(int32_t);
-  for (const decode::PositionLogprobs& position : event.logprobs) bytes += sizeof position + position.top.size() * sizeof position.token;
+  for (const decode::PositionLogprobs& position : event.logprobs)
+    bytes += sizeof position + position.top.size() * sizeof position.token;
   return bytes;
 }
 
@@ -55,8 +63,9 @@ void Channel::on_event(std::function<void()> wake) {
 
 uint64_t choice_seed(uint64_t seed, size_t index) {
   if (index == 0) return seed;
-  const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(static_cast<uint64_t>(index) >> 32), 0x63686f69u, 0},
-                            {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const auto r = philox4x32(
+      {static_cast<uint32_t>(index), static_cast<uint32_t>(static_cast<uint64_t>(index) >> 32), 0x63686f69u, 0},
+      {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
   return (static_cast<uint64_t>(r[0]) << 32) | r[1];
 }
 
@@ -74,7 +83,10 @@ void RequestQueue::drop_cancelled() {
 }
 
 RequestQueue::Push RequestQueue::judge(size_t waiting, size_t of_tenant) const {
-  return closed_ ? Push::kClosed : waiting >= limit_ ? Push::kFull : of_tenant >= tenant_limit_ ? Push::kTenantFull : Push::kAccepted;
+  return closed_                      ? Push::kClosed
+         : waiting >= limit_          ? Push::kFull
+         : of_tenant >= tenant_limit_ ? Push::kTenantFull
+                                      : Push::kAccepted;
 }
 
 void RequestQueue::lift(Tenant& tenant) const {
@@ -103,7 +115,8 @@ RequestQueue::Push RequestQueue::would_push(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   size_t waiting = 0, of_tenant = 0;
   for (const auto& [name, other] : tenants_) {
-    const size_t alive = other.waiting.size() - static_cast<size_t>(std::count_if(other.waiting.begin(), other.waiting.end(), cancelled));
+    const size_t alive = other.waiting.size() -
+                         static_cast<size_t>(std::count_if(other.waiting.begin(), other.waiting.end(), cancelled));
     waiting += alive;
     if (name == tenant) of_tenant = alive;
   }
@@ -120,7 +133,8 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
   if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns
-    const auto waiting = std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
+    const auto waiting =
+        std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
     ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));
   }
   const double seconds = std::ceil(std::max(0.0, interval_) * static_cast<double>(ahead));
@@ -148,7 +162,8 @@ RequestQueue::Next RequestQueue::try_pop() {
 bool RequestQueue::more_of(const GenerationRequest& request) const {
   const std::lock_guard lock(mutex_);
   const auto tenant = tenants_.find(request.tenant);
-  return tenant != tenants_.end() && !tenant->second.waiting.empty() && tenant->second.waiting.front().get() == &request;
+  return tenant != tenants_.end() && !tenant->second.waiting.empty() &&
+         tenant->second.waiting.front().get() == &request;
 }
 
 void RequestQueue::read(const std::string& tenant, int64_t prompt_tokens) {

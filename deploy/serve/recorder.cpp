@@ -43,7 +43,8 @@ void publish(const std::filesystem::path& partial) {
   rename_file(partial, published_name(partial));
 }
 
-// What a process that is gone left: perhaps because it could not be flushed, and then only writing it anew brings it onto the disk.
+// What a process that is gone left: perhaps because it could not be flushed, and then only writing it anew brings it
+// onto the disk.
 void publish_left_over(const std::filesystem::path& partial) {
   const std::filesystem::path fresh = partial.string() + ".copy";
   copy_regular_file(partial, fresh, ErrorKind::kIo);
@@ -90,8 +91,13 @@ std::string draft_of(const FinishedAnswer& answer, const RecorderOptions& option
 
 RejectRecord reject_record(const FinishedAnswer& answer, const RecorderOptions& options) {
   const GenerationRequest& request = *answer.request;
-  return {record_id(answer), request.conversation_id(), request.time, request.sampling.temperature, draft_of(answer, options),
-          options.target.substr(0, kDraftLabel), answer.result.rejects};
+  return {record_id(answer),
+          request.conversation_id(),
+          request.time,
+          request.sampling.temperature,
+          draft_of(answer, options),
+          options.target.substr(0, kDraftLabel),
+          answer.result.rejects};
 }
 
 AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderOptions& options) {
@@ -112,7 +118,9 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
     : directory_(made(directory)), stem_(std::move(stem)), limits_(limits), clock_(clock), lock_(directory_ / ".lock") {
   std::vector<std::filesystem::path> left;
   for (const auto& entry : std::filesystem::directory_iterator(directory_))
-    if (std::filesystem::is_regular_file(entry.symlink_status()) && entry.path().string().ends_with(std::string(".jsonl") + kPartial)) left.push_back(entry.path());
+    if (std::filesystem::is_regular_file(entry.symlink_status()) &&
+        entry.path().string().ends_with(std::string(".jsonl") + kPartial))
+      left.push_back(entry.path());
   for (const auto& path : left) {
     try {
       publish_left_over(path);
@@ -132,7 +140,8 @@ RotatingLog::~RotatingLog() {
 
 void RotatingLog::append(const std::string& line) {
   if (open_.empty()) {
-    // Time, process and a running number: names sort by age. They may meet where a container starts again within the second.
+    // Time, process and a running number: names sort by age. They may meet where a container starts again within the
+    // second.
     std::string time = format_utc(clock_.unix_seconds());
     std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
     std::filesystem::path done;
@@ -161,18 +170,22 @@ void RotatingLog::close() {
   if (std::filesystem::exists(done, ec)) publish(done);
 }
 
-Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock) : options_(std::move(options)), metrics_(metrics), clock_(clock) {
+Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock)
+    : options_(std::move(options)), metrics_(metrics), clock_(clock) {
   if (!options_.record_dir.empty()) {
     traffic_ = std::make_unique<RotatingLog>(options_.record_dir, "traffic", options_.traffic, clock_);
-    acceptance_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "acceptance", "acceptance", options_.acceptance, clock_);
+    acceptance_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "acceptance", "acceptance",
+                                                options_.acceptance, clock_);
     if (options_.rejects)
-      rejects_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "rejects", "rejects", options_.traffic, clock_);
+      rejects_ = std::make_unique<RotatingLog>(std::filesystem::path(options_.record_dir) / "rejects", "rejects",
+                                               options_.traffic, clock_);
     held_bytes_ = bytes_under(options_.record_dir);
     looked_at_ = clock_.seconds();
   }
   if (!options_.acceptance_log.empty()) {
     // Refused at start rather than at the first answer.
-    with_context("--acceptance-log", [&] { ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK)); });
+    with_context("--acceptance-log",
+                 [&] { ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK)); });
   }
   if (traffic_ || !options_.acceptance_log.empty()) thread_ = std::thread([this] { work(); });
 }
@@ -249,8 +262,8 @@ void Recorder::append(RotatingLog& log, const std::string& line) {
     looked_at_ = clock_.seconds();
   }
   if (quota > 0 && held_bytes_ + bytes > quota)
-    throw Error(ErrorKind::kIo, options_.record_dir + ": " + std::to_string(held_bytes_) + " bytes, the quota is " + std::to_string(quota) +
-                                    ": take recorded files away or raise --record-quota");
+    throw Error(ErrorKind::kIo, options_.record_dir + ": " + std::to_string(held_bytes_) + " bytes, the quota is " +
+                                    std::to_string(quota) + ": take recorded files away or raise --record-quota");
   log.append(line);
   held_bytes_ += bytes;
 }

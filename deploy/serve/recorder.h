@@ -1,6 +1,7 @@
-// Traffic and acceptance records of finished answers, written by a thread of its own: the engine never waits for a disk. Files are
-// JSONL, appended line by line under "<name>.jsonl.partial" and renamed to "<name>.jsonl" when full, old or at the end, so that a
-// reader sees whole files only. A full disk loses records (counted, logged once), never requests.
+// Traffic and acceptance records of finished answers, written by a thread of its own: the engine never waits for a
+// disk. Files are JSONL, appended line by line under "<name>.jsonl.partial" and renamed to "<name>.jsonl" when full,
+// old or at the end, so that a reader sees whole files only. A full disk loses records (counted, logged once), never
+// requests.
 #pragma once
 
 #include <condition_variable>
@@ -14,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "deploy/serve/metrics.h"
 #include "deploy/serve/scheduler.h"
 
@@ -26,14 +28,14 @@ class RotatingLog {
     uint64_t bytes = 64u << 20;
     double seconds = 3600;
   };
-  // Creates the directory, takes its lock (Error(kNetwork) when another process records there) and publishes what a killed
-  // process left behind.
+  // Creates the directory, takes its lock (Error(kNetwork) when another process records there) and publishes what a
+  // killed process left behind.
   RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock);
   ~RotatingLog();
 
   void append(const std::string& line);  // throws Error(kIo)
   void rotate_if_old();
-  void close();                          // publishes the open file, if any
+  void close();  // publishes the open file, if any
 
  private:
   std::filesystem::path directory_;
@@ -41,30 +43,31 @@ class RotatingLog {
   Limits limits_;
   const Clock& clock_;
   FileLock lock_;
-  std::filesystem::path open_;           // "….jsonl.partial", empty when none is open
+  std::filesystem::path open_;  // "….jsonl.partial", empty when none is open
   uint64_t bytes_ = 0;
   double opened_ = 0;
   int64_t sequence_ = 0;
 };
 
 struct RecorderOptions {
-  std::string record_dir;        // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
-  std::string acceptance_log;    // one growing file besides, "" = none
-  std::string target, draft;     // fingerprint ids; draft "" = none
-  bool rejects = false;          // subdirectory "rejects" of record_dir
-  uint64_t quota_bytes = 0;      // of all files under record_dir; over it records are lost until files are taken away. 0 = none
+  std::string record_dir;      // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
+  std::string acceptance_log;  // one growing file besides, "" = none
+  std::string target, draft;   // fingerprint ids; draft "" = none
+  bool rejects = false;        // subdirectory "rejects" of record_dir
+  // of all files under record_dir; over it records are lost until files are taken away. 0 = none
+  uint64_t quota_bytes = 0;
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};
-  size_t pending = 4096;         // records waiting for the disk; over it they are lost
+  size_t pending = 4096;  // records waiting for the disk; over it they are lost
 };
 
 class Recorder {
  public:
   // Throws Error(kIo, kNetwork) when a directory or file cannot be written.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
-  ~Recorder();                   // stop()
+  ~Recorder();  // stop()
 
   void record(const FinishedAnswer& answer);  // any thread; never blocks on the disk
-  void stop();                   // writes what waits and publishes the open files
+  void stop();                                // writes what waits and publishes the open files
 
  private:
   void work();
@@ -76,9 +79,9 @@ class Recorder {
   Metrics& metrics_;
   const Clock& clock_;
   std::unique_ptr<RotatingLog> traffic_, acceptance_, rejects_;
-  uint64_t held_bytes_ = 0;      // under record_dir when it was last looked at, and written since
+  uint64_t held_bytes_ = 0;  // under record_dir when it was last looked at, and written since
   double looked_at_ = 0;
-  std::mutex mutex_;             // of the four below
+  std::mutex mutex_;  // of the four below
   std::condition_variable ready_;
   std::deque<FinishedAnswer> waiting_;
   bool stopping_ = false, complained_ = false;

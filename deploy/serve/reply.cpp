@@ -32,7 +32,8 @@ bool is_plain(const std::string& text) {
 
 std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
 
-// A token that is no whole text has no JSON string: OpenAI's older interface spelt its bytes, and so no two are mixed up.
+// A token that is no whole text has no JSON string: OpenAI's older interface spelt its bytes, and so no two are mixed
+// up.
 std::string token_text(const std::string& bytes) {
   if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
@@ -51,25 +52,28 @@ float finite(float logprob) { return std::max(logprob, -9999.f); }
 
 std::string number(float logprob) { return dump(Json(finite(logprob))); }
 
-// Writes the members of a token's object as text. A request may ask for a million of them, so they are not built as JSON values first.
+// Writes the members of a token's object as text. A request may ask for a million of them, so they are not built as
+// JSON values first.
 std::string chat_token(const std::string& bytes, float logprob) {
   std::string list;
   for (const char c : bytes) list.append(list.empty() ? "" : ",").append(std::to_string(static_cast<unsigned char>(c)));
   return "\"bytes\":[" + list + "],\"logprob\":" + number(logprob) + ",\"token\":" + quoted(token_text(bytes));
 }
 
-// Writes the log-probabilities of the likeliest tokens and of the drawn one as an object whose keys are their texts. If two tokens have the
-// same text, the likelier one is kept.
+// Writes the log-probabilities of the likeliest tokens and of the drawn one as an object whose keys are their texts. If
+// two tokens have the same text, the likelier one is kept.
 std::string completion_top(const TokenEntry& entry) {
   std::map<std::string, float> by_text;
   for (const auto& [bytes, logprob] : entry.top) by_text.emplace(token_text(bytes), logprob);
   by_text.emplace(token_text(entry.bytes), *entry.logprob);
   std::string members;
-  for (const auto& [text, logprob] : by_text) members.append(members.empty() ? "" : ",").append(quoted(text)).append(":").append(number(logprob));
+  for (const auto& [text, logprob] : by_text)
+    members.append(members.empty() ? "" : ",").append(quoted(text)).append(":").append(number(logprob));
   return "{" + members + "}";
 }
 
-// Gives a key whose value is null this one. No string of a dumped text holds a bare quote, so the key is found and nothing else.
+// Gives a key whose value is null this one. No string of a dumped text holds a bare quote, so the key is found and
+// nothing else.
 void put(std::string& dumped, const std::string& key, const std::string& value) {
   const std::string empty = "\"" + key + "\":null";
   dumped.replace(dumped.find(empty), empty.size(), "\"" + key + "\":" + value);
@@ -85,7 +89,9 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
   int64_t completion = 0;
   for (const Answer& answer : answers)
     if (answer.result) completion += answer.result->completion_tokens;
-  return {{"prompt_tokens", frame.prompt_tokens}, {"completion_tokens", completion}, {"total_tokens", frame.prompt_tokens + completion}};
+  return {{"prompt_tokens", frame.prompt_tokens},
+          {"completion_tokens", completion},
+          {"total_tokens", frame.prompt_tokens + completion}};
 }
 
 // Null for several answers, as in vLLM: the figures are those of one sequence.
@@ -131,7 +137,8 @@ Json model_json(const ModelCard& card) {
           {"root", card.name},
           {"parent", nullptr},
           {"max_model_len", card.max_context},
-          {"specdec", {{"target", or_null(card.target)}, {"draft", or_null(card.draft)}, {"package", or_null(card.package)}}}};
+          {"specdec",
+           {{"target", or_null(card.target)}, {"draft", or_null(card.draft)}, {"package", or_null(card.package)}}}};
 }
 
 }  // namespace
@@ -146,7 +153,8 @@ void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& e
     const char* const comma = tokens_.empty() ? "" : ",";
     if (frame.endpoint == Endpoint::kChat) {
       tokens_ += comma + ("{" + chat_token(entry.bytes, entry.logprob.value_or(0))) + ",\"top_logprobs\":[";
-      for (size_t i = 0; i < entry.top.size(); ++i) tokens_ += (i > 0 ? ",{" : "{") + chat_token(entry.top[i].first, entry.top[i].second) + "}";
+      for (size_t i = 0; i < entry.top.size(); ++i)
+        tokens_ += (i > 0 ? ",{" : "{") + chat_token(entry.top[i].first, entry.top[i].second) + "}";
       tokens_ += "]}";
       continue;
     }
@@ -161,8 +169,8 @@ void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& e
 
 std::string LogprobsText::text(const ReplyFrame& frame) const {
   if (frame.endpoint == Endpoint::kChat) return "{\"content\":[" + tokens_ + "],\"refusal\":null}";
-  return "{\"text_offset\":[" + offsets_ + "],\"token_logprobs\":[" + logprobs_ + "],\"tokens\":[" + tokens_ + "],\"top_logprobs\":" +
-         (frame.logprobs > 0 ? "[" + top_ + "]" : "null") + "}";
+  return "{\"text_offset\":[" + offsets_ + "],\"token_logprobs\":[" + logprobs_ + "],\"tokens\":[" + tokens_ +
+         "],\"top_logprobs\":" + (frame.logprobs > 0 ? "[" + top_ + "]" : "null") + "}";
 }
 
 std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
@@ -215,7 +223,8 @@ std::string delta_event(const ReplyFrame& frame, size_t choice, const Answer& pi
   else
     out["text"] = piece.text;
   if (frame.return_token_ids) out["token_ids"] = piece.token_ids;
-  return chunk(frame, std::move(out), piece.logprobs.empty() || frame.logprobs < 0 ? "null" : logprobs_text(frame, piece));
+  return chunk(frame, std::move(out),
+               piece.logprobs.empty() || frame.logprobs < 0 ? "null" : logprobs_text(frame, piece));
 }
 
 std::string finish_event(const ReplyFrame& frame, size_t choice, FinishReason reason) {
@@ -232,11 +241,15 @@ std::string usage_event(const ReplyFrame& frame, const std::vector<Answer>& answ
   return event(body);
 }
 
-std::string error_event(const ApiError& error, const std::string& request_id) { return "data: " + error_body(error, request_id) + "\n\n"; }
+std::string error_event(const ApiError& error, const std::string& request_id) {
+  return "data: " + error_body(error, request_id) + "\n\n";
+}
 
 std::string done_event() { return "data: [DONE]\n\n"; }
 
-std::string model_list(const ModelCard& card) { return dump({{"object", "list"}, {"data", Json::array({model_json(card)})}}); }
+std::string model_list(const ModelCard& card) {
+  return dump({{"object", "list"}, {"data", Json::array({model_json(card)})}});
+}
 
 std::string model_object(const ModelCard& card) { return dump(model_json(card)); }
 

@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
 constexpr IntegerRange kAnyInteger{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
-constexpr NumberRange kServedTemperatures{.low = kTemperatures.low, .high = 2, .or_zero = true};  // OpenAI's; flags go further
+constexpr NumberRange kServedTemperatures{
+    .low = kTemperatures.low, .high = 2, .or_zero = true};  // OpenAI's; flags go further
 constexpr auto kChat = Endpoint::kChat, kCompletions = Endpoint::kCompletions;
 
 const RequestNumber kNumbers[] = {
@@ -31,19 +32,23 @@ const RequestNumber kNumbers[] = {
     {"max_completion_tokens", kCompletions, IntegerRange{0, kMost32}},
     {"top_logprobs", kChat, IntegerRange{0, 20}},
     {"logprobs", kCompletions, IntegerRange{0, 20}},
-    {"prompt[]", kCompletions, IntegerRange{0, kMost32}},        // the vocabulary is checked later
+    {"prompt[]", kCompletions, IntegerRange{0, kMost32}},  // the vocabulary is checked later
 };
 
 }  // namespace
 
-std::string IntegerRange::text() const { return "an integer from " + std::to_string(low) + " to " + std::to_string(high); }
+std::string IntegerRange::text() const {
+  return "an integer from " + std::to_string(low) + " to " + std::to_string(high);
+}
 
 std::span<const RequestNumber> request_numbers() { return kNumbers; }
 
 const RequestNumber& request_number(Endpoint endpoint, const std::string& name) {
-  const auto row = std::find_if(std::begin(kNumbers), std::end(kNumbers),
-                                [&](const RequestNumber& r) { return r.name == name && r.only.value_or(endpoint) == endpoint; });
-  if (row == std::end(kNumbers)) throw Error(ErrorKind::kInternal, name + " is not in the table of a request's numbers");
+  const auto row = std::find_if(std::begin(kNumbers), std::end(kNumbers), [&](const RequestNumber& r) {
+    return r.name == name && r.only.value_or(endpoint) == endpoint;
+  });
+  if (row == std::end(kNumbers))
+    throw Error(ErrorKind::kInternal, name + " is not in the table of a request's numbers");
   return *row;
 }
 

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected position
 
-// What one sequence meets while it is opened or its prompt is read. Only the device itself and the library that computes are
-// blamed: a request must not be able to end the server.
+// What one sequence meets while it is opened or its prompt is read. Only the device itself and the library that
+// computes are blamed: a request must not be able to end the server.
 bool blames_device(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
@@ -35,12 +35,12 @@ struct Scheduler::Active {
   SequenceKey key = -1;
   Place place = Place::kReading;
   int64_t prompt_read = 0;
-  int64_t charged = 0;    // of these, to its tenant: what is read again is not
-  bool begun = false;     // its prompt was read whole once
-  bool again = false;     // it was suspended
+  int64_t charged = 0;  // of these, to its tenant: what is read again is not
+  bool begun = false;   // its prompt was read whole once
+  bool again = false;   // it was suspended
   text::IncrementalDecoder decoder;
   StopMatcher stop;
-  std::string text;       // everything sent
+  std::string text;  // everything sent
   ChoiceResult result;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
   bool ended = false;
@@ -48,9 +48,15 @@ struct Scheduler::Active {
   bool holds() const { return place != Place::kSuspended; }
 };
 
-Scheduler::Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer, Metrics& metrics,
-                     const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished)
-    : options_(std::move(options)), runner_(runner), queue_(queue), tokenizer_(tokenizer), metrics_(metrics), clock_(clock),
+Scheduler::Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue,
+                     const text::Tokenizer& tokenizer, Metrics& metrics, const Clock& clock,
+                     std::function<void(const FinishedAnswer&)> on_finished)
+    : options_(std::move(options)),
+      runner_(runner),
+      queue_(queue),
+      tokenizer_(tokenizer),
+      metrics_(metrics),
+      clock_(clock),
       on_finished_(std::move(on_finished)) {}
 
 Scheduler::~Scheduler() = default;
@@ -137,12 +143,15 @@ Scheduler::Active* Scheduler::take() {
   return nullptr;
 }
 
-// A running answer to the same prompt of the same request, whose prompt need not be read again. None where the prompt is scored.
+// A running answer to the same prompt of the same request, whose prompt need not be read again. None where the prompt
+// is scored.
 const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
   if (request.echo && request.logprobs >= 0) return nullptr;
   const size_t n = static_cast<size_t>(request.n);
   for (const auto& active : active_)
-    if (active->request.get() == &request && active->choice / n == choice / n && active->place == Place::kRunning && !active->ended) return active.get();
+    if (active->request.get() == &request && active->choice / n == choice / n && active->place == Place::kRunning &&
+        !active->ended)
+      return active.get();
   return nullptr;
 }
 
@@ -214,12 +223,15 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   event.choice = sequence.choice;
   event.echo = true;
   event.text = request.texts[prompt];
-  if (request.logprobs >= 0) event.logprobs.insert(event.logprobs.begin(), decode::PositionLogprobs{{request.prompts[prompt].front(), kNone}, {}});
+  if (request.logprobs >= 0)
+    event.logprobs.insert(event.logprobs.begin(),
+                          decode::PositionLogprobs{{request.prompts[prompt].front(), kNone}, {}});
   request.channel->push(std::move(event));
   if (request.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// The caches are full. What has ended closes its own, else what came last gives them up; what is alone with them has failed.
+// The caches are full. What has ended closes its own, else what came last gives them up; what is alone with them has
+// failed.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;
@@ -296,7 +308,8 @@ bool Scheduler::step_running() {
     failures_.store(0, std::memory_order_relaxed);
   else
     failures_.fetch_add(failed, std::memory_order_relaxed);
-  metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds(), runner_.k_bases());
+  metrics_.batch(stepped, static_cast<double>(drafted) / static_cast<double>(stepped), runner_.stage_seconds(),
+                 runner_.k_bases());
   if (stepped < batch_.size()) make_room();
   return true;
 }
@@ -315,13 +328,15 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   so_far.counts.add_step(result.drafted, result.accepted, result.overlaps);
   if (result.drafted > 0) {
     const size_t j = static_cast<size_t>(result.accepted);
-    if (so_far.accepted_histogram.size() <= static_cast<size_t>(result.drafted)) so_far.accepted_histogram.resize(static_cast<size_t>(result.drafted) + 1);
+    if (so_far.accepted_histogram.size() <= static_cast<size_t>(result.drafted))
+      so_far.accepted_histogram.resize(static_cast<size_t>(result.drafted) + 1);
     ++so_far.accepted_histogram[j];
   }
   if (result.rejected && so_far.rejects.size() < RejectRecord::kMaxRejects) {
     const decode::PositionLogprobs& at = *result.rejected;
     const auto position = so_far.completion_tokens + static_cast<int64_t>(result.emitted.size()) - 1;
-    RejectRecord::Reject& reject = so_far.rejects.emplace_back(RejectRecord::Reject{position, at.token.id, result.emitted.back(), at.token.logprob, {}});
+    RejectRecord::Reject& reject = so_far.rejects.emplace_back(
+        RejectRecord::Reject{position, at.token.id, result.emitted.back(), at.token.logprob, {}});
     for (const decode::TokenLogprob& t : at.top) reject.top.emplace_back(t.id, t.logprob);
   }
   queue_.generated(request.tenant, static_cast<int64_t>(result.emitted.size()));
@@ -333,7 +348,8 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
     event.token_ids.push_back(token);
     if (i < result.logprobs.size()) event.logprobs.push_back(result.logprobs[i]);
     ++so_far.completion_tokens;
-    const bool eos = !request.ignore_eos && std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
+    const bool eos = !request.ignore_eos &&
+                     std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
     if (!eos) event.text += sequence.stop.push(sequence.decoder.push(token));
     if (eos || sequence.stop.matched()) reason = FinishReason::kStop;
     if (!reason && so_far.completion_tokens >= request.max_tokens) reason = FinishReason::kLength;
@@ -354,16 +370,20 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   ChoiceResult& result = sequence.result;
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
-  std::erase_if(result.rejects, [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
+  std::erase_if(result.rejects,
+                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
   const double now = clock_.seconds();
   metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
-  const bool others = queue_.more_of(*sequence.request) || std::any_of(active_.begin(), active_.end(), [&](const auto& a) { return !a->ended && a->request == sequence.request; });
+  const bool others = queue_.more_of(*sequence.request) ||
+                      std::any_of(active_.begin(), active_.end(),
+                                  [&](const auto& a) { return !a->ended && a->request == sequence.request; });
   if (!others) queue_.finished(now);
   ChoiceEvent event;
   event.choice = sequence.choice;
   event.result = result;
   sequence.request->channel->push(std::move(event));
-  if (on_finished_ && result.completion_tokens > 0 && (reason == FinishReason::kStop || reason == FinishReason::kLength))
+  if (on_finished_ && result.completion_tokens > 0 &&
+      (reason == FinishReason::kStop || reason == FinishReason::kLength))
     on_finished_({sequence.request, sequence.choice, sequence.text, result});
 }
 

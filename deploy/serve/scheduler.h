@@ -1,7 +1,8 @@
-// Continuous batching on one engine thread: which sequences are in the next step, when new ones start and when they leave.
-// Policy only; tokens come from a StepRunner. A request fails only itself: nothing a sequence does leaves run().
-// Prompts are read between steps, so many tokens a turn. Where caches are full, what came last gives its own up (is suspended) and is read
-// again, before anything new starts, when another has left. So what came first always goes on, and each text is what it is alone.
+// Continuous batching on one engine thread: which sequences are in the next step, when new ones start and when they
+// leave. Policy only; tokens come from a StepRunner. A request fails only itself: nothing a sequence does leaves run().
+// Prompts are read between steps, so many tokens a turn. Where caches are full, what came last gives its own up (is
+// suspended) and is read again, before anything new starts, when another has left. So what came first always goes on,
+// and each text is what it is alone.
 #pragma once
 
 #include <atomic>
@@ -25,21 +26,21 @@ namespace specdec::deploy {
 struct FinishedAnswer {
   std::shared_ptr<const GenerationRequest> request;
   size_t choice = 0;
-  std::string text;                   // as sent
+  std::string text;  // as sent
   ChoiceResult result;
 };
 
 struct SchedulerOptions {
   size_t max_batch = 8;
-  int64_t prompt_budget_tokens = 512; // read between two steps: bounds the gap between tokens of what runs
+  int64_t prompt_budget_tokens = 512;  // read between two steps: bounds the gap between tokens of what runs
   std::vector<int32_t> eos_ids;
-  double reject_share = 0;            // of the conversations whose rejected drafts are kept for the records
+  double reject_share = 0;  // of the conversations whose rejected drafts are kept for the records
 };
 
 class Scheduler {
  public:
-  Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer, Metrics& metrics,
-            const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
+  Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue, const text::Tokenizer& tokenizer,
+            Metrics& metrics, const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
   // The engine thread: until the queue is closed and everything in it is answered, or stop_now().
@@ -78,9 +79,9 @@ class Scheduler {
   const Clock& clock_;
   std::function<void(const FinishedAnswer&)> on_finished_;
 
-  std::vector<std::unique_ptr<Active>> active_;       // as they came
-  bool room_made_ = false;                            // caches were closed since they were found full
-  std::vector<Active*> batch_;                        // buffers of step()
+  std::vector<std::unique_ptr<Active>> active_;  // as they came
+  bool room_made_ = false;                       // caches were closed since they were found full
+  std::vector<Active*> batch_;                   // buffers of step()
   std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;
   std::atomic<bool> aborted_{false};

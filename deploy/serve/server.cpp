@@ -24,8 +24,9 @@ constexpr auto kPoll = std::chrono::milliseconds(20);
 void check(const ServeOptions& o) {
   const auto range = [](const char* flag, double value, double low, double high) {
     if (!(value >= low && value <= high))
-      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected " + std::to_string(static_cast<int64_t>(low)) + " to " +
-                                         std::to_string(static_cast<int64_t>(high)) + ", found " + std::to_string(value));
+      throw Error(ErrorKind::kUsage, std::string(flag) + ": expected " + std::to_string(static_cast<int64_t>(low)) +
+                                         " to " + std::to_string(static_cast<int64_t>(high)) + ", found " +
+                                         std::to_string(value));
   };
   range("--port", o.port, 0, 65535);
   range("--max-batch", static_cast<double>(o.max_batch), 1, 1024);
@@ -45,7 +46,9 @@ size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
 }
 
 // The same for the bytes that requests hold.
-size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) { return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes; }
+size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) {
+  return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes;
+}
 
 AllowedHosts allowed_hosts(const ServeOptions& o) {
   std::vector<std::string> names = o.allowed_hosts;
@@ -67,11 +70,18 @@ void raise_descriptor_limit(size_t connections) {
 
 struct Server::Impl {
   Impl(const ServeOptions& o, const ServeLimits& limits, const Clock& c, ApiKeys keys)
-      : options(o), tenants(keys.tenants()), clock(c), gate(keys.tenants() > 1 ? LiveGate::kConversations / 2 : LiveGate::kConversations), queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)), budget(limits.held_bytes, tenant_bytes(limits, keys)),
+      : options(o),
+        tenants(keys.tenants()),
+        clock(c),
+        gate(keys.tenants() > 1 ? LiveGate::kConversations / 2 : LiveGate::kConversations),
+        queue(static_cast<size_t>(o.queue_limit), tenant_queue(o, keys)),
+        budget(limits.held_bytes, tenant_bytes(limits, keys)),
         api({std::move(keys), allowed_hosts(o), queue, budget}, limits, metrics, clock,
-            {[this] { return running_sequences(); }, [this] { return http.connections(); }, [this] { return broken.load(); }, [this] { return serving_draft(); },
+            {[this] { return running_sequences(); }, [this] { return http.connections(); },
+             [this] { return broken.load(); }, [this] { return serving_draft(); },
              [this](const std::string& serving) { return read_gate(serving); }}),
-        admin([this] { drain_asked.store(true); }), http(limits) {}
+        admin([this] { drain_asked.store(true); }),
+        http(limits) {}
 
   std::optional<std::string> serving_draft() const {
     const DraftControl* d = drafts.load();
@@ -123,11 +133,12 @@ size_t Server::tenants() const { return impl_->tenants; }
 
 std::string Server::address() const {
   const std::string& host = impl_->options.host;
-  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(impl_->port);
+  return "http://" + (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" +
+         std::to_string(impl_->port);
 }
 
-void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready,
-                 DraftControl* drafts) {
+void Server::run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked,
+                 const std::function<void()>& on_ready, DraftControl* drafts) {
   Impl& s = *impl_;
   RecorderOptions records;
   records.record_dir = s.options.record_dir;
@@ -174,7 +185,9 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   s.scheduler.store(nullptr);
   recorder.stop();
   if (s.broken.load())
-    throw Error(ErrorKind::kDevice, std::to_string(kBrokenAfter) + " sequences failed one after the other: the device does not work any more (see the log)");
+    throw Error(ErrorKind::kDevice,
+                std::to_string(kBrokenAfter) +
+                    " sequences failed one after the other: the device does not work any more (see the log)");
 }
 
 }  // namespace specdec::deploy

@@ -17,7 +17,8 @@ namespace specdec::deploy {
 
 class Server {
  public:
-  // Throws Error(kUsage) for an open host without keys and options out of range, kConfig for a bad key file, kIo for a port in use.
+  // Throws Error(kUsage) for an open host without keys and options out of range, kConfig for a bad key file, kIo for a
+  // port in use.
   Server(const ServeOptions& options, const ServeLimits& limits, const Clock& clock);
   ~Server();
 
@@ -26,11 +27,11 @@ class Server {
   std::string address() const;  // "http://127.0.0.1:8000"
 
   // Serves until stop_asked() is true or a drain is asked for on the admin socket, then drains: no new connections or
-  // requests, what is accepted goes on for up to drain_seconds, records are published. `on_ready` is called once requests are
-  // taken. Throws Error(kDevice) when the runner failed so often in a row that it cannot be the requests' fault.
-  // `drafts`: what /admin/draft acts on; null: it answers 503.
-  void run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked, const std::function<void()>& on_ready = {},
-           DraftControl* drafts = nullptr);
+  // requests, what is accepted goes on for up to drain_seconds, records are published. `on_ready` is called once
+  // requests are taken. Throws Error(kDevice) when the runner failed so often in a row that it cannot be the requests'
+  // fault. `drafts`: what /admin/draft acts on; null: it answers 503.
+  void run(ServedModel model, StepRunner& runner, const std::function<bool()>& stop_asked,
+           const std::function<void()>& on_ready = {}, DraftControl* drafts = nullptr);
 
  private:
   struct Impl;

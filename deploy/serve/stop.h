@@ -7,8 +7,9 @@
 
 namespace specdec::deploy {
 
-// Matches byte by byte (one Knuth-Morris-Pratt automaton a string), so the result does not depend on how the text was cut into
-// pushes, and the cost is linear. The string that is complete first wins; of several complete at the same byte, the longest.
+// Matches byte by byte (one Knuth-Morris-Pratt automaton a string), so the result does not depend on how the text was
+// cut into pushes, and the cost is linear. The string that is complete first wins; of several complete at the same
+// byte, the longest.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);  // none of them empty

@@ -11,8 +11,8 @@
 
 namespace specdec::deploy {
 
-// The ways a text is most likely spelt in the middle of an answer: as it is, and with a space before it where that makes other
-// tokens of the same number (vLLM's rule). Other spellings stay possible. Empty for a text without tokens.
+// The ways a text is most likely spelt in the middle of an answer: as it is, and with a space before it where that
+// makes other tokens of the same number (vLLM's rule). Other spellings stay possible. Empty for a text without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
 // For LogitRules::constraint: a matcher a sequence.

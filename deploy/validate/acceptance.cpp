@@ -83,9 +83,12 @@ class Scorer {
     for (int64_t t = 0; t < length; ++t)
       if (row.tokens[t] < 0 || row.tokens[t] >= target_.config.vocab_size)
         throw Error(ErrorKind::kData, "row " + row.id + ": token " + std::to_string(row.tokens[t]) +
-                                          " is outside the target's vocabulary of " + std::to_string(target_.config.vocab_size));
+                                          " is outside the target's vocabulary of " +
+                                          std::to_string(target_.config.vocab_size));
     if (length < 2) return;
-    const auto cache = [](const model::Decoder& d) { return model::KvCache(d.config, d.weights.embed.device(), d.weights.embed.scalar_type()); };
+    const auto cache = [](const model::Decoder& d) {
+      return model::KvCache(d.config, d.weights.embed.device(), d.weights.embed.scalar_type());
+    };
     jobs_.push_back({&row, std::move(scores), length, cache(target_), {}});
     Job& job = jobs_.back();
     job.target.reserve(length);
@@ -130,7 +133,8 @@ class Scorer {
         }
       logits += end - first;
       model::SequencePart part;
-      part.tokens = std::span<const int32_t>(job.row->tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at));
+      part.tokens =
+          std::span<const int32_t>(job.row->tokens).subspan(static_cast<size_t>(at), static_cast<size_t>(end - at));
       part.num_logits = end - first;
       part.cache = &job.target;
       parts.push_back(part);
@@ -142,7 +146,9 @@ class Scorer {
     if (parts.empty()) return;
     const auto logits_of = [&](const model::Decoder& d, std::span<const model::SequencePart> of) {
       const at::Tensor all = model::forward(d, of);
-      return static_cast<int64_t>(rows.size()) == logits ? all : all.index_select(0, at::tensor(rows, at::kLong).to(all.device()));
+      return static_cast<int64_t>(rows.size()) == logits
+                 ? all
+                 : all.index_select(0, at::tensor(rows, at::kLong).to(all.device()));
     };
     const at::Tensor target_logits = logits_of(target_, parts);
     const Served p = rows.empty() ? Served{} : served(target_logits, sampling_);
@@ -157,8 +163,9 @@ class Scorer {
                 *entropy = m.entropy.data_ptr<float>();
     for (size_t i = 0; i < owners.size(); ++i) {
       if (!std::isfinite(alpha[i]) || !std::isfinite(entropy[i]))
-        throw Error(ErrorKind::kModel, "row " + owners[i]->row->id +
-                                           ": the logits of a model are not finite: its weights or its arithmetic are broken");
+        throw Error(ErrorKind::kModel,
+                    "row " + owners[i]->row->id +
+                        ": the logits of a model are not finite: its weights or its arithmetic are broken");
       RowScore& s = *owners[i]->scores[draft];
       s.alpha += std::min(1.0f, alpha[i]);
       s.agreement += agreement[i];
@@ -176,12 +183,15 @@ class Scorer {
 
 }  // namespace
 
-std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std::span<const model::Decoder* const> drafts,
-                                              std::span<const TokenRow> rows, const SamplingOptions& sampling, const ProgressFn& progress) {
+std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target,
+                                              std::span<const model::Decoder* const> drafts,
+                                              std::span<const TokenRow> rows, const SamplingOptions& sampling,
+                                              const ProgressFn& progress) {
   for (const model::Decoder* draft : drafts)
     if (target.config.vocab_size != draft->config.vocab_size)
-      throw Error(ErrorKind::kModel, "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) +
-                                         " and " + std::to_string(draft->config.vocab_size));
+      throw Error(ErrorKind::kModel,
+                  "target and draft differ in vocabulary: " + std::to_string(target.config.vocab_size) + " and " +
+                      std::to_string(draft->config.vocab_size));
   const c10::InferenceMode guard;
   std::vector<std::vector<RowScore>> scores(drafts.size(), std::vector<RowScore>(rows.size()));
   Scorer scorer(target, drafts, sampling);
@@ -203,13 +213,15 @@ std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target, std:
   return scores;
 }
 
-std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft, std::span<const TokenRow> rows,
-                                 const SamplingOptions& sampling, const ProgressFn& progress) {
+std::vector<RowScore> score_rows(const model::Decoder& target, const model::Decoder& draft,
+                                 std::span<const TokenRow> rows, const SamplingOptions& sampling,
+                                 const ProgressFn& progress) {
   const model::Decoder* const drafts[] = {&draft};
   return std::move(score_rows(target, drafts, rows, sampling, progress)[0]);
 }
 
-void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores, std::span<const RowScore> others) {
+void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,
+             std::span<const RowScore> others) {
   std::map<std::string, size_t> place;
   std::vector<std::vector<ScoredRequest>> conversations;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -222,7 +234,8 @@ void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<con
   for (const auto& conversation : conversations) gate.observe(conversation);
 }
 
-void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate, ValidationReport& report) {
+void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
+               ValidationReport& report) {
   gate.fill(report);
   std::map<std::string, std::pair<double, double>> segments;  // entropy, tokens
   double alpha = 0, agreement = 0, entropy = 0;

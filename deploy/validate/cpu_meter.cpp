@@ -26,10 +26,14 @@ std::string find_throttle_file() {
   for (std::string line; std::getline(lines, line);) {
     const size_t first = line.find(':'), second = first == std::string::npos ? first : line.find(':', first + 1);
     if (second == std::string::npos) continue;
-    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",", path = line.substr(second + 1);
-    const std::string root = controllers == ",," ? "/sys/fs/cgroup" : controllers.find(",cpu,") != std::string::npos ? "/sys/fs/cgroup/cpu" : "";
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",",
+                      path = line.substr(second + 1);
+    const std::string root = controllers == ",,"                              ? "/sys/fs/cgroup"
+                             : controllers.find(",cpu,") != std::string::npos ? "/sys/fs/cgroup/cpu"
+                                                                              : "";
     if (root.empty()) continue;
-    for (const std::string& file : {root + path + "/cpu.stat", root + "/cpu.stat"})  // in a container the path may be the host's
+    for (const std::string& file :
+         {root + path + "/cpu.stat", root + "/cpu.stat"})  // in a container the path may be the host's
       if (read_virtual_file(file).find("throttled_") != std::string::npos) return file;
   }
   return "";
@@ -46,7 +50,9 @@ std::optional<CpuTime> parse_proc_stat(const std::string& text, const std::set<i
     std::istringstream fields(line.substr(3));
     int cpu = 0;
     double user = 0, nice = 0, system = 0, idle = 0, waiting = 0, interrupts = 0, soft_interrupts = 0, stolen = 0;
-    if (!(fields >> cpu >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts) || !cpus.contains(cpu)) continue;
+    if (!(fields >> cpu >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts) ||
+        !cpus.contains(cpu))
+      continue;
     fields >> stolen;  // kernels before 2.6.11 have none
     sum.busy += (user + nice + system + interrupts + soft_interrupts) / ticks_per_second;
     sum.stolen += stolen / ticks_per_second;
@@ -78,7 +84,9 @@ std::optional<CpuTime> SystemCpuMeter::read() const {
   auto time = parse_proc_stat(read_virtual_file("/proc/stat"), cpus_, static_cast<double>(::sysconf(_SC_CLK_TCK)));
   rusage own{};
   if (!time || ::getrusage(RUSAGE_SELF, &own) != 0) return std::nullopt;
-  const auto seconds = [](const timeval& t) { return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6; };
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_usec) / 1e6;
+  };
   time->own = seconds(own.ru_utime) + seconds(own.ru_stime);
   if (!throttle_file_.empty()) time->stolen += parse_throttled(read_virtual_file(throttle_file_));
   return time;

@@ -1,5 +1,5 @@
-// How much of the machine's CPUs this process and the others use. A measured speed-up is worth nothing while others take the CPUs
-// away, so the gate reads a meter before and after what it times. Tests bring their own meter.
+// How much of the machine's CPUs this process and the others use. A measured speed-up is worth nothing while others
+// take the CPUs away, so the gate reads a meter before and after what it times. Tests bring their own meter.
 #pragma once
 
 #include <optional>
@@ -10,9 +10,10 @@ namespace specdec::deploy {
 
 // CPU seconds since some start, on the CPUs that this process may use.
 struct CpuTime {
-  double busy = 0;    // of all processes, interrupts included
-  double own = 0;     // of this process, all its threads
-  double stolen = 0;  // by the hypervisor for other machines, and while a limit of this process' cgroup kept it from running
+  double busy = 0;  // of all processes, interrupts included
+  double own = 0;   // of this process, all its threads
+  // by the hypervisor for other machines, and while a limit of this process' cgroup kept it from running
+  double stolen = 0;
 };
 
 class CpuMeter {
@@ -34,10 +35,11 @@ class SystemCpuMeter final : public CpuMeter {
   std::string throttle_file_;  // "" without a cgroup that tells
 };
 
-// Busy and stolen ticks of these CPUs in the text of /proc/stat, as seconds. Nothing where a CPU is missing or all of them never did
-// anything, as in sandboxes that make the file up.
+// Busy and stolen ticks of these CPUs in the text of /proc/stat, as seconds. Nothing where a CPU is missing or all of
+// them never did anything, as in sandboxes that make the file up.
 std::optional<CpuTime> parse_proc_stat(const std::string& text, const std::set<int>& cpus, double ticks_per_second);
-// Seconds of throttled_usec (cgroup 2) or throttled_time (cgroup 1, nanoseconds) in a cpu.stat; 0 where neither is there.
+// Seconds of throttled_usec (cgroup 2) or throttled_time (cgroup 1, nanoseconds) in a cpu.stat; 0 where neither is
+// there.
 double parse_throttled(const std::string& cpu_stat);
 
 }  // namespace specdec::deploy

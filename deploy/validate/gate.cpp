@@ -10,7 +10,8 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr double kPointSpacing = 1.03;  // of the requests between two points of the chart: about 200 of them for 1,000 requests
+// of the requests between two points of the chart: about 200 of them for 1,000 requests
+constexpr double kPointSpacing = 1.03;
 
 std::string usage(const char* pattern, const std::string& flag, double value) {
   char text[256];
@@ -24,14 +25,19 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale) {
   if (!stale.empty()) return {"stale", stale, {}};
   std::string missing, open, passed;
   std::vector<ValidationReport::Figure> open_figures, figures;
-  const auto add = [](std::string& to, const std::string& text, const char* separator) { to += (to.empty() ? "" : separator) + text; };
+  const auto add = [](std::string& to, const std::string& text, const char* separator) {
+    to += (to.empty() ? "" : separator) + text;
+  };
   for (const Check& check : checks_of(report)) {
-    if (check.state == Check::State::kFail) return {check.verdict, check.text, check.figure ? std::vector{*check.figure} : std::vector<ValidationReport::Figure>()};
+    if (check.state == Check::State::kFail)
+      return {check.verdict, check.text,
+              check.figure ? std::vector{*check.figure} : std::vector<ValidationReport::Figure>()};
     if (check.figure && check.state == Check::State::kOpen) open_figures.push_back(*check.figure);
     if (check.figure && check.state == Check::State::kPass) figures.push_back(*check.figure);
     if (check.state == Check::State::kNotMeasured) add(missing, check.text, ", ");
     if (check.state == Check::State::kOpen) add(open, check.text, "; ");
-    if (check.state == Check::State::kPass && check.segment.empty() && check.name != "lossless") add(passed, check.text, ", ");
+    if (check.state == Check::State::kPass && check.segment.empty() && check.name != "lossless")
+      add(passed, check.text, ", ");
   }
   if (missing.empty() && open.empty()) return {"pass", passed, figures};
   if (!missing.empty()) missing = "not measured: " + missing;
@@ -40,9 +46,13 @@ GateVerdict judge(const ValidationReport& report, const std::string& stale) {
 }
 
 void check_floor(const std::string& flag, double floor, bool force) {
-  if (!(floor >= 0 && floor <= 1)) throw Error(ErrorKind::kUsage, usage("%s: expected a number in [0, 1], found %g", flag, floor));
+  if (!(floor >= 0 && floor <= 1))
+    throw Error(ErrorKind::kUsage, usage("%s: expected a number in [0, 1], found %g", flag, floor));
   if (floor < 0.5 && !force)
-    throw Error(ErrorKind::kUsage, usage("%s %g: a draft accepted less than half the time is hardly worth serving; use --force to gate below 0.5", flag, floor));
+    throw Error(
+        ErrorKind::kUsage,
+        usage("%s %g: a draft accepted less than half the time is hardly worth serving; use --force to gate below 0.5",
+              flag, floor));
 }
 
 AcceptanceGate::AcceptanceGate(AcceptanceRules rules) : rules_(std::move(rules)) {}
@@ -91,16 +101,19 @@ void AcceptanceGate::fill(ValidationReport& r) const {
   r.segments.clear();
   for (const auto& [name, track] : segments_) {
     r.segments.push_back({name, track.estimate(), {}, 0, {}});
-    if (const auto floor = rules_.segment_floors.find(name); floor != rules_.segment_floors.end()) r.segments.back().floor = floor->second;
+    if (const auto floor = rules_.segment_floors.find(name); floor != rules_.segment_floors.end())
+      r.segments.back().floor = floor->second;
   }
   if (rules_.paired) {
     r.baseline.emplace();
     r.baseline->difference = difference_.estimate(2, -1);
     r.baseline->min_gain = rules_.min_gain;
-    for (const auto& [name, track] : segment_differences_) r.baseline->segments.push_back({name, track.estimate(2, -1), rules_.big_segments.count(name) > 0});
+    for (const auto& [name, track] : segment_differences_)
+      r.baseline->segments.push_back({name, track.estimate(2, -1), rules_.big_segments.count(name) > 0});
   }
   r.sequence = points_;
-  if (!points_.empty() && points_.back().requests != r.alpha.n) r.sequence.push_back({r.alpha.n, r.alpha.value, r.alpha.ci.low, r.alpha.ci.high});
+  if (!points_.empty() && points_.back().requests != r.alpha.n)
+    r.sequence.push_back({r.alpha.n, r.alpha.value, r.alpha.ci.low, r.alpha.ci.high});
   r.requests_needed = needed_;
 }
 
@@ -118,12 +131,15 @@ bool AcceptanceGate::decided() const {
   if (rules_.paired && rules_.min_gain) {
     if (fails(side(difference_.estimate(2, -1), *rules_.min_gain))) return true;
     for (const auto& [name, track] : segment_differences_)
-      if (rules_.big_segments.count(name) && side(track.estimate(2, -1), -ValidationReport::kSegmentLoss) == Check::State::kFail) return true;
+      if (rules_.big_segments.count(name) &&
+          side(track.estimate(2, -1), -ValidationReport::kSegmentLoss) == Check::State::kFail)
+        return true;
   }
   return !open;
 }
 
-Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline, const std::map<std::string, std::string>& conversations) {
+Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline,
+                           const std::map<std::string, std::string>& conversations) {
   std::map<std::string, double> before;
   for (size_t i = 0; i < baseline.request_ids.size(); ++i) before[baseline.request_ids[i]] = baseline.request_alphas[i];
   std::map<std::string, size_t> place;
@@ -133,7 +149,9 @@ Estimate paired_difference(const ValidationReport& now, const ValidationReport& 
     const auto it = before.find(id);
     if (it == before.end()) continue;
     const auto conversation = conversations.find(id);
-    const size_t at = place.try_emplace(conversation == conversations.end() ? "r:" + id : "c:" + conversation->second, pairs.size()).first->second;
+    const size_t at =
+        place.try_emplace(conversation == conversations.end() ? "r:" + id : "c:" + conversation->second, pairs.size())
+            .first->second;
     if (at == pairs.size()) pairs.emplace_back();
     pairs[at].push_back({"", now.request_alphas[i], it->second});
   }

@@ -1,5 +1,5 @@
-// The gate: a pure function from measured figures to a verdict, in the order of the contract (docs/contract.md, Default gate), and
-// the confidence sequences that acceptance is measured by, request after request.
+// The gate: a pure function from measured figures to a verdict, in the order of the contract (docs/contract.md, Default
+// gate), and the confidence sequences that acceptance is measured by, request after request.
 #pragma once
 
 #include <map>
@@ -18,11 +18,13 @@ namespace specdec::deploy {
 struct GateVerdict {
   std::string verdict;  // pass | fail | not_lossless | not_worth_it | inconclusive | stale
   std::string reason;   // one line
-  std::vector<ValidationReport::Figure> judged_by = {};  // of the check that failed, of those that are open, or of all that passed
+  // of the check that failed, of those that are open, or of all that passed
+  std::vector<ValidationReport::Figure> judged_by = {};
 };
 
-// stale (why the draft is, "" if it is not or that was allowed) · not lossless · fail · not worth it · pass · else inconclusive. A
-// part that was not measured (alpha.n = 0, has_speed or has_lossless false) cannot fail, and without it there is no pass.
+// stale (why the draft is, "" if it is not or that was allowed) · not lossless · fail · not worth it · pass · else
+// inconclusive. A part that was not measured (alpha.n = 0, has_speed or has_lossless false) cannot fail, and without it
+// there is no pass.
 GateVerdict judge(const ValidationReport& report, const std::string& stale = "");
 
 // Throws Error(kUsage): outside [0, 1], or a floor below 0.5 without --force. `flag`: whose value it is.
@@ -43,18 +45,19 @@ struct ScoredRequest {
   double other = 0;
 };
 
-// Acceptance of one draft, one conversation after another in random order: a confidence sequence for all, one a segment, and the
-// same of the differences to another draft, d in [-1, 1] as (1 + d) / 2. One may look after every conversation and stop.
-// On several judgements at once: a pass needs every floor to be passed, so a draft that is below any of them passes with
-// probability <= 5 % however many there are (an intersection-union test, no correction needed); a draft that is above all k of
-// them fails with probability <= k · 5 %.
+// Acceptance of one draft, one conversation after another in random order: a confidence sequence for all, one a
+// segment, and the same of the differences to another draft, d in [-1, 1] as (1 + d) / 2. One may look after every
+// conversation and stop. On several judgements at once: a pass needs every floor to be passed, so a draft that is below
+// any of them passes with probability <= 5 % however many there are (an intersection-union test, no correction needed);
+// a draft that is above all k of them fails with probability <= k · 5 %.
 class AcceptanceGate {
  public:
   explicit AcceptanceGate(AcceptanceRules rules);
   void observe(std::span<const ScoredRequest> conversation);  // at least one request
-  bool sure() const { return needed_ > 0; }                   // every judgement of acceptance is made, or one has failed
+  bool sure() const { return needed_ > 0; }  // every judgement of acceptance is made, or one has failed
 
-  // alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain), sequence, requests_needed, floor and goal.
+  // alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain), sequence, requests_needed, floor
+  // and goal.
   void fill(ValidationReport& report) const;
 
  private:
@@ -62,9 +65,10 @@ class AcceptanceGate {
     ConfidenceSequence sequence;  // of conversations
     double sum = 0;               // of requests
     int64_t requests = 0;
-    Estimate estimate(double scale = 1, double shift = 0) const;  // mean of requests; the interval is widened to hold it
+    Estimate estimate(double scale = 1,
+                      double shift = 0) const;  // mean of requests; the interval is widened to hold it
   };
-  bool decided() const;           // as judge() would say, were nothing more to come
+  bool decided() const;  // as judge() would say, were nothing more to come
 
   AcceptanceRules rules_;
   Track all_;
@@ -75,8 +79,9 @@ class AcceptanceGate {
   int64_t needed_ = 0;
 };
 
-// Alpha now minus alpha of an earlier report on the same request ids, as a sequence over conversations (of the ids; a request that
-// is not in the map is its own). Without any pair .n is 0 and the interval [-1, 1].
-Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline, const std::map<std::string, std::string>& conversations = {});
+// Alpha now minus alpha of an earlier report on the same request ids, as a sequence over conversations (of the ids; a
+// request that is not in the map is its own). Without any pair .n is 0 and the interval [-1, 1].
+Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline,
+                           const std::map<std::string, std::string>& conversations = {});
 
 }  // namespace specdec::deploy

@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kBins = 16;
 constexpr uint64_t kTransformStream = 0x70697431;
 
-// Whether parting with `a` against `b` after this row is what rounding may do: both are within the tolerance of the best.
+// Whether parting with `a` against `b` after this row is what rounding may do: both are within the tolerance of the
+// best.
 bool tie_between(std::span<const float> logits, int32_t a, int32_t b, double unit) {
   if (!is_near_tie(logits, unit)) return false;
   float best = logits[0], largest = 0;
@@ -176,8 +177,8 @@ double unit_roundoff(const std::string& dtype) {
   throw Error(ErrorKind::kInternal, "unit_roundoff: expected fp32, fp16, bf16 or int8, found " + dtype);
 }
 
-GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows, std::span<const Rollout> plain,
-                                 std::span<const Rollout> speculative, double unit) {
+GreedyComparison compare_answers(decode::CausalModel& target, std::span<const TokenRow> rows,
+                                 std::span<const Rollout> plain, std::span<const Rollout> speculative, double unit) {
   GreedyComparison result;
   decode::LogitRows logits;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -252,19 +253,21 @@ ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> proba
   return result;
 }
 
-SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> contexts,
-                         const SampledOptions& given, const Clock& clock, const ProgressFn& progress) {
+SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft,
+                         std::span<const std::vector<int32_t>> contexts, const SampledOptions& given,
+                         const Clock& clock, const ProgressFn& progress) {
   SampledOptions options = given;
   if (options.sampling.greedy()) options.sampling.temperature = 1;
   SampledTest test;
   ChiSquare first;
   std::vector<int64_t> bins(kBins);
   const double begun = clock.seconds();
-  const int64_t share = contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
+  const int64_t share =
+      contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(target, draft, contexts[c], options, c);
-    // The time limit is split evenly, so that a slow model still tests every context; it looks at the clock only, never at the
-    // draws.
+    // The time limit is split evenly, so that a slow model still tests every context; it looks at the clock only, never
+    // at the draws.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");

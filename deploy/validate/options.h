@@ -11,20 +11,20 @@ namespace specdec::deploy {
 
 struct ValidateOptions {
   std::string target, draft, data, out;
-  std::string split = "holdout";          // holdout | train | all
-  std::string contexts = "target";        // target | data
+  std::string split = "holdout";    // holdout | train | all
+  std::string contexts = "target";  // target | data
   std::string parts = "acceptance,rollout,speed,lossless";
-  std::string baseline;                   // a validation report
-  std::string against;                    // MODEL: the draft that serves now
+  std::string baseline;  // a validation report
+  std::string against;   // MODEL: the draft that serves now
   double floor = 0.60, goal = 0.70;
-  std::vector<std::string> segment_floors;   // NAME=F
-  std::optional<double> segments_floor;      // of every segment with requests enough
-  std::optional<double> min_gain;            // with --against -0.02; of --baseline nothing is asked by default
+  std::vector<std::string> segment_floors;  // NAME=F
+  std::optional<double> segments_floor;     // of every segment with requests enough
+  std::optional<double> min_gain;           // with --against -0.02; of --baseline nothing is asked by default
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
-  std::vector<std::string> predict;       // c=C,v=V[,batch=B]
-  int64_t max_requests = 1000;            // of the split; 0 = all
-  int64_t rollout_requests = 256;         // of these, for the roll-outs; 0 = all
-  int64_t rollout_tokens = 64;            // emitted tokens a roll-out
+  std::vector<std::string> predict;  // c=C,v=V[,batch=B]
+  int64_t max_requests = 1000;       // of the split; 0 = all
+  int64_t rollout_requests = 256;    // of these, for the roll-outs; 0 = all
+  int64_t rollout_tokens = 64;       // emitted tokens a roll-out
   int64_t speed_prompts = 8, speed_tokens = 64;
   DeviceOptions device;
   SamplingOptions sampling;

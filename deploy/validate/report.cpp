@@ -43,7 +43,17 @@ double length_at(const AcceptanceCounts& c, size_t k) {
 
 // What was known after so many requests.
 Chart sequence_chart(const ValidationReport& r) {
-  Chart chart{"What was known after so many requests", "requests", "acceptance", Chart::Kind::kLines, {}, {}, {}, r.floor, "floor " + number(r.floor, 2), {}, {}};
+  Chart chart{"What was known after so many requests",
+              "requests",
+              "acceptance",
+              Chart::Kind::kLines,
+              {},
+              {},
+              {},
+              r.floor,
+              "floor " + number(r.floor, 2),
+              {},
+              {}};
   chart.series = {{"acceptance", {}, {}, {}, false}, {"lower end", {}, {}, {}, true}, {"upper end", {}, {}, {}, true}};
   double low = r.floor, high = r.floor;
   for (const auto& p : r.sequence) {
@@ -68,12 +78,12 @@ std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
 }
 
 Section acceptance_section(const ValidationReport& r) {
-  Section s{
-      "Acceptance",
-      "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. Intervals are 90 % and "
-      "count conversations, not tokens.",
-      {},
-      {}};
+  Section s{"Acceptance",
+            "Σ min(p, q) at every answer position, teacher-forced; mean within a request, then over requests. "
+            "Intervals are 90 % and "
+            "count conversations, not tokens.",
+            {},
+            {}};
   constexpr int kBins = 25;
   Chart histogram{"Requests by acceptance",
                   "acceptance of the request",
@@ -105,12 +115,16 @@ Section acceptance_section(const ValidationReport& r) {
                 0.0,
                 1.0};
     if (const auto floor = common_floor(r.segments)) chart.rule = floor, chart.rule_name = "floor " + number(*floor, 2);
-    Table table{"", {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats a token", "accepted length"}, {}, false};
+    Table table{"",
+                {"segment", "acceptance", "interval", "floor", "requests", "entropy, nats a token", "accepted length"},
+                {},
+                false};
     for (const SegmentFigure& segment : r.segments) {
       chart.x.push_back(static_cast<double>(chart.x.size()));
       chart.x_names.push_back(segment.name);
       push(chart.series[0], segment.alpha);
-      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha), segment.floor ? number(*segment.floor, 2) : "–", count(segment.alpha.n),
+      table.rows.push_back({segment.name, number(segment.alpha.value), interval(segment.alpha),
+                            segment.floor ? number(*segment.floor, 2) : "–", count(segment.alpha.n),
                             number(segment.entropy, 2),
                             segment.rollout.counts.steps ? number(segment.rollout.counts.length(), 2) : "–"});
     }
@@ -122,13 +136,14 @@ Section acceptance_section(const ValidationReport& r) {
 
 Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   const AcceptanceCounts& c = r.rollout.counts;
-  Section s{"Roll-outs",
-            format("The server's own step at K = %d, %s verification: %lld steps while the target answers the same prompts. "
-                   "Overlap is what the "
-                   "server exports and the monitor compares with.",
-                   r.rollout.k, r.rollout.verify.c_str(), static_cast<long long>(c.steps)),
-            {},
-            {}};
+  Section s{
+      "Roll-outs",
+      format("The server's own step at K = %d, %s verification: %lld steps while the target answers the same prompts. "
+             "Overlap is what the "
+             "server exports and the monitor compares with.",
+             r.rollout.k, r.rollout.verify.c_str(), static_cast<long long>(c.steps)),
+      {},
+      {}};
   Chart positions{"Acceptance by position",
                   "draft position",
                   "",
@@ -156,8 +171,9 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   Table table{"", {"position", "reached", "accepted", "overlap", "interval", "conditional", "marginal"}, {}, false};
   for (size_t i = 0; i < c.reached_at.size(); ++i) {
     if (c.reached_at[i] == 0) break;
-    const Estimate overlap =
-        i < d.overlap_at.size() ? d.overlap_at[i] : Estimate{c.overlap(i), {c.overlap(i), c.overlap(i)}, c.reached_at[i]};
+    const Estimate overlap = i < d.overlap_at.size()
+                                 ? d.overlap_at[i]
+                                 : Estimate{c.overlap(i), {c.overlap(i), c.overlap(i)}, c.reached_at[i]};
     positions.x.push_back(static_cast<double>(i + 1));
     push(positions.series[0], overlap);
     positions.series[1].y.push_back(c.conditional(i));
@@ -173,15 +189,30 @@ Section rollout_section(const ValidationReport& r, const ReportDetails& d) {
   return s;
 }
 
-std::string range_of(const ScheduleRow& row) { return std::to_string(row.low) + (row.low == row.high ? "" : "–" + std::to_string(row.high)); }
+std::string range_of(const ScheduleRow& row) {
+  return std::to_string(row.low) + (row.low == row.high ? "" : "–" + std::to_string(row.high));
+}
 
 std::string prediction_warning(const ValidationReport& r) {
-  return format("The prediction %.2f lies outside the measured interval: trust the measurement, and take the predictions for other batch sizes with care.", r.predicted_speedup);
+  return format(
+      "The prediction %.2f lies outside the measured interval: trust the measurement, and take the predictions for "
+      "other batch sizes with care.",
+      r.predicted_speedup);
 }
 
 // The figures that the schedule rests on: measured at batch 1, predicted elsewhere.
 Chart batch_chart(const ValidationReport& r) {
-  Chart chart{"Speed-up against batch: measured at 1, predicted elsewhere", "batch, sequences", "speed-up", Chart::Kind::kBars, {}, {}, {{"at the best K", {}, {}, {}, false}}, 1.0, "break-even", 0.0, {}};
+  Chart chart{"Speed-up against batch: measured at 1, predicted elsewhere",
+              "batch, sequences",
+              "speed-up",
+              Chart::Kind::kBars,
+              {},
+              {},
+              {{"at the best K", {}, {}, {}, false}},
+              1.0,
+              "break-even",
+              0.0,
+              {}};
   for (const ScheduleRow& row : r.schedule) {
     if (row.figure_k == 0) continue;
     const Interval none{kNone, kNone};
@@ -196,24 +227,40 @@ Chart batch_chart(const ValidationReport& r) {
 Table schedule_table(const ValidationReport& r) {
   Table table{"Schedule: the K to serve with", {"batch", "K", "judged by", "speed-up"}, {}, true};
   for (const ScheduleRow& row : r.schedule) {
-    const std::string basis = std::string(row.validated() ? "validated: " : "") + (row.measured ? "measured" : "predicted");
-    table.rows.push_back({range_of(row), row.k ? std::to_string(row.k) : "0 (plain)", row.figure_k ? basis + " with K = " + std::to_string(row.figure_k) : "predicted",
-                          row.figure_k ? number(row.speedup, 2) + (row.measured ? format(" [%.2f, %.2f]", row.ci.low, row.ci.high) : "") : "–"});
+    const std::string basis =
+        std::string(row.validated() ? "validated: " : "") + (row.measured ? "measured" : "predicted");
+    table.rows.push_back(
+        {range_of(row), row.k ? std::to_string(row.k) : "0 (plain)",
+         row.figure_k ? basis + " with K = " + std::to_string(row.figure_k) : "predicted",
+         row.figure_k ? number(row.speedup, 2) + (row.measured ? format(" [%.2f, %.2f]", row.ci.low, row.ci.high) : "")
+                      : "–"});
   }
   return table;
 }
 
 Section speed_section(const ValidationReport& r) {
   Section s{"Speed",
-            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, each run step by step beside a plain one, ratio of summed "
+            format("Measured at batch 1 with K = %d: same prompts and seeds, fixed length, each run step by step "
+                   "beside a plain one, ratio of summed "
                    "times. Predicted: tau / (K·c + v) "
-                   "from measured costs, sampling and host time included. A K is validated where it was measured and the whole interval is above 1.",
+                   "from measured costs, sampling and host time included. A K is validated where it was measured and "
+                   "the whole interval is above 1.",
                    r.best_k) +
-                (r.prediction_fits() ? "" : " " + prediction_warning(r)) + (r.machine ? " " + machine_line(*r.machine) + "." : ""),
+                (r.prediction_fits() ? "" : " " + prediction_warning(r)) +
+                (r.machine ? " " + machine_line(*r.machine) + "." : ""),
             {},
             {}};
-  Chart chart{
-      "Speed-up against K: predicted, and measured at one", "K, draft tokens a step", "speed-up", Chart::Kind::kLines, {}, {}, {}, 1.0, "break-even", {}, {}};
+  Chart chart{"Speed-up against K: predicted, and measured at one",
+              "K, draft tokens a step",
+              "speed-up",
+              Chart::Kind::kLines,
+              {},
+              {},
+              {},
+              1.0,
+              "break-even",
+              {},
+              {}};
   std::set<int> ks;
   std::map<int, std::map<int, double>> by_batch;
   for (const auto& row : r.table) {
@@ -249,11 +296,15 @@ Section speed_section(const ValidationReport& r) {
 }
 
 Section predictions_section(const ValidationReport& r) {
-  Section s{"Predicted for other engines", "From the acceptance measured here and the engine's own costs: c of a draft step, v of a verify pass, in plain steps.", {}, {}};
+  Section s{"Predicted for other engines",
+            "From the acceptance measured here and the engine's own costs: c of a draft step, v of a verify pass, in "
+            "plain steps.",
+            {},
+            {}};
   Table table{"", {"batch", "c", "v", "best K", "speed-up", "break-even acceptance"}, {}, false};
   for (const auto& p : r.predictions)
-    table.rows.push_back({std::to_string(p.batch), format("%.3g", p.draft_cost), format("%.3g", p.verify_cost), std::to_string(p.k), number(p.speedup, 2),
-                          p.break_even ? number(*p.break_even, 2) : "none"});
+    table.rows.push_back({std::to_string(p.batch), format("%.3g", p.draft_cost), format("%.3g", p.verify_cost),
+                          std::to_string(p.k), number(p.speedup, 2), p.break_even ? number(*p.break_even, 2) : "none"});
   s.tables.push_back(table);
   return s;
 }
@@ -262,11 +313,16 @@ Section predictions_section(const ValidationReport& r) {
 Section checks_section(const ValidationReport& r) {
   Section s{"Checks", "", {}, {}};
   if (r.requests_available > 0)
-    s.text = format("%lld of %lld requests were scored, in random order; ", static_cast<long long>(r.alpha.n), static_cast<long long>(r.requests_available)) +
-             (r.requests_needed ? "acceptance was decided after " + count(r.requests_needed) + "." : "acceptance is not decided.") +
-             " Every interval may be looked at after every request: a draft below any of its floors passes with probability 5 % at most.";
+    s.text = format("%lld of %lld requests were scored, in random order; ", static_cast<long long>(r.alpha.n),
+                    static_cast<long long>(r.requests_available)) +
+             (r.requests_needed ? "acceptance was decided after " + count(r.requests_needed) + "."
+                                : "acceptance is not decided.") +
+             " Every interval may be looked at after every request: a draft below any of its floors passes with "
+             "probability 5 % at most.";
   Table table{"", {"check", "requests of", "result", ""}, {}, true};
-  for (const Check& check : checks_of(r)) table.rows.push_back({check.name, check.segment.empty() ? "all" : check.segment, to_string(check.state), check.text});
+  for (const Check& check : checks_of(r))
+    table.rows.push_back(
+        {check.name, check.segment.empty() ? "all" : check.segment, to_string(check.state), check.text});
   s.tables.push_back(table);
   return s;
 }
@@ -304,12 +360,15 @@ std::string lossless_summary(const ValidationReport& r) {
 
 std::string break_even_summary(const ValidationReport& r) {
   std::string text = "acceptance";
-  for (const auto& [batch, alpha] : r.break_even) text += (batch == r.break_even.begin()->first ? " " : ", ") + number(alpha, 2) + " at batch " + std::to_string(batch);
+  for (const auto& [batch, alpha] : r.break_even)
+    text +=
+        (batch == r.break_even.begin()->first ? " " : ", ") + number(alpha, 2) + " at batch " + std::to_string(batch);
   return text;
 }
 
 std::string prediction_summary(const ValidationReport::Prediction& p) {
-  return format("%.2f × at batch %d with c = %.3g, v = %.3g: K = %d, ", p.speedup, p.batch, p.draft_cost, p.verify_cost, p.k) +
+  return format("%.2f × at batch %d with c = %.3g, v = %.3g: K = %d, ", p.speedup, p.batch, p.draft_cost, p.verify_cost,
+                p.k) +
          (p.break_even ? "break-even at acceptance " + number(*p.break_even, 2) : "which no acceptance pays for");
 }
 
@@ -323,22 +382,27 @@ Page report_page(const ValidationReport& r, const ReportDetails& d) {
   page.reason = r.reason;
   page.data = to_json(r);
   if (r.alpha.n > 0) {
-    page.tiles.push_back({"Acceptance", number(r.alpha.value), interval(r.alpha) + ", " + count(r.alpha.n) + " requests"});
+    page.tiles.push_back(
+        {"Acceptance", number(r.alpha.value), interval(r.alpha) + ", " + count(r.alpha.n) + " requests"});
     page.tiles.push_back({"Greedy agreement", number(r.greedy_agreement), count(r.tokens) + " tokens"});
   }
   if (r.rollout.counts.steps > 0)
-    page.tiles.push_back({"Tokens a step", number(r.rollout.counts.length(), 2),
-                          format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
-  if (r.has_speed)
-    page.tiles.push_back({"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
-                          interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup, r.prediction_fits() ? "" : ", outside of it")});
-  if (r.has_lossless)
     page.tiles.push_back(
-        {"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
-         format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties), static_cast<long long>(r.differences))});
+        {"Tokens a step", number(r.rollout.counts.length(), 2),
+         format("K = %d, draft efficiency %.0f %%", r.rollout.k, 100 * r.rollout.counts.draft_efficiency())});
+  if (r.has_speed)
+    page.tiles.push_back(
+        {"Speed-up, batch 1", number(r.speedup.value, 2) + " ×",
+         interval(r.speedup, 2) + format(", measured at K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
+                                         r.prediction_fits() ? "" : ", outside of it")});
+  if (r.has_lossless)
+    page.tiles.push_back({"Greedy text", count(r.greedy_identical) + " / " + count(r.greedy_prompts),
+                          format("%lld near-ties, %lld differences", static_cast<long long>(r.near_ties),
+                                 static_cast<long long>(r.differences))});
   if (r.has_lossless) page.tiles.push_back({"Sampled test", format("p = %.2g", r.sampled_p_value), "limit 1e-4"});
   if (r.baseline)
-    page.tiles.push_back({r.baseline->draft_id.empty() ? "Against the baseline" : "Against the serving draft", format("%+.3f", r.baseline->difference.value),
+    page.tiles.push_back({r.baseline->draft_id.empty() ? "Against the baseline" : "Against the serving draft",
+                          format("%+.3f", r.baseline->difference.value),
                           interval(r.baseline->difference) + ", " + count(r.baseline->difference.n) + " pairs"});
   page.sections.push_back(checks_section(r));
   if (r.alpha.n > 0) page.sections.push_back(acceptance_section(r));
@@ -353,15 +417,18 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   std::string out = readable(r.verdict) + ": " + r.reason + "\n\n";
   const auto line = [&](const char* name, const std::string& text) { out += format("  %-18s ", name) + text + "\n"; };
   if (r.alpha.n > 0) {
-    line("acceptance", number(r.alpha.value) + " " + interval(r.alpha) +
-                           format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
-                                  static_cast<long long>(r.tokens), r.floor, r.goal));
-    line("requests", format("%lld of %lld scored, ", static_cast<long long>(r.alpha.n), static_cast<long long>(r.requests_available)) +
+    line("acceptance",
+         number(r.alpha.value) + " " + interval(r.alpha) +
+             format("  %lld requests, %lld tokens, floor %.2f, goal %.2f", static_cast<long long>(r.alpha.n),
+                    static_cast<long long>(r.tokens), r.floor, r.goal));
+    line("requests", format("%lld of %lld scored, ", static_cast<long long>(r.alpha.n),
+                            static_cast<long long>(r.requests_available)) +
                          (r.requests_needed ? count(r.requests_needed) + " needed to decide" : "not enough to decide"));
     line("greedy agreement", number(r.greedy_agreement));
     for (const SegmentFigure& s : r.segments)
-      line(("  " + s.name).substr(0, 18).c_str(),
-           number(s.alpha.value) + " " + interval(s.alpha) + "  " + count(s.alpha.n) + " requests" + (s.floor ? ", floor " + number(*s.floor, 2) : ""));
+      line(("  " + s.name).substr(0, 18).c_str(), number(s.alpha.value) + " " + interval(s.alpha) + "  " +
+                                                      count(s.alpha.n) + " requests" +
+                                                      (s.floor ? ", floor " + number(*s.floor, 2) : ""));
   }
   if (r.rollout.counts.steps > 0) {
     std::string overlaps;
@@ -373,7 +440,8 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
   }
   if (r.has_speed) {
     line("speed-up", number(r.speedup.value, 2) + " " + interval(r.speedup, 2) +
-                         format("  measured at batch 1, K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup, r.prediction_fits() ? "" : ", which is outside the measured interval"));
+                         format("  measured at batch 1, K = %d; predicted %.2f%s", r.best_k, r.predicted_speedup,
+                                r.prediction_fits() ? "" : ", which is outside the measured interval"));
     if (r.machine) line("machine", machine_line(*r.machine));
     line("costs", format("draft %.2f, verify %.2f of a plain step", r.draft_cost,
                          r.verify_cost.empty() ? 0.0 : r.verify_cost.begin()->second));
@@ -386,8 +454,9 @@ std::string report_text(const ValidationReport& r, const ReportDetails& d) {
     line("sampled test", format("p = %.2g (fails at or below 1e-4)", r.sampled_p_value));
   }
   if (r.baseline)
-    line(r.baseline->draft_id.empty() ? "against baseline" : "against serving", format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
-                                 count(r.baseline->difference.n) + " paired requests");
+    line(r.baseline->draft_id.empty() ? "against baseline" : "against serving",
+         format("%+.3f ", r.baseline->difference.value) + interval(r.baseline->difference) + "  " +
+             count(r.baseline->difference.n) + " paired requests");
   for (const std::string& note : d.notes) line("note", note);
   line("took", number(r.seconds, 1) + " s");
   if (!r.next.empty()) line("next", r.next);

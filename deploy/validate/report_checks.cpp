@@ -24,13 +24,18 @@ std::string with_interval(const std::string& name, const Estimate& e, const char
 // What an open check of acceptance needs: more of the data that are there, or more data.
 std::string more_requests(const Check& check, const ValidationReport& r) {
   if (check.state != State::kOpen) return "";
-  return r.requests_available > r.alpha.n ? "; give more requests (--max-requests 0 takes all)" : "; all requests were used: ingest more data";
+  return r.requests_available > r.alpha.n ? "; give more requests (--max-requests 0 takes all)"
+                                          : "; all requests were used: ingest more data";
 }
 
 Check acceptance_check(const ValidationReport& r) {
   if (r.alpha.n == 0) return {"", "acceptance", State::kNotMeasured, "fail", "acceptance"};
   Check c{"", "acceptance", side(r.alpha, r.floor), "fail", with_interval("acceptance", r.alpha)};
-  c.text += words(c.state == State::kPass ? " is above the floor %.2f" : c.state == State::kFail ? " is below the floor %.2f" : " is not decided: its interval contains the floor %.2f", r.floor) + more_requests(c, r);
+  c.text += words(c.state == State::kPass   ? " is above the floor %.2f"
+                  : c.state == State::kFail ? " is below the floor %.2f"
+                                            : " is not decided: its interval contains the floor %.2f",
+                  r.floor) +
+            more_requests(c, r);
   c.figure = {"acceptance", "", r.alpha.value, r.alpha.ci, r.floor};
   if (c.state == State::kPass && r.alpha.ci.low > r.goal) c.text += words(" and the goal %.2f", r.goal);
   return c;
@@ -43,7 +48,11 @@ Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
     return c;
   }
   c.state = side(s.alpha, *s.floor);
-  c.text += words(c.state == State::kPass ? " is above its floor %.2f" : c.state == State::kFail ? " is below its floor %.2f" : " is not decided: its interval contains its floor %.2f", *s.floor) + more_requests(c, r);
+  c.text += words(c.state == State::kPass   ? " is above its floor %.2f"
+                  : c.state == State::kFail ? " is below its floor %.2f"
+                                            : " is not decided: its interval contains its floor %.2f",
+                  *s.floor) +
+            more_requests(c, r);
   c.figure = {"acceptance", s.name, s.alpha.value, s.alpha.ci, *s.floor};
   return c;
 }
@@ -56,16 +65,19 @@ Check speed_check(const ValidationReport& r) {
   c.text = with_interval("speed-up at batch 1", r.speedup);
   c.state = State::kOpen;
   if (r.machine && r.machine->busy) {
-    c.text += " decides nothing, because the machine was busy: " + others_of(*r.machine) + " while it was timed; run it again on an idle machine";
+    c.text += " decides nothing, because the machine was busy: " + others_of(*r.machine) +
+              " while it was timed; run it again on an idle machine";
   } else if (r.speedup.n < kLeastUnits) {
-    c.text += words(" is of %lld prompts only, and %lld are needed: give --speed-prompts 8", static_cast<long long>(r.speedup.n), static_cast<long long>(kLeastUnits));
+    c.text += words(" is of %lld prompts only, and %lld are needed: give --speed-prompts 8",
+                    static_cast<long long>(r.speedup.n), static_cast<long long>(kLeastUnits));
   } else if (r.speedup.ci.high <= 1) {
     c.state = State::kFail;
     c.text += ": decoding without the draft is as fast or faster";
   } else if (r.speedup.ci.low > 1) {
     c.state = State::kPass;
   } else {
-    c.text += words(" is not decided: its interval contains 1; give more prompts (--speed-prompts %lld)", static_cast<long long>(prompts_to_decide(r.speedup)));
+    c.text += words(" is not decided: its interval contains 1; give more prompts (--speed-prompts %lld)",
+                    static_cast<long long>(prompts_to_decide(r.speedup)));
   }
   return c;
 }
@@ -73,18 +85,25 @@ Check speed_check(const ValidationReport& r) {
 void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   const ValidationReport::Baseline& b = *r.baseline;
   const std::string other = b.draft_id.empty() ? "the baseline" : "the serving draft";
-  Check all{"", "against " + other, State::kNotJudged, "fail", with_interval("acceptance less that of " + other, b.difference, " %+.3f [%+.3f, %+.3f]")};
+  Check all{"", "against " + other, State::kNotJudged, "fail",
+            with_interval("acceptance less that of " + other, b.difference, " %+.3f [%+.3f, %+.3f]")};
   if (b.min_gain) {
     all.state = side(b.difference, *b.min_gain);
-    all.text += words(all.state == State::kPass ? " is above %+.3f" : all.state == State::kFail ? " is below %+.3f" : " is not decided: its interval contains %+.3f", *b.min_gain) + more_requests(all, r);
+    all.text += words(all.state == State::kPass   ? " is above %+.3f"
+                      : all.state == State::kFail ? " is below %+.3f"
+                                                  : " is not decided: its interval contains %+.3f",
+                      *b.min_gain) +
+                more_requests(all, r);
     all.figure = {all.name, "", b.difference.value, b.difference.ci, *b.min_gain};
   }
   out.push_back(all);
   for (const auto& s : b.segments) {
-    Check c{s.name, all.name, State::kNotJudged, "fail", with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
+    Check c{s.name, all.name, State::kNotJudged, "fail",
+            with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
     if (b.min_gain && s.judged) {  // worse in one segment must be shown, better in all need not be
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
-      c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f", -ValidationReport::kSegmentLoss);
+      c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f",
+                      -ValidationReport::kSegmentLoss);
       c.figure = {c.name, s.name, s.difference.value, s.difference.ci, -ValidationReport::kSegmentLoss};
     }
     out.push_back(c);
@@ -100,16 +119,21 @@ const char* to_string(Check::State state) {
 
 std::string others_of(const MachineUse& m) {
   if (!m.known()) return "";
-  return words("other processes used %.1f of %d CPUs", m.others, m.cpus) + (m.stolen > 0.05 ? words(" (%.1f of them other machines or a limit of this cgroup)", m.stolen) : "");
+  return words("other processes used %.1f of %d CPUs", m.others, m.cpus) +
+         (m.stolen > 0.05 ? words(" (%.1f of them other machines or a limit of this cgroup)", m.stolen) : "");
 }
 
 std::string machine_line(const MachineUse& m) {
-  const std::string runs = words("%lld timed runs", static_cast<long long>(m.runs)) + (m.disturbed ? words(", %lld of them disturbed by other processes", static_cast<long long>(m.disturbed)) : "") +
-                           (m.disagreeing ? words(", %lld repeated because they disagreed", static_cast<long long>(m.disagreeing)) : "");
+  const std::string runs =
+      words("%lld timed runs", static_cast<long long>(m.runs)) +
+      (m.disturbed ? words(", %lld of them disturbed by other processes", static_cast<long long>(m.disturbed)) : "") +
+      (m.disagreeing ? words(", %lld repeated because they disagreed", static_cast<long long>(m.disagreeing)) : "");
   return (m.known() ? others_of(m) : "what other processes used cannot be read here") + "; " + runs;
 }
 
-State side(const Estimate& e, double floor) { return e.ci.high < floor ? State::kFail : e.ci.low > floor ? State::kPass : State::kOpen; }
+State side(const Estimate& e, double floor) {
+  return e.ci.high < floor ? State::kFail : e.ci.low > floor ? State::kPass : State::kOpen;
+}
 
 std::vector<Check> checks_of(const ValidationReport& r) {
   if (r.verdict == "stale") return {{"", "binding", State::kFail, "stale", r.reason}};
@@ -118,10 +142,13 @@ std::vector<Check> checks_of(const ValidationReport& r) {
   if (r.has_lossless) {
     const bool greedy = r.differences == 0, sampled = r.sampled_p_value > kSampledLimit;
     lossless.state = greedy && sampled ? State::kPass : State::kFail;
-    lossless.text = !greedy    ? words("greedy output differs from plain decoding on %lld of %lld prompts, and not at a near-tie", static_cast<long long>(r.differences),
-                                       static_cast<long long>(r.greedy_prompts))
-                    : !sampled ? words("sampled output is not distributed as the target's: p = %.2g, limit %.0e", r.sampled_p_value, kSampledLimit)
-                               : words("greedy output of %lld prompts is that of plain decoding, sampled output has p = %.2g", static_cast<long long>(r.greedy_prompts), r.sampled_p_value);
+    lossless.text =
+        !greedy    ? words("greedy output differs from plain decoding on %lld of %lld prompts, and not at a near-tie",
+                           static_cast<long long>(r.differences), static_cast<long long>(r.greedy_prompts))
+        : !sampled ? words("sampled output is not distributed as the target's: p = %.2g, limit %.0e", r.sampled_p_value,
+                           kSampledLimit)
+                   : words("greedy output of %lld prompts is that of plain decoding, sampled output has p = %.2g",
+                           static_cast<long long>(r.greedy_prompts), r.sampled_p_value);
   }
   out.push_back(lossless);
   out.push_back(acceptance_check(r));

@@ -1,4 +1,5 @@
-// What a validation report was judged by, check by check: the one list behind the verdict, JUnit, annotations and the report's table.
+// What a validation report was judged by, check by check: the one list behind the verdict, JUnit, annotations and the
+// report's table.
 #pragma once
 
 #include <optional>
@@ -9,8 +10,8 @@
 
 namespace specdec::deploy {
 
-inline constexpr int64_t kLeastUnits = 4;       // prompts: fewer give no interval of a speed-up that could decide anything
-inline constexpr double kSampledLimit = 1e-4;   // smaller p-values: the output is not distributed as the target's
+inline constexpr int64_t kLeastUnits = 4;  // prompts: fewer give no interval of a speed-up that could decide anything
+inline constexpr double kSampledLimit = 1e-4;  // smaller p-values: the output is not distributed as the target's
 
 struct Check {
   enum class State { kPass, kFail, kOpen, kNotMeasured, kNotJudged };
@@ -19,7 +20,8 @@ struct Check {
   State state;
   std::string verdict;  // of the report, where this one fails: stale, not_lossless, fail, not_worth_it
   std::string text;     // one line with the figures, and where it is open what to give more of
-  std::optional<ValidationReport::Figure> figure = {};  // that it was judged by; none where it was not, or by no interval
+  // that it was judged by; none where it was not, or by no interval
+  std::optional<ValidationReport::Figure> figure = {};
 };
 const char* to_string(Check::State state);  // "pass", "fail", "inconclusive", "not measured", "not judged"
 

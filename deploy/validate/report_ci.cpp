@@ -38,12 +38,15 @@ std::string escape_command(const std::string& text, bool property) {
 
 std::string test_case(const Check& check) {
   const std::string text = escape_html(check.text);
-  std::string out = "    <testcase classname=\"specdec.validate" + (check.segment.empty() ? "" : "." + escape_html(check.segment)) + "\" name=\"" + escape_html(check.name) + "\" time=\"0\"";
+  std::string out = "    <testcase classname=\"specdec.validate" +
+                    (check.segment.empty() ? "" : "." + escape_html(check.segment)) + "\" name=\"" +
+                    escape_html(check.name) + "\" time=\"0\"";
   switch (check.state) {
     case State::kPass:
       return out + "><system-out>" + text + "</system-out></testcase>\n";
     case State::kFail:
-      return out + "><failure type=\"" + escape_html(check.verdict) + "\" message=\"" + text + "\">" + text + "</failure></testcase>\n";
+      return out + "><failure type=\"" + escape_html(check.verdict) + "\" message=\"" + text + "\">" + text +
+             "</failure></testcase>\n";
     case State::kOpen:
       return out + "><error type=\"inconclusive\" message=\"" + text + "\">" + text + "</error></testcase>\n";
     default:
@@ -63,13 +66,15 @@ std::string junit_xml(const ValidationReport& report) {
   const auto counts = [](const std::vector<Check>& checks) {
     std::array<size_t, 5> n{};
     for (const Check& check : checks) ++n[static_cast<size_t>(check.state)];
-    return " tests=\"" + std::to_string(checks.size()) + "\" failures=\"" + std::to_string(n[1]) + "\" errors=\"" + std::to_string(n[2]) + "\" skipped=\"" +
-           std::to_string(n[3] + n[4]) + "\"";
+    return " tests=\"" + std::to_string(checks.size()) + "\" failures=\"" + std::to_string(n[1]) + "\" errors=\"" +
+           std::to_string(n[2]) + "\" skipped=\"" + std::to_string(n[3] + n[4]) + "\"";
   };
-  std::string out = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"specdec validate\"" + counts(checks_of(report)) + " time=\"" + figure(report.seconds) + "\">\n";
+  std::string out = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites name=\"specdec validate\"" +
+                    counts(checks_of(report)) + " time=\"" + figure(report.seconds) + "\">\n";
   for (const std::string& segment : names) {
     const std::string suite = segment.empty() ? "all requests" : segment;
-    out += "  <testsuite name=\"" + escape_html(suite) + "\"" + counts(suites[segment]) + " time=\"" + figure(segment.empty() ? report.seconds : 0) +
+    out += "  <testsuite name=\"" + escape_html(suite) + "\"" + counts(suites[segment]) + " time=\"" +
+           figure(segment.empty() ? report.seconds : 0) +
            (report.started.empty() ? "" : "\" timestamp=\"" + escape_html(report.started)) + "\">\n";
     for (const Check& check : suites[segment]) out += test_case(check);
     out += "  </testsuite>\n";
@@ -82,7 +87,8 @@ std::string github_annotations(const ValidationReport& report) {
   int errors = 0, warnings = 0;
   std::string out;
   const auto line = [&](const char* command, const std::string& title, const std::string& text) {
-    out += std::string("::") + command + " title=" + escape_command("specdec validate: " + title, true) + "::" + escape_command(text, false) + "\n";
+    out += std::string("::") + command + " title=" + escape_command("specdec validate: " + title, true) +
+           "::" + escape_command(text, false) + "\n";
   };
   for (const Check& check : checks_of(report)) {
     const std::string title = check.name + (check.segment.empty() ? "" : " of " + check.segment);
@@ -97,8 +103,8 @@ std::string github_annotations(const ValidationReport& report) {
 std::string github_outputs(const ValidationReport& report, const std::string& directory) {
   std::string out = "verdict=" + escape_control(report.verdict) + "\n";
   if (report.alpha.n > 0)
-    out += "acceptance=" + figure(report.alpha.value) + "\nacceptance_low=" + figure(report.alpha.ci.low) + "\nacceptance_high=" + figure(report.alpha.ci.high) +
-           "\nrequests=" + std::to_string(report.alpha.n) + "\n";
+    out += "acceptance=" + figure(report.alpha.value) + "\nacceptance_low=" + figure(report.alpha.ci.low) +
+           "\nacceptance_high=" + figure(report.alpha.ci.high) + "\nrequests=" + std::to_string(report.alpha.n) + "\n";
   if (report.has_speed) out += "speedup=" + figure(report.speedup.value) + "\n";
   return out + "report=" + escape_control(directory) + "\n";
 }

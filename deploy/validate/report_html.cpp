@@ -13,7 +13,8 @@ namespace specdec::deploy {
 namespace {
 
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
-  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
 }
 
 int hex_digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
@@ -46,8 +47,11 @@ bool has_points(const Chart& chart) {
 Json chart_json(const Chart& chart) {
   Json series = Json::array();
   for (const Series& s : chart.series)
-    series.push_back(
-        {{"name", s.name}, {"y", numbers(s.y)}, {"low", numbers(s.low)}, {"high", numbers(s.high)}, {"dashed", s.dashed}});
+    series.push_back({{"name", s.name},
+                      {"y", numbers(s.y)},
+                      {"low", numbers(s.low)},
+                      {"high", numbers(s.high)},
+                      {"dashed", s.dashed}});
   Json out = {{"kind", chart.kind == Chart::Kind::kBars ? "bars" : "lines"},
               {"xLabel", chart.x_label},
               {"yLabel", chart.y_label},
@@ -98,9 +102,7 @@ std::string readable(std::string verdict) {
   return verdict;
 }
 
-std::string escape_control(const std::string& text) {
-  return one_line(valid_utf8(text));
-}
+std::string escape_control(const std::string& text) { return one_line(valid_utf8(text)); }
 
 std::string escape_html(const std::string& text) {
   std::string out;
@@ -140,30 +142,34 @@ std::string script_json(const Json& value) {
 }
 
 std::string render_html(const Page& page) {
-  const std::string styles[] = {assets::kUplotCss, assets::kReportCss}, scripts[] = {assets::kUplotJs, assets::kReportJs};
+  const std::string styles[] = {assets::kUplotCss, assets::kReportCss},
+                    scripts[] = {assets::kUplotJs, assets::kReportJs};
   Json charts = Json::array();
   std::string body;
   for (const Section& section : page.sections) body += section_html(section, charts);
   std::string tiles;
   for (const Tile& t : page.tiles)
-    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) + "</dd><dd class=\"note\">" +
-             escape_html(t.note) + "</dd></div>";
-  const std::string verdict_class = page.verdict_class == "good" || page.verdict_class == "bad" ? page.verdict_class : "open";
+    tiles += "<div class=\"tile\"><dt>" + escape_html(t.name) + "</dt><dd>" + escape_html(t.value) +
+             "</dd><dd class=\"note\">" + escape_html(t.note) + "</dd></div>";
+  const std::string verdict_class =
+      page.verdict_class == "good" || page.verdict_class == "bad" ? page.verdict_class : "open";
   std::string out =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta http-equiv=\"Content-Security-Policy\" "
       "content=\"default-src 'none'; "
       "base-uri 'none'; form-action 'none'; style-src " +
-      csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " + csp_hash(scripts[1]) +
-      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" content=\"light "
+      csp_hash(styles[0]) + " " + csp_hash(styles[1]) + "; script-src " + csp_hash(scripts[0]) + " " +
+      csp_hash(scripts[1]) +
+      "\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta name=\"color-scheme\" "
+      "content=\"light "
       "dark\">\n<title>" +
       escape_html(page.title) + "</title>\n<style>" + styles[0] + "</style>\n<style>" + styles[1] +
-      "</style>\n</head><body><main>\n<header><h1>" + escape_html(page.title) + "</h1><p class=\"verdict " + verdict_class +
-      "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
+      "</style>\n</head><body><main>\n<header><h1>" + escape_html(page.title) + "</h1><p class=\"verdict " +
+      verdict_class + "\"><strong>" + escape_html(page.verdict) + "</strong> " + escape_html(page.reason) +
       "</p></header>\n<dl class=\"tiles\">" + tiles + "</dl>\n" + body + "</main>\n";
   out += "<script type=\"application/json\" id=\"charts\">" + script_json(charts) + "</script>\n";
   out += "<script type=\"application/json\" id=\"result\">" + script_json(page.data) + "</script>\n";
-  out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] + "</script>\n<script>" +
-         scripts[1] + "</script>\n</body></html>\n";
+  out += "<!-- uPlot 1.6.32\n" + std::string(assets::kUplotLicense) + "\n-->\n<script>" + scripts[0] +
+         "</script>\n<script>" + scripts[1] + "</script>\n</body></html>\n";
   return out;
 }
 

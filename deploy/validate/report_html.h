@@ -1,5 +1,6 @@
-// A page of figures, tables and charts, as self-contained HTML (uPlot inlined, data embedded as JSON; no network, no CDN: its own
-// Content-Security-Policy allows nothing but the inlined scripts and styles, by hash) and as Markdown. Used by validate, bench and distill.
+// A page of figures, tables and charts, as self-contained HTML (uPlot inlined, data embedded as JSON; no network, no
+// CDN: its own Content-Security-Policy allows nothing but the inlined scripts and styles, by hash) and as Markdown.
+// Used by validate, bench and distill.
 #pragma once
 
 #include <filesystem>
@@ -11,7 +12,8 @@
 
 namespace specdec::deploy {
 
-// y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high: whiskers, empty or as long as y.
+// y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high: whiskers, empty or as
+// long as y.
 struct Series {
   std::string name;
   std::vector<double> y, low, high;
@@ -55,7 +57,8 @@ std::string readable(std::string verdict);
 // Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.
 std::string render_html(const Page& page);
 
-// For comments on pull requests (GitHub, GitLab): verdict, reason, figures, and the tables folded away. Every string is escaped.
+// For comments on pull requests (GitHub, GitLab): verdict, reason, figures, and the tables folded away. Every string is
+// escaped.
 std::string render_markdown(const Page& page);
 
 // DIR/<name>.html and <name>.md, each replaced atomically. Throws Error(kIo).
@@ -67,7 +70,8 @@ std::string escape_control(const std::string& text);
 std::string escape_html(const std::string& text);
 // Text of one line: nothing in it starts a link, a tag, a table cell, code, emphasis or a mention.
 std::string escape_markdown(const std::string& text);
-// JSON that may stand inside a <script> element: no '<', '>', '&', U+2028 or U+2029 remains, and it parses to the same value.
+// JSON that may stand inside a <script> element: no '<', '>', '&', U+2028 or U+2029 remains, and it parses to the same
+// value.
 std::string script_json(const Json& value);
 
 }  // namespace specdec::deploy

@@ -30,7 +30,8 @@ std::string escape_markdown(const std::string& text) {
   for (const char c : escape_control(text)) {
     if (c == '@') {
       out += "@\xE2\x80\x8B";  // a zero-width space: nobody is notified
-    } else if (kSpecial.find(c) != std::string::npos || (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." links itself
+    } else if (kSpecial.find(c) != std::string::npos ||
+               (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." links itself
       out += "&#" + std::to_string(static_cast<int>(c)) + ";";
     } else {
       out += c;
@@ -41,7 +42,8 @@ std::string escape_markdown(const std::string& text) {
 
 std::string render_markdown(const Page& page) {
   const char* mark = page.verdict_class == "good" ? "✅" : page.verdict_class == "bad" ? "❌" : "❔";
-  std::string out = "### " + escape_markdown(page.title) + ": " + mark + " " + escape_markdown(page.verdict) + "\n\n" + escape_markdown(page.reason) + "\n\n";
+  std::string out = "### " + escape_markdown(page.title) + ": " + mark + " " + escape_markdown(page.verdict) + "\n\n" +
+                    escape_markdown(page.reason) + "\n\n";
   if (!page.tiles.empty()) {
     Table tiles{"", {"figure", "value", ""}, {}, true};
     for (const Tile& t : page.tiles) tiles.rows.push_back({t.name, t.value, t.note});
@@ -53,7 +55,8 @@ std::string render_markdown(const Page& page) {
       if (!table.rows.empty()) tables += table_markdown(table);
     }
     if (!tables.empty())
-      out += "<details><summary>" + escape_markdown(section.title) + "</summary>\n\n" + (section.text.empty() ? "" : escape_markdown(section.text) + "\n\n") + tables + "</details>\n\n";
+      out += "<details><summary>" + escape_markdown(section.title) + "</summary>\n\n" +
+             (section.text.empty() ? "" : escape_markdown(section.text) + "\n\n") + tables + "</details>\n\n";
   }
   return out;
 }

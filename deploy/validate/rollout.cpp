@@ -120,14 +120,16 @@ std::vector<Rollout> roll_out(decode::CausalModel& target, decode::CausalModel* 
       ++next;
     }
     if (roller.active() > 0) done += roller.step(out);
-    if (progress) progress({options.stage, static_cast<double>(done), static_cast<double>(rows.size()), "requests", ""});
+    if (progress)
+      progress({options.stage, static_cast<double>(done), static_cast<double>(rows.size()), "requests", ""});
   }
   return out;
 }
 
 TokenRow answered_row(const TokenRow& row, const Rollout& rollout) {
   TokenRow answered = row;
-  answered.prompt_tokens = std::min<int64_t>(std::max<int64_t>(row.prompt_tokens, 1), static_cast<int64_t>(row.tokens.size()));
+  answered.prompt_tokens =
+      std::min<int64_t>(std::max<int64_t>(row.prompt_tokens, 1), static_cast<int64_t>(row.tokens.size()));
   answered.tokens.resize(static_cast<size_t>(answered.prompt_tokens));
   answered.loss_mask.assign(answered.tokens.size(), 0);
   answered.tokens.insert(answered.tokens.end(), rollout.tokens.begin(), rollout.tokens.end());
@@ -146,8 +148,8 @@ std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span
   return means;
 }
 
-RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const Rollout> rollouts, std::span<const size_t> members,
-                               const RolloutOptions& options) {
+RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const Rollout> rollouts,
+                               std::span<const size_t> members, const RolloutOptions& options) {
   RolloutFigures figures;
   figures.k = options.k;
   figures.verify = to_string(options.verify);
@@ -200,7 +202,8 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
       return above / below;
     };
     // Fewer resamples where there are very many conversations: their interval is narrow anyway.
-    Estimate e = bootstrap(sums.size(), ratio, 0.10, static_cast<int>(std::clamp<size_t>(4'000'000 / sums.size(), 200, 2000)));
+    Estimate e =
+        bootstrap(sums.size(), ratio, 0.10, static_cast<int>(std::clamp<size_t>(4'000'000 / sums.size(), 200, 2000)));
     e.n = static_cast<int64_t>(reached);
     out.push_back(e);
   }

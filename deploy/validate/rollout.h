@@ -32,9 +32,9 @@ struct Rollout {
   AcceptanceCounts counts;
 };
 
-// Prompts are tokens[0, prompt_tokens) (at least one token). `draft` may be null: plain. An answer depends on its row's id, its
-// prompt, K and the seed, not on its neighbours, as far as the models' arithmetic does not. Throws what the step throws;
-// Error(kNetwork) if stopped.
+// Prompts are tokens[0, prompt_tokens) (at least one token). `draft` may be null: plain. An answer depends on its row's
+// id, its prompt, K and the seed, not on its neighbours, as far as the models' arithmetic does not. Throws what the
+// step throws; Error(kNetwork) if stopped.
 std::vector<Rollout> roll_out(decode::CausalModel& target, decode::CausalModel* draft, std::span<const TokenRow> rows,
                               const RolloutOptions& options, const ProgressFn& progress = {});
 
@@ -46,14 +46,15 @@ uint64_t row_seed(uint64_t seed, const std::string& id);
 
 // Figures of the roll-outs in `members`: counts added up; alpha is the mean overlap over reached positions within a
 // conversation, then over conversations.
-RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const Rollout> rollouts, std::span<const size_t> members,
-                               const RolloutOptions& options);
+RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const Rollout> rollouts,
+                               std::span<const size_t> members, const RolloutOptions& options);
 
-// Overlap at each position with its interval: bootstrap over conversations of the ratio of sums. .n = steps that reached it.
+// Overlap at each position with its interval: bootstrap over conversations of the ratio of sums. .n = steps that
+// reached it.
 std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::span<const Rollout> rollouts);
 
-// Means of `values` (of rows[members[i]]) within each conversation, in order of first appearance; a row without a conversation is
-// its own.
+// Means of `values` (of rows[members[i]]) within each conversation, in order of first appearance; a row without a
+// conversation is its own.
 std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
                                        std::span<const double> values);
 

@@ -31,7 +31,8 @@ class Marked final : public decode::ForwardingModel {
 };
 
 std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
-  if (room < 1) throw Error(ErrorKind::kData, "the models' context is too short for the tokens to be measured: ask for fewer");
+  if (room < 1)
+    throw Error(ErrorKind::kData, "the models' context is too short for the tokens to be measured: ask for fewer");
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
@@ -45,8 +46,8 @@ struct Lane {
 // Sequences of one batch size; every timed step sets its own K.
 class Bench {
  public:
-  Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch, int repetition,
-        const CostOptions& options, const Clock& clock)
+  Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch,
+        int repetition, const CostOptions& options, const Clock& clock)
       : target_(target), clock_(clock), stepper_(target, &draft) {
     // Warm-up step and max_k + 1 timed ones emit at most K + 1 tokens each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
@@ -101,8 +102,8 @@ struct Samples {
   std::vector<double> drafting;             // seconds a drafted token
 };
 
-Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch,
-                     const CostOptions& options, const Clock& clock) {
+Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
+                     int batch, const CostOptions& options, const Clock& clock) {
   Samples samples;
   const double begun = clock.seconds();
   for (int repetition = 0; repetition < options.repetitions; ++repetition) {
@@ -126,8 +127,9 @@ Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const
 
 }  // namespace
 
-CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
-                        const CostOptions& options, const Clock& clock, const ProgressFn& progress) {
+CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
+                        std::span<const std::vector<int32_t>> prompts, const CostOptions& options, const Clock& clock,
+                        const ProgressFn& progress) {
   if (prompts.empty()) throw Error(ErrorKind::kData, "speed: no prompts to measure on");
   CostTable table;
   Marked marked(target, clock);
@@ -150,7 +152,9 @@ CostTable measure_costs(decode::CausalModel& target, decode::CausalModel& draft,
 double predicted_length(const AcceptanceCounts& counts, int k) {
   std::vector<double> overlaps;
   for (size_t at = 0; at < static_cast<size_t>(std::max(k, 0)); ++at)
-    overlaps.push_back(at < counts.reached_at.size() && counts.reached_at[at] > 0 ? counts.overlap(at) : at > 0 ? overlaps.back() : 0);
+    overlaps.push_back(at < counts.reached_at.size() && counts.reached_at[at] > 0 ? counts.overlap(at)
+                       : at > 0                                                   ? overlaps.back()
+                                                                                  : 0);
   return expected_length(overlaps);
 }
 
@@ -162,9 +166,11 @@ std::vector<ValidationReport::TableRow> speed_table(const CostTable& costs, cons
   return table;
 }
 
-std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table, const std::optional<MeasuredSpeed>& measured) {
+std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::TableRow>& table,
+                                        const std::optional<MeasuredSpeed>& measured) {
   const bool loses = measured && !measured->gains();
-  const double scale = measured && measured->predicted > 0 ? std::min(1.0, measured->speedup.value / measured->predicted) : 1;
+  const double scale =
+      measured && measured->predicted > 0 ? std::min(1.0, measured->speedup.value / measured->predicted) : 1;
   std::map<int, std::pair<double, int>> best;  // batch → speed-up, K
   for (const auto& row : table) {
     auto& at = best.try_emplace(row.batch, 0.0, 0).first->second;
@@ -173,7 +179,8 @@ std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::Tabl
   std::vector<ScheduleRow> schedule;
   if (measured) {
     best.erase(1);
-    schedule.push_back({1, 1, loses ? 0 : measured->k, true, measured->k, measured->speedup.value, measured->speedup.ci});
+    schedule.push_back(
+        {1, 1, loses ? 0 : measured->k, true, measured->k, measured->speedup.value, measured->speedup.ci});
   }
   for (const auto& [batch, figure] : best) {
     const auto& [speedup, of_k] = figure;
@@ -210,8 +217,9 @@ double constant_length(double alpha, int k) {
 // v by K. The speed-up rises with alpha: bisection.
 std::optional<double> least_acceptance(double draft_cost, const std::map<int, double>& verify_cost) {
   const auto pays = [&](double alpha) {
-    return std::any_of(verify_cost.begin(), verify_cost.end(),
-                       [&](const auto& v) { return predicted_speedup(constant_length(alpha, v.first), v.first, draft_cost, v.second) > 1; });
+    return std::any_of(verify_cost.begin(), verify_cost.end(), [&](const auto& v) {
+      return predicted_speedup(constant_length(alpha, v.first), v.first, draft_cost, v.second) > 1;
+    });
   };
   if (!pays(1)) return std::nullopt;
   double low = 0, high = 1;
@@ -231,7 +239,9 @@ std::map<int, double> break_even(const CostTable& costs) {
 EngineCosts parse_engine_costs(const std::string& text) {
   EngineCosts costs;
   const auto refuse = [&](const std::string& why) {
-    throw Error(ErrorKind::kUsage, "--predict: " + why + ": expected c=C,v=V[,batch=B] with C > 0 and V > 0 in plain steps, found '" + text + "'");
+    throw Error(
+        ErrorKind::kUsage,
+        "--predict: " + why + ": expected c=C,v=V[,batch=B] with C > 0 and V > 0 in plain steps, found '" + text + "'");
   };
   bool c = false, v = false;
   std::istringstream in(text);
@@ -239,7 +249,8 @@ EngineCosts parse_engine_costs(const std::string& text) {
     const size_t at = item.find('=');
     char* end = nullptr;
     const double value = at == std::string::npos ? 0 : std::strtod(item.c_str() + at + 1, &end);
-    if (at == std::string::npos || end == item.c_str() + at + 1 || *end || !(value > 0 && value <= 1e6)) refuse("'" + item + "'");
+    if (at == std::string::npos || end == item.c_str() + at + 1 || *end || !(value > 0 && value <= 1e6))
+      refuse("'" + item + "'");
     const std::string key = item.substr(0, at);
     if (key == "c") {
       costs.draft_cost = value;
@@ -257,13 +268,15 @@ EngineCosts parse_engine_costs(const std::string& text) {
   return costs;
 }
 
-ValidationReport::Prediction predicted(const EngineCosts& costs, const AcceptanceCounts& counts, double alpha, int max_k) {
+ValidationReport::Prediction predicted(const EngineCosts& costs, const AcceptanceCounts& counts, double alpha,
+                                       int max_k) {
   const bool measured = !counts.reached_at.empty() && counts.reached_at[0] > 0;
   ValidationReport::Prediction best{costs.batch, costs.draft_cost, costs.verify_cost, 1, 0, {}};
   std::map<int, double> verify_cost;
   for (int k = 1; k <= max_k; ++k) {
     verify_cost[k] = costs.verify_cost;
-    const double speedup = predicted_speedup(measured ? predicted_length(counts, k) : constant_length(alpha, k), k, costs.draft_cost, costs.verify_cost);
+    const double speedup = predicted_speedup(measured ? predicted_length(counts, k) : constant_length(alpha, k), k,
+                                             costs.draft_cost, costs.verify_cost);
     if (speedup > best.speedup) std::tie(best.k, best.speedup) = std::pair(k, speedup);
   }
   best.break_even = least_acceptance(costs.draft_cost, verify_cost);
@@ -271,8 +284,8 @@ ValidationReport::Prediction predicted(const EngineCosts& costs, const Acceptanc
 }
 
 SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& draft,
-                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options, const Clock& clock,
-                            const CpuMeter& meter, const ProgressFn& progress) {
+                            std::span<const std::vector<int32_t>> prompts, const SpeedupOptions& options,
+                            const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
   Learnt learnt;
   decode::Stepper plain(target, nullptr), speculative(target, &draft, &learnt.costs, &clock);
   const size_t n = prompts.size(), count = n * static_cast<size_t>(options.rounds);
@@ -287,14 +300,17 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
     run_side_by_side(normal, drafted);
     return PairFigures{normal.figures(), drafted.figures()};
   };
-  run_pair(0, std::min<int64_t>(options.tokens, 16));  // warms caches and buffers; the second tells how long a run takes
+  run_pair(0,
+           std::min<int64_t>(options.tokens, 16));  // warms caches and buffers; the second tells how long a run takes
   const PairsOptions pairs = gate_pairs(options.threads, run_pair(0, options.tokens).normal.seconds);
   double done = 0;
   const double total = static_cast<double>(count) * pairs.repeats;
   const auto timed = [&](size_t at) {
     PairFigures run = run_pair(at, options.tokens);
     ++done;
-    if (progress) progress({"speed", std::min(done, total), total, "runs", done > total ? "repeating runs that others disturbed" : ""});
+    if (progress)
+      progress(
+          {"speed", std::min(done, total), total, "runs", done > total ? "repeating runs that others disturbed" : ""});
     return run;
   };
   return sum_by_prompt(time_pairs(count, pairs, timed, clock, meter), n);
@@ -327,13 +343,15 @@ SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts) {
 
 namespace {
 
-// One-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))). Student's quantile by Cornish and
-// Fisher's expansion (Abramowitz and Stegun 26.7.5). At 0.965 in place of 0.95, because the times of prompts are skewed: where few tokens
-// are accepted an answer takes much longer, and without such a prompt in the sample both the mean and its interval are too small.
+// One-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))). Student's
+// quantile by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5). At 0.965 in place of 0.95, because the
+// times of prompts are skewed: where few tokens are accepted an answer takes much longer, and without such a prompt in
+// the sample both the mean and its interval are too small.
 double expanded_tail(size_t n) {
   if (n < 2) return 0;
   const double df = static_cast<double>(n) - 1, z = 1.8119106729525978, z3 = z * z * z, z5 = z3 * z * z;
-  const double t = z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) + (3 * z5 * z * z + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);
+  const double t = z + (z3 + z) / (4 * df) + (5 * z5 + 16 * z3 + 3 * z) / (96 * df * df) +
+                   (3 * z5 * z * z + 19 * z5 + 17 * z3 - 15 * z) / (384 * df * df * df);
   return std::erfc(t * std::sqrt(static_cast<double>(n) / df) / std::sqrt(2.0)) / 2;
 }
 

@@ -12,7 +12,8 @@ namespace {
 // What others used between two looks at the meter, summed over many such windows.
 class MachineSum {
  public:
-  MachineSum(const CpuMeter& meter, int threads) : meter_(meter), cpus_(meter.cpus()), threads_(threads > 0 ? threads : std::max(1, cpus_)) {}
+  MachineSum(const CpuMeter& meter, int threads)
+      : meter_(meter), cpus_(meter.cpus()), threads_(threads > 0 ? threads : std::max(1, cpus_)) {}
 
   void open() { before_ = meter_.read(); }
 
@@ -23,7 +24,8 @@ class MachineSum {
     known_ = true;
     const double stolen = std::max(0.0, after->stolen - before_->stolen);
     const double neighbours = std::max(0.0, after->busy - before_->busy - (after->own - before_->own));
-    // CPUs that nobody else wants are enough for some of the threads. What a limit or the host took was wanted, however many CPUs idle.
+    // CPUs that nobody else wants are enough for some of the threads. What a limit or the host took was wanted, however
+    // many CPUs idle.
     const double crowded = std::max(0.0, (neighbours / seconds + threads_ - cpus_) / threads_);
     const double taken = std::clamp(crowded + stolen / seconds / threads_, 0.0, 1.0);
     seconds_ += seconds, others_ += neighbours + stolen, stolen_ += stolen, taken_ += taken * seconds;
@@ -52,14 +54,23 @@ class MachineSum {
 // A speculative step in plain steps: the same for every run of one K, whatever was accepted.
 double step_cost(const PairFigures& run) {
   const auto steps = [](const GroupFigures& f) { return static_cast<double>(f.counts.steps + f.counts.plain_steps); };
-  const double plain = run.normal.seconds * steps(run.speculative), speculative = run.speculative.seconds * steps(run.normal);
+  const double plain = run.normal.seconds * steps(run.speculative),
+               speculative = run.speculative.seconds * steps(run.normal);
   return plain > 0 ? speculative / plain : 0;
 }
 
 class Timer {
  public:
-  Timer(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair, const Clock& clock, const CpuMeter& meter)
-      : options_(options), pair_(pair), clock_(clock), machine_(meter, options.threads), best_(count), clean_(count, false), disagreed_(count, false), begun_(clock.seconds()) {}
+  Timer(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair, const Clock& clock,
+        const CpuMeter& meter)
+      : options_(options),
+        pair_(pair),
+        clock_(clock),
+        machine_(meter, options.threads),
+        best_(count),
+        clean_(count, false),
+        disagreed_(count, false),
+        begun_(clock.seconds()) {}
 
   TimedPairs run() {
     const size_t count = best_.size();
@@ -140,7 +151,8 @@ class Timer {
 
 }  // namespace
 
-TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair, const Clock& clock, const CpuMeter& meter) {
+TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
+                      const Clock& clock, const CpuMeter& meter) {
   return Timer(count, options, pair, clock, meter).run();
 }
 

@@ -12,7 +12,8 @@ struct GroupRun::Lane {
   decode::Sequence sequence;
   double delivered = 0;  // seconds of the run at the last delivery, 0 before the first
   decode::Stepper& stepper;
-  Lane(decode::Stepper& of, uint64_t seed, const decode::ControllerOptions& options, const decode::ControllerOptions& from_text, const decode::CostModel* costs)
+  Lane(decode::Stepper& of, uint64_t seed, const decode::ControllerOptions& options,
+       const decode::ControllerOptions& from_text, const decode::CostModel* costs)
       : randomness(seed), controller(options, costs), suffix{{}, {from_text, costs}}, stepper(of) {}
   ~Lane() { stepper.finish(sequence); }  // also where a later one could not start
 };
@@ -26,13 +27,16 @@ void GroupFigures::add(const GroupFigures& other) {
   counts.add(other.counts);
 }
 
-GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock)
+GroupRun::GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
+                   Learnt* learnt, const Clock& clock)
     : stepper_(stepper), options_(options), learnt_(learnt), clock_(clock) {
   decode::ControllerOptions controller = decode::controller_options(options.speculation);
   if (learnt) controller.seen = &learnt->overlap, controller.plain_owed = learnt->plain_owed;
   const double begun = clock.seconds();
   for (size_t i = 0; i < prompts.size(); ++i) {
-    lanes_.push_back(std::make_unique<Lane>(stepper, options.seed + i, controller, decode::suffix_controller_options(options.speculation), learnt ? &learnt->costs : nullptr));
+    lanes_.push_back(std::make_unique<Lane>(stepper, options.seed + i, controller,
+                                            decode::suffix_controller_options(options.speculation),
+                                            learnt ? &learnt->costs : nullptr));
     decode::Sequence& s = lanes_.back()->sequence;
     s.tokens = prompts[i];
     s.sampling = options.sampling;
@@ -84,7 +88,8 @@ GroupFigures GroupRun::figures() const {
   return out;
 }
 
-GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock) {
+GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
+                       const GroupOptions& options, Learnt* learnt, const Clock& clock) {
   GroupRun run(stepper, prompts, options, learnt, clock);
   while (!run.done()) run.step();
   return run.figures();

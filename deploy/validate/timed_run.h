@@ -1,4 +1,5 @@
-// Measured runs: a group of prompts decoded together to a fixed length, with or without a draft; alone, or two side by side.
+// Measured runs: a group of prompts decoded together to a fixed length, with or without a draft; alone, or two side by
+// side.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +39,13 @@ struct Learnt {
 class GroupRun {
  public:
   // Reads the prompts, which must leave room for `tokens`. `learnt`: null without a draft. All of them outlive the run.
-  GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt, const Clock& clock);
-  ~GroupRun();                  // finishes its sequences
+  GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
+           Learnt* learnt, const Clock& clock);
+  ~GroupRun();  // finishes its sequences
   bool done() const;
-  double share() const;         // of its tokens that are there, in [0, 1]
-  void step();                  // sequences that are done leave the batch
-  GroupFigures figures() const; // once done
+  double share() const;          // of its tokens that are there, in [0, 1]
+  void step();                   // sequences that are done leave the batch
+  GroupFigures figures() const;  // once done
 
  private:
   struct Lane;
@@ -56,10 +58,10 @@ class GroupRun {
   std::vector<decode::Sequence*> batch_;
   GroupFigures figures_;
 };
-GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options, Learnt* learnt,
-                       const Clock& clock);
-// Always a step of the one that is further behind, so that whatever slows the machine for a while slows both. A Run is done(), has a
-// share() of its tokens and makes a step(): GroupRun, or a simulated one.
+GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
+                       const GroupOptions& options, Learnt* learnt, const Clock& clock);
+// Always a step of the one that is further behind, so that whatever slows the machine for a while slows both. A Run is
+// done(), has a share() of its tokens and makes a step(): GroupRun, or a simulated one.
 template <class Run>
 void run_side_by_side(Run& a, Run& b) {
   while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();

@@ -28,9 +28,10 @@ namespace {
 
 constexpr int kBatch = 8;  // sequences in a roll-out step
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-constexpr size_t kLookEvery = 32, kLeastRequests = 64;           // requests: between two looks, before the first stop
-constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;      // requests of a segment: for a floor of --segments-floor, for a loss that fails
-constexpr double kMinGain = -0.02;                               // of --against
+constexpr size_t kLookEvery = 32, kLeastRequests = 64;  // requests: between two looks, before the first stop
+constexpr int64_t kSegmentRequests = 30,
+                  kBigSegment = 200;  // requests of a segment: for a floor of --segments-floor, for a loss that fails
+constexpr double kMinGain = -0.02;    // of --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 struct Parts {
@@ -39,8 +40,10 @@ struct Parts {
 
 Parts parse_parts(const std::string& text) {
   Parts parts;
-  const std::pair<const char*, bool*> known[] = {
-      {"acceptance", &parts.acceptance}, {"rollout", &parts.rollout}, {"speed", &parts.speed}, {"lossless", &parts.lossless}};
+  const std::pair<const char*, bool*> known[] = {{"acceptance", &parts.acceptance},
+                                                 {"rollout", &parts.rollout},
+                                                 {"speed", &parts.speed},
+                                                 {"lossless", &parts.lossless}};
   std::istringstream in(text);
   for (std::string name; std::getline(in, name, ',');) {
     const auto it = std::find_if(std::begin(known), std::end(known), [&](const auto& k) { return name == k.first; });
@@ -60,7 +63,8 @@ std::pair<std::string, double> parse_segment_floor(const std::string& text, bool
   const size_t at = text.rfind('=');
   char* end = nullptr;
   const double floor = at == std::string::npos ? 0 : std::strtod(text.c_str() + at + 1, &end);
-  require(at != std::string::npos && at > 0 && end != text.c_str() + at + 1 && !*end, "--segment-floor: expected NAME=FLOOR, found '" + text + "'");
+  require(at != std::string::npos && at > 0 && end != text.c_str() + at + 1 && !*end,
+          "--segment-floor: expected NAME=FLOOR, found '" + text + "'");
   check_floor("--segment-floor " + text.substr(0, at), floor, force);
   return {text.substr(0, at), floor};
 }
@@ -75,14 +79,17 @@ void check_options(const ValidateOptions& o) {
   for (const std::string& text : o.segment_floors) parse_segment_floor(text, o.force);
   for (const std::string& text : o.predict) parse_engine_costs(text);
   require(o.against.empty() || o.baseline.empty(), "--against and --baseline: give one of them");
-  require(!o.min_gain || !(o.against.empty() && o.baseline.empty()), "--min-gain: gain over what? Give --against or --baseline");
+  require(!o.min_gain || !(o.against.empty() && o.baseline.empty()),
+          "--min-gain: gain over what? Give --against or --baseline");
   require(!o.min_gain || (*o.min_gain >= -1 && *o.min_gain <= 1), "--min-gain: expected a number in [-1, 1]");
   require(o.split == "holdout" || o.split == "train" || o.split == "all",
           "--split: expected holdout, train or all, found '" + o.split + "'");
-  require(o.contexts == "target" || o.contexts == "data", "--contexts: expected target or data, found '" + o.contexts + "'");
+  require(o.contexts == "target" || o.contexts == "data",
+          "--contexts: expected target or data, found '" + o.contexts + "'");
   require(o.speculation.k != 0, "--k 0: a draft that drafts nothing cannot be validated; give --k 1 or more, or auto");
   require(o.speculation.k > 0 || o.speculation.max_k > 0, "--max-k 0: a draft that drafts nothing cannot be validated");
-  require(o.max_requests >= 0 && o.rollout_requests >= 0, "--max-requests and --rollout-requests: expected an integer >= 0");
+  require(o.max_requests >= 0 && o.rollout_requests >= 0,
+          "--max-requests and --rollout-requests: expected an integer >= 0");
   require(o.rollout_tokens >= 1 && o.speed_tokens >= 1 && o.speed_prompts >= 1,
           "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
 }
@@ -140,8 +147,10 @@ std::vector<std::string> flags_of(const ValidateOptions& o) {
   number("--max-requests", static_cast<double>(o.max_requests), static_cast<double>(usual.max_requests));
   number("--speed-prompts", static_cast<double>(o.speed_prompts), static_cast<double>(usual.speed_prompts));
   number("--speed-tokens", static_cast<double>(o.speed_tokens), static_cast<double>(usual.speed_tokens));
-  number("--temperature", o.sampling.temperature, usual.sampling.temperature), number("--top-p", o.sampling.top_p, usual.sampling.top_p);
-  number("--top-k", static_cast<double>(o.sampling.top_k), static_cast<double>(usual.sampling.top_k)), number("--min-p", o.sampling.min_p, usual.sampling.min_p);
+  number("--temperature", o.sampling.temperature, usual.sampling.temperature),
+      number("--top-p", o.sampling.top_p, usual.sampling.top_p);
+  number("--top-k", static_cast<double>(o.sampling.top_k), static_cast<double>(usual.sampling.top_k)),
+      number("--min-p", o.sampling.min_p, usual.sampling.min_p);
   number("--k", o.speculation.k, usual.speculation.k), number("--max-k", o.speculation.max_k, usual.speculation.max_k);
   text("--verify", to_string(o.speculation.verify), to_string(usual.speculation.verify));
   text("--device", o.device.device, usual.device.device), text("--dtype", o.device.dtype, usual.device.dtype);
@@ -243,8 +252,8 @@ class Run {
     written_by_target_ = index.written_by == "target" && index.target_id == fingerprint_model(target).id;
     rows_ = shuffled(reader.rows(options_.split), options_.max_requests, options_.device.seed);
     if (rows_.empty())
-      throw Error(ErrorKind::kData,
-                  options_.data + ": no rows in the " + options_.split + " split: ingest with --holdout, or use --split all");
+      throw Error(ErrorKind::kData, options_.data + ": no rows in the " + options_.split +
+                                        " split: ingest with --holdout, or use --split all");
   }
 
   void measure() {
@@ -276,10 +285,12 @@ class Run {
     }
     for (const std::string& text : options_.segment_floors) {
       const auto [name, floor] = parse_segment_floor(text, true);
-      require(requests.count(name) > 0, "--segment-floor " + name + ": no request is of that segment; there are " + (names.empty() ? "none" : names));
+      require(requests.count(name) > 0, "--segment-floor " + name + ": no request is of that segment; there are " +
+                                            (names.empty() ? "none" : names));
       rules.segment_floors[name] = floor;
     }
-    if (!small.empty()) note("segments of fewer than " + std::to_string(kSegmentRequests) + " requests are not judged: " + small);
+    if (!small.empty())
+      note("segments of fewer than " + std::to_string(kSegmentRequests) + " requests are not judged: " + small);
     rules.paired = against_.draft != nullptr;
     if (rules.paired) rules.min_gain = options_.min_gain.value_or(kMinGain);
     return rules;
@@ -314,12 +325,15 @@ class Run {
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
-    for (Rollout& rollout : roll_out(*target_, draft_.get(), rows, rollout_options(), progress_)) rollouts_.push_back(std::move(rollout));
+    for (Rollout& rollout : roll_out(*target_, draft_.get(), rows, rollout_options(), progress_))
+      rollouts_.push_back(std::move(rollout));
   }
 
-  // Over the first rows of the random order, however early acceptance was sure: stopping does not bias what the monitor compares with.
+  // Over the first rows of the random order, however early acceptance was sure: stopping does not bias what the monitor
+  // compares with.
   void rollout() {
-    roll_out_to(options_.rollout_requests ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size()) : rows_.size());
+    roll_out_to(options_.rollout_requests ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size())
+                                          : rows_.size());
     const std::span<const TokenRow> rows = std::span(rows_).first(rollouts_.size());
     std::vector<size_t> all;
     int64_t silent = 0;
@@ -335,7 +349,8 @@ class Run {
     out_.report.rollout = rollout_figures(rows, rollouts_, all, rollout_options());
     out_.details.overlap_at = overlap_by_position(rows, rollouts_);
     for (SegmentFigure& s : out_.report.segments)
-      if (const auto it = domains.find(s.name); it != domains.end()) s.rollout = rollout_figures(rows, rollouts_, it->second, rollout_options());
+      if (const auto it = domains.find(s.name); it != domains.end())
+        s.rollout = rollout_figures(rows, rollouts_, it->second, rollout_options());
   }
 
   // In batches of whole conversations, until the verdict on acceptance is sure.
@@ -347,17 +362,22 @@ class Run {
     while (scores.size() < rows_.size() && !(options_.early_stop && gate.sure() && scores.size() >= kLeastRequests)) {
       const size_t from = scores.size();
       size_t end = std::min(from + kLookEvery, rows_.size());
-      while (end < rows_.size() && !rows_[end].conversation.empty() && rows_[end].conversation == rows_[end - 1].conversation) ++end;
+      while (end < rows_.size() && !rows_[end].conversation.empty() &&
+             rows_[end].conversation == rows_[end - 1].conversation)
+        ++end;
       std::vector<TokenRow> answered;
       if (answer_anew) {
         roll_out_to(end);
         for (size_t i = from; i < end; ++i) answered.push_back(answered_row(rows_[i], rollouts_[i]));
       }
-      const std::span<const TokenRow> rows = answer_anew ? std::span<const TokenRow>(answered) : std::span<const TokenRow>(rows_).subspan(from, end - from);
+      const std::span<const TokenRow> rows = answer_anew ? std::span<const TokenRow>(answered)
+                                                         : std::span<const TokenRow>(rows_).subspan(from, end - from);
       auto scored = score_rows(*pair_.target, drafts, rows, options_.sampling);
-      observe(gate, rows, scored[0], drafts.size() > 1 ? std::span<const RowScore>(scored[1]) : std::span<const RowScore>());
+      observe(gate, rows, scored[0],
+              drafts.size() > 1 ? std::span<const RowScore>(scored[1]) : std::span<const RowScore>());
       scores.insert(scores.end(), scored[0].begin(), scored[0].end());
-      if (progress_) progress_({"acceptance", static_cast<double>(end), static_cast<double>(rows_.size()), "requests", ""});
+      if (progress_)
+        progress_({"acceptance", static_cast<double>(end), static_cast<double>(rows_.size()), "requests", ""});
     }
     ValidationReport& r = out_.report;
     summarise(std::span(rows_).first(scores.size()), scores, gate, r);
@@ -377,8 +397,10 @@ class Run {
   void predict() {
     ValidationReport& r = out_.report;
     for (const std::string& text : options_.predict) {
-      if (r.alpha.n == 0 && r.rollout.counts.steps == 0) return note("--predict needs the part acceptance or rollout: nothing predicted");
-      r.predictions.push_back(predicted(parse_engine_costs(text), r.rollout.counts, r.alpha.value, std::max(options_.speculation.k, options_.speculation.max_k)));
+      if (r.alpha.n == 0 && r.rollout.counts.steps == 0)
+        return note("--predict needs the part acceptance or rollout: nothing predicted");
+      r.predictions.push_back(predicted(parse_engine_costs(text), r.rollout.counts, r.alpha.value,
+                                        std::max(options_.speculation.k, options_.speculation.max_k)));
     }
   }
 
@@ -456,14 +478,16 @@ class Run {
 
 }  // namespace
 
-Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress) {
+Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter,
+                        const ProgressFn& progress) {
   check_options(options);
   return Run(options, clock, meter, progress).run();
 }
 
 void write_validation(const Validation& v, const std::filesystem::path& directory) {
   make_private_directory(directory);
-  write_file_atomic(directory / "report.json", to_json(v.report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file_atomic(directory / "report.json",
+                    to_json(v.report).dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   write_pages(report_page(v.report, v.details), directory, "report");
   write_file_atomic(directory / "report.junit.xml", junit_xml(v.report));
 }

@@ -18,9 +18,10 @@ struct Validation {
 };
 
 // Options are checked first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
-// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, and what loading and running
-// models throw; Error(kNetwork) when stopped by a signal.
-Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress = {});
+// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, and what loading and
+// running models throw; Error(kNetwork) when stopped by a signal.
+Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter,
+                        const ProgressFn& progress = {});
 
 // DIR/report.json, report.html, report.md and report.junit.xml, each replaced atomically; the directory is made.
 void write_validation(const Validation& validation, const std::filesystem::path& directory);

@@ -19,10 +19,10 @@ struct Choice {
     int level, rows;
     size_t sequence;
   };
-  std::vector<double> overlaps;    // [max K]
-  std::vector<double> seconds;     // of a target pass, in plain ones: every few rows more than plain
+  std::vector<double> overlaps;  // [max K]
+  std::vector<double> seconds;   // of a target pass, in plain ones: every few rows more than plain
   std::vector<Item> items;
-  std::vector<int> k;              // [sequence]
+  std::vector<int> k;  // [sequence]
   std::span<double> overlaps_of(size_t k) {
     if (overlaps.size() < k) overlaps.resize(k);
     return std::span(overlaps).first(k);
@@ -35,8 +35,9 @@ thread_local std::vector<KController*> undecided;
 }  // namespace
 
 const char* to_string(PlainReason reason) {
-  constexpr const char* kNames[kPlainReasons] = {"no_draft",  "request", "draft_failed", "does_not_pay", "schedule",
-                                                 "measuring", "no_room", "catching_up",  "rules",        "from_text", "short_answer"};
+  constexpr const char* kNames[kPlainReasons] = {"no_draft", "request",   "draft_failed", "does_not_pay",
+                                                 "schedule", "measuring", "no_room",      "catching_up",
+                                                 "rules",    "from_text", "short_answer"};
   return kNames[static_cast<int>(reason)];
 }
 
@@ -69,8 +70,12 @@ double KController::draft_cost(int batch) const {
   if (options_.free_draft) return 0;
   return costs_ ? costs_->draft_cost(batch) : options_.assumed_draft_cost;
 }
-double KController::verify_cost(int batch, int k) const { return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0; }
-double KController::pass_cost(int batch, int rows) const { return costs_ ? costs_->target_seconds(batch, batch + rows) : 1.0; }
+double KController::verify_cost(int batch, int k) const {
+  return costs_ ? costs_->verify_cost(batch, tree_nodes(options_.tree, k)) : 1.0;
+}
+double KController::pass_cost(int batch, int rows) const {
+  return costs_ ? costs_->target_seconds(batch, batch + rows) : 1.0;
+}
 
 void KController::expect(int64_t to_read, int64_t to_come) {
   to_read_ = to_read;
@@ -78,7 +83,9 @@ void KController::expect(int64_t to_read, int64_t to_come) {
 }
 
 // What it takes the draft to read, in plain steps.
-double KController::reading() const { return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0; }
+double KController::reading() const {
+  return costs_ && !options_.free_draft ? static_cast<double>(to_read_) * costs_->read_cost(batch_) : 0;
+}
 
 double KController::expected_overlap(int position) const {
   const auto i = static_cast<size_t>(std::max(position, 0)), own = std::min(i, weight_.size() - 1);
@@ -95,7 +102,8 @@ double KController::acceptance_given(double confidence) const {
 }
 
 double KController::rate_of(int batch, std::span<const double> overlap, int k) const {
-  return predicted_speedup(expected_length(overlap.first(static_cast<size_t>(k))), k, draft_cost(batch), verify_cost(batch, k));
+  return predicted_speedup(expected_length(overlap.first(static_cast<size_t>(k))), k, draft_cost(batch),
+                           verify_cost(batch, k));
 }
 
 // 1 where nothing beats plain decoding.
@@ -138,7 +146,8 @@ void KController::settle(int k, PlainReason plain) {
 
 // Whether K is decided by something else than what pays.
 bool KController::settled(int batch) {
-  // Where drafting gained little at this batch size, a plain step now and then costs nothing and shows when it gains nothing any more.
+  // Where drafting gained little at this batch size, a plain step now and then costs nothing and shows when it gains
+  // nothing any more.
   const int64_t refresh = CostModel::kRefresh / (batch != batch_ || rate_ >= 1.2 ? 1 : rate_ < 1.1 ? 16 : 4);
   decision_ = {};
   rate_ = 1;
@@ -181,15 +190,19 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     const int k = s->decision_.k;
     if (k == 0 && probes && s->decision_.plain != PlainReason::kShortAnswer) s->probe();
     // A K that looks bad by an old or a single figure would never be measured again.
-    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked for.
+    // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked
+    // for.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
-    const int other = k < s->options_.max_k && s->costs_->asks(batch, k + 2) ? k + 1 : k > 1 && s->costs_->asks(batch, k) ? k - 1 : k;
+    const int other = k < s->options_.max_k && s->costs_->asks(batch, k + 2) ? k + 1
+                      : k > 1 && s->costs_->asks(batch, k)                   ? k - 1
+                                                                             : k;
     s->exploring_ = other != k;
     s->decision_.k = other;
   }
 }
 
-// Probes that would pay at what they just saw are followed by others at once, until the estimates agree or it stops paying.
+// Probes that would pay at what they just saw are followed by others at once, until the estimates agree or it stops
+// paying.
 bool KController::probe_again(std::span<KController* const> sequences, int batch) {
   double sum = 0;
   size_t probed = 0;
@@ -205,16 +218,18 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
 
-// Whether a rate is above 1 also where what passes cost was measured badly. What is not known of the overlaps does not count: drafting shows
-// them soonest.
+// Whether a rate is above 1 also where what passes cost was measured badly. What is not known of the overlaps does not
+// count: drafting shows them soonest.
 bool KController::sure(double rate, int batch, int rows, bool drafts) const {
-  const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0, share = drafts ? 0.5 : 1;  // what drafts already has some of it behind it
+  const double doubt = costs_ ? costs_->target_doubt(batch, rows) : 0,
+               share = drafts ? 0.5 : 1;  // what drafts already has some of it behind it
   return std::log(rate) - share * options_.doubts * doubt > std::log(1 + share * options_.least_gain);
 }
 
-// What drafting loses because answers that would end together end one after the other, as a share of the time until the end. Of n answers of R
-// tokens, kept in steps of tau ± σ tokens, the last one needs z_n · σ / √(R tau) more steps than the mean, with z_n the expected largest of n normal
-// numbers, and the part of a pass that does not depend on its rows is paid in every one of them. choice.k holds what each would draft.
+// What drafting loses because answers that would end together end one after the other, as a share of the time until the
+// end. Of n answers of R tokens, kept in steps of tau ± σ tokens, the last one needs z_n · σ / √(R tau) more steps than
+// the mean, with z_n the expected largest of n normal numbers, and the part of a pass that does not depend on its rows
+// is paid in every one of them. choice.k holds what each would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
   constexpr double kTogether = 0.9;  // of what the longest has to come
   int64_t longest = 0;
@@ -237,19 +252,22 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   return fixed * largest * std::sqrt(variance / (static_cast<double>(longest) * mean));
 }
 
-// Levels in the order of what a row of theirs is worth: the best choice of so many rows is the first so many, whatever rows cost. Of a
-// sequence they get worth less from one to the next. So every number of rows is tried at every depth, and what rows cost need not be a line.
+// Levels in the order of what a row of theirs is worth: the best choice of so many rows is the first so many, whatever
+// rows cost. Of a sequence they get worth less from one to the next. So every number of rows is tried at every depth,
+// and what rows cost need not be a line.
 void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
   const int deepest = any.options_.max_k;
   Choice& c = choice;
   double to_come = 0;
-  for (const KController* const s : open) to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());
+  for (const KController* const s : open)
+    to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());
   c.items.clear();
   for (size_t i = 0; i < open.size(); ++i) {
     // What has more to come than the others is what they all end with: its tokens count for more.
-    double reach = to_come > 0 ? std::sqrt(static_cast<double>(open[i]->to_come_) / to_come) : 1, worth = std::numeric_limits<double>::infinity();
+    double reach = to_come > 0 ? std::sqrt(static_cast<double>(open[i]->to_come_) / to_come) : 1,
+           worth = std::numeric_limits<double>::infinity();
     for (int k = 1; k <= deepest; ++k) {
       const int rows = tree_nodes(any.options_.tree, k) - tree_nodes(any.options_.tree, k - 1);
       reach *= open[i]->expected_overlap(k - 1);
@@ -265,13 +283,16 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   double rate = 1 + any.options_.least_gain * (drafts ? 0.5 : 1);
   size_t taken = 0;
   int depth = 0;
-  const int apart = std::max(1, static_cast<int>(open.size()) / 4), most = tree_nodes(any.options_.tree, deepest) * static_cast<int>(open.size());
+  const int apart = std::max(1, static_cast<int>(open.size()) / 4),
+            most = tree_nodes(any.options_.tree, deepest) * static_cast<int>(open.size());
   c.seconds.clear();
   for (int rows = 0; rows < most + apart; rows += apart) c.seconds.push_back(any.pass_cost(batch, rows) / plain);
   const auto seconds = [&c, apart](int rows) {
     const double at = static_cast<double>(rows) / apart;
     const auto below = static_cast<size_t>(at);
-    return below + 1 < c.seconds.size() ? std::lerp(c.seconds[below], c.seconds[below + 1], at - static_cast<double>(below)) : c.seconds.back();
+    return below + 1 < c.seconds.size()
+               ? std::lerp(c.seconds[below], c.seconds[below + 1], at - static_cast<double>(below))
+               : c.seconds.back();
   };
   for (int d = 1; d <= deepest; ++d) {
     double tau = batch;
@@ -301,7 +322,8 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
     s.rate_ = c.k[i] ? rate : 1;
     s.in_doubt_ = in_doubt;
     if (in_doubt) s.plain_owed_ = std::min(s.plain_owed_, s.probe_interval() / kSoonerInDoubt);
-    const bool read = c.k[i] == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
+    const bool read =
+        c.k[i] == 0 || static_cast<double>(s.to_come_) / batch * (1 - 1 / rate) > s.reading() || s.to_come_ == 0;
     s.settle(read ? c.k[i] : 0, read ? PlainReason::kDoesNotPay : PlainReason::kShortAnswer);
   }
 }
@@ -314,8 +336,10 @@ void KController::probe() {
 
 int KController::probe_interval() const {
   const int k = std::min(2, options_.max_k);
-  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 + batch_ * reading();  // at worst: what it takes, none of it kept
-  return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6))) : options_.probe_interval;
+  const double more = k * draft_cost(batch_) + verify_cost(batch_, k) - 1 +
+                      batch_ * reading();  // at worst: what it takes, none of it kept
+  return more > 0 ? std::max(options_.probe_interval, static_cast<int>(std::min(more / options_.probe_share, 1e6)))
+                  : options_.probe_interval;
 }
 
 bool KController::stop_after(std::span<const double> confidences, int batch, int drafting) const {
@@ -325,19 +349,22 @@ bool KController::stop_after(std::span<const double> confidences, int batch, int
   const int k = static_cast<int>(confidences.size());
   double gain = expected_overlap(k);
   for (const double confidence : confidences) gain *= acceptance_given(confidence);
-  const double cost = draft_cost(batch) * batch / std::max(drafting, 1) + std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
+  const double cost = draft_cost(batch) * batch / std::max(drafting, 1) +
+                      std::max(0.0, verify_cost(batch, k + 1) - verify_cost(batch, k));
   return gain <= rate_ * cost;
 }
 
-void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps, std::span<const double> confidences,
-                          std::span<const double> ratios) {
+void KController::observe(int drafted, int accepted, const std::vector<double>& overlaps,
+                          std::span<const double> confidences, std::span<const double> ratios) {
   const bool first_probe = decision_.probe && probed_ < 0;
   probed_ = -1;
   drafting_ = drafted > 0 && !decision_.probe;
   if (drafted == 0) return;
   const size_t reached = std::min({overlaps.size(), weight_.size()});
   // What was learned before a run of plain steps is old: the first probe counts as much as all of it.
-  const auto keep = [this, first_probe](double weight) { return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay; };
+  const auto keep = [this, first_probe](double weight) {
+    return first_probe ? std::min(options_.decay, 1 / std::max(weight, 1e-9)) : options_.decay;
+  };
   for (size_t i = 0; i < weight_.size(); ++i) {
     const double kept = keep(weight_[i]);
     weight_[i] *= kept;

@@ -12,10 +12,11 @@ constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 // Variances of a logarithm, in those of a sample's noise.
 constexpr double kNoise = 1, kPaceStep = 0.2, kCellStep = 0.003;
 constexpr double kBatchesDiffer = 0.25;  // passes of the same rows at two batch sizes: other contexts, another sampling
-constexpr double kBetweenCells = 4;      // a bend that nothing was measured of: times the distances to both neighbours, in logarithms of rows
-constexpr double kOneCell = 50;          // … where only one cell was measured, which says nothing of others
-constexpr double kMost = 1.25;           // of the target's passes; also how far one sample moves the pace
-constexpr double kMostOfDraft = 2;       // a draft's passes are few while it does not pay
+// a bend that nothing was measured of: times the distances to both neighbours, in logarithms of rows
+constexpr double kBetweenCells = 4;
+constexpr double kOneCell = 50;     // … where only one cell was measured, which says nothing of others
+constexpr double kMost = 1.25;      // of the target's passes; also how far one sample moves the pace
+constexpr double kMostOfDraft = 2;  // a draft's passes are few while it does not pay
 constexpr int kCellsPerRow = 2;
 
 // The batch size from 1 to below `end` nearest to this one; of two the smaller. −1: none is usable.
@@ -43,7 +44,9 @@ size_t cell_of(int batch, double rows) { return static_cast<size_t>(std::lround(
 
 }  // namespace
 
-double CostModel::Cell::variance_now(const Pace& pace) const { return variance + kCellStep * static_cast<double>(pace.passes - at); }
+double CostModel::Cell::variance_now(const Pace& pace) const {
+  return variance + kCellStep * static_cast<double>(pace.passes - at);
+}
 
 bool CostModel::Cell::add(double sample, double of_rows, double expected, const Pace& pace, const Outliers& outliers) {
   constexpr double kSlowFirst = 1.5;
@@ -79,7 +82,8 @@ bool CostModel::Cell::add(double sample, double of_rows, double expected, const 
 }
 
 bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace& pace) {
-  constexpr size_t kAtOnce = 64;  // so that a warm step, which meets another number of rows, takes nothing from the heap
+  // so that a warm step, which meets another number of rows, takes nothing from the heap
+  constexpr size_t kAtOnce = 64;
   if (cells.capacity() == 0) cells.reserve(kAtOnce);
   if (cells.size() <= index) cells.resize(index + 1);
   Cell& cell = cells[index];
@@ -89,7 +93,8 @@ bool CostModel::Curve::add(size_t index, double rows, double seconds, const Pace
   return known;
 }
 
-// Linear between measured cells and, along the line through the two outermost, beyond them; one cell alone is taken as flat.
+// Linear between measured cells and, along the line through the two outermost, beyond them; one cell alone is taken as
+// flat.
 CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) const {
   const Cell *below = nullptr, *above = nullptr, *first = nullptr, *last = nullptr;
   for (const Cell& cell : cells) {
@@ -105,20 +110,26 @@ CostModel::Estimate CostModel::Curve::line(double wanted, const Pace& pace) cons
   if (below && above) {
     const double share = (wanted - below->rows) / (above->rows - below->rows);
     const double between = kBetweenCells * std::log(wanted / below->rows) * std::log(above->rows / wanted);
-    return {below->seconds + slope(*below, *above) * (wanted - below->rows), (1 - share) * below->variance_now(pace) + share * above->variance_now(pace) + between};
+    return {below->seconds + slope(*below, *above) * (wanted - below->rows),
+            (1 - share) * below->variance_now(pace) + share * above->variance_now(pace) + between};
   }
   const Cell& end = below ? *last : *first;
   const double beyond = std::log(wanted / end.rows);
-  const double line = first == last ? end.seconds : end.seconds + std::max(0.0, slope(*first, *last)) * (wanted - end.rows);
-  return {std::max(line, end.seconds * std::min(1.0, wanted / end.rows)), end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
+  const double line =
+      first == last ? end.seconds : end.seconds + std::max(0.0, slope(*first, *last)) * (wanted - end.rows);
+  return {std::max(line, end.seconds * std::min(1.0, wanted / end.rows)),
+          end.variance_now(pace) + (first == last ? kOneCell : kBetweenCells) * beyond * beyond};
 }
 
-// No pass takes longer than one of more rows that is known as well: a figure that says so is of a busy moment, and would never be renewed.
+// No pass takes longer than one of more rows that is known as well: a figure that says so is of a busy moment, and
+// would never be renewed.
 CostModel::Estimate CostModel::Curve::at(double wanted, const Pace& pace) const {
   constexpr double kAsWell = 1.5;
   Estimate out = line(wanted, pace);
   for (const Cell& cell : cells)
-    if (cell.count > 0 && cell.rows > wanted && cell.seconds < out.seconds && cell.variance_now(pace) < kAsWell * out.variance) out.seconds = cell.seconds;
+    if (cell.count > 0 && cell.rows > wanted && cell.seconds < out.seconds &&
+        cell.variance_now(pace) < kAsWell * out.variance)
+      out.seconds = cell.seconds;
   return out;
 }
 
@@ -148,10 +159,12 @@ void CostModel::record_target(int batch, double rows, double seconds) {
   const Estimate expected = estimate(batch, total);
   t.pace.variance += kPaceStep;
   ++t.pace.passes;
-  const bool known_here = t.batches[batch].add(cell_of(batch, total), total, seconds, t.pace), known = t.all.add(cell_of(total), total, seconds, t.pace);
+  const bool known_here = t.batches[batch].add(cell_of(batch, total), total, seconds, t.pace),
+             known = t.all.add(cell_of(total), total, seconds, t.pace);
   (rows * kCellsPerRow < kCellsPerRow + 0.5 ? t.plain : t.verifying) = true;
   if (!known_here && !known) return;
-  const double surprise = std::clamp(std::log(seconds / (expected.seconds * t.pace.factor)), -std::log(kMost), std::log(kMost));
+  const double surprise =
+      std::clamp(std::log(seconds / (expected.seconds * t.pace.factor)), -std::log(kMost), std::log(kMost));
   const double all = expected.variance + t.pace.variance + kNoise, weight = t.pace.variance / all;
   t.noise += kNoiseStep * (surprise * surprise / all - t.noise);
   t.pace.factor *= std::exp(weight * surprise);
@@ -166,10 +179,13 @@ void CostModel::record_draft(int batch, double seconds) {
 }
 
 void CostModel::record_read(int64_t tokens, double seconds) {
-  if (tokens > 0 && sane(seconds)) read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, {kMostOfDraft, false});
+  if (tokens > 0 && sane(seconds))
+    read_.add(seconds / static_cast<double>(tokens), 0, read_.seconds, target_->pace, {kMostOfDraft, false});
 }
 
-double CostModel::target_seconds(int batch, double rows) const { return estimate(batch, rows).seconds * target_->pace.factor; }
+double CostModel::target_seconds(int batch, double rows) const {
+  return estimate(batch, rows).seconds * target_->pace.factor;
+}
 
 double CostModel::target_doubt(int batch, double rows) const {
   return std::sqrt((estimate(batch, rows).variance + estimate(batch, batch).variance) * target_->noise);
@@ -187,10 +203,13 @@ double CostModel::draft_cost(int batch) const {
 
 double CostModel::draft_seconds(int batch) const { return draft_cost(batch) * verify_seconds(batch, 0); }
 
-double CostModel::read_cost(int batch) const { return target_->all.measured == 0 ? 0 : read_.seconds / estimate(batch, batch).seconds; }
+double CostModel::read_cost(int batch) const {
+  return target_->all.measured == 0 ? 0 : read_.seconds / estimate(batch, batch).seconds;
+}
 
 bool CostModel::ready(bool drafting) const {
-  const bool drafted = !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
+  const bool drafted =
+      !drafting || std::any_of(draft_.begin(), draft_.end(), [](const Cell& c) { return c.count > 0; });
   return drafted && target_->plain && target_->verifying;
 }
 
@@ -202,7 +221,8 @@ bool CostModel::wants(int batch, int rows, int64_t refresh) const {
   return of.cells[at].count < 2 || of.passes - of.cells[at].measured_at >= refresh;
 }
 
-// Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass from ever happening.
+// Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass
+// from ever happening.
 bool CostModel::asks(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
   return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && wants(batch, rows, refresh);

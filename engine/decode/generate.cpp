@@ -8,7 +8,8 @@ namespace specdec::decode {
 
 GenerateResult generate(Stepper& stepper, const GenerateRequest& request, CostModel* costs, const Clock& clock,
                         const std::function<bool(int32_t)>& on_token) {
-  if (request.max_tokens < 1) throw Error(ErrorKind::kUsage, "max_tokens: expected at least 1, found " + std::to_string(request.max_tokens));
+  if (request.max_tokens < 1)
+    throw Error(ErrorKind::kUsage, "max_tokens: expected at least 1, found " + std::to_string(request.max_tokens));
   validate(request.rules, stepper.vocab_size());
   SeededRandomness randomness(request.seed);
   KController controller(controller_options(request.speculation), costs);

@@ -13,11 +13,13 @@ namespace {
 
 constexpr float kForbidden = -std::numeric_limits<float>::infinity();
 
-// A logit that is finite stays finite, whatever a rule makes of it; a forbidden one stays forbidden, and NaN is left for the sampler.
+// A logit that is finite stays finite, whatever a rule makes of it; a forbidden one stays forbidden, and NaN is left
+// for the sampler.
 template <class Rule>
 void change(float& logit, const Rule& rule) {
   constexpr double kLargest = std::numeric_limits<float>::max();
-  if (std::isfinite(logit)) logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
+  if (std::isfinite(logit))
+    logit = static_cast<float>(std::clamp(rule(static_cast<double>(logit)), -kLargest, kLargest));
 }
 
 // A word of 32 tokens at a time: inside a string nearly all are allowed, elsewhere nearly none.
@@ -42,7 +44,8 @@ void require(bool holds, const std::string& what, const std::string& expected) {
 }  // namespace
 
 bool LogitRules::any() const {
-  return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() || !bad_words.empty() || constraint;
+  return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() ||
+         !bad_words.empty() || constraint;
 }
 
 void validate(const LogitRules& rules, int64_t vocab) {
@@ -61,7 +64,8 @@ void validate(const LogitRules& rules, int64_t vocab) {
 }
 
 LogitState::LogitState(const LogitRules& rules, std::span<const int32_t> prompt)
-    : rules_(rules), penalties_(rules.repetition_penalty != 1 || rules.presence_penalty != 0 || rules.frequency_penalty != 0),
+    : rules_(rules),
+      penalties_(rules.repetition_penalty != 1 || rules.presence_penalty != 0 || rules.frequency_penalty != 0),
       constraint_(rules.constraint ? rules.constraint() : nullptr) {
   if (rules.repetition_penalty == 1) return;
   for (const int32_t id : prompt)
@@ -78,8 +82,8 @@ void LogitState::take(int32_t token) {
   if (constraint_) constraint_->push(token);
 }
 
-// Of all but the constraint, which takes several back at once. Tokens leave in reverse order, so one that is not needed any
-// more was the last to be appended.
+// Of all but the constraint, which takes several back at once. Tokens leave in reverse order, so one that is not needed
+// any more was the last to be appended.
 void LogitState::undo(int32_t token) {
   if (penalties_) {
     Seen& seen = seen_[index_.at(token)];
@@ -121,7 +125,8 @@ void LogitState::commit(std::span<const int32_t> tokens) {
 
 bool LogitState::completes(const std::vector<int32_t>& word) const {
   const size_t prefix = word.size() - 1;
-  return prefix <= answer_.size() && std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(prefix));
+  return prefix <= answer_.size() &&
+         std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(prefix));
 }
 
 std::span<const uint32_t> LogitState::mask(size_t vocab) {
@@ -149,14 +154,16 @@ bool LogitState::apply(std::span<float> logits) {
       logits[static_cast<size_t>(word.back())] = kForbidden;
       masked = true;
     }
-  for (const auto& [id, value] : rules_.bias) change(logits[static_cast<size_t>(id)], [value = value](double l) { return l + value; });
+  for (const auto& [id, value] : rules_.bias)
+    change(logits[static_cast<size_t>(id)], [value = value](double l) { return l + value; });
   if (penalties_) {
     const double repetition = static_cast<float>(rules_.repetition_penalty);
     for (const Seen& seen : seen_) {
       float& logit = logits[static_cast<size_t>(seen.id)];
       change(logit, [repetition](double l) { return l > 0 ? l / repetition : l * repetition; });
       if (seen.count == 0) continue;
-      const double less = static_cast<float>(rules_.frequency_penalty * static_cast<double>(seen.count) + rules_.presence_penalty);
+      const double less =
+          static_cast<float>(rules_.frequency_penalty * static_cast<double>(seen.count) + rules_.presence_penalty);
       change(logit, [less](double l) { return l - less; });
     }
   }

@@ -9,7 +9,9 @@ namespace specdec::decode {
 
 PositionLogprobs logprobs_of(std::span<const float> logits, int32_t token, int count) {
   const double largest = logits[static_cast<size_t>(argmax(logits))], log_largest = std::log(max_probability(logits));
-  const auto logprob = [&](int32_t id) { return static_cast<float>(logits[static_cast<size_t>(id)] - largest + log_largest); };
+  const auto logprob = [&](int32_t id) {
+    return static_cast<float>(logits[static_cast<size_t>(id)] - largest + log_largest);
+  };
   PositionLogprobs out;
   out.token = {token, logprob(token)};
   const auto before = [&](const TokenLogprob& a, const TokenLogprob& b) {

@@ -21,7 +21,8 @@ class ModelRunner final : public CausalModel {
  public:
   ModelRunner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes)
       : decoder_(std::move(decoder)),
-        pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(), decoder_->weights.embed.scalar_type(), cache_bytes)) {}
+        pool_(std::make_shared<model::BlockPool>(decoder_->config, decoder_->weights.embed.device(),
+                                                 decoder_->weights.embed.scalar_type(), cache_bytes)) {}
 
   int64_t vocab_size() const override { return decoder_->config.vocab_size; }
   int64_t max_length() const override { return decoder_->config.max_position; }
@@ -82,7 +83,9 @@ class ModelRunner final : public CausalModel {
     return found;
   }
 
-  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override { return pool_->find(tenant, stretch_of(tokens), tokens); }
+  int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
+    return pool_->find(tenant, stretch_of(tokens), tokens);
+  }
 
   int64_t room() const override {
     return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
@@ -107,10 +110,12 @@ class ModelRunner final : public CausalModel {
   void check_room() const {
     int64_t blocks = 0;
     for (const model::SequencePart& part : parts_)
-      blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()), model::rope_varies(decoder_->config.rope));
+      blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()),
+                                           model::rope_varies(decoder_->config.rope));
     if (blocks > pool_->available())
-      throw OutOfRoom("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " + std::to_string(model::BlockPool::kTokens) + " tokens, " +
-                      std::to_string(pool_->available()) + " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
+      throw OutOfRoom("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " +
+                      std::to_string(model::BlockPool::kTokens) + " tokens, " + std::to_string(pool_->available()) +
+                      " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
   }
 
   // Every token sees the cache, its ancestors and itself, and stands as deep as it has ancestors.

@@ -41,7 +41,6 @@ void OverlapMean::add(std::span<const double> overlaps) {
   if (std::abs(mean) > kContradicts * error) start_again();
 }
 
-
 void OverlapMean::start_again() {
   const double now = std::clamp(value() + late_ / late_weight_, 0.0, 1.0);
   positions_ = {};

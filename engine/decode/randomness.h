@@ -1,5 +1,6 @@
-// Where a step's random choices come from. Production draws uniforms from Philox; exact tests enumerate every outcome of the
-// same step function. A choice is asked for once and its randomness is never used again; only draw_at is meant to repeat.
+// Where a step's random choices come from. Production draws uniforms from Philox; exact tests enumerate every outcome
+// of the same step function. A choice is asked for once and its randomness is never used again; only draw_at is meant
+// to repeat.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ class Randomness {
   virtual ~Randomness() = default;
   virtual int32_t draw(Purpose purpose, std::span<const float> weights) = 0;  // id with probability weight / Σ weights
   virtual bool accept(Purpose purpose, double probability) = 0;
-  // Id with probability weight / Σ weights from noise that belongs to `position` of the text: any two draws at one position see the
-  // same noise, so that similar weights mostly give the same id (the coupled rule, verifier.h).
+  // Id with probability weight / Σ weights from noise that belongs to `position` of the text: any two draws at one
+  // position see the same noise, so that similar weights mostly give the same id (the coupled rule, verifier.h).
   virtual int32_t draw_at(int64_t position, std::span<const float> weights) = 0;
 };
 
@@ -27,7 +28,8 @@ class SeededRandomness final : public Randomness {
   explicit SeededRandomness(uint64_t seed);
   int32_t draw(Purpose purpose, std::span<const float> weights) override;
   bool accept(Purpose purpose, double probability) override;
-  // arg max of log w + Gumbel noise, which is arg min of E / w with exponential noise E. Throws Error(kInternal) if no weight is positive.
+  // arg max of log w + Gumbel noise, which is arg min of E / w with exponential noise E. Throws Error(kInternal) if no
+  // weight is positive.
   int32_t draw_at(int64_t position, std::span<const float> weights) override;
 
  private:

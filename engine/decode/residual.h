@@ -19,11 +19,13 @@ inline double residual(double r, std::span<const float> p, std::span<const float
   return total;
 }
 
-// p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives it no mass: it was not drawn from q, or twice.
+// p(token) / q(token) of a drafted node. Throws Error(kInternal) if q gives it no mass: it was not drawn from q, or
+// twice.
 inline double ratio(std::span<const float> p, std::span<const float> q, int32_t token, size_t node) {
   const auto at = static_cast<size_t>(token);
   if (!(q[at] > 0))
-    throw Error(ErrorKind::kInternal, "drafted token " + std::to_string(token) + " of node " + std::to_string(node) + " has no mass in q (siblings must differ)");
+    throw Error(ErrorKind::kInternal, "drafted token " + std::to_string(token) + " of node " + std::to_string(node) +
+                                          " has no mass in q (siblings must differ)");
   return static_cast<double>(p[at]) / q[at];
 }
 

@@ -54,8 +54,8 @@ Border top_k_border(std::span<const float> values, int64_t k, std::vector<int32_
 int bucket_of(float weight) { return static_cast<int>(std::bit_cast<uint32_t>(weight) >> 19); }
 constexpr int kBuckets = 0x7F0 + 1;  // bucket_of(1.f) + 1
 
-// Border of the smallest prefix of `weights` (descending, largest 1) whose mass reaches p · total: whole buckets are taken from
-// the top, and only the one in which the mass is reached is sorted.
+// Border of the smallest prefix of `weights` (descending, largest 1) whose mass reaches p · total: whole buckets are
+// taken from the top, and only the one in which the mass is reached is sorted.
 Border top_p_border(std::span<const float> weights, double p, double total, std::vector<int32_t>& scratch) {
   std::array<double, kBuckets> mass{};
   for (const float w : weights) mass[static_cast<size_t>(bucket_of(w))] += w;
@@ -86,8 +86,8 @@ double sum(std::span<const float> values) {
 using Float4 = float __attribute__((vector_size(16)));
 using Int4 = int32_t __attribute__((vector_size(16)));
 
-// e^x for x <= 0, within 2e-7 relatively; 0 below −87. x = n ln 2 + r with a polynomial in r (coefficients: expf of the Cephes
-// library). Four at a time, since a libm call an element would be most of a step's host time at 150,000 tokens.
+// e^x for x <= 0, within 2e-7 relatively; 0 below −87. x = n ln 2 + r with a polynomial in r (coefficients: expf of the
+// Cephes library). Four at a time, since a libm call an element would be most of a step's host time at 150,000 tokens.
 inline Float4 exp4(Float4 x) {
   const Int4 keep = x > -87.f;  // false for −inf
   x = std::bit_cast<Float4>(std::bit_cast<Int4>(x) & keep);
@@ -130,7 +130,8 @@ int32_t argmax(std::span<const float> row) {
       at = static_cast<int32_t>(i);
     }
   }
-  if (bad) throw Error(ErrorKind::kInternal, "logits hold NaN or +inf: the model's weights or its arithmetic are broken");
+  if (bad)
+    throw Error(ErrorKind::kInternal, "logits hold NaN or +inf: the model's weights or its arithmetic are broken");
   if (at < 0) throw Error(ErrorKind::kInternal, "none of " + std::to_string(row.size()) + " logits is finite");
   return at;
 }
@@ -143,7 +144,8 @@ double max_probability(std::span<const float> logits) {
   return 1.0 / sum(weights);
 }
 
-void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs, std::vector<int32_t>& scratch) {
+void distribution(std::span<const float> logits, const SamplingOptions& options, std::span<float> probs,
+                  std::vector<int32_t>& scratch) {
   const int32_t best = argmax(logits);
   const size_t n = logits.size();
   if (options.greedy()) {

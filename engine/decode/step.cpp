@@ -14,7 +14,8 @@ namespace {
 constexpr int64_t kScoredChunk = 32;  // of prompt tokens whose logits are wanted: each is a row of V floats
 
 // What stays of a cache that holds `before` tokens and, behind them, the first `nodes` of a tree.
-void keep_path(CausalModel& model, SequenceId id, int64_t before, std::span<const int32_t> path, int64_t nodes, std::vector<int64_t>& places) {
+void keep_path(CausalModel& model, SequenceId id, int64_t before, std::span<const int32_t> path, int64_t nodes,
+               std::vector<int64_t>& places) {
   places.clear();
   for (const int32_t node : path)
     if (node < nodes) places.push_back(before + node);
@@ -34,7 +35,12 @@ void check_vocabulary(const CausalModel& target, const CausalModel& draft) {
 }
 
 Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, const Clock* clock, VerifyFn verify_fn)
-    : target_(target), draft_(draft), costs_(costs), clock_(clock), verify_fn_(verify_fn), buffers_(std::make_unique<Buffers>()) {
+    : target_(target),
+      draft_(draft),
+      costs_(costs),
+      clock_(clock),
+      verify_fn_(verify_fn),
+      buffers_(std::make_unique<Buffers>()) {
   if (draft) check_vocabulary(target, *draft);
 }
 
@@ -86,13 +92,15 @@ void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
   try {
     s.draft_id = draft->fork(from.draft_id, std::min(draft->length(from.draft_id), n - 1));
   } catch (const std::exception& e) {
-    log(LogLevel::kWarn, std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
+    log(LogLevel::kWarn,
+        std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
   }
 }
 
 int64_t Stepper::read(Sequence& s, int64_t most) {
   Buffers& b = *buffers_;
-  const int64_t at = target_.length(s.target_id), count = std::min({most, unread(s), s.prompt_logprobs ? kScoredChunk : most});
+  const int64_t at = target_.length(s.target_id),
+                count = std::min({most, unread(s), s.prompt_logprobs ? kScoredChunk : most});
   if (count <= 0) return 0;
   const int64_t rows = s.prompt_logprobs ? count : 0;
   b.extensions.assign(1, {s.target_id, std::span<const int32_t>(s.tokens).subspan(at, count), rows});
@@ -102,7 +110,8 @@ int64_t Stepper::read(Sequence& s, int64_t most) {
     target_.truncate(s.target_id, std::min(target_.length(s.target_id), at));
     throw;
   }
-  for (int64_t i = 0; i < rows; ++i) s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
+  for (int64_t i = 0; i < rows; ++i)
+    s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
   return count;
 }
 

@@ -29,8 +29,8 @@ void Stepper::drop_draft(Sequence& s, const std::exception& reason) {
   s.draft_id = -1;
 }
 
-// Every token fed needs a place in the cache. The target's is ensured by `remaining`, which start() cut to it; the draft is fed
-// all but the last level.
+// Every token fed needs a place in the cache. The target's is ensured by `remaining`, which start() cut to it; the
+// draft is fed all but the last level.
 int Stepper::limit_depth(const Sequence& s, int depth) const {
   const int64_t n = static_cast<int64_t>(s.tokens.size());
   const int64_t room = std::min(s.remaining - 1, draft_of(s)->max_length() - n + 1);
@@ -42,7 +42,8 @@ void Stepper::draft_from_text(Slot& slot, int batch) {
   Sequence& s = *slot.sequence;
   if (!s.suffix || s.remaining < 2) return;
   KController& controller = s.suffix->controller;
-  const std::span<const int32_t> proposal = s.suffix->drafter.propose(s.tokens, static_cast<int>(std::min<int64_t>(s.remaining - 1, controller.max_k())));
+  const std::span<const int32_t> proposal =
+      s.suffix->drafter.propose(s.tokens, static_cast<int>(std::min<int64_t>(s.remaining - 1, controller.max_k())));
   if (proposal.empty()) return;
   const int k = controller.choose_k(batch);
   const bool model = draft_of(s) && s.controller && !s.draft_failed;
@@ -72,7 +73,9 @@ void Stepper::choose_depths() {
     if (!drafts(slots[i])) {
       if (first.held) continue;  // what it holds was chosen before
       const PlainReason rests = slots[i].rests ? PlainReason::kNoRoom : PlainReason::kNoDraft;
-      first.decision = {0, slots[i].from_text ? PlainReason::kFromText : first.draft_failed ? PlainReason::kDraftFailed : rests};
+      first.decision = {0, slots[i].from_text   ? PlainReason::kFromText
+                           : first.draft_failed ? PlainReason::kDraftFailed
+                                                : rests};
       continue;
     }
     const auto same = [&](const Slot& slot) { return drafts(slot) && draft_of(*slot.sequence) == draft_of(first); };
@@ -105,7 +108,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     Slot& slot = b.slots[i];
     Sequence& s = *batch[i];
     if (s.remaining < 1 || s.target_id < 0 || unread(s) > 0)
-      throw Error(ErrorKind::kInternal, "step: sequence " + std::to_string(i) + " is finished, or was not started or not read whole");
+      throw Error(ErrorKind::kInternal,
+                  "step: sequence " + std::to_string(i) + " is finished, or was not started or not read whole");
     slot.sequence = &s;
     slot.before = static_cast<int64_t>(s.tokens.size());
     slot.limit = 0;
@@ -139,7 +143,8 @@ void Stepper::plan(std::span<Sequence* const> batch) {
     slot.q_row = rows;
     if (s.held) rows += s.held->q.size() / static_cast<size_t>(target_.vocab_size());
     // One row for the text and one for every node that may get children.
-    if (!s.sampling.greedy() && slot.drafting) rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
+    if (!s.sampling.greedy() && slot.drafting)
+      rows += 1 + static_cast<size_t>(tree_nodes(s.controller->tree(), slot.limit - 1));
   }
   const size_t need = rows * static_cast<size_t>(target_.vocab_size());
   if (b.q.size() < need) b.q.resize(need);
@@ -156,7 +161,8 @@ void Stepper::restore(Slot& slot) {
   slot.parents = held.parents;
   slot.q_of = held.q_of;
   slot.num_q = held.q.size() / static_cast<size_t>(target_.vocab_size());
-  std::copy(held.q.begin(), held.q.end(), buffers_->q.begin() + static_cast<int64_t>(slot.q_row) * target_.vocab_size());
+  std::copy(held.q.begin(), held.q.end(),
+            buffers_->q.begin() + static_cast<int64_t>(slot.q_row) * target_.vocab_size());
   slot.confidences = held.confidences;
   slot.sequence->held.reset();
 }
@@ -165,7 +171,8 @@ void Stepper::restore(Slot& slot) {
 bool Stepper::read_up(CausalModel& model, SequenceId id, std::span<const int32_t> tokens) {
   Buffers& b = *buffers_;
   for (;;) {
-    const int64_t at = model.length(id), left = static_cast<int64_t>(tokens.size()) - at, part = std::min(kCatchUpChunk, b.draft_reads);
+    const int64_t at = model.length(id), left = static_cast<int64_t>(tokens.size()) - at,
+                  part = std::min(kCatchUpChunk, b.draft_reads);
     if (left <= std::max(part, kFarBehind)) {
       if (left > kFarBehind) b.draft_reads -= left;
       return true;
@@ -186,7 +193,8 @@ void Stepper::catch_up(Slot& slot) {
     const double started = clock_ ? clock_->seconds() : 0;
     slot.drafting = read_up(draft, s.draft_id, s.tokens);
     CostModel* const costs = draft_costs_of(s);
-    if (const int64_t read = draft.length(s.draft_id) - before; read > 0 && costs && clock_) costs->record_read(read, clock_->seconds() - started);
+    if (const int64_t read = draft.length(s.draft_id) - before; read > 0 && costs && clock_)
+      costs->record_read(read, clock_->seconds() - started);
     if (!slot.drafting) s.decision = {0, PlainReason::kCatchingUp};
   } catch (const std::exception& e) {
     slot.drafting = false;
@@ -194,9 +202,9 @@ void Stepper::catch_up(Slot& slot) {
   }
 }
 
-// Draws a node's children from its logits: without replacement, so that siblings differ; where the rule lets the draft choose, and of
-// greedy text, the likeliest. False: none was drawn, because the logits cannot be sampled, or because nothing may follow (which the
-// target need not choose).
+// Draws a node's children from its logits: without replacement, so that siblings differ; where the rule lets the draft
+// choose, and of greedy text, the likeliest. False: none was drawn, because the logits cannot be sampled, or because
+// nothing may follow (which the target need not choose).
 bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
@@ -205,7 +213,8 @@ bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits
   const size_t row = slot.num_q;
   const int width = slot.chain() ? 1 : s.controller->tree()[static_cast<size_t>(slot.depth)];
   const bool greedy = s.sampling.greedy();
-  const std::span<float> q = greedy ? logits : std::span<float>(b.q.data() + (slot.q_row + row) * logits.size(), logits.size());
+  const std::span<float> q =
+      greedy ? logits : std::span<float>(b.q.data() + (slot.q_row + row) * logits.size(), logits.size());
   const float none = greedy ? -std::numeric_limits<float>::infinity() : 0.f;
   double confidence = 1;
   try {
@@ -245,7 +254,8 @@ bool Stepper::draft_children(Slot& slot, int32_t parent, std::span<float> logits
   return true;
 }
 
-// Children of every node of the deepest level, or of the text; `row`: its first row of logits. False: nothing more is drafted.
+// Children of every node of the deepest level, or of the text; `row`: its first row of logits. False: nothing more is
+// drafted.
 bool Stepper::draft_level(Slot& slot, int64_t row) {
   const size_t first = slot.level, last = slot.drafted.size();
   const int64_t parents = slot.depth == 0 ? 1 : static_cast<int64_t>(last - first);
@@ -258,11 +268,12 @@ bool Stepper::draft_level(Slot& slot, int64_t row) {
   ++slot.depth;
   Sequence& s = *slot.sequence;
   if (s.draft_failed || slot.depth >= slot.limit) return false;
-  return !(s.decision.stopped_early = s.controller->stop_after(slot.confidences, static_cast<int>(buffers_->num_slots), static_cast<int>(buffers_->active.size())));
+  return !(s.decision.stopped_early = s.controller->stop_after(slot.confidences, static_cast<int>(buffers_->num_slots),
+                                                               static_cast<int>(buffers_->active.size())));
 }
 
-// What the next pass of the draft reads. A chain goes on from its last token; a tree is read whole again, since a level's tokens must not
-// see each other and only the tokens of one pass can be told apart.
+// What the next pass of the draft reads. A chain goes on from its last token; a tree is read whole again, since a
+// level's tokens must not see each other and only the tokens of one pass can be told apart.
 void Stepper::add_feed(Slot& slot) {
   Sequence& s = *slot.sequence;
   slot.feed_parents.clear();
@@ -281,7 +292,8 @@ void Stepper::add_feed(Slot& slot) {
   buffers_->extensions.push_back({s.draft_id, slot.feed, slot.feed_rows, slot.feed_parents});
 }
 
-// One pass of a draft over the slots named, all of which it drafts for. Returns false, with every cache as before, if it threw.
+// One pass of a draft over the slots named, all of which it drafts for. Returns false, with every cache as before, if
+// it threw.
 bool Stepper::draft_pass(std::span<const size_t> active) {
   Buffers& b = *buffers_;
   CausalModel& draft = *draft_of(*b.slots[active.front()].sequence);
@@ -295,7 +307,9 @@ bool Stepper::draft_pass(std::span<const size_t> active) {
       Slot& slot = b.slots[i];
       Sequence& s = *slot.sequence;
       const auto fed = static_cast<int64_t>(slot.feed.size());
-      const int64_t before = slot.depth == 0 ? slot.before - fed : slot.chain() ? slot.before + slot.depth - fed : slot.before;
+      const int64_t before = slot.depth == 0 ? slot.before - fed
+                             : slot.chain()  ? slot.before + slot.depth - fed
+                                             : slot.before;
       if (draft.length(s.draft_id) > before) draft.truncate(s.draft_id, before);
       if (active.size() > 1) continue;
       slot.drafting = false;
@@ -314,11 +328,14 @@ void Stepper::draft_tokens() {
   for (Slot& slot : b.used()) {
     Sequence& s = *slot.sequence;
     if (slot.limit == 0 || !slot.drafted.empty() || s.decision.k == 0) continue;
-    s.decision = {0, s.draft_failed ? PlainReason::kDraftFailed : s.draft_rest > 0 ? PlainReason::kNoRoom : PlainReason::kRules};
+    s.decision = {0, s.draft_failed     ? PlainReason::kDraftFailed
+                     : s.draft_rest > 0 ? PlainReason::kNoRoom
+                                        : PlainReason::kRules};
   }
 }
 
-// A pass of the draft that read `more` tokens than those it drafted behind, if they are worth counting: a prompt's, or those of plain steps.
+// A pass of the draft that read `more` tokens than those it drafted behind, if they are worth counting: a prompt's, or
+// those of plain steps.
 void Stepper::record_draft(CostModel& costs, double seconds, int64_t more) {
   const int batch = static_cast<int>(buffers_->num_slots);
   if (more == 0) return costs.record_draft(batch, seconds);
@@ -350,10 +367,12 @@ void Stepper::draft_with(CausalModel& draft) {
         row += rows;
       }
       CostModel* const costs = draft_costs_of(*b.slots[b.active.front()].sequence);
-      if (costs && clock_) record_draft(*costs, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(b.active.size()));
+      if (costs && clock_)
+        record_draft(*costs, clock_->seconds() - started, short_pass ? 0 : fed - static_cast<int64_t>(b.active.size()));
     } else {
       // Only the sequences whose own pass throws lose their draft.
-      for (const size_t i : b.active) b.slots[i].drafting = b.slots[i].drafting && draft_pass({&i, 1}) && draft_level(b.slots[i], 0);
+      for (const size_t i : b.active)
+        b.slots[i].drafting = b.slots[i].drafting && draft_pass({&i, 1}) && draft_level(b.slots[i], 0);
     }
   }
 }

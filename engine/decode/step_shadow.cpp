@@ -1,4 +1,5 @@
-// A draft beside the one that drafts: its overlap with the target at the positions that were reached, where p is known already.
+// A draft beside the one that drafts: its overlap with the target at the positions that were reached, where p is known
+// already.
 #include <string>
 
 #include "base/log.h"
@@ -13,7 +14,8 @@ void Stepper::end_shadow(Sequence& s) {
   s.shadow = nullptr;
 }
 
-// Before the commit: `tokens` ends at the text, the target's rows hold p (of greedy text the logits), the rules can go back.
+// Before the commit: `tokens` ends at the text, the target's rows hold p (of greedy text the logits), the rules can go
+// back.
 void Stepper::score_shadow(Slot& slot) {
   Sequence& s = *slot.sequence;
   if (!s.shadow || s.overlaps.empty()) return;
@@ -36,7 +38,8 @@ void Stepper::ask_shadow(Slot& slot) {
   if (s.shadow_id < 0) open_cache(shadow, s.shadow_id, s, s.tokens.size() - 1);
   if (!read_up(shadow, s.shadow_id, s.tokens)) return;
   slot.feed.assign(s.tokens.begin() + shadow.length(s.shadow_id), s.tokens.end());
-  for (int64_t i = 0; i + 1 < reached; ++i) slot.feed.push_back(slot.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
+  for (int64_t i = 0; i + 1 < reached; ++i)
+    slot.feed.push_back(slot.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
   b.extensions.assign(1, {s.shadow_id, slot.feed, reached});
   shadow.extend(b.extensions, b.draft_rows);
   for (int64_t i = 0; i < reached; ++i) {

@@ -10,33 +10,36 @@
 
 namespace specdec::decode {
 
-// One sequence's share of a step. Drafted tokens are the nodes of a tree, level by level; of a chain each level has one.
+// One sequence's share of a step. Drafted tokens are the nodes of a tree, level by level; of a chain each level has
+// one.
 struct Stepper::Slot {
   Sequence* sequence = nullptr;
-  int limit = 0;                    // levels of this step at most
+  int limit = 0;  // levels of this step at most
   bool drafting = false;
-  bool rests = false;               // Sequence::draft_rest
-  bool from_text = false;           // drafted by Sequence::suffix: there is no q
-  int64_t before = 0;               // tokens.size() at the start of the step
-  size_t q_row = 0;                 // first of its rows in Buffers::q
-  int64_t p_row = 0;                // first of nodes + 1 rows in Buffers::target_rows
-  int depth = 0;                    // levels drafted
-  size_t level = 0;                 // first node of the deepest
-  std::vector<int32_t> drafted, parents;   // by node; parent −1: the text
-  std::vector<size_t> q_of;         // by node: the row it was drawn from, of q_row
+  bool rests = false;                     // Sequence::draft_rest
+  bool from_text = false;                 // drafted by Sequence::suffix: there is no q
+  int64_t before = 0;                     // tokens.size() at the start of the step
+  size_t q_row = 0;                       // first of its rows in Buffers::q
+  int64_t p_row = 0;                      // first of nodes + 1 rows in Buffers::target_rows
+  int depth = 0;                          // levels drafted
+  size_t level = 0;                       // first node of the deepest
+  std::vector<int32_t> drafted, parents;  // by node; parent −1: the text
+  std::vector<size_t> q_of;               // by node: the row it was drawn from, of q_row
   size_t num_q = 0;
-  int32_t ruled = -1;               // the node whose path the rules have seen
-  std::vector<int32_t> ruled_path;  // rule_path()'s own
+  int32_t ruled = -1;                       // the node whose path the rules have seen
+  std::vector<int32_t> ruled_path;          // rule_path()'s own
   std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; empty parents: a chain
   std::vector<int32_t> feed, feed_parents;  // of the draft
   int64_t feed_rows = 0;
   std::vector<double> confidences, ratios;
-  std::vector<int32_t> path;        // nodes that were kept
+  std::vector<int32_t> path;  // nodes that were kept
   VerifyResult result;
 
   bool chain() const { return from_text || !sequence->controller || sequence->controller->tree().empty(); }
   // Of a draft that has no q only what the target draws itself can be asked.
-  VerifyRule rule() const { return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify; }
+  VerifyRule rule() const {
+    return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify;
+  }
   // Whether a drafted token is accepted as often as the overlap says; if not, what was kept is counted.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
   // The nodes from the text down to this one.
@@ -77,15 +80,16 @@ struct Stepper::Slot {
 };
 
 struct Stepper::Buffers {
-  std::vector<Slot> slots;          // grows only, so that the vectors inside keep their memory
+  std::vector<Slot> slots;  // grows only, so that the vectors inside keep their memory
   size_t num_slots = 0;
   std::vector<size_t> active;
   std::vector<KController*> controllers;
   std::vector<Extension> extensions;
-  int64_t draft_reads = 0;          // left of step()'s
+  int64_t draft_reads = 0;  // left of step()'s
   LogitRows draft_rows, target_rows;
   std::vector<float> q, scratch;
-  std::vector<float> raw;           // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted
+  // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted
+  std::vector<float> raw;
   std::vector<int32_t> ids;
   std::vector<int64_t> places;
   VerifyInput input;

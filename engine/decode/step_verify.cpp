@@ -16,8 +16,8 @@ Error no_token_left() {
 
 }  // namespace
 
-// One-hot p and q: a drafted token is kept if it is the arg max, and what follows is the arg max. Only rows that are reached are
-// looked at.
+// One-hot p and q: a drafted token is kept if it is the arg max, and what follows is the arg max. Only rows that are
+// reached are looked at.
 void Stepper::verify_greedy(Slot& slot) {
   Sequence& s = *slot.sequence;
   Buffers& b = *buffers_;
@@ -110,7 +110,9 @@ void Stepper::verify_one(Slot& slot) {
     verify_sampled(slot);
   slot.path_to(slot.result.node, slot.path);
   if (!s.sampling.greedy()) score_positions(slot);
-  const auto raw = [&](int32_t node) { return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab); };
+  const auto raw = [&](int32_t node) {
+    return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab);
+  };
   const int32_t last = slot.path.empty() ? -1 : slot.path.back();
   if (const int32_t refused = rejects ? next_child(b.input, last) : -1; refused >= 0)
     s.rejected = logprobs_of(raw(last), slot.drafted[static_cast<size_t>(refused)], s.reject_top);
@@ -149,7 +151,8 @@ void Stepper::target_pass() {
     }
     slot.p_row = rows;
     rows += static_cast<int64_t>(slot.pass.size());
-    b.extensions.push_back({slot.sequence->target_id, slot.pass, static_cast<int64_t>(slot.pass.size()), slot.pass_parents});
+    b.extensions.push_back(
+        {slot.sequence->target_id, slot.pass, static_cast<int64_t>(slot.pass.size()), slot.pass_parents});
   }
   try {
     target_.extend(b.extensions, b.target_rows);
@@ -170,7 +173,8 @@ void Stepper::verify_all() {
       target_pass();
       fits = true;
     } catch (const OutOfRoom&) {
-      // A level less is a draft that stopped a level earlier: whether there is room for a level is known before it is drawn.
+      // A level less is a draft that stopped a level earlier: whether there is room for a level is known before it is
+      // drawn.
       if (b.num_slots > 1 || !b.slots[0].cut_level()) throw;
       b.slots[0].sequence->held.reset();
     }

@@ -20,7 +20,9 @@ bool normalise(Row& row) {
   return true;
 }
 
-int32_t parent_of(const VerifyInput& input, int32_t node) { return input.parents.empty() ? node - 1 : input.parents[static_cast<size_t>(node)]; }
+int32_t parent_of(const VerifyInput& input, int32_t node) {
+  return input.parents.empty() ? node - 1 : input.parents[static_cast<size_t>(node)];
+}
 
 int64_t depth_of(const VerifyInput& input, int32_t node) {
   int64_t depth = 0;
@@ -28,7 +30,9 @@ int64_t depth_of(const VerifyInput& input, int32_t node) {
   return depth;
 }
 
-VerifyResult keep_until(const VerifyInput& input, int32_t node, int32_t next) { return {depth_of(input, node), next, node}; }
+VerifyResult keep_until(const VerifyInput& input, int32_t node, int32_t next) {
+  return {depth_of(input, node), next, node};
+}
 
 // draw(depth, p): the text's next token. Kept as long as it was drafted.
 template <class Draw>
@@ -46,10 +50,12 @@ VerifyResult follow(const VerifyInput& input, const Draw& draw) {
 // What is left of a tree while leaves are rejected one by one.
 class Traversal {
  public:
-  explicit Traversal(const VerifyInput& input) : input_(input), nodes_(input.drafted.size() + 1), alive_(nodes_.size(), true) {
+  explicit Traversal(const VerifyInput& input)
+      : input_(input), nodes_(input.drafted.size() + 1), alive_(nodes_.size(), true) {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       nodes_[i].p = copy_of(input.p[i]);
-      if (const int32_t child = first_child(static_cast<int32_t>(i) - 1); child >= 0) nodes_[i].d = copy_of(input.q[static_cast<size_t>(child)]);
+      if (const int32_t child = first_child(static_cast<int32_t>(i) - 1); child >= 0)
+        nodes_[i].d = copy_of(input.q[static_cast<size_t>(child)]);
     }
     weigh(-1);
   }
@@ -59,7 +65,8 @@ class Traversal {
       int32_t leaf = -1;
       for (int32_t child = first_child(leaf); child >= 0; child = first_child(leaf)) leaf = child;
       Node& n = at(leaf);
-      if (leaf < 0 || randomness.accept(Purpose::kAccept, n.r)) return keep_until(input_, leaf, randomness.draw(n.reduced ? Purpose::kResidual : Purpose::kTarget, n.p));
+      if (leaf < 0 || randomness.accept(Purpose::kAccept, n.r))
+        return keep_until(input_, leaf, randomness.draw(n.reduced ? Purpose::kResidual : Purpose::kTarget, n.p));
       reject(leaf);
     }
   }
@@ -94,7 +101,8 @@ class Traversal {
   // r of what is below a node.
   void weigh(int32_t node) {
     for (int32_t child = first_child(node); child >= 0;) {
-      at(child).r = std::min(1.0, at(node).r * ratio(at(node).p, at(node).d, input_.drafted[static_cast<size_t>(child)], static_cast<size_t>(child)));
+      at(child).r = std::min(1.0, at(node).r * ratio(at(node).p, at(node).d, input_.drafted[static_cast<size_t>(child)],
+                                                     static_cast<size_t>(child)));
       weigh(child);
       do child = next_child(input_, node, child + 1);
       while (child >= 0 && !alive_[static_cast<size_t>(child)]);
@@ -116,7 +124,8 @@ int32_t next_child(const VerifyInput& input, int32_t node, int32_t from) {
   return -1;
 }
 
-// At each node: children one after another against what the rejected ones left of p, each drawn from what they left of q.
+// At each node: children one after another against what the rejected ones left of p, each drawn from what they left of
+// q.
 VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) {
   int32_t node = -1;
   Row p, d, left;
@@ -137,14 +146,17 @@ VerifyResult verify_recursive(const VerifyInput& input, Randomness& randomness) 
   }
 }
 
-VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness) { return Traversal(input).run(randomness); }
+VerifyResult verify_traversal(const VerifyInput& input, Randomness& randomness) {
+  return Traversal(input).run(randomness);
+}
 
 VerifyResult verify_target(const VerifyInput& input, Randomness& randomness) {
   return follow(input, [&](int64_t, std::span<const float> p) { return randomness.draw(Purpose::kTarget, p); });
 }
 
 VerifyResult verify_coupled(const VerifyInput& input, Randomness& randomness) {
-  return follow(input, [&](int64_t depth, std::span<const float> p) { return randomness.draw_at(input.position + depth, p); });
+  return follow(input,
+                [&](int64_t depth, std::span<const float> p) { return randomness.draw_at(input.position + depth, p); });
 }
 
 }  // namespace specdec::decode

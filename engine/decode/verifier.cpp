@@ -16,7 +16,8 @@ double residual_mass(double r, std::span<const float> p, std::span<const float> 
 }
 
 // y ~ norm([r·p − q]_+); where rounding leaves nothing of it, p and q are equal and p is drawn from.
-int32_t draw_residual(double r, std::span<const float> p, std::span<const float> q, Randomness& randomness, std::vector<float>& scratch) {
+int32_t draw_residual(double r, std::span<const float> p, std::span<const float> q, Randomness& randomness,
+                      std::vector<float>& scratch) {
   const double mass = residual(r, p, q, scratch);
   return randomness.draw(Purpose::kResidual, mass > 0 ? std::span<const float>(scratch) : p);
 }
@@ -37,7 +38,8 @@ VerifyResult verify_token(const VerifyInput& input, Randomness& randomness, std:
 VerifyResult verify_block(const VerifyInput& input, Randomness& randomness, std::vector<float>& scratch) {
   const size_t k = input.drafted.size();
   constexpr size_t kMax = 256;
-  if (k > kMax) throw Error(ErrorKind::kInternal, "block verification of " + std::to_string(k) + " tokens, at most 256");
+  if (k > kMax)
+    throw Error(ErrorKind::kInternal, "block verification of " + std::to_string(k) + " tokens, at most 256");
   double r[kMax + 1] = {1.0}, h[kMax + 1] = {1.0};
   for (size_t i = 1; i <= k; ++i) {
     r[i] = std::min(1.0, r[i - 1] * ratio_at(input, i - 1));

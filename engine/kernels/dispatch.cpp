@@ -51,7 +51,9 @@ at::Tensor or_empty_like(const at::Tensor& out, const at::Tensor& like) {
 bool reference_forced() { return forced().load(std::memory_order_relaxed); }
 void force_reference(bool on) { forced() = on; }
 
-at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) { return ref::embedding(table, ids, out); }
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) {
+  return ref::embedding(table, ids, out);
+}
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
   const Variant variant = choose({&x, &weight});
@@ -64,7 +66,8 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOpt
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out) {
   if (weight.scalar_type() == at::kChar) {
-    const at::Tensor wide = dequantise_int8(weight, x.size(-1)), wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
+    const at::Tensor wide = dequantise_int8(weight, x.size(-1)),
+                     wide_bias = bias.defined() ? bias.to(at::kFloat) : bias;
     const at::Tensor result = linear(x.to(at::kFloat), wide, wide_bias).to(x.scalar_type());
     return out.defined() ? out.copy_(result) : result;
   }
@@ -87,11 +90,13 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
   return result;
 }
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
-                     const at::Tensor& out) {
-  const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows, whole = !allowed.defined() && q.size(1) == k.size(2) && !out.defined();
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
+                     const AttentionOptions& options, const at::Tensor& out) {
+  const bool few = q.size(0) * q.size(1) <= cpu::kMaxRows,
+             whole = !allowed.defined() && q.size(1) == k.size(2) && !out.defined();
   const bool plain = options.soft_cap == 0 && (options.window == 0 || options.window >= k.size(2));
-  if (!few && whole && plain && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat) return cpu::sequence_attention(q, k, v, options.scale);
+  if (!few && whole && plain && !reference_forced() && q.is_cpu() && q.scalar_type() == at::kFloat)
+    return cpu::sequence_attention(q, k, v, options.scale);
   if (!few || choose({&q, &k, &v}) != Variant::kCpu) return ref::attention(q, k, v, allowed, options, out);
   at::Tensor result = or_empty_like(out, q);
   cpu::attention(q, k, v, allowed, options, result);

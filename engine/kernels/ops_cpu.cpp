@@ -16,7 +16,9 @@ namespace {
 at::Tensor wide(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 // fp32 memory for a result: `out` itself where that is possible.
 at::Tensor result_buffer(const at::Tensor& out) {
-  return out.scalar_type() == at::kFloat && out.is_contiguous() ? out : at::empty(out.sizes(), out.options().dtype(at::kFloat));
+  return out.scalar_type() == at::kFloat && out.is_contiguous()
+             ? out
+             : at::empty(out.sizes(), out.options().dtype(at::kFloat));
 }
 void deliver(const at::Tensor& buffer, const at::Tensor& out) {
   if (!buffer.is_same(out)) out.copy_(buffer);
@@ -63,7 +65,8 @@ void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& 
   float* to = buffer.data_ptr<float>();
   over_rows(x.numel() / n, n, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
-      kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(options.eps), static_cast<float>(options.offset), n, to + r * n);
+      kernel.rms_norm(from + r * n, data<float>(scale), static_cast<float>(options.eps),
+                      static_cast<float>(options.offset), n, to + r * n);
     }
   });
   deliver(buffer, out);
@@ -76,7 +79,8 @@ void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bia
   by_dtype(w, [&]<class T>() {
     run_team(static_cast<int>(threads), [&](const Member& member) {
       const auto [begin, end] = member.part(n, 8);
-      kernels<T>().linear({data<float>(in), k, rows, data<T>(w), k, begin, end, data<T>(bias), buffer.data_ptr<float>(), n, false});
+      kernels<T>().linear(
+          {data<float>(in), k, rows, data<T>(w), k, begin, end, data<T>(bias), buffer.data_ptr<float>(), n, false});
     });
   });
   deliver(buffer, out);
@@ -98,16 +102,18 @@ void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, con
   deliver(buffer, out);
 }
 
-void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
-               const at::Tensor& out) {
+void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
+               const AttentionOptions& options, const at::Tensor& out) {
   const at::Tensor in = wide(q), keys = k.contiguous(), values = v.contiguous(), buffer = result_buffer(out);
-  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1), slots = k.size(2);
+  const int64_t batch = q.size(0), queries = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1),
+                slots = k.size(2);
   const at::Tensor mask = allowed.defined() ? allowed.expand({batch, queries, slots}).contiguous() : at::Tensor();
   const float scale = options.scale != 0 ? static_cast<float>(options.scale) : 1.0f / std::sqrt(static_cast<float>(d));
   std::vector<int32_t> listed;
   std::vector<float> scores(static_cast<size_t>(heads / groups * slots));
   by_dtype(keys, [&]<class T>() {
-    const std::vector<const void*> k_blocks = blocks_of<T>(keys, batch * groups, slots, d), v_blocks = blocks_of<T>(values, batch * groups, slots, d);
+    const std::vector<const void*> k_blocks = blocks_of<T>(keys, batch * groups, slots, d),
+                                   v_blocks = blocks_of<T>(values, batch * groups, slots, d);
     const int64_t blocks = (slots + kBlockSlots - 1) / kBlockSlots;  // of a head
     for (int64_t row = 0; row < batch * queries; ++row) {
       int64_t prefix = slots - queries + row % queries + 1;
@@ -120,11 +126,23 @@ void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, co
         }
       }
       const auto extra = static_cast<int64_t>(listed.size());
-      const Visible visible{prefix, listed.data(), extra, options.window != 0 ? std::max<int64_t>(0, prefix + extra - options.window) : 0};
+      const Visible visible{prefix, listed.data(), extra,
+                            options.window != 0 ? std::max<int64_t>(0, prefix + extra - options.window) : 0};
       for (int64_t g = 0; g < groups; ++g) {
         const int64_t query = (row * heads + g * (heads / groups)) * d, first = (row / queries * groups + g) * blocks;
-        kernels<T>().attention({data<float>(in) + query, heads * d, 1, heads / groups, d, {k_blocks.data() + first}, {v_blocks.data() + first}, &visible,
-                                scale, scores.data(), slots, buffer.data_ptr<float>() + query, static_cast<float>(options.soft_cap)});
+        kernels<T>().attention({data<float>(in) + query,
+                                heads * d,
+                                1,
+                                heads / groups,
+                                d,
+                                {k_blocks.data() + first},
+                                {v_blocks.data() + first},
+                                &visible,
+                                scale,
+                                scores.data(),
+                                slots,
+                                buffer.data_ptr<float>() + query,
+                                static_cast<float>(options.soft_cap)});
       }
     }
   });
@@ -154,8 +172,12 @@ void gated(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out, 
 
 }  // namespace
 
-void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { gated(gate, up, out, kernels<float>().silu_mul); }
-void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { gated(gate, up, out, kernels<float>().gelu_tanh_mul); }
+void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  gated(gate, up, out, kernels<float>().silu_mul);
+}
+void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  gated(gate, up, out, kernels<float>().gelu_tanh_mul);
+}
 
 }  // namespace specdec::kernels::cpu
 
@@ -186,7 +208,9 @@ at::Tensor pack(const at::Tensor& matrix) {
   at::Tensor out;
   cpu::by_dtype(from, [&]<class T>() {
     out = at::empty({n, cpu::pack_row_bytes<cpu::Packed<T>>(nullptr, k)}, at::kByte);
-    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) { cpu::pack(cpu::data<T>(from), k, n, begin, end, static_cast<cpu::Packed<T>*>(out.data_ptr())); });
+    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
+      cpu::pack(cpu::data<T>(from), k, n, begin, end, static_cast<cpu::Packed<T>*>(out.data_ptr()));
+    });
   });
   return out;
 }
@@ -195,7 +219,9 @@ at::Tensor unpack(const at::Tensor& packed, int64_t k, at::ScalarType dtype) {
   const int64_t n = packed.size(0);
   const at::Tensor out = at::empty({n, k}, dtype);
   cpu::by_dtype(out, [&]<class T>() {
-    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) { cpu::unpack(cpu::data<cpu::Packed<T>>(packed), k, n, begin, end, static_cast<T*>(out.data_ptr())); });
+    cpu::over_outputs(n, k, [&](int64_t begin, int64_t end) {
+      cpu::unpack(cpu::data<cpu::Packed<T>>(packed), k, n, begin, end, static_cast<T*>(out.data_ptr()));
+    });
   });
   return out;
 }

@@ -18,7 +18,9 @@ at::Tensor repeat_heads(const at::Tensor& x, int64_t times) {  // [B, G, L, D] -
 
 }  // namespace
 
-at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) { return finish(at::embedding(table, ids), out); }
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::Tensor& out) {
+  return finish(at::embedding(table, ids), out);
+}
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out) {
   const at::Tensor wide = x.to(at::kFloat);
@@ -45,7 +47,8 @@ at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& si
 namespace {
 
 // [B or 1, S, L] bool, or nothing where every query sees every key up to its own and the pass is as long as the keys.
-std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int64_t keys, const at::Tensor& allowed, int64_t window) {
+std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int64_t keys, const at::Tensor& allowed,
+                                       int64_t window) {
   const bool narrow = window != 0 && window < keys;
   if (!allowed.defined()) {
     if (!narrow && (queries == keys || queries == 1)) return std::nullopt;
@@ -60,16 +63,16 @@ std::optional<at::Tensor> visible_keys(const at::Tensor& q, int64_t queries, int
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
-                     const at::Tensor& out) {
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
+                     const AttentionOptions& options, const at::Tensor& out) {
   const int64_t queries = q.size(1), keys = k.size(2), times = q.size(2) / k.size(1);
   const double scale = options.scale != 0 ? options.scale : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
   std::optional<at::Tensor> mask = visible_keys(q, queries, keys, allowed, options.window);
   if (mask) mask = mask->unsqueeze(1);
   if (options.soft_cap == 0) {
     const bool causal = !mask && queries > 1;
-    const at::Tensor result =
-        at::scaled_dot_product_attention(q.transpose(1, 2), repeat_heads(k, times), repeat_heads(v, times), mask, /*dropout_p=*/0.0, causal, scale);
+    const at::Tensor result = at::scaled_dot_product_attention(
+        q.transpose(1, 2), repeat_heads(k, times), repeat_heads(v, times), mask, /*dropout_p=*/0.0, causal, scale);
     return finish(result.transpose(1, 2), out);
   }
   if (!mask && queries > 1) mask = at::ones({queries, keys}, q.options().dtype(at::kBool)).tril();
@@ -79,11 +82,17 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   return finish(at::matmul(scores.softmax(-1).to(v.scalar_type()), repeat_heads(v, times)).transpose(1, 2), out);
 }
 
-at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { return finish(at::silu(gate) * up, out); }
+at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  return finish(at::silu(gate) * up, out);
+}
 
-at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) { return finish(at::gelu(gate, "tanh") * up, out); }
+at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
+  return finish(at::gelu(gate, "tanh") * up, out);
+}
 
-at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out) { return finish(at::tanh(x / cap) * cap, out); }
+at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out) {
+  return finish(at::tanh(x / cap) * cap, out);
+}
 
 at::Tensor add(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) { return finish(a + b, out); }
 

@@ -1,5 +1,6 @@
-// Causal attention of whole sequences on the CPU with its gradients: what training and evaluation spend their attention on.
-// ATen's flash attention hands every block to a general matrix product, which for heads of 8 to 64 values is mostly overhead.
+// Causal attention of whole sequences on the CPU with its gradients: what training and evaluation spend their attention
+// on. ATen's flash attention hands every block to a general matrix product, which for heads of 8 to 64 values is mostly
+// overhead.
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -16,18 +17,24 @@ namespace {
 
 at::Tensor unit_inner(const at::Tensor& x) { return x.stride(-1) == 1 ? x : x.contiguous(); }
 
-// f(call, sequence, kv head, workspace of the thread) for every sequence and kv head, each on one thread: the sums never depend on their number.
+// f(call, sequence, kv head, workspace of the thread) for every sequence and kv head, each on one thread: the sums
+// never depend on their number.
 template <class F>
-void for_each_head(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out, const at::Tensor& rows, float scale, const F& f) {
-  const int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1), share = heads / groups;
-  const int64_t units = batch * groups, threads = std::min<int64_t>(at::get_num_threads(), units), workspace = sequence_workspace(length, d);
+void for_each_head(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& out,
+                   const at::Tensor& rows, float scale, const F& f) {
+  const int64_t batch = q.size(0), length = q.size(1), heads = q.size(2), d = q.size(3), groups = k.size(1),
+                share = heads / groups;
+  const int64_t units = batch * groups, threads = std::min<int64_t>(at::get_num_threads(), units),
+                workspace = sequence_workspace(length, d);
   const at::Tensor buffer = at::empty({threads, workspace}, q.options());
   run_team(static_cast<int>(threads), [&](const Member& member) {
     for (int64_t unit = member.id; unit < units; unit += member.size) {
-      const int64_t b = unit / groups, g = unit % groups, query = (b * length * heads + g * share) * d, key = b * k.stride(0) + g * k.stride(1);
-      f(SequenceAttentionCall{q.const_data_ptr<float>() + query, heads * d, share, d, length, k.const_data_ptr<float>() + key,
-                              v.const_data_ptr<float>() + key, k.stride(2), scale,
-                              out.data_ptr<float>() + query, reinterpret_cast<SoftmaxRow*>(rows.data_ptr<float>()) + unit * share * length,
+      const int64_t b = unit / groups, g = unit % groups, query = (b * length * heads + g * share) * d,
+                    key = b * k.stride(0) + g * k.stride(1);
+      f(SequenceAttentionCall{q.const_data_ptr<float>() + query, heads * d, share, d, length,
+                              k.const_data_ptr<float>() + key, v.const_data_ptr<float>() + key, k.stride(2), scale,
+                              out.data_ptr<float>() + query,
+                              reinterpret_cast<SoftmaxRow*>(rows.data_ptr<float>()) + unit * share * length,
                               buffer.data_ptr<float>() + member.id * workspace},
         b, g);
     }
@@ -40,31 +47,37 @@ struct Outputs {
 
 Outputs run(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, float scale) {
   Outputs o{at::empty_like(q), at::empty({q.size(0), q.size(2), q.size(1), 2}, q.options())};
-  for_each_head(q, k, v, o.out, o.rows, scale, [](const SequenceAttentionCall& call, int64_t, int64_t) { kernels<float>().sequence_attention(call); });
+  for_each_head(q, k, v, o.out, o.rows, scale,
+                [](const SequenceAttentionCall& call, int64_t, int64_t) { kernels<float>().sequence_attention(call); });
   return o;
 }
 
 struct SequenceAttention : torch::autograd::Function<SequenceAttention> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                            double scale) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, double scale) {
     const Outputs o = run(q, k, v, static_cast<float>(scale));
     context->saved_data["scale"] = scale;
     context->save_for_backward({q, k, v, o.out, o.rows});
     return o.out;
   }
 
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list upstream) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list upstream) {
     const auto saved = context->get_saved_variables();
     const at::Tensor &q = saved[0], &k = saved[1], dout = upstream[0].contiguous(), dq = at::empty_like(q);
     // [B, L, G, D] in memory: what the projections' gradients read next.
-    const auto like_keys = [&] { return at::empty({k.size(0), k.size(2), k.size(1), k.size(3)}, k.options()).transpose(1, 2); };
+    const auto like_keys = [&] {
+      return at::empty({k.size(0), k.size(2), k.size(1), k.size(3)}, k.options()).transpose(1, 2);
+    };
     const at::Tensor dk = like_keys(), dv = like_keys();
     const auto scale = static_cast<float>(context->saved_data["scale"].toDouble());
-    for_each_head(q, k, saved[2], saved[3], saved[4], scale, [&](const SequenceAttentionCall& call, int64_t b, int64_t g) {
-      const int64_t query = call.q - q.const_data_ptr<float>(), key = b * dk.stride(0) + g * dk.stride(1);
-      kernels<float>().sequence_attention_grad({call, dout.const_data_ptr<float>() + query, dq.data_ptr<float>() + query,
-                                                dk.data_ptr<float>() + key, dv.data_ptr<float>() + key, dk.stride(2)});
-    });
+    for_each_head(q, k, saved[2], saved[3], saved[4], scale,
+                  [&](const SequenceAttentionCall& call, int64_t b, int64_t g) {
+                    const int64_t query = call.q - q.const_data_ptr<float>(), key = b * dk.stride(0) + g * dk.stride(1);
+                    kernels<float>().sequence_attention_grad({call, dout.const_data_ptr<float>() + query,
+                                                              dq.data_ptr<float>() + query, dk.data_ptr<float>() + key,
+                                                              dv.data_ptr<float>() + key, dk.stride(2)});
+                  });
     return {dq, dk, dv, at::Tensor()};
   }
 };

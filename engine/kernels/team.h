@@ -1,5 +1,5 @@
-// A few threads that run one function together and meet at barriers: cheaper than a parallel region per product when a whole
-// pass takes microseconds. OpenMP threads (ATen's own pool), so that a process never has two pools.
+// A few threads that run one function together and meet at barriers: cheaper than a parallel region per product when a
+// whole pass takes microseconds. OpenMP threads (ATen's own pool), so that a process never has two pools.
 #pragma once
 
 #include <atomic>
@@ -36,7 +36,9 @@ void run_team(int threads, void (*f)(void* context, const Member& member), void*
 
 template <class F>
 void run_team(int threads, F&& f) {
-  run_team(threads, [](void* context, const Member& member) { (*static_cast<std::remove_reference_t<F>*>(context))(member); }, &f);
+  run_team(
+      threads,
+      [](void* context, const Member& member) { (*static_cast<std::remove_reference_t<F>*>(context))(member); }, &f);
 }
 
 }  // namespace specdec::kernels

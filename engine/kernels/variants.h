@@ -12,8 +12,8 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids, const at::T
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out);
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
-                     const at::Tensor& out);
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
+                     const AttentionOptions& options, const at::Tensor& out);
 at::Tensor silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 at::Tensor gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 at::Tensor soft_cap(const at::Tensor& x, double cap, const at::Tensor& out);
@@ -26,15 +26,16 @@ inline constexpr int64_t kMaxRows = 16;  // of linear and attention: above, ATen
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, const NormOptions& options, const at::Tensor& out);
 void linear(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);
-void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed, const AttentionOptions& options,
-               const at::Tensor& out);
+void attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& allowed,
+               const AttentionOptions& options, const at::Tensor& out);
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 void gelu_tanh_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out);
 // Causal, as many queries as keys, fp32, neither window nor soft-cap; scale 0: 1 / sqrt(D). Differentiable.
 at::Tensor sequence_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale);
 }  // namespace cpu
 
-// CUDA, fp32, bf16 or fp16 (arithmetic in fp32), no gradients, on the current stream; norms as Llama's, heads turned whole.
+// CUDA, fp32, bf16 or fp16 (arithmetic in fp32), no gradients, on the current stream; norms as Llama's, heads turned
+// whole.
 namespace cuda {
 void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const at::Tensor& out);
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out);

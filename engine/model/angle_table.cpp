@@ -39,7 +39,8 @@ void AngleTable::compute(int64_t position, float* cos, float* sin) const {
 AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t stretch) {
   constexpr size_t kTables = 8;
   thread_local std::vector<std::unique_ptr<AngleTable>> tables;  // the last one used at the end
-  const auto found = std::find_if(tables.begin(), tables.end(), [&](const auto& table) { return table->fits(rope, head_dim, stretch); });
+  const auto found = std::find_if(tables.begin(), tables.end(),
+                                  [&](const auto& table) { return table->fits(rope, head_dim, stretch); });
   if (found != tables.end()) {
     std::rotate(found, found + 1, tables.end());
   } else {

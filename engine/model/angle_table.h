@@ -12,8 +12,10 @@ class AngleTable {
  public:
   AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t stretch);
 
-  bool fits(const RopeConfig& rope, int64_t head_dim, int64_t stretch) const { return stretch_ == stretch && head_dim_ == head_dim && rope_ == rope; }
-  int64_t half() const { return half_; }  // R/2
+  bool fits(const RopeConfig& rope, int64_t head_dim, int64_t stretch) const {
+    return stretch_ == stretch && head_dim_ == head_dim && rope_ == rope;
+  }
+  int64_t half() const { return half_; }                // R/2
   void copy(int64_t position, float* cos, float* sin);  // half() each, as rope_angles gives them
 
  private:

@@ -44,11 +44,4 @@ class Arena {
   size_t size_ = 0;
 };
 
-// One token of the flat batch, and where its key of the first head and layer goes.
-struct Row {
-  KvCache* cache;
-  int32_t token;
-  void* slot;
-};
-
 }  // namespace specdec::model

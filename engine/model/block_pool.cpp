@@ -11,15 +11,20 @@
 namespace specdec::model {
 
 int64_t BlockPool::block_bytes(const DecoderConfig& config, at::ScalarType dtype) {
-  return kTokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim * static_cast<int64_t>(c10::elementSize(dtype));
+  return kTokens * 2 * config.num_layers * config.num_kv_heads * config.head_dim *
+         static_cast<int64_t>(c10::elementSize(dtype));
 }
 
 BlockPool::BlockPool(const DecoderConfig& config, at::Device device, at::ScalarType dtype, int64_t budget_bytes)
-    : device_(device), dtype_(dtype), shape_{config.num_layers, 2, config.num_kv_heads, kTokens, config.head_dim}, block_bytes_(block_bytes(config, dtype)) {
+    : device_(device),
+      dtype_(dtype),
+      shape_{config.num_layers, 2, config.num_kv_heads, kTokens, config.head_dim},
+      block_bytes_(block_bytes(config, dtype)) {
   if (budget_bytes == 0) return;
   max_blocks_ = std::min<int64_t>(budget_bytes / block_bytes_, std::numeric_limits<int32_t>::max());
   if (max_blocks_ < 1)
-    throw Error(ErrorKind::kConfig, "a KV cache of " + std::to_string(budget_bytes) + " bytes holds no block of " + std::to_string(kTokens) + " tokens, which takes " +
+    throw Error(ErrorKind::kConfig, "a KV cache of " + std::to_string(budget_bytes) + " bytes holds no block of " +
+                                        std::to_string(kTokens) + " tokens, which takes " +
                                         std::to_string(block_bytes_) + ": give it more memory");
   index_.resize(static_cast<size_t>(max_blocks_));
   grow(max_blocks_);
@@ -30,8 +35,9 @@ void BlockPool::grow(int64_t count) {
   std::vector<int64_t> shape = {count};
   shape.insert(shape.end(), shape_.begin(), shape_.end());
   const bool host = device_.is_cpu();
-  const at::Tensor memory = host ? TensorBlock(TensorBlock::padded(static_cast<size_t>(count * block_bytes_))).take(shape, dtype_)
-                                 : at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
+  const at::Tensor memory =
+      host ? TensorBlock(TensorBlock::padded(static_cast<size_t>(count * block_bytes_))).take(shape, dtype_)
+           : at::empty(shape, at::TensorOptions(device_).dtype(dtype_));
   blocks_.resize(static_cast<size_t>(first + count));
   free_.reserve(blocks_.size());
   for (auto block = static_cast<int32_t>(first + count - 1); block >= first; --block) {  // the first is taken first
@@ -56,7 +62,8 @@ int32_t BlockPool::take() {
     unkeep(block);
     index_.erase(block);
   } else {
-    throw Error(ErrorKind::kDevice, "the KV cache is full: sequences hold all of its " + std::to_string(num_blocks()) + " blocks of " + std::to_string(kTokens) +
+    throw Error(ErrorKind::kDevice, "the KV cache is full: sequences hold all of its " + std::to_string(num_blocks()) +
+                                        " blocks of " + std::to_string(kTokens) +
                                         " tokens; end some or give it more memory");
   }
   at(block).holders = 1;
@@ -68,7 +75,9 @@ void BlockPool::hold(int32_t block) {
 }
 
 void BlockPool::release(int32_t block) {
-  if (at(block).holders < 1) throw Error(ErrorKind::kInternal, "block " + std::to_string(block) + " of the KV cache is released, but nobody holds it");
+  if (at(block).holders < 1)
+    throw Error(ErrorKind::kInternal,
+                "block " + std::to_string(block) + " of the KV cache is released, but nobody holds it");
   if (--at(block).holders > 0) return;
   bounded() && serial(block) != 0 ? keep(block) : free_.push_back(block);
 }
@@ -96,7 +105,8 @@ int32_t BlockPool::adopt(const PrefixKey& key, std::span<const int32_t> tokens) 
 
 int64_t BlockPool::find(uint64_t tenant, int64_t stretch, std::span<const int32_t> tokens) const {
   int64_t found = 0;
-  for (PrefixKey key{tenant, stretch, 0}; bounded() && tokens.size() >= kTokens; tokens = tokens.subspan(kTokens), found += kTokens) {
+  for (PrefixKey key{tenant, stretch, 0}; bounded() && tokens.size() >= kTokens;
+       tokens = tokens.subspan(kTokens), found += kTokens) {
     const int32_t block = index_.find(key, tokens.first(kTokens));
     if (block < 0) break;
     key = {tenant, stretch, serial(block)};
@@ -128,13 +138,14 @@ void BlockPool::write(int32_t block, int64_t slot, int64_t layer, int64_t side, 
 }
 
 void BlockPool::copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count) {
-  const auto *source = static_cast<const std::byte*>(address(from));
+  const auto* source = static_cast<const std::byte*>(address(from));
   auto* target = static_cast<std::byte*>(address(to));
   if (!source) {
     slots(to, to_slot, count).copy_(slots(from, from_slot, count));
     return;
   }
-  const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]), row = stride / kTokens;  // bytes of one head, of one of its slots
+  const int64_t stride = block_bytes_ / (shape_[0] * shape_[1] * shape_[2]),
+                row = stride / kTokens;  // bytes of one head, of one of its slots
   for (int64_t at = 0; at < block_bytes_; at += stride)
     std::memcpy(target + at + to_slot * row, source + at + from_slot * row, static_cast<size_t>(count * row));
 }
@@ -145,7 +156,9 @@ at::Tensor BlockPool::gather(std::span<const int32_t> blocks, int64_t layer, int
     const Block& start = at(blocks[i]);
     const Slab& slab = slabs_[static_cast<size_t>(start.slab)];
     int64_t run = 1;
-    while (i + static_cast<size_t>(run) < blocks.size() && blocks[i + static_cast<size_t>(run)] == blocks[i] + run && at(blocks[i + static_cast<size_t>(run)]).slab == start.slab) ++run;
+    while (i + static_cast<size_t>(run) < blocks.size() && blocks[i + static_cast<size_t>(run)] == blocks[i] + run &&
+           at(blocks[i + static_cast<size_t>(run)]).slab == start.slab)
+      ++run;
     runs.push_back(slab.memory.narrow(0, blocks[i] - slab.first, run).select(1, layer).select(1, side).transpose(0, 1));
     i += static_cast<size_t>(run);
   }

@@ -1,5 +1,5 @@
-// Keys and values of one model's sequences in blocks of a fixed number of tokens, all layers of a block together. Sequences hold blocks
-// through their tables (kv_cache.h), several may hold one. One thread at a time.
+// Keys and values of one model's sequences in blocks of a fixed number of tokens, all layers of a block together.
+// Sequences hold blocks through their tables (kv_cache.h), several may hold one. One thread at a time.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -20,8 +20,9 @@ class BlockPool {
   static constexpr int64_t kTokens = kernels::cpu::kBlockSlots;  // of a block
   static int64_t block_bytes(const DecoderConfig& config, at::ScalarType dtype);
 
-  // budget_bytes: taken at once, as many blocks as fit, and what was published stays until its memory is needed. 0: memory is taken as
-  // needed, and nothing is published. Throws Error(kConfig) for a budget below one block, Error(kDevice) where there is no such memory.
+  // budget_bytes: taken at once, as many blocks as fit, and what was published stays until its memory is needed. 0:
+  // memory is taken as needed, and nothing is published. Throws Error(kConfig) for a budget below one block,
+  // Error(kDevice) where there is no such memory.
   BlockPool(const DecoderConfig& config, at::Device device, at::ScalarType dtype, int64_t budget_bytes = 0);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
@@ -45,16 +46,20 @@ class BlockPool {
   int32_t adopt(const PrefixKey& key, std::span<const int32_t> tokens);
   // Tokens of the published blocks that hold this text from its beginning.
   int64_t find(uint64_t tenant, int64_t stretch, std::span<const int32_t> tokens) const;
-  // From now on the block is found by its tokens (kTokens). Returns the block that is: where one was published already its holder holds that.
+  // From now on the block is found by its tokens (kTokens). Returns the block that is: where one was published already
+  // its holder holds that.
   int32_t publish(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);
-  void unpublish(int32_t block);  // before it is written to
+  void unpublish(int32_t block);                                         // before it is written to
   uint64_t serial(int32_t block) const { return index_.serial(block); }  // 0: not published
 
   // The block's [layers, 2 (keys, values), G, kTokens, D]; null outside of host memory.
   void* address(int32_t block) const { return at(block).address; }
-  void write(int32_t block, int64_t slot, int64_t layer, int64_t side, const at::Tensor& rows);  // [T, G, D], T <= kTokens - slot
-  void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot, int64_t count);        // slots, all layers, another block or apart
-  at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side, int64_t length) const;  // the first slots: [G, length, D]
+  void write(int32_t block, int64_t slot, int64_t layer, int64_t side,
+             const at::Tensor& rows);  // [T, G, D], T <= kTokens - slot
+  void copy(int32_t from, int64_t from_slot, int32_t to, int64_t to_slot,
+            int64_t count);  // slots, all layers, another block or apart
+  at::Tensor gather(std::span<const int32_t> blocks, int64_t layer, int64_t side,
+                    int64_t length) const;  // the first slots: [G, length, D]
 
  private:
   struct Block {

@@ -12,14 +12,18 @@ namespace {
 
 constexpr ErrorKind kKind = ErrorKind::kModel;
 
-[[noreturn]] void fail(const std::string& where, const std::string& message) { throw Error(kKind, where + ": " + message); }
+[[noreturn]] void fail(const std::string& where, const std::string& message) {
+  throw Error(kKind, where + ": " + message);
+}
 
 constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
     {"float32", at::ScalarType::Float}, {"bfloat16", at::ScalarType::BFloat16}, {"float16", at::ScalarType::Half}};
 
 at::ScalarType parse_dtype(const Json& config, const std::string& where) {
-  const std::string newer = json_string(config, "dtype", "", where, kKind), older = json_string(config, "torch_dtype", "", where, kKind);
-  if (!newer.empty() && !older.empty() && newer != older) fail(where, "dtype '" + newer + "' and torch_dtype '" + older + "' disagree");
+  const std::string newer = json_string(config, "dtype", "", where, kKind),
+                    older = json_string(config, "torch_dtype", "", where, kKind);
+  if (!newer.empty() && !older.empty() && newer != older)
+    fail(where, "dtype '" + newer + "' and torch_dtype '" + older + "' disagree");
   const std::string name = newer.empty() ? older : newer;
   if (name.empty()) return at::ScalarType::Float;
   for (const auto& [known, dtype] : kDtypes) {
@@ -28,7 +32,8 @@ at::ScalarType parse_dtype(const Json& config, const std::string& where) {
   fail(where, "dtype: '" + name + "' is not supported; expected float32, bfloat16 or float16");
 }
 
-void add_token_ids(const Json& config, const char* key, int64_t vocab_size, std::vector<int32_t>& ids, const std::string& where) {
+void add_token_ids(const Json& config, const char* key, int64_t vocab_size, std::vector<int32_t>& ids,
+                   const std::string& where) {
   if (!config.contains(key) || config.at(key).is_null()) return;
   const Json& value = config.at(key);
   const Json list = value.is_array() ? value : Json::array({value});
@@ -50,8 +55,11 @@ void parse_shape(const Json& config, const Family& family, const std::string& wh
   out.num_layers = integer("num_hidden_layers", 1024);
   out.num_heads = integer("num_attention_heads", 1024);
   out.num_kv_heads = json_int(config, "num_key_value_heads", 1, out.num_heads, out.num_heads, where, kKind);
-  if (out.num_heads % out.num_kv_heads != 0) fail(where, "num_attention_heads must be a multiple of num_key_value_heads");
-  const int64_t usual = family.head_dim != 0 ? family.head_dim : out.hidden_size % out.num_heads == 0 ? out.hidden_size / out.num_heads : 0;
+  if (out.num_heads % out.num_kv_heads != 0)
+    fail(where, "num_attention_heads must be a multiple of num_key_value_heads");
+  const int64_t usual = family.head_dim != 0                   ? family.head_dim
+                        : out.hidden_size % out.num_heads == 0 ? out.hidden_size / out.num_heads
+                                                               : 0;
   out.head_dim = json_int(config, "head_dim", 2, 1024, usual, where, kKind);
   if (out.head_dim == 0) fail(where, "hidden_size is no multiple of num_attention_heads, and head_dim is missing");
   if (out.head_dim % 2 != 0) fail(where, "head_dim: expected an even number, found " + std::to_string(out.head_dim));
@@ -60,17 +68,24 @@ void parse_shape(const Json& config, const Family& family, const std::string& wh
 }
 
 void parse_arithmetic(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
-  const std::string activation = json_string(config, family.activation_key, family.activation == Activation::kSilu ? "silu" : "gelu_pytorch_tanh", where, kKind);
-  const auto* known = std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& entry) { return activation == entry.first; });
+  const std::string activation =
+      json_string(config, family.activation_key, family.activation == Activation::kSilu ? "silu" : "gelu_pytorch_tanh",
+                  where, kKind);
+  const auto* known = std::find_if(std::begin(kActivations), std::end(kActivations),
+                                   [&](const auto& entry) { return activation == entry.first; });
   if (known == std::end(kActivations))
-    fail(where, std::string(family.activation_key) + ": '" + activation + "' is not supported; supported: silu, gelu_pytorch_tanh");
+    fail(where, std::string(family.activation_key) + ": '" + activation +
+                    "' is not supported; supported: silu, gelu_pytorch_tanh");
   out.activation = known->second;
   out.norm_offset = family.norm_offset;
   out.norm_rounds_last = family.norm_rounds_last;
   if (!family.gemma) return;
-  if (json_bool(config, "use_bidirectional_attention", false, where, kKind)) fail(where, "use_bidirectional_attention: only causal decoders are supported");
+  if (json_bool(config, "use_bidirectional_attention", false, where, kKind))
+    fail(where, "use_bidirectional_attention: only causal decoders are supported");
   // A soft-cap that is null is none; one that is absent is the family's.
-  const auto soft_cap = [&](const char* key, double usual) { return json_double(config, key, 1e-3, 1e6, config.contains(key) ? 0.0 : usual, where, kKind); };
+  const auto soft_cap = [&](const char* key, double usual) {
+    return json_double(config, key, 1e-3, 1e6, config.contains(key) ? 0.0 : usual, where, kKind);
+  };
   out.embedding_scale = std::sqrt(static_cast<double>(out.hidden_size));
   out.attention_scalar = json_double(config, "query_pre_attn_scalar", 1e-6, 1e6, 256, where, kKind);
   out.attention_soft_cap = soft_cap("attn_logit_softcapping", family.attention_soft_cap);
@@ -83,10 +98,12 @@ std::vector<bool> parse_layer_types(const Json& config, int64_t num_layers, cons
   if (!config.contains("layer_types") || config["layer_types"].is_null()) return sliding;
   const Json& list = json_array(config, "layer_types", 1024, where, kKind);
   if (list.size() != static_cast<size_t>(num_layers))
-    fail(where, "layer_types: expected " + std::to_string(num_layers) + " entries, one for each layer, found " + std::to_string(list.size()));
+    fail(where, "layer_types: expected " + std::to_string(num_layers) + " entries, one for each layer, found " +
+                    std::to_string(list.size()));
   for (const Json& item : list) {
     if (item != "sliding_attention" && item != "full_attention")
-      fail(where, "layer_types: " + item.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) + " is not supported; supported: full_attention, sliding_attention");
+      fail(where, "layer_types: " + item.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80) +
+                      " is not supported; supported: full_attention, sliding_attention");
     sliding.push_back(item == "sliding_attention");
   }
   return sliding;
@@ -94,12 +111,17 @@ std::vector<bool> parse_layer_types(const Json& config, int64_t num_layers, cons
 
 void parse_windows(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
   const std::vector<bool> types = parse_layer_types(config, out.num_layers, where);
-  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper || family.windows == Windows::kUnrotated;
-  int64_t window = json_int(config, "sliding_window", 1, 1 << 30, config.contains("sliding_window") ? 0 : family.sliding_window, where, kKind);
-  if (family.windows == Windows::kNone || (by_switch && !json_bool(config, "use_sliding_window", false, where, kKind))) window = 0;
+  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper ||
+                         family.windows == Windows::kUnrotated;
+  int64_t window = json_int(config, "sliding_window", 1, 1 << 30,
+                            config.contains("sliding_window") ? 0 : family.sliding_window, where, kKind);
+  if (family.windows == Windows::kNone || (by_switch && !json_bool(config, "use_sliding_window", false, where, kKind)))
+    window = 0;
   const int64_t upper = json_int(config, "max_window_layers", 0, 1 << 20, 28, where, kKind);
-  const int64_t full_every = json_int(config, "sliding_window_pattern", 1, 1 << 20, std::max<int64_t>(family.full_every, 1), where, kKind);
-  const bool by_layer = family.windows == Windows::kUpper || family.windows == Windows::kUnrotated || family.windows == Windows::kAlternating;
+  const int64_t full_every =
+      json_int(config, "sliding_window_pattern", 1, 1 << 20, std::max<int64_t>(family.full_every, 1), where, kKind);
+  const bool by_layer = family.windows == Windows::kUpper || family.windows == Windows::kUnrotated ||
+                        family.windows == Windows::kAlternating;
   for (size_t l = 0; l < out.layers.size(); ++l) {
     const auto layer = static_cast<int64_t>(l);
     bool sliding = family.windows != Windows::kNone;
@@ -108,7 +130,8 @@ void parse_windows(const Json& config, const Family& family, const std::string& 
     if (family.windows == Windows::kAlternating) sliding = (layer + 1) % full_every != 0;
     if (by_layer && !types.empty()) sliding = types[l];
     if (!by_layer && !types.empty() && window != 0 && types[l] != sliding)
-      fail(where, "layer_types: " + std::string(family.model_type) + " has the same attention in every layer; layer " + std::to_string(l) + " differs");
+      fail(where, "layer_types: " + std::string(family.model_type) + " has the same attention in every layer; layer " +
+                      std::to_string(l) + " differs");
     out.layers[l].window = sliding ? window : 0;
     if (family.local_rope && sliding) out.layers[l].rope = LayerRope::kLocal;
   }
@@ -119,7 +142,8 @@ void parse_experts(const Json& config, const Family& family, const std::string& 
   if (!family.experts.router) return;
   const bool local = config.contains("num_local_experts");
   out.num_experts = json_int(config, local ? "num_local_experts" : "num_experts", 1, 4096, where, kKind);
-  if (out.num_experts * out.num_layers > 65536) fail(where, "num_experts: more than 65536 experts in all layers together");
+  if (out.num_experts * out.num_layers > 65536)
+    fail(where, "num_experts: more than 65536 experts in all layers together");
   out.experts_per_token = json_int(config, "num_experts_per_tok", 1, out.num_experts, where, kKind);
   const char* width = family.experts.width;
   out.expert_intermediate_size = width ? json_int(config, width, 1, 1 << 20, where, kKind) : out.intermediate_size;
@@ -128,7 +152,8 @@ void parse_experts(const Json& config, const Family& family, const std::string& 
   for (size_t l = 0; l < out.layers.size(); ++l) out.layers[l].experts = (static_cast<int64_t>(l) + 1) % step == 0;
   if (!width || !config.contains("mlp_only_layers") || config["mlp_only_layers"].is_null()) return;
   for (const Json& item : json_array(config, "mlp_only_layers", 1024, where, kKind)) {
-    const int64_t layer = json_int(Json{{"mlp_only_layers", item}}, "mlp_only_layers", 0, out.num_layers - 1, where, kKind);
+    const int64_t layer =
+        json_int(Json{{"mlp_only_layers", item}}, "mlp_only_layers", 0, out.num_layers - 1, where, kKind);
     out.layers[static_cast<size_t>(layer)].experts = false;
   }
 }
@@ -146,7 +171,8 @@ void parse_layers(const Json& config, const Family& family, const std::string& w
     if (listed && json_array(config, "no_rope_layers", 4096, where, kKind).size() < out.layers.size())
       fail(where, "no_rope_layers: expected an entry for each of the " + std::to_string(out.num_layers) + " layers");
     for (size_t l = 0; l < out.layers.size(); ++l) {
-      const bool turned = listed ? json_int(Json{{"no_rope_layers", config["no_rope_layers"][l]}}, "no_rope_layers", 0, 1, where, kKind) != 0
+      const bool turned = listed ? json_int(Json{{"no_rope_layers", config["no_rope_layers"][l]}}, "no_rope_layers", 0,
+                                            1, where, kKind) != 0
                                  : (static_cast<int64_t>(l) + 1) % interval != 0;
       if (!turned) out.layers[l].rope = LayerRope::kNone;
     }
@@ -159,7 +185,8 @@ void refuse_unsupported(const Json& config, const Family& family, const std::str
   if (!config.contains("architectures") || config["architectures"].is_null()) return;
   const Json& names = config["architectures"];
   if (!names.is_array() || std::find(names.begin(), names.end(), family.architecture) == names.end())
-    fail(where, "architectures: expected [\"" + std::string(family.architecture) + "\"], found " + names.dump(-1, ' ', false, Json::error_handler_t::replace));
+    fail(where, "architectures: expected [\"" + std::string(family.architecture) + "\"], found " +
+                    names.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // What parse_layers and parse_arithmetic read, layer by layer where the family's readers understand that.
@@ -178,16 +205,21 @@ void write_layers(const DecoderConfig& config, const Family& family, Json& out) 
     turned.push_back(layer.rope == LayerRope::kNone ? 0 : 1);
     if (!layer.experts) dense.push_back(l);
   }
-  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper || family.windows == Windows::kUnrotated;
+  const bool by_switch = family.windows == Windows::kSwitched || family.windows == Windows::kUpper ||
+                         family.windows == Windows::kUnrotated;
   if (by_switch) out["use_sliding_window"] = window != 0;
   if (window != 0) out["sliding_window"] = window;
-  if (window == 0 && (family.windows == Windows::kAll || by_switch)) out["sliding_window"] = nullptr;  // absent would be the family's default
+  // absent would be the family's default
+  if (window == 0 && (family.windows == Windows::kAll || by_switch)) out["sliding_window"] = nullptr;
   if (family.windows == Windows::kUpper) out["max_window_layers"] = lowest;
-  if (family.windows == Windows::kUpper || family.windows == Windows::kUnrotated || family.windows == Windows::kAlternating) out["layer_types"] = types;
+  if (family.windows == Windows::kUpper || family.windows == Windows::kUnrotated ||
+      family.windows == Windows::kAlternating)
+    out["layer_types"] = types;
   if (family.unrotated_layers) out["no_rope_layers"] = turned;
   if (family.gemma) {
     const auto whole = static_cast<int64_t>(config.attention_scalar);  // transformers wants an integer
-    out["query_pre_attn_scalar"] = static_cast<double>(whole) == config.attention_scalar ? Json(whole) : Json(config.attention_scalar);
+    out["query_pre_attn_scalar"] =
+        static_cast<double>(whole) == config.attention_scalar ? Json(whole) : Json(config.attention_scalar);
     out["attn_logit_softcapping"] = config.attention_soft_cap != 0 ? Json(config.attention_soft_cap) : Json();
     out["final_logit_softcapping"] = config.final_soft_cap != 0 ? Json(config.final_soft_cap) : Json();
   }
@@ -197,8 +229,11 @@ void write_layers(const DecoderConfig& config, const Family& family, Json& out) 
     out["num_local_experts"] = config.num_experts;
     return;
   }
-  out.update(Json{{"num_experts", config.num_experts}, {family.experts.width, config.expert_intermediate_size}, {"norm_topk_prob", config.normalise_experts},
-                  {"decoder_sparse_step", 1}, {"mlp_only_layers", dense}});
+  out.update(Json{{"num_experts", config.num_experts},
+                  {family.experts.width, config.expert_intermediate_size},
+                  {"norm_topk_prob", config.normalise_experts},
+                  {"decoder_sparse_step", 1},
+                  {"mlp_only_layers", dense}});
 }
 
 }  // namespace
@@ -231,7 +266,8 @@ DecoderConfig parse_decoder_config(const Json& config, const std::string& where)
   add_token_ids(config, "eos_token_id", out.vocab_size, out.eos_ids, where);
   out.bos_id = static_cast<int32_t>(json_int(config, "bos_token_id", 0, out.vocab_size - 1, -1, where, kKind));
   // Often -1 or beyond the vocabulary; nothing here needs it.
-  const int64_t pad = json_int(config, "pad_token_id", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(), -1, where, kKind);
+  const int64_t pad = json_int(config, "pad_token_id", std::numeric_limits<int32_t>::min(),
+                               std::numeric_limits<int32_t>::max(), -1, where, kKind);
   if (pad >= 0 && pad < out.vocab_size) out.pad_id = static_cast<int32_t>(pad);
   return out;
 }
@@ -271,7 +307,8 @@ Json to_json(const DecoderConfig& config) {
   write_layers(config, family, out);
   if (config.bos_id >= 0) out["bos_token_id"] = config.bos_id;
   if (config.pad_id >= 0) out["pad_token_id"] = config.pad_id;
-  if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;  // absent would be the family's, beyond a small vocabulary
+  // absent would be the family's, beyond a small vocabulary
+  if (config.pad_id < 0 && family.pads) out["pad_token_id"] = nullptr;
   if (config.eos_ids.size() == 1) out["eos_token_id"] = config.eos_ids.front();
   if (config.eos_ids.size() > 1) out["eos_token_id"] = config.eos_ids;
   write_draft_vocab(config.draft_vocab, out);

@@ -17,13 +17,16 @@ std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, c
   if (text.empty()) return out;
   const char *at = text.data(), *end = at + text.size();
   const auto fail = [&](const std::string& what) {
-    throw Error(ErrorKind::kModel, where + ": " + kDraftVocabKey + ": expected rising ids and ranges such as 0-255,300 below vocab_size " +
-                                       std::to_string(vocab_size) + ", found " + what + " at character " + std::to_string(at - text.data()));
+    throw Error(ErrorKind::kModel, where + ": " + kDraftVocabKey +
+                                       ": expected rising ids and ranges such as 0-255,300 below vocab_size " +
+                                       std::to_string(vocab_size) + ", found " + what + " at character " +
+                                       std::to_string(at - text.data()));
   };
   const auto number = [&] {
     int64_t value = -1;
     const auto [next, error] = std::from_chars(at, end, value);
-    if (error != std::errc() || value < 0 || value >= vocab_size || (!out.empty() && value <= out.back())) fail("something else");
+    if (error != std::errc() || value < 0 || value >= vocab_size || (!out.empty() && value <= out.back()))
+      fail("something else");
     at = next;
     return value;
   };

@@ -7,8 +7,13 @@
 
 namespace specdec::model {
 
-enum class Biases { kNever, kFlag, kQkv };       // kFlag: attention_bias of config.json, for q, k, v and o; kQkv: always, not o
-enum class Norms { kBefore, kAfter, kAround };   // of attention and of the feed-forward part
+enum class Biases {
+  kNever,
+  kFlag,
+  // kFlag: attention_bias of config.json, for q, k, v and o; kQkv: always, not o
+  kQkv
+};
+enum class Norms { kBefore, kAfter, kAround };  // of attention and of the feed-forward part
 // Which layers have sliding_window:
 enum class Windows {
   kNone,
@@ -20,32 +25,33 @@ enum class Windows {
 };
 struct ExpertNames {  // tensors under model.layers.<l>.: router, <experts>.<k>.<gate | up | down>
   const char *router = nullptr, *experts = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
-  const char* width = nullptr;  // the key of their width in config.json; null: intermediate_size, there are no dense layers
+  // the key of their width in config.json; null: intermediate_size, there are no dense layers
+  const char* width = nullptr;
 };
 
 // Members after the first two say what transformers does where config.json is silent.
 struct Family {
   const char *model_type, *architecture;
   double theta = 10000, rms_norm_eps = 1e-6;
-  int64_t head_dim = 0;        // 0: hidden_size / num_attention_heads
+  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
   int64_t max_position = 2048;
   bool tied = false, pads = false;  // pads: there is a pad_token_id
   const char* activation_key = "hidden_act";
   Activation activation = Activation::kSilu;
   Biases biases = Biases::kNever;
-  bool mlp_bias = false;       // config.json has mlp_bias
+  bool mlp_bias = false;  // config.json has mlp_bias
   Norms norms = Norms::kBefore;
   double norm_offset = 0;
   bool norm_rounds_last = false;
   QkNorm qk_norm = QkNorm::kNone;
   Windows windows = Windows::kNone;
-  int64_t sliding_window = 0;  // 0: none
-  int64_t full_every = 0;      // kAlternating: the default of sliding_window_pattern
-  bool local_rope = false;     // layers with a window turn by rope_local_base_freq
+  int64_t sliding_window = 0;     // 0: none
+  int64_t full_every = 0;         // kAlternating: the default of sliding_window_pattern
+  bool local_rope = false;        // layers with a window turn by rope_local_base_freq
   bool unrotated_layers = false;  // no_rope_layers
-  bool gemma = false;          // embeddings times sqrt(hidden_size), query_pre_attn_scalar, soft-caps
+  bool gemma = false;             // embeddings times sqrt(hidden_size), query_pre_attn_scalar, soft-caps
   double attention_soft_cap = 0, final_soft_cap = 0;
-  bool fused = false;          // checkpoints hold qkv_proj and gate_up_proj
+  bool fused = false;                 // checkpoints hold qkv_proj and gate_up_proj
   int64_t original_max_position = 0;  // 0: max_position_embeddings
   ExpertNames experts = {};
 };
@@ -53,15 +59,16 @@ struct Family {
 // Throws Error(kModel) listing what is supported.
 const Family& find_family(const std::string& model_type, const std::string& where);
 
-// engine/model/rope_config.cpp: the rope settings of config.json in both of their forms (rope_theta and rope_scaling; rope_parameters).
+// engine/model/rope_config.cpp: the rope settings of config.json in both of their forms (rope_theta and rope_scaling;
+// rope_parameters).
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out);
 void write_rope(const DecoderConfig& config, const Family& family, Json& out);
-
 
 // engine/model/quantisation_config.cpp: quantization_config of config.json.
 Quantisation parse_quantisation(const Json& config, const std::string& where);
 
-// engine/model/draft_vocab_config.cpp: the ids of a reduced head, "0-255,300,302-310" (rising) under a key of our own; absent: empty.
+// engine/model/draft_vocab_config.cpp: the ids of a reduced head, "0-255,300,302-310" (rising) under a key of our own;
+// absent: empty.
 std::vector<int32_t> parse_draft_vocab(const Json& config, int64_t vocab_size, const std::string& where);
 void write_draft_vocab(const std::vector<int32_t>& draft_vocab, Json& out);
 

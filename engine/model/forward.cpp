@@ -25,14 +25,19 @@ struct PassAngles {
 };
 struct PassRotations {
   PassAngles global, local;
-  PassAngles of(const LayerConfig& layer) const { return layer.rope == LayerRope::kNone ? PassAngles{} : layer.rope == LayerRope::kLocal ? local : global; }
+  PassAngles of(const LayerConfig& layer) const {
+    return layer.rope == LayerRope::kNone ? PassAngles{} : layer.rope == LayerRope::kLocal ? local : global;
+  }
 };
 
 bool has_local_rope(const DecoderConfig& config) {
-  return std::any_of(config.layers.begin(), config.layers.end(), [](const LayerConfig& layer) { return layer.rope == LayerRope::kLocal; });
+  return std::any_of(config.layers.begin(), config.layers.end(),
+                     [](const LayerConfig& layer) { return layer.rope == LayerRope::kLocal; });
 }
 
-NormOptions norm_options(const DecoderConfig& config) { return {config.rms_norm_eps, config.norm_offset, config.norm_rounds_last}; }
+NormOptions norm_options(const DecoderConfig& config) {
+  return {config.rms_norm_eps, config.norm_offset, config.norm_rounds_last};
+}
 
 at::Tensor gated(const DecoderConfig& config, const at::Tensor& gate, const at::Tensor& up) {
   return config.activation == Activation::kSilu ? ops::silu_mul(gate, up) : ops::gelu_tanh_mul(gate, up);
@@ -58,7 +63,8 @@ at::Tensor mixture(const DecoderConfig& config, const LayerWeights& w, const at:
 
 // Residual stream in, residual stream out. attend(layer, q [..., S, H, D], k, v [..., S, G, D]) -> [..., S, H, D].
 template <class Attend>
-at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations, const HiddenObserver& observer, const Attend& attend) {
+at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations& rotations,
+                      const HiddenObserver& observer, const Attend& attend) {
   const DecoderConfig& config = decoder.config;
   const NormOptions norm = norm_options(config);
   const auto heads = [&](const at::Tensor& projected, int64_t count) {
@@ -67,7 +73,8 @@ at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations&
     shape.push_back(config.head_dim);
     return projected.view(shape);
   };
-  const auto turned = [&](const LayerConfig& flags, at::Tensor projected, int64_t count, const at::Tensor& weight, const PassAngles& angles) {
+  const auto turned = [&](const LayerConfig& flags, at::Tensor projected, int64_t count, const at::Tensor& weight,
+                          const PassAngles& angles) {
     if (flags.qk_norm == QkNorm::kProjection) projected = ops::rms_norm(projected, weight, norm);
     projected = heads(projected, count);
     if (flags.qk_norm == QkNorm::kHead) projected = ops::rms_norm(projected, weight, norm);
@@ -86,7 +93,8 @@ at::Tensor run_layers(const Decoder& decoder, at::Tensor x, const PassRotations&
     x = ops::add(x, flags.attention_out_norm ? ops::rms_norm(h, w.attention_out_norm, norm) : h);
     h = flags.mlp_norm ? ops::rms_norm(x, w.mlp_norm, norm) : x;
     h = flags.experts ? mixture(config, w, h)
-                      : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)), w.down, w.down_bias);
+                      : ops::linear(gated(config, ops::linear(h, w.gate, w.gate_bias), ops::linear(h, w.up, w.up_bias)),
+                                    w.down, w.down_bias);
     x = ops::add(x, flags.mlp_out_norm ? ops::rms_norm(h, w.mlp_out_norm, norm) : h);
     if (observer) observer(l + 1, x);
   }
@@ -103,7 +111,8 @@ at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
   const std::vector<int32_t>& kept = decoder.config.draft_vocab;
   at::Tensor rows = decoder.weights.lm_head;
   if (!kept.empty() && rows.size(0) != static_cast<int64_t>(kept.size())) {
-    if (rows.scalar_type() == at::kChar) rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(x.scalar_type());
+    if (rows.scalar_type() == at::kChar)
+      rows = ops::dequantise_int8(rows, decoder.config.hidden_size).to(x.scalar_type());
     if (rows.scalar_type() == at::kByte) rows = ops::unpack(rows, decoder.config.hidden_size, x.scalar_type());
     rows = rows.index_select(0, draft_vocab_index(kept, rows.device()));
   }
@@ -112,22 +121,29 @@ at::Tensor head(const Decoder& decoder, const at::Tensor& x) {
 }
 
 ops::AttentionOptions attention_options(const DecoderConfig& config, int64_t layer) {
-  return {.scale = config.attention_scale(), .soft_cap = config.attention_soft_cap, .window = config.layers[static_cast<size_t>(layer)].window};
+  return {.scale = config.attention_scale(),
+          .soft_cap = config.attention_soft_cap,
+          .window = config.layers[static_cast<size_t>(layer)].window};
 }
 
-[[noreturn]] void inconsistent(const std::string& message) { throw Error(ErrorKind::kInternal, "decoder pass: " + message); }
+[[noreturn]] void inconsistent(const std::string& message) {
+  throw Error(ErrorKind::kInternal, "decoder pass: " + message);
+}
 
 void check_part(const DecoderConfig& config, const SequencePart& part) {
   const auto count = static_cast<int64_t>(part.tokens.size());
   if (!part.cache || count == 0) inconsistent("a part needs a cache and at least one token");
   if (part.num_logits < 0 || part.num_logits > count)
     inconsistent(std::to_string(part.num_logits) + " logit rows wanted of " + std::to_string(count) + " tokens");
-  if (!part.positions.empty() && part.positions.size() != part.tokens.size()) inconsistent("one position per token expected");
-  if (part.tree_mask.defined() && (part.tree_mask.sizes() != at::IntArrayRef{count, count} || part.tree_mask.scalar_type() != at::kBool))
+  if (!part.positions.empty() && part.positions.size() != part.tokens.size())
+    inconsistent("one position per token expected");
+  if (part.tree_mask.defined() &&
+      (part.tree_mask.sizes() != at::IntArrayRef{count, count} || part.tree_mask.scalar_type() != at::kBool))
     inconsistent("tree_mask must be bool [T, T]");
   for (const int32_t token : part.tokens) {
     if (token < 0 || token >= config.vocab_size)
-      throw Error(ErrorKind::kData, "token id " + std::to_string(token) + " is outside the model's vocabulary of " + std::to_string(config.vocab_size));
+      throw Error(ErrorKind::kData, "token id " + std::to_string(token) + " is outside the model's vocabulary of " +
+                                        std::to_string(config.vocab_size));
   }
 }
 
@@ -139,7 +155,8 @@ FlatBatch flatten(std::span<const SequencePart> parts, at::Device device) {
   std::vector<int64_t> ids, positions, logit_rows;
   for (const SequencePart& part : parts) {
     for (size_t i = 0; i < part.tokens.size(); ++i) {
-      if (i + static_cast<size_t>(part.num_logits) >= part.tokens.size()) logit_rows.push_back(static_cast<int64_t>(ids.size()));
+      if (i + static_cast<size_t>(part.num_logits) >= part.tokens.size())
+        logit_rows.push_back(static_cast<int64_t>(ids.size()));
       ids.push_back(part.tokens[i]);
       positions.push_back(part.positions.empty() ? part.cache->length() + static_cast<int64_t>(i) : part.positions[i]);
     }
@@ -157,14 +174,16 @@ at::Tensor allowed_keys(const SequencePart& part, at::Device device) {
 }
 
 // Each part under the scaling of its cache.
-PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts, const at::Tensor& positions) {
+PassRotations cached_rotations(const DecoderConfig& config, std::span<const SequencePart> parts,
+                               const at::Tensor& positions) {
   const auto angles = [&](const RopeConfig& rope) {
     std::vector<at::Tensor> cos, sin;
     int64_t row = 0;
     for (const SequencePart& part : parts) {
       const auto count = static_cast<int64_t>(part.tokens.size());
       if (!cos.empty() && !rope_varies(rope)) break;
-      const auto [c, s] = rope_angles(rope, config.head_dim, part.cache->stretch(), rope_varies(rope) ? positions.narrow(0, row, count) : positions);
+      const auto [c, s] = rope_angles(rope, config.head_dim, part.cache->stretch(),
+                                      rope_varies(rope) ? positions.narrow(0, row, count) : positions);
       cos.push_back(c), sin.push_back(s);
       row += count;
     }
@@ -186,12 +205,15 @@ at::Tensor reference_pass(const Decoder& decoder, std::span<const SequencePart> 
       const auto count = static_cast<int64_t>(parts[i].tokens.size());
       const auto [keys, values] = parts[i].cache->append(layer, k.narrow(0, row, count), v.narrow(0, row, count));
       const auto batched = [&](const at::Tensor& x) { return x.to(q.scalar_type()).unsqueeze(0); };
-      out.push_back(ops::attention(q.narrow(0, row, count).unsqueeze(0), batched(keys), batched(values), allowed[i], attention_options(config, layer)).squeeze(0));
+      out.push_back(ops::attention(q.narrow(0, row, count).unsqueeze(0), batched(keys), batched(values), allowed[i],
+                                   attention_options(config, layer))
+                        .squeeze(0));
       row += count;
     }
     return out.size() == 1 ? out.front() : at::cat(out, 0);
   };
-  const at::Tensor x = run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);
+  const at::Tensor x =
+      run_layers(decoder, embed(decoder, flat.ids), cached_rotations(config, parts, flat.positions), observer, attend);
   const at::Tensor logits = head(decoder, x.index_select(0, flat.logit_rows)).to(at::kFloat);
   for (const SequencePart& part : parts) part.cache->commit(static_cast<int64_t>(part.tokens.size()));
   return logits;
@@ -208,7 +230,8 @@ at::Tensor forward(const Decoder& decoder, const TrainBatch& batch, const Hidden
 at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const HiddenObserver& observer) {
   const DecoderConfig& config = decoder.config;
   const auto length = batch.tokens.size(1);
-  const at::Tensor positions = batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
+  const at::Tensor positions =
+      batch.positions.defined() ? batch.positions : at::arange(length, batch.tokens.options().dtype(at::kLong));
   at::Tensor allowed;
   if (batch.segment.defined()) {
     const at::Tensor causal = at::ones({length, length}, batch.tokens.options().dtype(at::kBool)).tril();
@@ -228,9 +251,11 @@ at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const Hi
 
 at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
   const std::vector<int32_t>& kept = decoder.config.draft_vocab;
-  if (!cpu_pass_applies(decoder, parts)) return spread_logits(reference_pass(decoder, parts, observer), kept, decoder.config.vocab_size);
+  if (!cpu_pass_applies(decoder, parts))
+    return spread_logits(reference_pass(decoder, parts, observer), kept, decoder.config.vocab_size);
   at::Tensor logits = cpu_pass(decoder, parts, observer);
-  if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size())) logits = logits.index_select(1, draft_vocab_index(kept, at::kCPU));
+  if (!kept.empty() && logits.size(1) != static_cast<int64_t>(kept.size()))
+    logits = logits.index_select(1, draft_vocab_index(kept, at::kCPU));
   return spread_logits(logits, kept, decoder.config.vocab_size);
 }
 

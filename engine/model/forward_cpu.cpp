@@ -6,7 +6,6 @@
 #include <array>
 #include <cmath>
 #include <exception>
-#include <map>
 #include <memory>
 #include <numeric>
 
@@ -15,6 +14,7 @@
 #include "engine/kernels/team.h"
 #include "engine/model/angle_table.h"
 #include "engine/model/arena.h"
+#include "engine/model/pass_rows.h"
 #include "engine/model/rope.h"
 
 namespace specdec::model {
@@ -29,12 +29,6 @@ constexpr int64_t kPrivateRows = 16;
 
 constexpr int64_t kFixedFloats = sizeof(cpu::FixedInputs) / sizeof(float);
 
-// Rows of one part that attend together.
-constexpr int64_t kAttendRows = 4;
-struct Group {
-  int64_t first, rows;
-};
-
 template <class T>
 class Pass {
  public:
@@ -46,29 +40,33 @@ class Pass {
       uses_[0] |= layer.rope == LayerRope::kGlobal;
       uses_[1] |= layer.rope == LayerRope::kLocal;
     }
-    for (const SequencePart& part : parts) add(part);
-    list_visible();
+    pass_.fill(parts, config_, sizeof(T));
     count_ = static_cast<int64_t>(rows_.size());
     heads_width_ = config_.num_heads * config_.head_dim;
     kv_width_ = config_.num_kv_heads * config_.head_dim;
-    inner_ = std::max(config_.intermediate_size, mixed_ ? config_.experts_per_token * config_.expert_intermediate_size : 0);
+    inner_ =
+        std::max(config_.intermediate_size, mixed_ ? config_.experts_per_token * config_.expert_intermediate_size : 0);
     threads_ = choose_threads();
     const int64_t e = config_.hidden_size, copies = count_ <= kPrivateRows ? threads_ : 1, half = config_.head_dim / 2;
     const auto angles = [&](int rope) { return uses_[static_cast<size_t>(rope)] ? count_ * half : 0; };
-    fixed_count_ = decoder_.weights.lm_head.scalar_type() == at::kChar ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(std::max({e, heads_width_, inner_})) * kFixedFloats : 0;
-    score_count_ = kAttendRows * config_.num_heads / config_.num_kv_heads * longest_;
+    fixed_count_ =
+        decoder_.weights.lm_head.scalar_type() == at::kChar
+            ? std::min(count_, cpu::kFixedRows) * cpu::fixed_groups(std::max({e, heads_width_, inner_})) * kFixedFloats
+            : 0;
+    score_count_ = PassRows::kAttendRows * config_.num_heads / config_.num_kv_heads * pass_.longest;
     thread_local Arena arena;
-    arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_, attended_, count_ * heads_width_, k_,
-              count_ * kv_width_, v_, count_ * kv_width_, gate_, count_ * inner_, up_, count_ * inner_, branch_, branched_ ? count_ * e : 0, router_,
-              mixed_ ? count_ * config_.num_experts : 0, scores_, threads_ * score_count_, fixed_, threads_ * fixed_count_, cos_[0], angles(0), sin_[0], angles(0), cos_[1], angles(1),
-              sin_[1], angles(1));
+    arena.cut(x_, count_ * e, normed_, std::max<int64_t>(copies * count_, threads_) * e, q_, count_ * heads_width_,
+              attended_, count_ * heads_width_, k_, count_ * kv_width_, v_, count_ * kv_width_, gate_, count_ * inner_,
+              up_, count_ * inner_, branch_, branched_ ? count_ * e : 0, router_,
+              mixed_ ? count_ * config_.num_experts : 0, scores_, threads_ * score_count_, fixed_,
+              threads_ * fixed_count_, cos_[0], angles(0), sin_[0], angles(0), cos_[1], angles(1), sin_[1], angles(1));
     for (const int rope : {0, 1}) {
       if (uses_[static_cast<size_t>(rope)]) fill_angles(rope);
     }
   }
 
   at::Tensor run() {
-    const auto wanted = static_cast<int64_t>(logit_rows_.size());
+    const auto wanted = static_cast<int64_t>(pass_.logit_rows.size());
     at::Tensor logits = at::empty({wanted, decoder_.weights.lm_head.size(0)}, at::kFloat);
     logits_ = logits.data_ptr<float>();
     kernels::run_team(threads_, [this](const Member& member) { work(member); });
@@ -77,56 +75,19 @@ class Pass {
   }
 
  private:
-  static const T* data(const at::Tensor& tensor) { return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr; }
+  static const T* data(const at::Tensor& tensor) {
+    return tensor.defined() ? static_cast<const T*>(tensor.const_data_ptr()) : nullptr;
+  }
 
   const RopeConfig& rope(int which) const { return which == 0 ? config_.rope : config_.local_rope; }
-
-  void add(const SequencePart& part) {
-    const auto count = static_cast<int64_t>(part.tokens.size());
-    const int64_t before = part.cache->length();
-    part.cache->reserve(before + count);
-    longest_ = std::max(longest_, before + count);
-    const at::Tensor mask = part.tree_mask.defined() ? part.tree_mask.to(at::kCPU).contiguous() : at::Tensor();
-    for (int64_t i = 0; i < count; ++i) {
-      if (i % kAttendRows == 0) groups_.push_back({static_cast<int64_t>(rows_.size()), std::min(kAttendRows, count - i)});
-      Listed row{before + i + 1, extra_.size(), 0};
-      if (mask.defined()) {
-        const bool* allowed = mask.const_data_ptr<bool>() + i * count;
-        int64_t leading = 0;
-        while (leading < count && allowed[leading]) ++leading;
-        row.prefix = before + leading;
-        for (int64_t j = leading; j < count; ++j) {
-          if (allowed[j]) extra_.push_back(static_cast<int32_t>(before + j));
-        }
-        row.count = static_cast<int64_t>(extra_.size() - row.extra);
-      }
-      if (i >= count - part.num_logits) logit_rows_.push_back(static_cast<int64_t>(rows_.size()));
-      positions_.push_back(part.positions.empty() ? before + i : part.positions[static_cast<size_t>(i)]);
-      const auto block = static_cast<size_t>((before + i) / BlockPool::kTokens);
-      T* const slot = static_cast<T*>(part.cache->blocks()[block]) + (before + i) % BlockPool::kTokens * config_.head_dim;
-      rows_.push_back({part.cache, part.tokens[static_cast<size_t>(i)], slot});
-      listed_.push_back(row);
-    }
-  }
-
-  // What each row sees in layers of each kind of window.
-  void list_visible() {
-    for (const LayerConfig& layer : config_.layers) {
-      std::vector<cpu::Visible>& rows = visible_[layer.window];
-      if (!rows.empty()) continue;
-      for (const Listed& l : listed_) {
-        const int64_t first = layer.window != 0 ? std::max<int64_t>(0, l.prefix + l.count - layer.window) : 0;
-        rows.push_back({l.prefix, extra_.data() + l.extra, l.count, first});
-      }
-    }
-  }
 
   void fill_angles(int which) {
     const auto at = static_cast<size_t>(which);
     const int64_t half = half_[at] = rotary_dim(rope(which), config_.head_dim) / 2;
     for (int64_t r = 0; r < count_; ++r) {
       const int64_t stretch = rope_varies(rope(which)) ? rows_[static_cast<size_t>(r)].cache->stretch() : 0;
-      angle_table(rope(which), config_.head_dim, stretch).copy(positions_[static_cast<size_t>(r)], cos_[at] + r * half, sin_[at] + r * half);
+      angle_table(rope(which), config_.head_dim, stretch)
+          .copy(pass_.positions[static_cast<size_t>(r)], cos_[at] + r * half, sin_[at] + r * half);
     }
   }
 
@@ -134,26 +95,33 @@ class Pass {
   // Speeds of one core, roughly: 20 GB/s of weights, 40 products a nanosecond.
   int choose_threads() const {
     const auto layer = static_cast<double>(config_.hidden_size * (2 * heads_width_ + 2 * kv_width_ + 3 * inner_));
-    const double nanoseconds = layer / 5 * std::max(static_cast<double>(c10::elementSize(dtype_of(decoder_))) / 20, static_cast<double>(count_) / 40);
+    const double nanoseconds =
+        layer / 5 *
+        std::max(static_cast<double>(c10::elementSize(dtype_of(decoder_))) / 20, static_cast<double>(count_) / 40);
     return static_cast<int>(std::clamp<double>(nanoseconds / 1500, 1, at::get_num_threads()));
   }
 
-  void product(const Member& member, const float* x, int64_t k, int64_t rows, const at::Tensor& w, const at::Tensor& bias, std::pair<int64_t, int64_t> columns,
-               float* out, int64_t width, bool add) const {
+  void product(const Member& member, const float* x, int64_t k, int64_t rows, const at::Tensor& w,
+               const at::Tensor& bias, std::pair<int64_t, int64_t> columns, float* out, int64_t width, bool add) const {
     const auto call = [&]<class S>(const S* values) {
-      return cpu::LinearCall<S, T>{x, k, rows, values, k, columns.first, columns.second, data(bias), out, width, add, w.size(0)};
+      return cpu::LinearCall<S, T>{x,          k,   rows,  values, k,        columns.first, columns.second,
+                                   data(bias), out, width, add,    w.size(0)};
     };
     switch (w.scalar_type()) {
-      case at::kChar: return int8_product(member, call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
-      case at::kByte: return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
-      default: return kernels_.linear(call(data(w)));
+      case at::kChar:
+        return int8_product(member, call(static_cast<const cpu::Int8*>(w.const_data_ptr())));
+      case at::kByte:
+        return kernels_.linear_packed(call(static_cast<const cpu::Packed<T>*>(w.const_data_ptr())));
+      default:
+        return kernels_.linear(call(data(w)));
     }
   }
 
   // Every member turns the inputs into integers for itself: cheaper than a barrier.
   void int8_product(const Member& member, cpu::LinearCall<cpu::Int8, T> call) const {
     call.fixed = reinterpret_cast<cpu::FixedInputs*>(fixed_ + member.id * fixed_count_);
-    for (int64_t left = call.rows; left > 0; left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
+    for (int64_t left = call.rows; left > 0;
+         left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
       call.rows = std::min(left, cpu::kFixedRows);
       kernels_.linear_int8(call);
     }
@@ -165,7 +133,8 @@ class Pass {
   }
 
   void normalise(const float* row, const at::Tensor& weight, int64_t n, float* out) const {
-    kernels_.rms_norm(row, data(weight), static_cast<float>(config_.rms_norm_eps), static_cast<float>(config_.norm_offset), n, out);
+    kernels_.rms_norm(row, data(weight), static_cast<float>(config_.rms_norm_eps),
+                      static_cast<float>(config_.norm_offset), n, out);
   }
 
   // The rows normalised, as this member may read them; without a weight the rows themselves.
@@ -181,7 +150,8 @@ class Pass {
   }
 
   // A matrix's result joins the residual stream, through a norm where there is one.
-  void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias, const at::Tensor& out_norm) const {
+  void join(const Member& member, const float* rows, int64_t k, const at::Tensor& w, const at::Tensor& bias,
+            const at::Tensor& out_norm) const {
     const int64_t e = config_.hidden_size;
     const bool direct = !out_norm.defined();
     product(member, rows, k, count_, w, bias, columns_of(member, e), direct ? x_ : branch_, e, direct);
@@ -197,7 +167,8 @@ class Pass {
   }
 
   // Heads `part` (in values) of row r of queries or keys: normalised where that is by head, and turned.
-  void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row, std::pair<int64_t, int64_t> part) const {
+  void finish_heads(const LayerConfig& flags, const at::Tensor& weight, int64_t r, float* row,
+                    std::pair<int64_t, int64_t> part) const {
     const int64_t d = config_.head_dim;
     const size_t which = flags.rope == LayerRope::kLocal ? 1 : 0;
     const int64_t half = half_[which];
@@ -215,7 +186,9 @@ class Pass {
   }
 
   // Of a layer's keys or values in a block.
-  int64_t side_offset(int64_t layer, bool keys) const { return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens; }
+  int64_t side_offset(int64_t layer, bool keys) const {
+    return (2 * layer + (keys ? 0 : 1)) * kv_width_ * BlockPool::kTokens;
+  }
 
   // Queries, keys and values of whole heads: turned here, keys and values written to the caches.
   void project(const Member& member, int64_t layer, const float* x) const {
@@ -224,7 +197,8 @@ class Pass {
     const int64_t e = config_.hidden_size, d = config_.head_dim, h = config_.num_heads, g = config_.num_kv_heads;
     const auto [begin, end] = member.part(h + 2 * g);
     const auto columns = [&](int64_t first, int64_t heads) {  // of heads [first, first + heads) that are this member's
-      return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d, std::clamp<int64_t>(end - first, 0, heads) * d};
+      return std::pair{std::clamp<int64_t>(begin - first, 0, heads) * d,
+                       std::clamp<int64_t>(end - first, 0, heads) * d};
     };
     const auto q = columns(0, h), k = columns(h, g), v = columns(h + g, g);
     if (q.first < q.second) product(member, x, e, count_, w.q, w.q_bias, q, q_, heads_width_, false);
@@ -251,21 +225,34 @@ class Pass {
 
   void attend(const Member& member, int64_t layer) const {
     const int64_t d = config_.head_dim, kv = config_.num_kv_heads, heads = config_.num_heads / kv;
-    const auto scale = static_cast<float>(config_.attention_scale()), cap = static_cast<float>(config_.attention_soft_cap);
-    const std::vector<cpu::Visible>& visible = visible_.at(config_.layers[static_cast<size_t>(layer)].window);
+    const auto scale = static_cast<float>(config_.attention_scale()),
+               cap = static_cast<float>(config_.attention_soft_cap);
+    const std::vector<cpu::Visible>& visible = pass_.visible.at(config_.layers[static_cast<size_t>(layer)].window);
     // Interleaved: later rows of a prompt see more keys.
-    for (int64_t unit = member.id; unit < static_cast<int64_t>(groups_.size()) * kv; unit += member.size) {
-      const Group& group = groups_[static_cast<size_t>(unit / kv)];
+    for (int64_t unit = member.id; unit < static_cast<int64_t>(pass_.groups.size()) * kv; unit += member.size) {
+      const PassRows::Group& group = pass_.groups[static_cast<size_t>(unit / kv)];
       const KvCache& cache = *rows_[static_cast<size_t>(group.first)].cache;
       const int64_t g = unit % kv, at = group.first * heads_width_ + g * heads * d, head = g * BlockPool::kTokens * d;
       const void* const* const blocks = cache.blocks().data();
-      kernels_.attention({q_ + at, heads_width_, group.rows, heads, d, {blocks, side_offset(layer, true) + head}, {blocks, side_offset(layer, false) + head},
-                          visible.data() + group.first, scale, scores_ + member.id * score_count_, longest_, attended_ + at, cap});
+      kernels_.attention({q_ + at,
+                          heads_width_,
+                          group.rows,
+                          heads,
+                          d,
+                          {blocks, side_offset(layer, true) + head},
+                          {blocks, side_offset(layer, false) + head},
+                          visible.data() + group.first,
+                          scale,
+                          scores_ + member.id * score_count_,
+                          pass_.longest,
+                          attended_ + at,
+                          cap});
     }
   }
 
   void gate(const float* up, int64_t n, float* gate) const {
-    config_.activation == Activation::kSilu ? kernels_.silu_mul(gate, up, n, gate) : kernels_.gelu_tanh_mul(gate, up, n, gate);
+    config_.activation == Activation::kSilu ? kernels_.silu_mul(gate, up, n, gate)
+                                            : kernels_.gelu_tanh_mul(gate, up, n, gate);
   }
 
   void feed_forward(const Member& member, const LayerWeights& w, const float* x) const {
@@ -273,12 +260,14 @@ class Pass {
     const auto part = columns_of(member, i);
     product(member, x, e, count_, w.gate, w.gate_bias, part, gate_, i, false);
     product(member, x, e, count_, w.up, w.up_bias, part, up_, i, false);
-    for (int64_t r = 0; r < count_; ++r) gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
+    for (int64_t r = 0; r < count_; ++r)
+      gate(up_ + r * i + part.first, part.second - part.first, gate_ + r * i + part.first);
     member.barrier();
     join(member, gate_, i, w.down, w.down_bias, w.mlp_out_norm);
   }
 
-  // Which experts each row takes and their weights, ordered by expert: its matrices then stay in the cache for all of its rows.
+  // Which experts each row takes and their weights, ordered by expert: its matrices then stay in the cache for all of
+  // its rows.
   void choose_experts() {
     const int64_t experts = config_.num_experts, taken = config_.experts_per_token;
     std::vector<int64_t>& order = lists_.order;
@@ -287,22 +276,28 @@ class Pass {
     for (int64_t r = 0; r < count_; ++r) {
       float* logits = router_ + r * experts;
       std::iota(order.begin(), order.end(), int64_t{0});
-      std::partial_sort(order.begin(), order.begin() + taken, order.end(), [&](int64_t a, int64_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); });
+      std::partial_sort(order.begin(), order.begin() + taken, order.end(), [&](int64_t a, int64_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+      });
       double total = 0, chosen = 0;
       const double top = logits[order[0]];
       for (int64_t k = 0; k < experts; ++k) total += std::exp(logits[k] - top);
       for (int64_t k = 0; k < taken; ++k) chosen += std::exp(logits[order[static_cast<size_t>(k)]] - top);
       for (int64_t k = 0; k < taken; ++k) {
         const int64_t expert = order[static_cast<size_t>(k)];
-        choices_.push_back({r, k, expert, static_cast<float>(std::exp(logits[expert] - top) / (config_.normalise_experts ? chosen : total))});
+        choices_.push_back(
+            {r, k, expert,
+             static_cast<float>(std::exp(logits[expert] - top) / (config_.normalise_experts ? chosen : total))});
       }
     }
-    std::sort(choices_.begin(), choices_.end(), [](const Choice& a, const Choice& b) { return std::pair(a.expert, a.row) < std::pair(b.expert, b.row); });
+    std::sort(choices_.begin(), choices_.end(),
+              [](const Choice& a, const Choice& b) { return std::pair(a.expert, a.row) < std::pair(b.expert, b.row); });
   }
 
   void mixture(const Member& member, const LayerWeights& w, const float* x) {
     const int64_t e = config_.hidden_size, i = config_.expert_intermediate_size, taken = config_.experts_per_token;
-    product(member, x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts, false);
+    product(member, x, e, count_, w.router, {}, columns_of(member, config_.num_experts), router_, config_.num_experts,
+            false);
     member.barrier();
     if (member.id == 0) choose_experts();
     member.barrier();
@@ -317,7 +312,8 @@ class Pass {
     member.barrier();
     for (const Choice& c : choices_) {  // a row's experts in the order of their numbers
       float *branch = branch_ + c.row * e, *to = x_ + c.row * e;
-      product(member, gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {}, columns, branch, e, false);
+      product(member, gate_ + (c.row * taken + c.place) * i, i, 1, w.experts[static_cast<size_t>(c.expert)].down, {},
+              columns, branch, e, false);
       for (int64_t n = columns.first; n < columns.second; ++n) to[n] += c.weight * branch[n];
     }
     member.barrier();
@@ -326,7 +322,8 @@ class Pass {
   void observe(const Member& member, int64_t layer) {
     if (member.id != 0 || !observer_ || failure_) return;
     try {
-      observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat).to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
+      observer_(layer, at::from_blob(x_, {count_, config_.hidden_size}, at::kFloat)
+                           .to(decoder_.weights.embed.scalar_type(), false, /*copy=*/true));
     } catch (...) {  // must not leave the team
       failure_ = std::current_exception();
     }
@@ -337,15 +334,16 @@ class Pass {
     const auto cap = static_cast<float>(config_.final_soft_cap);
     const auto columns = columns_of(member, vocab);
     // In blocks of rows that each member normalises for itself.
-    const auto wanted = static_cast<int64_t>(logit_rows_.size());
+    const auto wanted = static_cast<int64_t>(pass_.logit_rows.size());
     const int64_t block = count_ <= kPrivateRows ? count_ : std::max<int64_t>(1, count_ / member.size);
     float* own = normed_ + member.id * block * e;
     for (int64_t first = 0; first < wanted; first += block) {
       const int64_t rows = std::min(block, wanted - first);
       for (int64_t r = 0; r < rows; ++r)
-        normalise(x_ + logit_rows_[static_cast<size_t>(first + r)] * e, decoder_.weights.norm, e, own + r * e);
+        normalise(x_ + pass_.logit_rows[static_cast<size_t>(first + r)] * e, decoder_.weights.norm, e, own + r * e);
       product(member, own, e, rows, decoder_.weights.lm_head, {}, columns, logits_ + first * vocab, vocab, false);
-      for (int64_t r = first; cap != 0 && r < first + rows; ++r) kernels_.soft_cap(logits_ + r * vocab + columns.first, columns.second - columns.first, 1.0f, cap);
+      for (int64_t r = first; cap != 0 && r < first + rows; ++r)
+        kernels_.soft_cap(logits_ + r * vocab + columns.first, columns.second - columns.first, 1.0f, cap);
     }
   }
 
@@ -385,40 +383,25 @@ class Pass {
   const DecoderConfig& config_;
   const cpu::Kernels<T>& kernels_;
   const HiddenObserver& observer_;
-  struct Listed {  // what a row sees, while extra_ still grows
-    int64_t prefix;
-    size_t extra;
-    int64_t count;
-  };
   struct Choice {
     int64_t row, place, expert;
     float weight;
   };
   // A thread's passes share their lists: a warm pass allocates nothing.
   struct Lists {
-    std::vector<Row> rows;
-    std::vector<Group> groups;
-    std::vector<Listed> listed;
-    std::map<int64_t, std::vector<cpu::Visible>> visible;  // by window
+    PassRows rows;
     std::vector<Choice> choices;
-    std::vector<int64_t> positions, logit_rows, order;
-    std::vector<int32_t> extra;
+    std::vector<int64_t> order;
   };
-  static Lists& emptied_lists() {
+  static Lists& lists_of_thread() {
     thread_local Lists lists;
-    lists.rows.clear(), lists.groups.clear(), lists.listed.clear(), lists.positions.clear(), lists.logit_rows.clear(), lists.extra.clear();
-    for (auto& [window, rows] : lists.visible) rows.clear();
     return lists;
   }
-  Lists& lists_ = emptied_lists();
-  std::vector<Row>& rows_ = lists_.rows;
-  std::vector<Group>& groups_ = lists_.groups;
-  std::vector<Listed>& listed_ = lists_.listed;
-  std::map<int64_t, std::vector<cpu::Visible>>& visible_ = lists_.visible;
+  Lists& lists_ = lists_of_thread();
+  PassRows& pass_ = lists_.rows;
+  std::vector<PassRows::Row>& rows_ = pass_.rows;
   std::vector<Choice>& choices_ = lists_.choices;
-  std::vector<int64_t>&positions_ = lists_.positions, &logit_rows_ = lists_.logit_rows;
-  std::vector<int32_t>& extra_ = lists_.extra;
-  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, longest_ = 0, score_count_ = 0, fixed_count_ = 0;
+  int64_t count_ = 0, heads_width_ = 0, kv_width_ = 0, inner_ = 0, score_count_ = 0, fixed_count_ = 0;
   bool mixed_ = false, branched_ = false;
   std::array<bool, 2> uses_ = {false, false};  // a rope
   std::array<int64_t, 2> half_ = {0, 0};
@@ -442,11 +425,13 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
   const auto dtype = embed.scalar_type();
   if (kernels::reference_forced() || !embed.is_cpu() || (dtype != at::kFloat && dtype != at::kBFloat16)) return false;
   const auto plain = [&](const at::Tensor& tensor) {
-    return !tensor.defined() || (tensor.is_contiguous() && (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte));
+    return !tensor.defined() ||
+           (tensor.is_contiguous() &&
+            (tensor.scalar_type() == dtype || tensor.scalar_type() == at::kChar || tensor.scalar_type() == at::kByte));
   };
   for (const LayerWeights& w : decoder.weights.layers) {
-    for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm, &w.mlp_norm, &w.mlp_out_norm, &w.gate,
-                                     &w.up, &w.down, &w.router}) {
+    for (const at::Tensor* tensor : {&w.input_norm, &w.q, &w.k, &w.v, &w.q_norm, &w.k_norm, &w.o, &w.attention_out_norm,
+                                     &w.mlp_norm, &w.mlp_out_norm, &w.gate, &w.up, &w.down, &w.router}) {
       if (!plain(*tensor)) return false;
     }
     for (const ExpertWeights& expert : w.experts) {
@@ -454,7 +439,8 @@ bool cpu_pass_applies(const Decoder& decoder, std::span<const SequencePart> part
     }
     if (!w.experts.empty() && w.mlp_out_norm.defined()) return false;
   }
-  return std::all_of(parts.begin(), parts.end(), [&](const SequencePart& part) { return part.cache->dtype() == dtype; });
+  return std::all_of(parts.begin(), parts.end(),
+                     [&](const SequencePart& part) { return part.cache->dtype() == dtype; });
 }
 
 at::Tensor cpu_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {

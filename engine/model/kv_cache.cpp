@@ -14,12 +14,14 @@ int64_t blocks_for(int64_t tokens) { return (tokens + kTokens - 1) / kTokens; }
 
 }  // namespace
 
-KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType dtype) : KvCache(std::make_shared<BlockPool>(config, device, dtype)) {}
+KvCache::KvCache(const DecoderConfig& config, at::Device device, at::ScalarType dtype)
+    : KvCache(std::make_shared<BlockPool>(config, device, dtype)) {}
 
 KvCache::KvCache(std::shared_ptr<BlockPool> pool) : pool_(std::move(pool)) {}
 
 KvCache::~KvCache() {
-  for (; !table_.empty(); table_.pop_back()) pool_->release(table_.back());  // the end first: it is of no use without what comes before
+  // the end first: it is of no use without what comes before
+  for (; !table_.empty(); table_.pop_back()) pool_->release(table_.back());
 }
 
 void KvCache::set(int64_t index, int32_t block) {
@@ -40,17 +42,21 @@ void KvCache::own(int64_t index, int64_t num_slots) {
 
 void KvCache::truncate(int64_t length) {
   if (length < 0 || length > length_)
-    throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens cannot be truncated to " + std::to_string(length));
+    throw Error(ErrorKind::kInternal,
+                "cache of " + std::to_string(length_) + " tokens cannot be truncated to " + std::to_string(length));
   length_ = length;
   published_ = std::min(published_, length / kTokens);
-  for (const auto stay = static_cast<size_t>(blocks_for(length)); table_.size() > stay; table_.pop_back(), addresses_.pop_back()) pool_->release(table_.back());
+  for (const auto stay = static_cast<size_t>(blocks_for(length)); table_.size() > stay;
+       table_.pop_back(), addresses_.pop_back())
+    pool_->release(table_.back());
 }
 
 void KvCache::keep(int64_t length, std::span<const int64_t> places) {
   int64_t last = length - 1;
   for (const int64_t place : places) {
     if (place <= last || place >= length_)
-      throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens: place " + std::to_string(place) + " cannot be kept after " + std::to_string(last));
+      throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens: place " +
+                                            std::to_string(place) + " cannot be kept after " + std::to_string(last));
     last = place;
   }
   const auto count = static_cast<int64_t>(places.size());
@@ -59,15 +65,19 @@ void KvCache::keep(int64_t length, std::span<const int64_t> places) {
   for (int64_t i = 0; i < count; ++i) {  // never onto a place that is still to be read, since they rise
     const int64_t from = places[static_cast<size_t>(i)], to = length + i;
     if (from == to) continue;
-    pool_->copy(table_[static_cast<size_t>(from / kTokens)], from % kTokens, table_[static_cast<size_t>(to / kTokens)], to % kTokens, 1);
-    if (!tokens_.empty()) tokens_[static_cast<size_t>(to)] = tokens_[static_cast<size_t>(from)], positions_[static_cast<size_t>(to)] = positions_[static_cast<size_t>(from)];
+    pool_->copy(table_[static_cast<size_t>(from / kTokens)], from % kTokens, table_[static_cast<size_t>(to / kTokens)],
+                to % kTokens, 1);
+    if (!tokens_.empty())
+      tokens_[static_cast<size_t>(to)] = tokens_[static_cast<size_t>(from)],
+      positions_[static_cast<size_t>(to)] = positions_[static_cast<size_t>(from)];
   }
   truncate(length + count);
 }
 
 KvCache KvCache::prefix(int64_t length) const {
   if (length < 0 || length > length_)
-    throw Error(ErrorKind::kInternal, "cache of " + std::to_string(length_) + " tokens has no prefix of " + std::to_string(length));
+    throw Error(ErrorKind::kInternal,
+                "cache of " + std::to_string(length_) + " tokens has no prefix of " + std::to_string(length));
   KvCache out(pool_);
   for (int64_t i = 0; i < blocks_for(length); ++i) {
     pool_->hold(table_[static_cast<size_t>(i)]);
@@ -88,7 +98,9 @@ PrefixKey KvCache::key_of(int64_t block) const {
 }
 
 int64_t KvCache::adopt(std::span<const int32_t> tokens, uint64_t tenant) {
-  if (length_ != 0) throw Error(ErrorKind::kInternal, "a cache that holds " + std::to_string(length_) + " tokens adopts others: only an empty one can");
+  if (length_ != 0)
+    throw Error(ErrorKind::kInternal,
+                "a cache that holds " + std::to_string(length_) + " tokens adopts others: only an empty one can");
   if (!pool_->bounded()) return 0;
   tenant_ = tenant;
   truncate(0);
@@ -108,7 +120,8 @@ void KvCache::publish() {
   for (; published_ < length_ / kTokens; ++published_) {
     const int64_t first = published_ * kTokens, last = first + kTokens - 1;
     if (positions_[static_cast<size_t>(last)] != last) return;  // a tree: only a chain stands as deep as it is long
-    const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_), tokens().subspan(static_cast<size_t>(first), kTokens));
+    const int32_t block = pool_->publish(table_[static_cast<size_t>(published_)], key_of(published_),
+                                         tokens().subspan(static_cast<size_t>(first), kTokens));
     set(published_, block);
     if (pool_->serial(block) == 0) return;
   }
@@ -135,7 +148,9 @@ void KvCache::reserve(int64_t capacity) {
 int64_t KvCache::blocks_missing(int64_t count, bool anew) const {
   const auto held = static_cast<int64_t>(table_.size());
   const auto shared = [&](int32_t block) { return pool_->holders(block) > 1; };
-  const int64_t copied = anew ? std::ranges::count_if(table_, shared) : length_ % kTokens != 0 && shared(table_[static_cast<size_t>(length_ / kTokens)]) ? 1 : 0;
+  const int64_t copied = anew ? std::ranges::count_if(table_, shared)
+                         : length_ % kTokens != 0 && shared(table_[static_cast<size_t>(length_ / kTokens)]) ? 1
+                                                                                                            : 0;
   return std::max<int64_t>(0, blocks_for(length_ + count) - held) + copied;
 }
 
@@ -145,7 +160,8 @@ std::pair<at::Tensor, at::Tensor> KvCache::append(int64_t layer, const at::Tenso
   const auto write = [&](int64_t side, const at::Tensor& rows) {
     for (int64_t at = length_; at < end;) {
       const int64_t count = std::min(end - at, kTokens - at % kTokens);
-      pool_->write(table_[static_cast<size_t>(at / kTokens)], at % kTokens, layer, side, rows.narrow(0, at - length_, count));
+      pool_->write(table_[static_cast<size_t>(at / kTokens)], at % kTokens, layer, side,
+                   rows.narrow(0, at - length_, count));
       at += count;
     }
     return pool_->gather(table_, layer, side, end);
@@ -159,6 +175,8 @@ void KvCache::commit(int64_t num_tokens) {
   length_ += num_tokens;
 }
 
-int64_t KvCache::bytes_per_token(const DecoderConfig& config, at::ScalarType dtype) { return BlockPool::block_bytes(config, dtype) / kTokens; }
+int64_t KvCache::bytes_per_token(const DecoderConfig& config, at::ScalarType dtype) {
+  return BlockPool::block_bytes(config, dtype) / kTokens;
+}
 
 }  // namespace specdec::model

@@ -56,7 +56,8 @@ int64_t available_bytes(at::Device device) {
 // Buffers of one pass over `rows` tokens: activations and fp32 logits.
 int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows) {
   const int64_t inner = std::max(config.intermediate_size, config.experts_per_token * config.expert_intermediate_size);
-  const int64_t width = 4 * config.hidden_size + 2 * inner + (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
+  const int64_t width =
+      4 * config.hidden_size + 2 * inner + (2 * config.num_heads + 2 * config.num_kv_heads) * config.head_dim;
   return 4 * (rows * width + logit_rows * config.vocab_size);
 }
 
@@ -64,8 +65,9 @@ int64_t pass_bytes(const DecoderConfig& config, int64_t rows, int64_t logit_rows
 
 std::string MemoryPlan::text() const {
   const auto weights = [](int64_t bytes, bool int8) { return human(bytes) + (int8 ? " int8" : ""); };
-  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) + " + caches " + human(cache_bytes()) + " + workspace " +
-         human(workspace_bytes) + " = " + human(total()) + " of " + human(available_bytes) + " available";
+  return "target " + weights(target_bytes, target_int8) + " + draft " + weights(draft_bytes, draft_int8) +
+         " + caches " + human(cache_bytes()) + " + workspace " + human(workspace_bytes) + " = " + human(total()) +
+         " of " + human(available_bytes) + " available";
 }
 
 int64_t num_parameters(const DecoderConfig& config) {
@@ -78,7 +80,9 @@ int64_t num_parameters(const DecoderConfig& config) {
 int64_t weight_bytes(const DecoderConfig& config, at::ScalarType dtype) {
   DecoderWeights none;
   const auto wide = static_cast<int64_t>(c10::elementSize(side_dtype(dtype, config)));
-  const auto int8 = [](const std::vector<int64_t>& shape) { return shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]); };
+  const auto int8 = [](const std::vector<int64_t>& shape) {
+    return shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]);
+  };
   int64_t total = 0;
   for (const Parameter& p : list_parameters(none, config))
     total += dtype == at::kChar && p.in_products ? int8(p.shape) : wide * c10::multiply_integers(p.shape);
@@ -90,8 +94,8 @@ int64_t cache_bytes(const DecoderConfig& config, at::ScalarType dtype, int64_t s
   return sequences * blocks * BlockPool::block_bytes(config, side_dtype(dtype, config));
 }
 
-MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype,
-                       int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
+MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
+                       at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device) {
   constexpr int64_t kPromptRows = 512, kLogitRows = 16;  // prompt chunk; rows verified at once per sequence
   MemoryPlan plan;
   const auto add = [&](const DecoderConfig& config, at::ScalarType dtype, int64_t& weights, int64_t& caches) {
@@ -107,12 +111,14 @@ MemoryPlan plan_memory(const DecoderConfig& target, at::ScalarType target_dtype,
   return plan;
 }
 
-FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft, at::ScalarType draft_dtype, int64_t sequences,
-                        int64_t tokens_per_sequence, at::Device device, int64_t cache_bytes, bool narrow_draft, std::optional<int64_t> available) {
+FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype, const DecoderConfig* draft,
+                        at::ScalarType draft_dtype, int64_t sequences, int64_t tokens_per_sequence, at::Device device,
+                        int64_t cache_bytes, bool narrow_draft, std::optional<int64_t> available) {
   constexpr int64_t kCachePart = 4;
   std::optional<FittedMemory> asked;
   const auto attempt = [&](const DecoderConfig* with, at::ScalarType dtype, const char* change) -> bool {
-    FittedMemory fit{plan_memory(target, target_dtype, with, dtype, sequences, tokens_per_sequence, device), with != nullptr, dtype, change};
+    FittedMemory fit{plan_memory(target, target_dtype, with, dtype, sequences, tokens_per_sequence, device),
+                     with != nullptr, dtype, change};
     MemoryPlan& plan = fit.plan;
     if (available) plan.available_bytes = *available;
     const auto scaled = [&plan](int64_t total) {
@@ -125,7 +131,9 @@ FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype
     const int64_t one = plan.cache_bytes() / sequences;
     if (cache_bytes > 0) {
       if (cache_bytes < one)
-        throw Error(ErrorKind::kUsage, "caches of " + human(cache_bytes) + " hold no answer of " + std::to_string(tokens_per_sequence) + " tokens, which takes " + human(one) + " in both models: give them more, or a shorter context");
+        throw Error(ErrorKind::kUsage, "caches of " + human(cache_bytes) + " hold no answer of " +
+                                           std::to_string(tokens_per_sequence) + " tokens, which takes " + human(one) +
+                                           " in both models: give them more, or a shorter context");
       plan = scaled(cache_bytes);
     }
     const bool fits = plan.total() <= plan.available_bytes;
@@ -133,7 +141,8 @@ FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype
       const int64_t room = plan.available_bytes - (plan.total() - plan.cache_bytes()), wanted = plan.cache_bytes();
       if (room >= std::max(one, wanted / kCachePart)) {
         plan = scaled(room);
-        fit.given_up += std::string(fit.given_up.empty() ? "" : ", and ") + "the caches have " + human(room) + " instead of " + human(wanted) + ": answers are suspended while they are full";
+        fit.given_up += std::string(fit.given_up.empty() ? "" : ", and ") + "the caches have " + human(room) +
+                        " instead of " + human(wanted) + ": answers are suspended while they are full";
       }
     }
     if (!asked) asked = fit;
@@ -143,14 +152,17 @@ FittedMemory fit_memory(const DecoderConfig& target, at::ScalarType target_dtype
     return true;
   };
   if (attempt(draft, draft_dtype, "") || !draft) return *asked;
-  if (narrow_draft && device.is_cpu() && draft_dtype != at::kChar && attempt(draft, at::kChar, "the draft's weights are int8")) return *asked;
+  if (narrow_draft && device.is_cpu() && draft_dtype != at::kChar &&
+      attempt(draft, at::kChar, "the draft's weights are int8"))
+    return *asked;
   attempt(nullptr, draft_dtype, "the draft is left out, and answers come at plain speed");
   return *asked;
 }
 
 void check_memory(const MemoryPlan& plan) {
   if (plan.total() <= plan.available_bytes) return;
-  throw Error(ErrorKind::kDevice, "not enough memory: " + plan.text() + "; use a smaller batch or context, or a narrower --dtype");
+  throw Error(ErrorKind::kDevice,
+              "not enough memory: " + plan.text() + "; use a smaller batch or context, or a narrower --dtype");
 }
 
 }  // namespace specdec::model

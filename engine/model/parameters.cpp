@@ -30,8 +30,10 @@ class ParameterList {
   }
 };
 
-void add_attention(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family, const LayerConfig& flags, LayerWeights& w) {
-  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim, g = config.num_kv_heads * config.head_dim;
+void add_attention(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family,
+                   const LayerConfig& flags, LayerWeights& w) {
+  const int64_t e = config.hidden_size, h = config.num_heads * config.head_dim,
+                g = config.num_kv_heads * config.head_dim;
   const std::string attention = layer + "self_attn.";
   const size_t first = list.all.size();
   list.linear(attention + "q_proj", w.q, w.q_bias, flags.qkv_bias, h, e);
@@ -46,7 +48,8 @@ void add_attention(ParameterList& list, const std::string& layer, const DecoderC
   list.linear(attention + "o_proj", w.o, w.o_bias, flags.out_bias, e, h);
 }
 
-void add_feed_forward(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family, const LayerConfig& flags, LayerWeights& w) {
+void add_feed_forward(ParameterList& list, const std::string& layer, const DecoderConfig& config, const Family& family,
+                      const LayerConfig& flags, LayerWeights& w) {
   const int64_t e = config.hidden_size, i = config.intermediate_size, x = config.expert_intermediate_size;
   if (flags.experts) {
     const ExpertNames& names = family.experts;
@@ -82,9 +85,12 @@ std::vector<Parameter> list_parameters(DecoderWeights& weights, const DecoderCon
     const std::string layer = "model.layers." + std::to_string(l) + ".";
     if (flags.input_norm) list.add(layer + "input_layernorm", w.input_norm, {e});
     add_attention(list, layer, config, family, flags, w);
-    // Llama calls the norm before the feed-forward part what it comes after; Gemma and OLMo use that name for the norm of attention's result.
+    // Llama calls the norm before the feed-forward part what it comes after; Gemma and OLMo use that name for the norm
+    // of attention's result.
     if (flags.attention_out_norm) list.add(layer + "post_attention_layernorm", w.attention_out_norm, {e});
-    if (flags.mlp_norm) list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"), w.mlp_norm, {e});
+    if (flags.mlp_norm)
+      list.add(layer + (flags.attention_out_norm ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
+               w.mlp_norm, {e});
     add_feed_forward(list, layer, config, family, flags, w);
     if (flags.mlp_out_norm) list.add(layer + "post_feedforward_layernorm", w.mlp_out_norm, {e});
   }

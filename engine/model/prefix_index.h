@@ -1,4 +1,5 @@
-// Which blocks of a cache hold which tokens behind which others: a chain of full blocks is found again by what was read.
+// Which blocks of a cache hold which tokens behind which others: a chain of full blocks is found again by what was
+// read.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@ namespace specdec::model {
 
 // What comes before a block, and for whom it was read.
 struct PrefixKey {
-  uint64_t tenant = 0;   // finds its own blocks only
-  int64_t stretch = 0;   // KvCache::stretch()
-  uint64_t parent = 0;   // serial() of the block before; 0: the text begins here
+  uint64_t tenant = 0;  // finds its own blocks only
+  int64_t stretch = 0;  // KvCache::stretch()
+  uint64_t parent = 0;  // serial() of the block before; 0: the text begins here
   bool operator==(const PrefixKey&) const = default;
 };
 
@@ -34,7 +35,9 @@ class PrefixIndex {
     PrefixKey key;
     uint64_t hash = 0, serial = 0;
   };
-  std::span<const int32_t> tokens_of(int32_t block) const { return std::span(tokens_).subspan(static_cast<size_t>(block) * block_tokens_, block_tokens_); }
+  std::span<const int32_t> tokens_of(int32_t block) const {
+    return std::span(tokens_).subspan(static_cast<size_t>(block) * block_tokens_, block_tokens_);
+  }
   size_t block_tokens_;
   std::vector<Entry> entries_;   // by block
   std::vector<int32_t> tokens_;  // [blocks, block_tokens]

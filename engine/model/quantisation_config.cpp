@@ -8,7 +8,9 @@ namespace {
 constexpr ErrorKind kQuantError = ErrorKind::kModel;
 
 [[noreturn]] void refuse_quantisation(const std::string& where, const std::string& found) {
-  throw Error(kQuantError, where + ": " + found + " is not supported; supported: fp8, compressed-tensors (float-quantized), gptq (4 and 8 bits), awq (4 bits, gemm); "
+  throw Error(kQuantError, where + ": " + found +
+                               " is not supported; supported: fp8, compressed-tensors (float-quantized), gptq (4 and 8 "
+                               "bits), awq (4 bits, gemm); "
                                "else use the fp32, bf16 or fp16 weights");
 }
 
@@ -23,14 +25,16 @@ void parse_blocks(const Json& object, const char* key, const std::string& where,
 void parse_compressed(const Json& object, const std::string& where, Quantisation& out) {
   out.method = Quantisation::Method::kFp8;
   const std::string format = json_string(object, "format", "", where, kQuantError);
-  if (format != "float-quantized" && format != "naive-quantized") refuse_quantisation(where, "compressed-tensors format '" + format + "'");
+  if (format != "float-quantized" && format != "naive-quantized")
+    refuse_quantisation(where, "compressed-tensors format '" + format + "'");
   for (const auto& [name, group] : json_object(object, "config_groups", 64, where, kQuantError).items()) {
     const std::string at = where + ": config_groups: " + name;
     if (!group.is_object()) throw Error(kQuantError, at + ": expected an object");
     const Json& weights = json_object(group, "weights", 64, at, kQuantError);
     const int64_t bits = json_int(weights, "num_bits", 1, 64, at, kQuantError);
     const std::string type = json_string(weights, "type", "", at, kQuantError);
-    if (bits != 8 || type != "float") refuse_quantisation(at, "weights of " + std::to_string(bits) + " bits, type '" + type + "',");
+    if (bits != 8 || type != "float")
+      refuse_quantisation(at, "weights of " + std::to_string(bits) + " bits, type '" + type + "',");
     parse_blocks(weights, "block_structure", at, out);
   }
 }
@@ -54,11 +58,14 @@ Quantisation parse_quantisation(const Json& config, const std::string& where) {
     const bool gptq = method == "gptq";
     out.method = gptq ? Quantisation::Method::kGptq : Quantisation::Method::kAwq;
     out.bits = json_int(object, "bits", 1, 64, 4, at, kQuantError);
-    if (out.bits != 4 && !(gptq && out.bits == 8)) refuse_quantisation(at, method + " of " + std::to_string(out.bits) + " bits");
+    if (out.bits != 4 && !(gptq && out.bits == 8))
+      refuse_quantisation(at, method + " of " + std::to_string(out.bits) + " bits");
     const int64_t group = json_int(object, "group_size", -1, 1 << 20, 128, at, kQuantError);
     out.group_size = group > 0 ? group : 0;
-    const std::string format = json_string(object, gptq ? "checkpoint_format" : "version", gptq ? "gptq" : "gemm", at, kQuantError);
-    if (gptq ? format != "gptq" && format != "gptq_v2" : format != "gemm" && format != "GEMM") refuse_quantisation(at, method + " of format '" + format + "'");
+    const std::string format =
+        json_string(object, gptq ? "checkpoint_format" : "version", gptq ? "gptq" : "gemm", at, kQuantError);
+    if (gptq ? format != "gptq" && format != "gptq_v2" : format != "gemm" && format != "GEMM")
+      refuse_quantisation(at, method + " of format '" + format + "'");
     out.zero_offset = format == "gptq" ? 1 : 0;  // the first format stores zero points less one
   } else {
     refuse_quantisation(at, "quant_method '" + method + "'");

@@ -21,13 +21,18 @@ class Parts {
 
   bool has(const char* part) const { return files_.contains(stem_ + part); }
   const TensorEntry& entry(const char* part) const { return files_.entry(stem_ + part); }
-  std::string where(const char* part) const { return files_.shard_of(stem_ + part).file().path().string() + ": tensor " + stem_ + part; }
+  std::string where(const char* part) const {
+    return files_.shard_of(stem_ + part).file().path().string() + ": tensor " + stem_ + part;
+  }
 
   at::Tensor raw(const char* part, const char* dtype, at::ScalarType type, at::IntArrayRef shape) const {
     if (!has(part)) throw Error(ErrorKind::kModel, "tensor " + stem_ + part + " is missing");
     const TensorEntry& found = entry(part);
-    if (found.dtype != dtype) throw Error(ErrorKind::kModel, where(part) + " has dtype " + found.dtype + ", expected " + dtype);
-    if (at::IntArrayRef(found.shape) != shape) throw Error(ErrorKind::kModel, where(part) + " has shape " + c10::str(at::IntArrayRef(found.shape)) + ", expected " + c10::str(shape));
+    if (found.dtype != dtype)
+      throw Error(ErrorKind::kModel, where(part) + " has dtype " + found.dtype + ", expected " + dtype);
+    if (at::IntArrayRef(found.shape) != shape)
+      throw Error(ErrorKind::kModel, where(part) + " has shape " + c10::str(at::IntArrayRef(found.shape)) +
+                                         ", expected " + c10::str(shape));
     at::Tensor out = at::empty(found.shape, type);
     files_.read(stem_ + part, {static_cast<std::byte*>(out.data_ptr()), out.nbytes()});
     unread_.erase(stem_ + part);
@@ -36,7 +41,8 @@ class Parts {
   // fp32 whatever it is stored as.
   at::Tensor numbers(const char* part, at::IntArrayRef shape) const {
     if (!has(part)) throw Error(ErrorKind::kModel, "tensor " + stem_ + part + " is missing");
-    for (const auto& [dtype, type] : {std::pair{"F32", at::kFloat}, std::pair{"BF16", at::kBFloat16}, std::pair{"F16", at::kHalf}}) {
+    for (const auto& [dtype, type] :
+         {std::pair{"F32", at::kFloat}, std::pair{"BF16", at::kBFloat16}, std::pair{"F16", at::kHalf}}) {
       if (entry(part).dtype == dtype) return raw(part, dtype, type, shape).to(at::kFloat);
     }
     throw Error(ErrorKind::kModel, where(part) + " has dtype " + entry(part).dtype + ", expected F32, BF16 or F16");
@@ -61,7 +67,9 @@ void over_outputs(int64_t rows, int64_t columns, const F& f) {
 at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
   const int64_t rows = shape[0], columns = shape[1];
   const char* scale_name = parts.has("weight_scale_inv") ? "weight_scale_inv" : "weight_scale";
-  if (!parts.has(scale_name)) throw Error(ErrorKind::kModel, parts.where("weight") + " is F8_E4M3 and has neither weight_scale nor weight_scale_inv");
+  if (!parts.has(scale_name))
+    throw Error(ErrorKind::kModel,
+                parts.where("weight") + " is F8_E4M3 and has neither weight_scale nor weight_scale_inv");
   const std::vector<int64_t> found = parts.entry(scale_name).shape;
   int64_t block_rows = rows, block_columns = columns;  // one number
   if (c10::multiply_integers(found) != 1) {
@@ -70,11 +78,14 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
     block_columns = by_row ? columns : quantisation.block_columns;
   }
   const int64_t across = (columns + block_columns - 1) / block_columns, down = (rows + block_rows - 1) / block_rows;
-  const bool fits = c10::multiply_integers(found) == across * down && (found.size() < 2 || (found[0] == down && found[1] == across));
+  const bool fits =
+      c10::multiply_integers(found) == across * down && (found.size() < 2 || (found[0] == down && found[1] == across));
   if (!fits)
-    throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) + ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
+    throw Error(ErrorKind::kModel, parts.where(scale_name) + " has shape " + c10::str(at::IntArrayRef(found)) +
+                                       ", expected one number, [" + std::to_string(rows) + ", 1] or [" +
                                        std::to_string(down) + ", " + std::to_string(across) + "]");
-  const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape), scales = parts.numbers(scale_name, found).contiguous();
+  const at::Tensor codes = parts.raw("weight", "F8_E4M3", at::kByte, shape),
+                   scales = parts.numbers(scale_name, found).contiguous();
   std::array<float, 256> values;
   for (int code = 0; code < 256; ++code) values[static_cast<size_t>(code)] = e4m3_to_float(static_cast<uint8_t>(code));
   at::Tensor out = at::empty(shape, at::kFloat);
@@ -83,7 +94,8 @@ at::Tensor read_fp8(const Parts& parts, const Quantisation& quantisation, at::In
   float* to = out.data_ptr<float>();
   over_outputs(rows, columns, [&](int64_t begin, int64_t end) {
     for (int64_t n = begin; n < end; ++n) {
-      for (int64_t k = 0; k < columns; ++k) to[n * columns + k] = values[from[n * columns + k]] * scale[n / block_rows * across + k / block_columns];
+      for (int64_t k = 0; k < columns; ++k)
+        to[n * columns + k] = values[from[n * columns + k]] * scale[n / block_rows * across + k / block_columns];
     }
   });
   return out;
@@ -101,27 +113,35 @@ std::vector<int32_t> groups_of(const Parts& parts, const Quantisation& quantisat
     const at::Tensor listed = parts.raw("g_idx", "I32", at::kInt, {inputs});
     out.assign(listed.const_data_ptr<int32_t>(), listed.const_data_ptr<int32_t>() + inputs);
   } else {
-    for (int64_t k = 0; k < inputs; ++k) out[static_cast<size_t>(k)] = static_cast<int32_t>(quantisation.group_size != 0 ? k / quantisation.group_size : 0);
+    for (int64_t k = 0; k < inputs; ++k)
+      out[static_cast<size_t>(k)] =
+          static_cast<int32_t>(quantisation.group_size != 0 ? k / quantisation.group_size : 0);
   }
   for (const int32_t g : out) {
     if (g < 0 || g >= groups)
-      throw Error(ErrorKind::kModel, parts.where("qweight") + ": an input belongs to group " + std::to_string(g) + " of " + std::to_string(groups));
+      throw Error(ErrorKind::kModel, parts.where("qweight") + ": an input belongs to group " + std::to_string(g) +
+                                         " of " + std::to_string(groups));
   }
   return out;
 }
 
-Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef weights_shape, int64_t outputs, int64_t inputs, int64_t per_number) {
+Integers read_integers(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef weights_shape,
+                       int64_t outputs, int64_t inputs, int64_t per_number) {
   if (!parts.has("scales")) throw Error(ErrorKind::kModel, parts.where("qweight") + " has no scales beside it");
   const std::vector<int64_t>& found = parts.entry("scales").shape;
   if (found.size() != 2 || found[0] < 1 || found[1] != outputs)
-    throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + c10::str(at::IntArrayRef(found)) + ", expected [groups, " + std::to_string(outputs) + "]");
+    throw Error(ErrorKind::kModel, parts.where("scales") + " has shape " + c10::str(at::IntArrayRef(found)) +
+                                       ", expected [groups, " + std::to_string(outputs) + "]");
   const int64_t groups = found[0];
-  return {parts.raw("qweight", "I32", at::kInt, weights_shape), parts.raw("qzeros", "I32", at::kInt, {groups, outputs / per_number}),
+  return {parts.raw("qweight", "I32", at::kInt, weights_shape),
+          parts.raw("qzeros", "I32", at::kInt, {groups, outputs / per_number}),
           parts.numbers("scales", found).contiguous(), groups_of(parts, quantisation, inputs, groups)};
 }
 
 void require_multiple(const Parts& parts, int64_t n, int64_t unit, const char* what) {
-  if (n % unit != 0) throw Error(ErrorKind::kModel, parts.where("qweight") + ": " + std::to_string(n) + " " + what + " cannot be packed by " + std::to_string(unit));
+  if (n % unit != 0)
+    throw Error(ErrorKind::kModel, parts.where("qweight") + ": " + std::to_string(n) + " " + what +
+                                       " cannot be packed by " + std::to_string(unit));
 }
 
 at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::IntArrayRef shape) {
@@ -138,8 +158,10 @@ at::Tensor read_gptq(const Parts& parts, const Quantisation& quantisation, at::I
       const auto shift = static_cast<uint32_t>(n % per_number * bits);
       for (int64_t k = 0; k < inputs; ++k) {
         const int64_t g = q.group[static_cast<size_t>(k)];
-        const uint32_t value = static_cast<uint32_t>(weights[k / per_number * outputs + n]) >> (k % per_number * bits) & mask;
-        const uint32_t stored = static_cast<uint32_t>(zeros[g * (outputs / per_number) + n / per_number]) >> shift & mask;
+        const uint32_t value =
+            static_cast<uint32_t>(weights[k / per_number * outputs + n]) >> (k % per_number * bits) & mask;
+        const uint32_t stored =
+            static_cast<uint32_t>(zeros[g * (outputs / per_number) + n / per_number]) >> shift & mask;
         const uint32_t zero = (stored + static_cast<uint32_t>(quantisation.zero_offset)) & mask;
         to[n * inputs + k] = scales[g * outputs + n] * (static_cast<float>(value) - static_cast<float>(zero));
       }
@@ -174,24 +196,30 @@ at::Tensor read_awq(const Parts& parts, const Quantisation& quantisation, at::In
 
 }  // namespace
 
-at::Tensor read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation, const std::string& name, at::IntArrayRef shape,
-                          std::set<std::string>& unread) {
+at::Tensor read_quantised(const SafetensorsDirectory& files, const Quantisation& quantisation, const std::string& name,
+                          at::IntArrayRef shape, std::set<std::string>& unread) {
   if (quantisation.method == Method::kNone || shape.size() != 2 || !name.ends_with(".weight")) return {};
   const Parts parts(files, name, unread);
-  if (quantisation.method == Method::kFp8) return parts.has("weight") && parts.entry("weight").dtype == "F8_E4M3" ? read_fp8(parts, quantisation, shape) : at::Tensor();
+  if (quantisation.method == Method::kFp8)
+    return parts.has("weight") && parts.entry("weight").dtype == "F8_E4M3" ? read_fp8(parts, quantisation, shape)
+                                                                           : at::Tensor();
   if (!parts.has("qweight")) return {};
-  return quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape) : read_awq(parts, quantisation, shape);
+  return quantisation.method == Method::kGptq ? read_gptq(parts, quantisation, shape)
+                                              : read_awq(parts, quantisation, shape);
 }
 
 void drop_unneeded(const SafetensorsDirectory& files, const Quantisation& quantisation, std::set<std::string>& unread) {
   if (quantisation.method == Method::kNone) return;
   std::erase_if(unread, [&](const std::string& name) {
     if (quantisation.method == Method::kFp8) {
-      for (const char* scale : {".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".q_scale", ".output_scale"}) {
+      for (const char* scale :
+           {".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".q_scale", ".output_scale"}) {
         if (name.ends_with(scale)) return true;
       }
     }
-    if (quantisation.method != Method::kGptq || !name.ends_with(".bias") || !files.contains(name.substr(0, name.size() - 4) + "qweight")) return false;
+    if (quantisation.method != Method::kGptq || !name.ends_with(".bias") ||
+        !files.contains(name.substr(0, name.size() - 4) + "qweight"))
+      return false;
     const TensorEntry& entry = files.entry(name);
     std::vector<std::byte> bytes(entry.bytes);
     files.read(name, bytes);

@@ -20,7 +20,8 @@ at::Tensor llama3_frequencies(const RopeConfig& rope, const at::Tensor& plain) {
   return at::where((wave < short_wave).logical_or(wave > long_wave), stretched, between);
 }
 
-// Pairs that turn more than beta_fast times within the original context keep their frequency, those below beta_slow are interpolated.
+// Pairs that turn more than beta_fast times within the original context keep their frequency, those below beta_slow are
+// interpolated.
 at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t dim, const at::Tensor& powers) {
   const auto pair_turning = [&](double turns) {
     const double context = static_cast<double>(rope.original_max_position);
@@ -30,7 +31,8 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t dim, const at::Tenso
   if (rope.truncate) low = std::floor(low), high = std::ceil(high);
   low = std::max(low, 0.0), high = std::min(high, static_cast<double>(dim - 1));
   if (low == high) high += 0.001;
-  const at::Tensor interpolated = at::clamp((at::arange(dim / 2, at::kFloat) - low) / (high - low), 0, 1), kept = 1 - interpolated;
+  const at::Tensor interpolated = at::clamp((at::arange(dim / 2, at::kFloat) - low) / (high - low), 0, 1),
+                   kept = 1 - interpolated;
   return 1.0 / (rope.factor * powers) * (1 - kept) + 1.0 / powers * kept;
 }
 
@@ -41,30 +43,41 @@ int64_t rope_stretch(const RopeConfig& rope, int64_t length) {
   return rope.kind == Kind::kLongRope ? 1 : rope.kind == Kind::kDynamic ? length : 0;
 }
 
-int64_t rotary_dim(const RopeConfig& rope, int64_t head_dim) { return static_cast<int64_t>(static_cast<double>(head_dim) * rope.rotary_fraction); }
+int64_t rotary_dim(const RopeConfig& rope, int64_t head_dim) {
+  return static_cast<int64_t>(static_cast<double>(head_dim) * rope.rotary_fraction);
+}
 
 at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t stretch) {
   const int64_t dim = rotary_dim(rope, head_dim);
   const at::Tensor exponents = at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);
   if (rope.kind == Kind::kDynamic && stretch != 0) {
-    const at::Tensor longer = rope.factor * at::scalar_tensor(static_cast<double>(stretch), at::kFloat) / static_cast<double>(rope.original_max_position);
-    const at::Tensor theta = rope.theta * at::pow(longer - (rope.factor - 1), static_cast<double>(dim) / static_cast<double>(dim - 2));
+    const at::Tensor longer = rope.factor * at::scalar_tensor(static_cast<double>(stretch), at::kFloat) /
+                              static_cast<double>(rope.original_max_position);
+    const at::Tensor theta =
+        rope.theta * at::pow(longer - (rope.factor - 1), static_cast<double>(dim) / static_cast<double>(dim - 2));
     return 1.0 / at::pow(theta, exponents);
   }
   const at::Tensor powers = at::pow(at::Scalar(rope.theta), exponents);
   switch (rope.kind) {
-    case Kind::kLinear: return 1.0 / powers / rope.factor;
-    case Kind::kYarn: return yarn_frequencies(rope, dim, powers);
-    case Kind::kLongRope: return 1.0 / (at::tensor(stretch != 0 ? rope.long_factor : rope.short_factor, at::kFloat) * powers);
-    case Kind::kLlama3: return llama3_frequencies(rope, 1.0 / powers);
+    case Kind::kLinear:
+      return 1.0 / powers / rope.factor;
+    case Kind::kYarn:
+      return yarn_frequencies(rope, dim, powers);
+    case Kind::kLongRope:
+      return 1.0 / (at::tensor(stretch != 0 ? rope.long_factor : rope.short_factor, at::kFloat) * powers);
+    case Kind::kLlama3:
+      return llama3_frequencies(rope, 1.0 / powers);
     case Kind::kDefault:
-    case Kind::kDynamic: break;
+    case Kind::kDynamic:
+      break;
   }
   return 1.0 / powers;
 }
 
-std::pair<at::Tensor, at::Tensor> rope_angles(const RopeConfig& rope, int64_t head_dim, int64_t stretch, const at::Tensor& positions) {
-  const at::Tensor angles = positions.to(at::kFloat).unsqueeze(-1) * inverse_frequencies(rope, head_dim, stretch).to(positions.device());
+std::pair<at::Tensor, at::Tensor> rope_angles(const RopeConfig& rope, int64_t head_dim, int64_t stretch,
+                                              const at::Tensor& positions) {
+  const at::Tensor angles =
+      positions.to(at::kFloat).unsqueeze(-1) * inverse_frequencies(rope, head_dim, stretch).to(positions.device());
   if (rope.attention_factor == 1) return {angles.cos(), angles.sin()};
   return {angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor};
 }

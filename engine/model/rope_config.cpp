@@ -1,4 +1,5 @@
-// The rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4, `rope_parameters` of transformers 5.
+// The rope settings of config.json: `rope_theta` and `rope_scaling` of transformers 4, `rope_parameters` of
+// transformers 5.
 #include <cmath>
 
 #include "engine/model/families.h"
@@ -9,11 +10,14 @@ namespace {
 
 constexpr ErrorKind kRopeError = ErrorKind::kModel;
 
-[[noreturn]] void fail_rope(const std::string& where, const std::string& message) { throw Error(kRopeError, where + ": " + message); }
+[[noreturn]] void fail_rope(const std::string& where, const std::string& message) {
+  throw Error(kRopeError, where + ": " + message);
+}
 
 constexpr std::pair<const char*, RopeConfig::Kind> kRopeTypes[] = {
-    {"default", RopeConfig::Kind::kDefault},   {"linear", RopeConfig::Kind::kLinear}, {"dynamic", RopeConfig::Kind::kDynamic},
-    {"yarn", RopeConfig::Kind::kYarn},         {"longrope", RopeConfig::Kind::kLongRope}, {"llama3", RopeConfig::Kind::kLlama3}};
+    {"default", RopeConfig::Kind::kDefault},   {"linear", RopeConfig::Kind::kLinear},
+    {"dynamic", RopeConfig::Kind::kDynamic},   {"yarn", RopeConfig::Kind::kYarn},
+    {"longrope", RopeConfig::Kind::kLongRope}, {"llama3", RopeConfig::Kind::kLlama3}};
 
 bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
@@ -26,7 +30,8 @@ struct RopeScope {
 };
 
 RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::string& where) {
-  std::string type = json_string(rope, "rope_type", json_string(rope, "type", "default", where, kRopeError), where, kRopeError);
+  std::string type =
+      json_string(rope, "rope_type", json_string(rope, "type", "default", where, kRopeError), where, kRopeError);
   // The first Phi-3 checkpoints: other names of longrope.
   if (family.fused && (type == "su" || type == "yarn")) type = "longrope";
   std::string known;
@@ -39,7 +44,8 @@ RopeConfig::Kind parse_kind(const Json& rope, const Family& family, const std::s
 
 int64_t original_max_position(const Json& rope, const RopeScope& scope, const std::string& where) {
   constexpr const char* kKey = "original_max_position_embeddings";
-  const int64_t outside = json_int(scope.config, kKey, 1, 1 << 30, scope.family.original_max_position, where, kRopeError);
+  const int64_t outside =
+      json_int(scope.config, kKey, 1, 1 << 30, scope.family.original_max_position, where, kRopeError);
   return outside != 0 ? outside : json_int(rope, kKey, 1, 1 << 30, scope.max_position, where, kRopeError);
 }
 
@@ -54,7 +60,8 @@ void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
   out.beta_slow = number("beta_slow", 1);
   out.truncate = json_bool(rope, "truncate", true, where, kRopeError);
   const double some = number("mscale", 0), all = number("mscale_all_dim", 0);
-  const double usual = some > 0 && all > 0 ? magnitude(out.factor, some) / magnitude(out.factor, all) : magnitude(out.factor, 1);
+  const double usual =
+      some > 0 && all > 0 ? magnitude(out.factor, some) / magnitude(out.factor, all) : magnitude(out.factor, 1);
   out.attention_factor = json_double(rope, "attention_factor", 0, 1e6, usual, where, kRopeError);
   if (out.theta <= 1) fail_rope(where, "yarn needs rope_theta above 1");
 }
@@ -62,7 +69,8 @@ void parse_yarn(const Json& rope, const std::string& where, RopeConfig& out) {
 std::vector<double> parse_factors(const Json& rope, const char* key, int64_t count, const std::string& where) {
   const Json& list = json_array(rope, key, 512, where, kRopeError);
   if (list.size() != static_cast<size_t>(count))
-    fail_rope(where, std::string(key) + ": expected " + std::to_string(count) + " numbers (one for each turned pair of a head), found " + std::to_string(list.size()));
+    fail_rope(where, std::string(key) + ": expected " + std::to_string(count) +
+                         " numbers (one for each turned pair of a head), found " + std::to_string(list.size()));
   std::vector<double> out;
   for (const Json& item : list) out.push_back(json_double(Json{{key, item}}, key, 1e-6, 1e6, where, kRopeError));
   return out;
@@ -72,19 +80,24 @@ std::vector<double> parse_factors(const Json& rope, const char* key, int64_t cou
 RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std::string& where) {
   if (!rope.is_object()) fail_rope(where, "expected an object");
   for (const auto& [key, value] : rope.items()) {
-    if (value.is_object()) fail_rope(where, "'" + key + "': rope settings per layer type are not supported for " + std::string(scope.family.model_type));
+    if (value.is_object())
+      fail_rope(where, "'" + key + "': rope settings per layer type are not supported for " +
+                           std::string(scope.family.model_type));
   }
   RopeConfig out;
   out.theta = json_double(rope, "rope_theta", 1, 1e12, scope.theta, where, kRopeError);
   out.rotary_fraction = json_double(rope, "partial_rotary_factor", 0, 1, scope.rotary_fraction, where, kRopeError);
   const auto rotary = static_cast<int64_t>(static_cast<double>(scope.head_dim) * out.rotary_fraction);
   if (rotary < 2 || rotary % 2 != 0)
-    fail_rope(where, "partial_rotary_factor: turns " + std::to_string(rotary) + " of the " + std::to_string(scope.head_dim) + " values of a head; expected an even number");
+    fail_rope(where, "partial_rotary_factor: turns " + std::to_string(rotary) + " of the " +
+                         std::to_string(scope.head_dim) + " values of a head; expected an even number");
   out.kind = parse_kind(rope, scope.family, where);
   if (out.kind == RopeConfig::Kind::kDefault) return out;
   if (out.kind == RopeConfig::Kind::kLongRope) {
     out.original_max_position = original_max_position(rope, scope, where);
-    out.factor = json_double(rope, "factor", 1e-6, 1e6, static_cast<double>(scope.max_position) / static_cast<double>(out.original_max_position), where, kRopeError);
+    out.factor = json_double(rope, "factor", 1e-6, 1e6,
+                             static_cast<double>(scope.max_position) / static_cast<double>(out.original_max_position),
+                             where, kRopeError);
     out.short_factor = parse_factors(rope, "short_factor", rotary / 2, where);
     out.long_factor = parse_factors(rope, "long_factor", rotary / 2, where);
     const double original = std::log(static_cast<double>(out.original_max_position));
@@ -106,7 +119,8 @@ RopeConfig parse_rope_object(const Json& rope, const RopeScope& scope, const std
   }
   out.low_freq_factor = json_double(rope, "low_freq_factor", 1e-6, 1e6, where, kRopeError);
   out.high_freq_factor = json_double(rope, "high_freq_factor", 1e-6, 1e6, where, kRopeError);
-  if (out.high_freq_factor <= out.low_freq_factor) fail_rope(where, "high_freq_factor must be larger than low_freq_factor");
+  if (out.high_freq_factor <= out.low_freq_factor)
+    fail_rope(where, "high_freq_factor must be larger than low_freq_factor");
   return out;
 }
 
@@ -121,9 +135,12 @@ Json rope_object(const RopeConfig& rope) {
   if (rope.kind == Kind::kLlama3 || rope.kind == Kind::kYarn || rope.kind == Kind::kLongRope)
     out["original_max_position_embeddings"] = rope.original_max_position;
   if (rope.kind == Kind::kYarn || rope.kind == Kind::kLongRope) out["attention_factor"] = rope.attention_factor;
-  if (rope.kind == Kind::kYarn) out.update(Json{{"beta_fast", rope.beta_fast}, {"beta_slow", rope.beta_slow}, {"truncate", rope.truncate}});
-  if (rope.kind == Kind::kLongRope) out.update(Json{{"short_factor", rope.short_factor}, {"long_factor", rope.long_factor}});
-  if (rope.kind == Kind::kLlama3) out.update(Json{{"low_freq_factor", rope.low_freq_factor}, {"high_freq_factor", rope.high_freq_factor}});
+  if (rope.kind == Kind::kYarn)
+    out.update(Json{{"beta_fast", rope.beta_fast}, {"beta_slow", rope.beta_slow}, {"truncate", rope.truncate}});
+  if (rope.kind == Kind::kLongRope)
+    out.update(Json{{"short_factor", rope.short_factor}, {"long_factor", rope.long_factor}});
+  if (rope.kind == Kind::kLlama3)
+    out.update(Json{{"low_freq_factor", rope.low_freq_factor}, {"high_freq_factor", rope.high_freq_factor}});
   return out;
 }
 
@@ -131,20 +148,32 @@ Json rope_object(const RopeConfig& rope) {
 
 // Both forms may be present (engines read one or the other); if they disagree one engine would run another model.
 void parse_rope(const Json& config, const Family& family, const std::string& where, DecoderConfig& out) {
-  const RopeScope scope{config, family, json_double(config, "rope_theta", 1, 1e12, family.theta, where, kRopeError),
-                        json_double(config, "partial_rotary_factor", 0, 1, 1.0, where, kRopeError), out.max_position, out.head_dim};
-  const RopeScope local_scope{config, family, json_double(config, "rope_local_base_freq", 1, 1e12, 10000.0, where, kRopeError), scope.rotary_fraction,
-                              out.max_position, out.head_dim};
+  const RopeScope scope{config,
+                        family,
+                        json_double(config, "rope_theta", 1, 1e12, family.theta, where, kRopeError),
+                        json_double(config, "partial_rotary_factor", 0, 1, 1.0, where, kRopeError),
+                        out.max_position,
+                        out.head_dim};
+  const RopeScope local_scope{config,
+                              family,
+                              json_double(config, "rope_local_base_freq", 1, 1e12, 10000.0, where, kRopeError),
+                              scope.rotary_fraction,
+                              out.max_position,
+                              out.head_dim};
   const Json plain = Json::object();
-  out.rope = parse_rope_object(has(config, "rope_scaling") ? config["rope_scaling"] : plain, scope, where + ": rope_scaling");
+  out.rope =
+      parse_rope_object(has(config, "rope_scaling") ? config["rope_scaling"] : plain, scope, where + ": rope_scaling");
   if (family.local_rope) out.local_rope = parse_rope_object(plain, local_scope, where);
   if (!has(config, "rope_parameters")) return;
   const std::string at = where + ": rope_parameters";
   // `rope` holds the older form; it is complete if it has a theta and could say the newer form's scaling.
-  const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta, const char* scaling, RopeConfig& rope) {
+  const auto take = [&](const Json& object, const std::string& name, const RopeScope& inner, const char* theta,
+                        const char* scaling, RopeConfig& rope) {
     const RopeConfig newer = parse_rope_object(object, inner, name);
-    const bool complete = has(config, theta) && ((scaling && has(config, scaling)) || newer.kind == RopeConfig::Kind::kDefault);
-    if (complete && rope != newer) fail_rope(where, "rope_parameters and " + std::string(theta) + " / rope_scaling disagree");
+    const bool complete =
+        has(config, theta) && ((scaling && has(config, scaling)) || newer.kind == RopeConfig::Kind::kDefault);
+    if (complete && rope != newer)
+      fail_rope(where, "rope_parameters and " + std::string(theta) + " / rope_scaling disagree");
     rope = newer;
   };
   const Json& newer = config["rope_parameters"];
@@ -152,8 +181,10 @@ void parse_rope(const Json& config, const Family& family, const std::string& whe
   if (!newer.is_object()) fail_rope(at, "expected an object");
   const auto part = [&](const char* type) -> const Json& { return has(newer, type) ? newer.at(type) : plain; };
   take(part("full_attention"), at + ": full_attention", scope, "rope_theta", "rope_scaling", out.rope);
-  take(part("sliding_attention"), at + ": sliding_attention", local_scope, "rope_local_base_freq", nullptr, out.local_rope);
-  if (out.local_rope.kind == RopeConfig::Kind::kDynamic || out.local_rope.kind == RopeConfig::Kind::kLongRope) fail_rope(at, "sliding_attention: a scaling that depends on the length (dynamic, longrope) is not supported there");
+  take(part("sliding_attention"), at + ": sliding_attention", local_scope, "rope_local_base_freq", nullptr,
+       out.local_rope);
+  if (out.local_rope.kind == RopeConfig::Kind::kDynamic || out.local_rope.kind == RopeConfig::Kind::kLongRope)
+    fail_rope(at, "sliding_attention: a scaling that depends on the length (dynamic, longrope) is not supported there");
 }
 
 void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
@@ -161,7 +192,8 @@ void write_rope(const DecoderConfig& config, const Family& family, Json& out) {
   out["rope_theta"] = config.rope.theta;
   if (config.rope.rotary_fraction != 1) out["partial_rotary_factor"] = config.rope.rotary_fraction;
   // Some readers know it here only, and some give it priority where a family has a default.
-  if (rope.contains("original_max_position_embeddings") && (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
+  if (rope.contains("original_max_position_embeddings") &&
+      (config.rope.kind == RopeConfig::Kind::kLongRope || family.original_max_position != 0))
     out["original_max_position_embeddings"] = config.rope.original_max_position;
   // transformers 5 reads rope_parameters, older readers rope_theta + rope_scaling (no rope_scaling: default).
   if (config.rope.kind != RopeConfig::Kind::kDefault) out["rope_scaling"] = rope;

@@ -13,7 +13,9 @@ struct StretchedPart {
   SequencePart part;
   std::vector<int64_t> stretches;  // by row
   std::vector<int64_t> wanted;
-  bool uniform() const { return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->stretch() == wanted.front()); }
+  bool uniform() const {
+    return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->stretch() == wanted.front());
+  }
 };
 
 // All rows of an observed part are wanted; of a part without wanted rows the last one says how the cache goes on.
@@ -45,8 +47,8 @@ void recompute(const Decoder& decoder, KvCache& cache, int64_t stretch) {
   cache.set_stretch(stretch);
 }
 
-// The part alone, once for each scaling; of every pass the rows count that have it. `hidden`: [layers + 1] to add the rows' states to,
-// or null. Returns the wanted logits.
+// The part alone, once for each scaling; of every pass the rows count that have it. `hidden`: [layers + 1] to add the
+// rows' states to, or null. Returns the wanted logits.
 at::Tensor pass_by_stretch(const Decoder& decoder, const StretchedPart& planned, std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
   const auto count = static_cast<int64_t>(part.tokens.size());
@@ -68,7 +70,8 @@ at::Tensor pass_by_stretch(const Decoder& decoder, const StretchedPart& planned,
       }
     };
     HiddenObserver observe;
-    if (hidden) observe = [&](int64_t layer, const at::Tensor& state) { put(states[static_cast<size_t>(layer)], state, 0); };
+    if (hidden)
+      observe = [&](int64_t layer, const at::Tensor& state) { put(states[static_cast<size_t>(layer)], state, 0); };
     put(logits, one_pass(decoder, std::span(&part, 1), observe), count - part.num_logits);
   }
   for (size_t layer = 0; layer < states.size(); ++layer) {

@@ -1,5 +1,5 @@
-// One block of host memory that several tensors share, on huge pages where the system offers them: a decode pass reads every
-// weight once, and with 4 KiB pages it waits for address translation as much as for data.
+// One block of host memory that several tensors share, on huge pages where the system offers them: a decode pass reads
+// every weight once, and with 4 KiB pages it waits for address translation as much as for data.
 #pragma once
 
 #include <ATen/ATen.h>

@@ -30,7 +30,8 @@ bool ignored(const std::string& name, const DecoderConfig& config) {
   return name.ends_with(".rotary_emb.inv_freq") || (config.tie_embeddings && name == "lm_head.weight");
 }
 
-constexpr std::pair<const char*, at::ScalarType> kStoredDtypes[] = {{"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}};
+constexpr std::pair<const char*, at::ScalarType> kStoredDtypes[] = {
+    {"F32", at::kFloat}, {"BF16", at::kBFloat16}, {"F16", at::kHalf}};
 
 template <class Bits>
 bool no_exponent_full(const at::Tensor& tensor, Bits exponent) {
@@ -48,16 +49,19 @@ bool all_finite(const at::Tensor& tensor) {  // NaN and infinity have all expone
 at::Tensor converted(const at::Tensor& tensor, at::ScalarType dtype, const std::string& what) {
   if (!all_finite(tensor)) throw Error(ErrorKind::kModel, what + " holds NaN or infinite values");
   at::Tensor out = tensor.to(dtype);
-  if (!all_finite(out)) throw Error(ErrorKind::kModel, what + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
+  if (!all_finite(out))
+    throw Error(ErrorKind::kModel, what + " does not fit " + dtype_name(dtype) + ": use a wider --dtype");
   return out;
 }
 
-at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape, at::ScalarType dtype) {
+at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& name, at::IntArrayRef shape,
+                       at::ScalarType dtype) {
   if (!files.contains(name)) throw Error(ErrorKind::kModel, "tensor " + name + " is missing");
   const TensorEntry& entry = files.entry(name);
   const std::string where = files.shard_of(name).file().path().string() + ": tensor " + name;
   if (at::IntArrayRef(entry.shape) != shape)
-    throw Error(ErrorKind::kModel, where + " has shape " + c10::str(at::IntArrayRef(entry.shape)) + ", config.json asks for " + c10::str(shape));
+    throw Error(ErrorKind::kModel, where + " has shape " + c10::str(at::IntArrayRef(entry.shape)) +
+                                       ", config.json asks for " + c10::str(shape));
   for (const auto& [stored, type] : kStoredDtypes) {
     if (entry.dtype != stored) continue;
     at::Tensor tensor = at::empty(shape, type);
@@ -65,21 +69,29 @@ at::Tensor read_tensor(const SafetensorsDirectory& files, const std::string& nam
     return converted(tensor, dtype, where);
   }
   const bool eight_bits = entry.dtype.starts_with("F8");
-  throw Error(ErrorKind::kModel, where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16" +
-                                     (eight_bits ? "; F8_E4M3 with a quantization_config of quant_method fp8 or compressed-tensors in config.json" : ""));
+  throw Error(
+      ErrorKind::kModel,
+      where + " has dtype " + entry.dtype + "; supported: F32, BF16, F16" +
+          (eight_bits ? "; F8_E4M3 with a quantization_config of quant_method fp8 or compressed-tensors in config.json"
+                      : ""));
 }
 
-// Fills every parameter with make(parameter), moved to the device; on the CPU all lie in one block, in the order of a pass.
+// Fills every parameter with make(parameter), moved to the device; on the CPU all lie in one block, in the order of a
+// pass.
 template <class Make>
 void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make& make) {
   const bool int8 = dtype == at::kChar, own_head = int8 && decoder.config.tie_embeddings;
-  if (int8 && !device.is_cpu()) throw Error(ErrorKind::kUsage, "--dtype int8 decodes on a CPU, found the device " + device.str() + ": use --device cpu, or --dtype bf16");
+  if (int8 && !device.is_cpu())
+    throw Error(ErrorKind::kUsage, "--dtype int8 decodes on a CPU, found the device " + device.str() +
+                                       ": use --device cpu, or --dtype bf16");
   const at::ScalarType side = side_dtype(dtype, decoder.config);
   DecoderWeights& weights = decoder.weights;
   const std::vector<Parameter> parameters = list_parameters(weights, decoder.config);
   size_t bytes = 0;
   const auto plan = [&](at::IntArrayRef shape, bool quantised) {
-    bytes += TensorBlock::padded(static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1]) : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
+    bytes += TensorBlock::padded(
+        static_cast<size_t>(quantised ? shape[0] * kernels::cpu::pack_row_bytes<kernels::cpu::Int8>(nullptr, shape[1])
+                                      : c10::multiply_integers(shape) * static_cast<int64_t>(c10::elementSize(side))));
   };
   for (const Parameter& p : parameters) plan(p.shape, int8 && p.in_products);
   if (own_head) plan(parameters.front().shape, true);
@@ -101,7 +113,8 @@ void fill(Decoder& decoder, at::Device device, at::ScalarType dtype, const Make&
 
 }  // namespace
 
-void DecoderWeights::visit(const DecoderConfig& config, const std::function<void(const std::string& name, at::Tensor&)>& f) {
+void DecoderWeights::visit(const DecoderConfig& config,
+                           const std::function<void(const std::string& name, at::Tensor&)>& f) {
   for (const Parameter& p : list_parameters(*this, config)) f(p.name, *p.tensor);
 }
 
@@ -135,10 +148,13 @@ Decoder load_decoder(const std::filesystem::path& directory, at::Device device, 
     });
     drop_unneeded(files, decoder.config.quantisation, unread);
     if (!unread.empty())
-      throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " + decoder.config.model_type +
+      throw Error(ErrorKind::kModel, std::to_string(unread.size()) + " tensors are not part of this " +
+                                         decoder.config.model_type +
                                          " model as config.json describes it, the first is " + *unread.begin());
   });
-  if (narrowed) log(LogLevel::kWarn, directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
+  if (narrowed)
+    log(LogLevel::kWarn,
+        directory.string() + ": fp32 tensors are narrowed to " + dtype_name(dtype) + "; --dtype fp32 keeps them");
   decoder.config.dtype = side_dtype(dtype, decoder.config);
   decoder.config.quantisation = {};
   return decoder;
@@ -150,9 +166,14 @@ void reduce_head(Decoder& decoder) {
   const at::Tensor index = draft_vocab_index(decoder.config.draft_vocab, head.device());
   const int64_t k = decoder.config.hidden_size;
   switch (head.scalar_type()) {
-    case at::kChar: head = kernels::quantise_int8(kernels::dequantise_int8(head, k).index_select(0, index)); break;  // rows keep their bits
-    case at::kByte: head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index)); break;
-    default: head = head.index_select(0, index);
+    case at::kChar:
+      head = kernels::quantise_int8(kernels::dequantise_int8(head, k).index_select(0, index));
+      break;  // rows keep their bits
+    case at::kByte:
+      head = kernels::pack(kernels::unpack(head, k, decoder.config.dtype).index_select(0, index));
+      break;
+    default:
+      head = head.index_select(0, index);
   }
 }
 
@@ -165,7 +186,8 @@ void pack_matrices(Decoder& decoder) {
   }
 }
 
-std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device, at::ScalarType dtype, Role role) {
+std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& directory, at::Device device,
+                                                 at::ScalarType dtype, Role role) {
   Decoder decoder = load_decoder(directory, device, dtype);
   if (role == Role::kTarget) decoder.config.draft_vocab.clear();
   reduce_head(decoder);
@@ -173,7 +195,8 @@ std::shared_ptr<const Decoder> load_for_decoding(const std::filesystem::path& di
   return std::make_shared<const Decoder>(std::move(decoder));
 }
 
-constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {{"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"int8", at::kChar}};
+constexpr std::pair<const char*, at::ScalarType> kDtypeFlags[] = {
+    {"fp32", at::kFloat}, {"bf16", at::kBFloat16}, {"fp16", at::kHalf}, {"int8", at::kChar}};
 
 at::ScalarType resolve_dtype(const std::string& flag, const DecoderConfig& config) {
   if (flag == "auto") return config.dtype;
@@ -187,7 +210,8 @@ std::string dtype_flag(at::ScalarType dtype) {
   for (const auto& [word, known] : kDtypeFlags) {
     if (dtype == known) return word;
   }
-  throw Error(ErrorKind::kInternal, "dtype_flag: " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
+  throw Error(ErrorKind::kInternal,
+              "dtype_flag: " + std::to_string(static_cast<int>(dtype)) + " is no dtype of a decoder");
 }
 
 at::ScalarType dtype_of(const Decoder& decoder) {
@@ -203,13 +227,17 @@ at::Device resolve_device(const std::string& flag) {
   if (flag == "cpu") return at::kCPU;
   if (flag == "auto") return kernels::cuda_device_count() > 0 ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU);
   int index = 0;
-  const bool indexed = flag.starts_with("cuda:") && flag.size() > 5 && flag.size() < 9 && flag.find_first_not_of("0123456789", 5) == std::string::npos;
+  const bool indexed = flag.starts_with("cuda:") && flag.size() > 5 && flag.size() < 9 &&
+                       flag.find_first_not_of("0123456789", 5) == std::string::npos;
   if (indexed) index = std::stoi(flag.substr(5));
-  if (flag != "cuda" && !indexed) throw Error(ErrorKind::kUsage, "--device: expected auto, cpu, cuda or cuda:<i>, found '" + flag + "'");
+  if (flag != "cuda" && !indexed)
+    throw Error(ErrorKind::kUsage, "--device: expected auto, cpu, cuda or cuda:<i>, found '" + flag + "'");
   std::string reason;
   const int count = kernels::cuda_device_count(&reason);
   if (count == 0) throw Error(ErrorKind::kDevice, "no CUDA device: " + reason + "; use --device cpu");
-  if (index >= count) throw Error(ErrorKind::kDevice, "no CUDA device " + std::to_string(index) + ": this machine has " + std::to_string(count));
+  if (index >= count)
+    throw Error(ErrorKind::kDevice,
+                "no CUDA device " + std::to_string(index) + ": this machine has " + std::to_string(count));
   return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(index));
 }
 
@@ -244,7 +272,8 @@ void save_decoder(const Decoder& decoder, const std::filesystem::path& directory
   DecoderConfig config = decoder.config;
   config.dtype = weights.embed.scalar_type();
   for (const Parameter& p : list_parameters(weights, config)) {
-    if (!p.tensor->defined() || p.tensor->sizes() != at::IntArrayRef(p.shape) || p.tensor->scalar_type() != config.dtype)
+    if (!p.tensor->defined() || p.tensor->sizes() != at::IntArrayRef(p.shape) ||
+        p.tensor->scalar_type() != config.dtype)
       throw Error(ErrorKind::kInternal, "tensor " + p.name + " does not fit its config");
     parts.push_back(p.tensor->detach().to(at::kCPU).contiguous());
     if (p.row + p.shape[0] < p.stored_rows) continue;
@@ -252,7 +281,10 @@ void save_decoder(const Decoder& decoder, const std::filesystem::path& directory
     parts.clear();
     std::string stored;
     for (const auto& [file_name, type] : kStoredDtypes) stored = type == config.dtype ? file_name : stored;
-    tensors.push_back({p.stored, stored, kept.back().sizes().vec(), {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
+    tensors.push_back({p.stored,
+                       stored,
+                       kept.back().sizes().vec(),
+                       {static_cast<const std::byte*>(kept.back().const_data_ptr()), kept.back().nbytes()}});
   }
   write_safetensors(directory / "model.safetensors", tensors);
   write_file_atomic(directory / "config.json", to_json(config).dump(2) + "\n");

@@ -11,7 +11,8 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Architecture, TheTreeKeepsTheRules) {
-  for (const Violation& v : check_tree(SPECDEC_SOURCE_DIR)) ADD_FAILURE() << v.file << (v.line ? ":" + std::to_string(v.line) : "") << ": " << v.text;
+  for (const Violation& v : check_tree(SPECDEC_SOURCE_DIR))
+    ADD_FAILURE() << v.file << (v.line ? ":" + std::to_string(v.line) : "") << ": " << v.text;
 }
 
 // A small tree that keeps the rules; each case breaks one.
@@ -47,7 +48,8 @@ class Rules : public ::testing::Test {
   void expect(const std::string& file, int line, const std::string& part, const std::string& text) {
     put(file, text);
     const auto found = check_tree(root_);
-    ASSERT_EQ(found.size(), 1u) << file << "\n" << text << (found.size() > 1 ? found[0].text + " / " + found[1].text : "");
+    ASSERT_EQ(found.size(), 1u) << file << "\n"
+                                << text << (found.size() > 1 ? found[0].text + " / " + found[1].text : "");
     EXPECT_EQ(found[0].file, file);
     EXPECT_EQ(found[0].line, line);
     EXPECT_NE(found[0].text.find(part), std::string::npos) << found[0].text;
@@ -69,7 +71,8 @@ TEST_F(Rules, Arrows) {
   expect("deploy/bench/c.cpp", 1, "must not include data/ingest.h", "#include \"data/ingest.h\"\n");
   expect("monitor/b.cpp", 1, "must not include text/t.h", "#include \"text/t.h\"\n");
   expect("base/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");
-  expect("deploy/serve/c.cpp", 1, "must not include net/n.h", "#include \"net/n.h\"\n");  // the server has no code that fetches anything
+  expect("deploy/serve/c.cpp", 1, "must not include net/n.h",
+         "#include \"net/n.h\"\n");  // the server has no code that fetches anything
   expect("cli/engine/b.cpp", 1, "must not include engine/model/m.h", "#include \"engine/model/m.h\"\n");
 }
 
@@ -85,7 +88,8 @@ TEST_F(Rules, OwnHeadersAreRootRelativeAndQuoted) {
 TEST_F(Rules, TorchStaysWhereItBelongs) {
   expect("base/b.h", 1, "torch-free, but includes ATen/ATen.h", "#include <ATen/ATen.h>\n");
   put("deploy/generate/g.h", "#include \"engine/model/m.h\"\n");
-  expect("cli/b.cpp", 0, "torch-free, but includes ATen/ATen.h through engine/kernels/k.h", "#include \"deploy/generate/g.h\"\n");
+  expect("cli/b.cpp", 0, "torch-free, but includes ATen/ATen.h through engine/kernels/k.h",
+         "#include \"deploy/generate/g.h\"\n");
   expect("engine/model/b.cpp", 1, "plain ATen", "#include <torch/torch.h>\n");
   expect("engine/model/c.cpp", 1, "no torch::nn", "torch::nn::Linear x;\n");
   expect("engine/kernels/cuda/b.cu", 1, "raw pointers", "#include <ATen/ATen.h>\n");
@@ -93,25 +97,35 @@ TEST_F(Rules, TorchStaysWhereItBelongs) {
 }
 
 TEST_F(Rules, LibrariesDoNotPrintAbortOrExit) {
-  for (const char* call : {"std::cout << 1;", "std::cerr << 1;", "printf(\"x\");", "std::fprintf(stderr, \"x\");", "std::puts(\"x\");", "perror(\"x\");"})
+  for (const char* call : {"std::cout << 1;", "std::cerr << 1;", "printf(\"x\");", "std::fprintf(stderr, \"x\");",
+                           "std::puts(\"x\");", "perror(\"x\");"})
     expect("data/b.cpp", 2, "never print", std::string("void f() {\n  ") + call + "\n}\n");
-  for (const char* call : {"abort();", "std::abort();", "exit(1);", "std::exit(1);", "std::terminate();", "::exit (2);"})
+  for (const char* call :
+       {"abort();", "std::abort();", "exit(1);", "std::exit(1);", "std::terminate();", "::exit (2);"})
     expect("data/b.cpp", 2, "never abort or exit", std::string("void f() {\n  ") + call + "\n}\n");
-  put("data/fine.cpp", "// printf(\"in a comment\")\n/* abort();\n exit(1); */\nvoid f() {\n  std::snprintf(b, 3, \"exit(1)\");\n  x.exit(1);\n  _exit(3);\n"
-                       "  const char* s = R\"(\nprintf(\"x\")\n)\";\n  on_exit(1);\n}\n");
+  put("data/fine.cpp",
+      "// printf(\"in a comment\")\n/* abort();\n exit(1); */\nvoid f() {\n  std::snprintf(b, 3, \"exit(1)\");\n  "
+      "x.exit(1);\n  _exit(3);\n"
+      "  const char* s = R\"(\nprintf(\"x\")\n)\";\n  on_exit(1);\n}\n");
   EXPECT_TRUE(check_tree(root_).empty());
 }
 
 TEST_F(Rules, Sizes) {
-  const auto lines = [](int n, const std::string& line) {
-    std::string text;
-    for (int i = 0; i < n; ++i) text += line + "\n";
-    return text;
+  const auto repeated = [](const std::string& text, int n) {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += text;
+    return out;
   };
+  const auto lines = [&](int n, const std::string& line) { return repeated(line + "\n", n); };
   put("base/long.cpp", lines(500, "int x;"));
   put("base/long.h", lines(250, "int x;"));
-  put("base/f.cpp", "void f() {\n" + lines(78, "  g();") + "}\nstruct S {\n  int f() {\n" + lines(78, "    g();") + "  }\n" + lines(50, "  int x;") + "};\n");
+  put("base/f.cpp", "void f() {\n" + lines(78, "  g();") + "}\nstruct S {\n  int f() {\n" + lines(78, "    g();") +
+                        "  }\n" + lines(50, "  int x;") + "};\n");
+  put("base/table.cpp", "constexpr int kTable[] = {\n" + lines(100, "    1,") + "};\n");
+  put("base/wide.cpp", "// " + std::string(117, 'x') + "\n// " + lines(1, repeated("→", 117)));
   EXPECT_TRUE(check_tree(root_).empty());
+  expect("base/b.cpp", 2, "line of 121 columns", "\n// " + std::string(118, 'x') + "\n");
+  expect("base/b.cpp", 1, "line of 121 columns", "// " + repeated("→", 118) + "\n");
   expect("base/b.cpp", 0, "501 lines, the limit is 500", lines(501, "int x;"));
   expect("base/b.h", 0, "251 lines, the limit is 250", lines(251, "int x;"));
   expect("base/b.cpp", 2, "function of 81 lines", "\nvoid f() {\n" + lines(79, "  g();") + "}\n");

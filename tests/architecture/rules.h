@@ -1,5 +1,5 @@
-// Reads a source tree and says where it breaks the rules of docs/architecture: who may include whom, how own headers are included,
-// what libraries must not call, how long files and functions may be; and where a merge left its markers.
+// Reads a source tree and says where it breaks the rules of docs/architecture: who may include whom, how own headers
+// are included, what libraries must not call, how long files and functions may be; and where a merge left its markers.
 #pragma once
 
 #include <filesystem>

@@ -7,7 +7,7 @@ namespace {
 
 TEST(Acceptance, CountsPositionsAsTheContractSays) {
   AcceptanceCounts c;
-  c.add_step(3, 1, {0.9, 0.5});        // position 1 reached and rejected, position 2 drafted only
+  c.add_step(3, 1, {0.9, 0.5});  // position 1 reached and rejected, position 2 drafted only
   c.add_step(3, 3, {1.0, 0.75, 0.25});
   c.add_step(1, 0, {0.1});
   c.add_step(0, 0, {});
@@ -46,8 +46,9 @@ TEST(Acceptance, AddsCountsOfDifferentWidth) {
 
 TEST(Acceptance, RefusesContradictions) {
   AcceptanceCounts c;
-  for (const auto& f : std::vector<std::function<void()>>{[&] { c.add_step(2, 3, {1, 1, 1}); }, [&] { c.add_step(2, 1, {1}); },
-                                                          [&] { c.add_step(2, 2, {1, 1, 1}); }, [&] { c.add_step(-1, 0, {}); }})
+  for (const auto& f :
+       std::vector<std::function<void()>>{[&] { c.add_step(2, 3, {1, 1, 1}); }, [&] { c.add_step(2, 1, {1}); },
+                                          [&] { c.add_step(2, 2, {1, 1, 1}); }, [&] { c.add_step(-1, 0, {}); }})
     testing::expect_error(ErrorKind::kInternal, {"a step cannot accept"}, f);
   EXPECT_EQ(c.steps, 0);
 }
@@ -63,7 +64,7 @@ TEST(Acceptance, ExpectedLengthAndSpeedup) {
   EXPECT_DOUBLE_EQ(expected_length(1.0, 5), 6);
   EXPECT_DOUBLE_EQ(expected_length(0.0, 5), 1);
   EXPECT_DOUBLE_EQ(expected_length(0.7, 0), 1);
-  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);                       // break-even at c = .6, K = 5
+  EXPECT_NEAR(expected_length(0.834, 5), 4, 0.01);  // break-even at c = .6, K = 5
   EXPECT_NEAR(predicted_speedup(expected_length(0.834, 5), 5, 0.6, 1.0), 1, 0.003);
   EXPECT_NEAR(predicted_speedup(expected_length(0.2, 5), 5, 0.05, 1.0), 1, 0.003);
 }

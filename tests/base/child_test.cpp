@@ -25,7 +25,8 @@ TEST(Child, ItsEndIsACode) {
 
 TEST(Child, GetsEnvironmentAndDescriptors) {
   const Scratch dir;
-  const int out = ::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600), kept = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int out = ::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600),
+            kept = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   const std::string seen = "test -e /proc/self/fd/" + std::to_string(kept) + " && echo open || echo closed";
   ChildStart start = shell("echo $SPECDEC_CHILD; " + seen + "; echo err >&2");
   start.environment = {{"SPECDEC_CHILD", "a b=c"}};
@@ -46,7 +47,7 @@ TEST(Child, AStopRequestIsHandedOn) {
       start.outlives_us = outlives;
       Child child(start);
       if (child.code()) ::_exit(1);
-      ::usleep(200000);   // the trap is set
+      ::usleep(200000);  // the trap is set
       request_stop();
       ::_exit(child.wait());
     });

@@ -22,14 +22,19 @@ TEST(Clock, Durations) {
   EXPECT_EQ(seconds("2d"), 172800);
   EXPECT_EQ(seconds("1w1y"), 372 * 86400.0);
   EXPECT_EQ(parse_duration("0", "x", ErrorKind::kConfig, {.zero = true}), 0);
-  const auto days = [](const std::string& text) { return parse_duration(text, "--x", ErrorKind::kUsage, {.months = true}) / 86400; };
+  const auto days = [](const std::string& text) {
+    return parse_duration(text, "--x", ErrorKind::kUsage, {.months = true}) / 86400;
+  };
   EXPECT_EQ(days("12h"), 0.5);
   EXPECT_EQ(days("8w"), 56);
   EXPECT_EQ(days("1y"), 365);
   EXPECT_NEAR(days("6m"), 182.4, 1e-9);
-  for (const char* bad : {"", " 1h", "soon", "1x", "h", "-1h", "+1h", "1h ", "infd", "nand", "1e999d", "0", "0h", "4000y", "1hh"}) {
-    testing::expect_error(ErrorKind::kUsage, {"--x: expected a time such as 90s, 1h30m or 7d, found '", bad}, [&] { seconds(bad); });
-    testing::expect_error(ErrorKind::kUsage, {"--x: expected a time such as 12h, 30d, 6m (months) or 1y, found '", bad}, [&] { days(bad); });
+  for (const char* bad :
+       {"", " 1h", "soon", "1x", "h", "-1h", "+1h", "1h ", "infd", "nand", "1e999d", "0", "0h", "4000y", "1hh"}) {
+    testing::expect_error(ErrorKind::kUsage, {"--x: expected a time such as 90s, 1h30m or 7d, found '", bad},
+                          [&] { seconds(bad); });
+    testing::expect_error(ErrorKind::kUsage, {"--x: expected a time such as 12h, 30d, 6m (months) or 1y, found '", bad},
+                          [&] { days(bad); });
   }
   for (const char* bad : {"90", "90s"}) testing::expect_error(ErrorKind::kUsage, {bad}, [&] { days(bad); });
 }

@@ -1,8 +1,11 @@
-"""Writes golden/confidence_sequence.json: streams and the bounds that confseq gives for them, one pair after every value. With Python
-3.11, numpy 1.26.4, scipy 1.17.1, and matplotlib and multiprocess, which its betting.py imports:
+"""Writes golden/confidence_sequence.json: streams and the bounds that confseq gives for them, one pair after every
+value. With Python 3.11, numpy 1.26.4, scipy 1.17.1, and matplotlib and multiprocess, which its betting.py imports:
   pip download --no-deps --no-binary :all: confseq==0.0.11 && tar xf confseq-0.0.11.tar.gz
   PYTHONPATH=confseq-0.0.11/src python3 tests/base/confidence_sequence_golden.py"""
-import json, os, warnings
+
+import json
+import os
+import warnings
 
 import numpy as np
 from confseq.betting import betting_cs, betting_lower_cs
@@ -22,18 +25,33 @@ cases = []
 
 def case(name, x, level, breaks, truncation, stakes=(), plug_in=True):
     x = np.round(x, 4)
-    bets = [lambda x, m, s=s: np.repeat(s / m, len(x)) for s in stakes], [lambda x, m, s=s: np.repeat(s / (1 - m), len(x)) for s in stakes]
+    bets = (
+        [lambda x, m, s=s: np.repeat(s / m, len(x)) for s in stakes],
+        [lambda x, m, s=s: np.repeat(s / (1 - m), len(x)) for s in stakes],
+    )
     if plug_in:
         for side in bets:
             side.append(lambda x, m: lambda_predmix_eb(x, alpha=level / 2))
     shared = dict(breaks=breaks, trunc_scale=truncation, running_intersection=True)
     given = dict(lambdas_fns_positive=bets[0], lambdas_fns_negative=bets[1]) if stakes else {}
     low, high = betting_cs(x, alpha=level, **shared, **given)
-    # One end of the two-sided interval is the one-sided sequence at half the level, unless every mean is refuted at once.
+    # One end of the two-sided interval is the one-sided sequence at half the level, unless every mean is refuted at
+    # once.
     lower = betting_lower_cs(x, alpha=level / 2, **shared, **(dict(lambdas_fns=bets[0]) if stakes else {}))
     assert np.array_equal(low, lower) != (name == "no mean is left"), name
-    cases.append(dict(name=name, level=level, breaks=breaks, truncation=truncation, stakes=list(stakes), plug_in=plug_in, x=x.tolist(),
-                      low=low.tolist(), high=high.tolist()))
+    cases.append(
+        dict(
+            name=name,
+            level=level,
+            breaks=breaks,
+            truncation=truncation,
+            stakes=list(stakes),
+            plug_in=plug_in,
+            x=x.tolist(),
+            low=low.tolist(),
+            high=high.tolist(),
+        )
+    )
 
 
 case("the defaults of betting_cs", beta(0.63, 0.10, 150), 0.05, 1000, 0.5)

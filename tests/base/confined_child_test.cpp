@@ -1,12 +1,11 @@
 #include "base/confined_child.h"
 
+#include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <string>
 #include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -43,7 +42,9 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
 }
 
 TEST(ConfinedChild, IsKilledWithItsOwner) {
-  { const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); }); }  // more than a pipe holds
+  {
+    const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); });
+  }  // more than a pipe holds
   EXPECT_EQ(raise(0), 0);  // here at all: the destructor did not wait for it
 }
 

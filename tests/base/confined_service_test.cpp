@@ -121,7 +121,8 @@ TEST(ConfinedService, EndsWithTheProgram) {
   close(ends[1]);
   std::string text;
   char part[64];
-  for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));  // to the end: nobody has it open
+  // to the end: nobody has it open
+  for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
   close(ends[0]);
   waitpid(program, nullptr, 0);
   ASSERT_FALSE(text.empty());

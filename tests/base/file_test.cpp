@@ -31,7 +31,8 @@ TEST(File, ReadsRegularFilesOnlyAndWithinTheLimit) {
   EXPECT_EQ(read_file(dir / "f"), "12345");
   EXPECT_EQ(read_file(dir / "empty"), "");
   EXPECT_EQ(read_file(dir / "f", 5), "12345");
-  expect_error(ErrorKind::kConfig, {"f", "5 bytes, the limit is 4"}, [&] { read_file(dir / "f", 4, ErrorKind::kConfig); });
+  expect_error(ErrorKind::kConfig, {"f", "5 bytes, the limit is 4"},
+               [&] { read_file(dir / "f", 4, ErrorKind::kConfig); });
   ASSERT_EQ(::mkfifo((dir / "fifo").c_str(), 0600), 0);
   fs::create_symlink("loop", dir / "loop");
   expect_error(ErrorKind::kModel, {"cannot open"}, [&] { read_file(dir / "none", 9, ErrorKind::kModel); });
@@ -79,7 +80,9 @@ TEST(File, OutputFileKeepsNothingUnlessFinished) {
     expect_error(ErrorKind::kInternal, {"finished"}, [&] { file.write("x"); });
   }
   EXPECT_EQ(get(dir / "f"), "head" + big + "tail");
-  { OutputFile(dir / "g").write("x"); }
+  {
+    OutputFile(dir / "g").write("x");
+  }
   EXPECT_FALSE(fs::exists(dir / "g"));
   expect_error(ErrorKind::kIo, {"cannot create"}, [&] { OutputFile(dir / "none" / "g"); });
 }
@@ -87,11 +90,12 @@ TEST(File, OutputFileKeepsNothingUnlessFinished) {
 TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
   const testing::Scratch dir;
   const std::string fresh(5000, 'f');
-  const int points = testing::for_each_kill_point([&] { put(dir / "f", "old"); }, [&] { write_file_atomic(dir / "f", fresh); },
-                                                  [&](int n) {
-                                                    const std::string found = get(dir / "f");
-                                                    EXPECT_TRUE(found == "old" || found == fresh) << n;
-                                                  });
+  const int points =
+      testing::for_each_kill_point([&] { put(dir / "f", "old"); }, [&] { write_file_atomic(dir / "f", fresh); },
+                                   [&](int n) {
+                                     const std::string found = get(dir / "f");
+                                     EXPECT_TRUE(found == "old" || found == fresh) << n;
+                                   });
   EXPECT_EQ(points, 5);  // create, write, fsync, rename, fsync of the directory
   EXPECT_EQ(get(dir / "f"), fresh);
   remove_partials(dir.root(), 0);
@@ -102,31 +106,38 @@ TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
   for (int n = 1; n <= 3; ++n) {  // the file, its bytes, its name
-    EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }), 74);
+    EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
+              74);
     EXPECT_EQ(get(dir / "f"), "old");
   }
   EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", "4", [&] { write_file_atomic(dir / "f", "new"); }), 0);
   EXPECT_EQ(get(dir / "f"), "new");
   for (int n = 1; n <= 2; ++n)
-    EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { publish_directory(dir / "d", fill_new); }), 74);
-  EXPECT_EQ(std::distance(fs::directory_iterator(dir.root()), fs::directory_iterator()), 1) << "only f: nothing half-made is left";
+    EXPECT_EQ(
+        testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { publish_directory(dir / "d", fill_new); }), 74);
+  EXPECT_EQ(std::distance(fs::directory_iterator(dir.root()), fs::directory_iterator()), 1)
+      << "only f: nothing half-made is left";
 }
 
 TEST(File, PublishNeverReplaces) {
   const testing::Scratch dir;
   EXPECT_TRUE(publish_directory(dir / "deep/er/d/", fill_new));
   EXPECT_TRUE(is_new(dir / "deep/er/d"));
-  EXPECT_FALSE(publish_directory(dir / "deep/er/d", [](const fs::path& tmp) { write_file_atomic(tmp / "a", "other"); }));
+  EXPECT_FALSE(
+      publish_directory(dir / "deep/er/d", [](const fs::path& tmp) { write_file_atomic(tmp / "a", "other"); }));
   EXPECT_TRUE(is_new(dir / "deep/er/d"));
-  expect_error(ErrorKind::kData, {"from fill"}, [&] { publish_directory(dir / "e", [](const fs::path&) { throw Error(ErrorKind::kData, "from fill"); }); });
+  expect_error(ErrorKind::kData, {"from fill"}, [&] {
+    publish_directory(dir / "e", [](const fs::path&) { throw Error(ErrorKind::kData, "from fill"); });
+  });
   EXPECT_EQ(std::distance(fs::directory_iterator(dir / "deep/er"), fs::directory_iterator()), 1);
   EXPECT_FALSE(fs::exists(dir / "e"));
 }
 
 TEST(File, PublishedDirectoryIsWholeOrAbsentAtEveryKillPoint) {
   const testing::Scratch dir;
-  const int points = testing::for_each_kill_point([&] { remove_tree(dir / "s"); }, [&] { publish_directory(dir / "s" / "d", fill_new); },
-                                                  [&](int n) { EXPECT_TRUE(!fs::exists(dir / "s" / "d") || is_new(dir / "s" / "d")) << n; });
+  const int points = testing::for_each_kill_point(
+      [&] { remove_tree(dir / "s"); }, [&] { publish_directory(dir / "s" / "d", fill_new); },
+      [&](int n) { EXPECT_TRUE(!fs::exists(dir / "s" / "d") || is_new(dir / "s" / "d")) << n; });
   EXPECT_GE(points, 10);
   EXPECT_TRUE(is_new(dir / "s" / "d"));
 }
@@ -194,7 +205,8 @@ TEST(File, CopyIsWholeAndFollowsLinks) {
   copy_regular_file(dir / "link", dir / "g");
   EXPECT_EQ(get(dir / "g"), get(dir / "f"));
   EXPECT_FALSE(fs::is_symlink(dir / "g"));
-  expect_error(ErrorKind::kModel, {"cannot open"}, [&] { copy_regular_file(dir / "none", dir / "h", ErrorKind::kModel); });
+  expect_error(ErrorKind::kModel, {"cannot open"},
+               [&] { copy_regular_file(dir / "none", dir / "h", ErrorKind::kModel); });
   EXPECT_FALSE(fs::exists(dir / "h"));
 }
 
@@ -211,27 +223,22 @@ TEST(File, WhatIsWrittenFollowsNoLink) {
   EXPECT_EQ(get(dir / "link"), "new");
 }
 
-TEST(File, LockIsExclusiveAndNamesItsOwner) {
-  const testing::Scratch dir;
-  {
-    const FileLock lock(dir / "lock");
-    expect_error(ErrorKind::kNetwork, {"lock held by process " + std::to_string(::getpid())}, [&] { FileLock again(dir / "lock"); });
-  }
-  EXPECT_NO_THROW(FileLock(dir / "lock"));
-}
-
 TEST(File, FreeSpaceOfAPathThatIsNotThereYet) { EXPECT_GT(free_disk_bytes(testing::Scratch().root() / "a/b/c"), 0u); }
 
 TEST(File, AWriterThatResumesAppendsAndLeavesItsWork) {
   const testing::Scratch dir;
   put(dir / "f", "begun ");
-  { OutputFile(dir / "f", OutputFile::Open::kResume).write(std::string(2 << 20, 'x')); }
+  {
+    OutputFile(dir / "f", OutputFile::Open::kResume).write(std::string(2 << 20, 'x'));
+  }
   EXPECT_EQ(get(dir / "f").substr(0, 8), "begun xx");
   OutputFile more(dir / "f", OutputFile::Open::kResume);
   more.write("end");
   more.finish();
   EXPECT_TRUE(get(dir / "f").ends_with("xend"));
-  { OutputFile(dir / "g").write("gone"); }
+  {
+    OutputFile(dir / "g").write("gone");
+  }
   EXPECT_FALSE(fs::exists(dir / "g"));
 }
 
@@ -243,8 +250,9 @@ TEST(File, LinksAreReplacedInOneRename) {
   link();
   EXPECT_EQ(fs::read_symlink(dir / "sub" / "link"), fs::path("../sub/a"));
   EXPECT_EQ(get(dir / "sub" / "link"), "a");
-  testing::for_each_kill_point([&] { put(dir / "sub" / "link", "before"); }, link,
-                               [&](int n) { EXPECT_TRUE(get(dir / "sub" / "link") == "before" || get(dir / "sub" / "link") == "a") << n; });
+  testing::for_each_kill_point(
+      [&] { put(dir / "sub" / "link", "before"); }, link,
+      [&](int n) { EXPECT_TRUE(get(dir / "sub" / "link") == "before" || get(dir / "sub" / "link") == "a") << n; });
   remove_tree(dir / "sub" / "link");
   fs::create_directory(dir / "sub" / "link");
   put(dir / "sub" / "link" / "x", "x");
@@ -253,33 +261,10 @@ TEST(File, LinksAreReplacedInOneRename) {
   EXPECT_EQ(get(dir / "sub" / "b"), "a");
 }
 
-TEST(DirectoryLock, SharedAndExclusive) {
-  using Kind = DirectoryLock::Kind;
-  using State = DirectoryLock::State;
-  const testing::Scratch dir;
-  fs::create_directory(dir / "a");
-  {
-    const DirectoryLock one(dir / "a", Kind::kShared), two(dir / "a", Kind::kShared);
-    EXPECT_EQ(one.state(), State::kHeld);
-    EXPECT_EQ(two.state(), State::kHeld);
-    EXPECT_EQ(DirectoryLock(dir / "a", Kind::kExclusive).state(), State::kTaken);
-    fs::rename(dir / "a", dir / "b");
-    fs::create_directory(dir / "a");
-    EXPECT_EQ(DirectoryLock(dir / "b", Kind::kExclusive).state(), State::kTaken) << "it went with the directory";
-    EXPECT_EQ(DirectoryLock(dir / "a", Kind::kExclusive).state(), State::kHeld);
-  }
-  const DirectoryLock alone(dir / "b", Kind::kExclusive);
-  EXPECT_EQ(alone.state(), State::kHeld);
-  EXPECT_EQ(DirectoryLock(dir / "b", Kind::kShared).state(), State::kTaken);
-  EXPECT_EQ(DirectoryLock(dir / "none", Kind::kShared).state(), State::kGone);
-  put(dir / "file", "x");
-  EXPECT_EQ(DirectoryLock(dir / "file", Kind::kShared).state(), State::kGone);
-}
-
 // ---- who may read it ----
 
 mode_t mode_of(const fs::path& path) {
-  struct stat info {};
+  struct stat info{};
   return ::lstat(path.c_str(), &info) == 0 ? info.st_mode & 07777 : 0;
 }
 
@@ -290,7 +275,9 @@ TEST(File, IsPrivateWhateverTheUmaskUnlessItIsPublic) {
     make_directories(dir / "private/deep");
     write_file_atomic(dir / "private/f", "x");
     append_line(dir / "private/log", "x", true);
-    { OutputFile(dir / "private/out").finish(); }
+    {
+      OutputFile(dir / "private/out").finish();
+    }
     copy_regular_file(dir / "private/f", dir / "private/copy");
     const FileLock lock(dir / "private/lock");
     ::close(open_file(dir / "private/opened", O_WRONLY | O_CREAT));
@@ -352,35 +339,49 @@ struct Action {
 
 std::vector<Action> actions() {
   const auto has_old = [](const fs::path& d) { return get(d / "a") == "old a" && get(d / "gone") == "x"; };
-  const auto old_directory = [](const fs::path& root) { put(root / "d" / "a", "old a"), put(root / "d" / "gone", "x"); };
-  return {{"write_file_atomic", [](const fs::path& r) { put(r / "f", "old"); }, [](const fs::path& r) { write_file_atomic(r / "f", std::string(5000, 'f')); },
-           [](const fs::path& r) { return get(r / "f") == "old"; }, [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
-          {"publish_file", [](const fs::path&) {}, [](const fs::path& r) { publish_file(r / "f", std::string(5000, 'f')); },
-           [](const fs::path& r) { return !fs::exists(r / "f"); }, [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
-          {"publish_directory", [](const fs::path&) {}, [](const fs::path& r) { publish_directory(r / "s/t/d", fill_new); },
-           [](const fs::path& r) { return !fs::exists(r / "s/t/d"); }, [](const fs::path& r) { return is_new(r / "s/t/d"); }},
-          {"publish_from", [](const fs::path&) {},
-           [](const fs::path& r) {
-             publish_from(r / "tmp", [&](const fs::path& tmp) {
-               fill_new(tmp);
-               return r / "packages/d";
-             });
-           },
-           [](const fs::path& r) { return !fs::exists(r / "packages/d"); }, [](const fs::path& r) { return is_new(r / "packages/d"); }},
-          {"replace_directory", old_directory, [](const fs::path& r) { replace_directory(r / "d", fill_new); }, [=](const fs::path& r) { return has_old(r / "d"); },
-           [](const fs::path& r) { return is_new(r / "d") && !fs::exists(r / "d/gone"); }},
-          {"append_line", [](const fs::path&) {}, [](const fs::path& r) { append_line(r / "log", "line", true); },
-           [](const fs::path& r) { return !get(r / "log").ends_with("line\n"); }, [](const fs::path& r) { return get(r / "log").ends_with("line\n"); }},
-          {"write_link_atomic", [](const fs::path& r) { put(r / "a", "a"), put(r / "link", "before"); }, [](const fs::path& r) { write_link_atomic(r / "link", "a"); },
-           [](const fs::path& r) { return get(r / "link") == "before"; }, [](const fs::path& r) { return get(r / "link") == "a"; }},
-          {"make_directories", [](const fs::path&) {}, [](const fs::path& r) { make_directories(r / "a/b/c"); },
-           [](const fs::path& r) { return !fs::exists(r / "a/b/c"); }, [](const fs::path& r) { return fs::is_directory(r / "a/b/c"); }},
-          {"copy_regular_file", [](const fs::path& r) { put(r / "f", std::string(3'000'000, 'c')); },
-           [](const fs::path& r) {
-             copy_regular_file(r / "f", r / "g");
-             fsync_directory(r);
-           },
-           [](const fs::path& r) { return get(r / "f") == std::string(3'000'000, 'c'); }, [](const fs::path& r) { return get(r / "g") == get(r / "f"); }}};
+  const auto old_directory = [](const fs::path& root) {
+    put(root / "d" / "a", "old a"), put(root / "d" / "gone", "x");
+  };
+  return {
+      {"write_file_atomic", [](const fs::path& r) { put(r / "f", "old"); },
+       [](const fs::path& r) { write_file_atomic(r / "f", std::string(5000, 'f')); },
+       [](const fs::path& r) { return get(r / "f") == "old"; },
+       [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
+      {"publish_file", [](const fs::path&) {}, [](const fs::path& r) { publish_file(r / "f", std::string(5000, 'f')); },
+       [](const fs::path& r) { return !fs::exists(r / "f"); },
+       [](const fs::path& r) { return get(r / "f") == std::string(5000, 'f'); }},
+      {"publish_directory", [](const fs::path&) {}, [](const fs::path& r) { publish_directory(r / "s/t/d", fill_new); },
+       [](const fs::path& r) { return !fs::exists(r / "s/t/d"); },
+       [](const fs::path& r) { return is_new(r / "s/t/d"); }},
+      {"publish_from", [](const fs::path&) {},
+       [](const fs::path& r) {
+         publish_from(r / "tmp", [&](const fs::path& tmp) {
+           fill_new(tmp);
+           return r / "packages/d";
+         });
+       },
+       [](const fs::path& r) { return !fs::exists(r / "packages/d"); },
+       [](const fs::path& r) { return is_new(r / "packages/d"); }},
+      {"replace_directory", old_directory, [](const fs::path& r) { replace_directory(r / "d", fill_new); },
+       [=](const fs::path& r) { return has_old(r / "d"); },
+       [](const fs::path& r) { return is_new(r / "d") && !fs::exists(r / "d/gone"); }},
+      {"append_line", [](const fs::path&) {}, [](const fs::path& r) { append_line(r / "log", "line", true); },
+       [](const fs::path& r) { return !get(r / "log").ends_with("line\n"); },
+       [](const fs::path& r) { return get(r / "log").ends_with("line\n"); }},
+      {"write_link_atomic", [](const fs::path& r) { put(r / "a", "a"), put(r / "link", "before"); },
+       [](const fs::path& r) { write_link_atomic(r / "link", "a"); },
+       [](const fs::path& r) { return get(r / "link") == "before"; },
+       [](const fs::path& r) { return get(r / "link") == "a"; }},
+      {"make_directories", [](const fs::path&) {}, [](const fs::path& r) { make_directories(r / "a/b/c"); },
+       [](const fs::path& r) { return !fs::exists(r / "a/b/c"); },
+       [](const fs::path& r) { return fs::is_directory(r / "a/b/c"); }},
+      {"copy_regular_file", [](const fs::path& r) { put(r / "f", std::string(3'000'000, 'c')); },
+       [](const fs::path& r) {
+         copy_regular_file(r / "f", r / "g");
+         fsync_directory(r);
+       },
+       [](const fs::path& r) { return get(r / "f") == std::string(3'000'000, 'c'); },
+       [](const fs::path& r) { return get(r / "g") == get(r / "f"); }}};
 }
 
 // Old or new under every fault; new where it says so; and the same again ends well.
@@ -395,11 +396,13 @@ TEST(Faults, LeaveTheOldOrTheNew) {
       fs::create_directories(root);
       action.before(root);
     };
-    testing::for_each_fault(points, before, [&] { action.run(root); }, [&](bool done) {
-      EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
-      action.run(root);
-      EXPECT_TRUE(action.new_state(root));
-    });
+    testing::for_each_fault(
+        points, before, [&] { action.run(root); },
+        [&](bool done) {
+          EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
+          action.run(root);
+          EXPECT_TRUE(action.new_state(root));
+        });
   }
 }
 
@@ -410,11 +413,13 @@ TEST(PowerCuts, LeaveTheOldOrTheNewAndWhatWasDoneIsDurable) {
     SCOPED_TRACE(action.name);
     const fs::path root = dir / action.name;
     fs::create_directories(root);
-    const int changes = testing::for_each_power_cut(points, root, [&] { action.before(root); }, [&] { action.run(root); }, [&](bool done) {
-      EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
-      action.run(root);
-      EXPECT_TRUE(action.new_state(root));
-    });
+    const int changes = testing::for_each_power_cut(
+        points, root, [&] { action.before(root); }, [&] { action.run(root); },
+        [&](bool done) {
+          EXPECT_TRUE(action.new_state(root) || (!done && action.old_state(root)));
+          action.run(root);
+          EXPECT_TRUE(action.new_state(root));
+        });
     EXPECT_GE(changes, 3);
   }
 }
@@ -429,10 +434,12 @@ TEST(PowerCuts, FindAForgottenFlush) {
     fs::remove_all(dir / "start");
     fs::remove(dir / "journal");
     fs::copy(root, dir / "start", fs::copy_options::recursive);
-    EXPECT_EQ(testing::in_child("SPECDEC_FAULT_JOURNAL", (dir / "journal").string(), [&] {
-                ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
-                write(root);
-              }), 0);
+    EXPECT_EQ(testing::in_child("SPECDEC_FAULT_JOURNAL", (dir / "journal").string(),
+                                [&] {
+                                  ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
+                                  write(root);
+                                }),
+              0);
     const testing::PowerCut cut(dir / "journal", dir / "start", root.string());
     cut.restore(cut.changes(), how, 1, root);
     return get(root / "f");
@@ -444,7 +451,9 @@ TEST(PowerCuts, FindAForgottenFlush) {
     rename_file(r / "new", r / "f");
   };
   const auto no_directory = [](const fs::path& r) {
-    { OutputFile(r / "new").finish(); }
+    {
+      OutputFile(r / "new").finish();
+    }
     EXPECT_EQ(::rename((r / "new").c_str(), (r / "f").c_str()), 0);
   };
   EXPECT_EQ(lost(no_flush, testing::Lost::kContents), "") << "the name without its bytes";
@@ -456,11 +465,15 @@ TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
   const testing::Scratch dir;
   for (int n = 1; n <= 2; ++n) {  // of the file, of its directory
     put(dir / "f", "old");
-    EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }), 74) << n;
+    EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
+              74)
+        << n;
     EXPECT_EQ(get(dir / "f"), n == 1 ? "old" : "new");
   }
   put(dir / "part", "begun");
-  EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", "1", [&] { OutputFile(dir / "part", OutputFile::Open::kResume).finish(); }), 74);
+  EXPECT_EQ(
+      testing::in_child("SPECDEC_FSYNC_AT", "1", [&] { OutputFile(dir / "part", OutputFile::Open::kResume).finish(); }),
+      74);
   EXPECT_FALSE(fs::exists(dir / "part")) << "a file that could not be flushed is not continued";
 }
 

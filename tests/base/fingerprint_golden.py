@@ -1,6 +1,8 @@
-"""Recomputes the digests that fingerprint_test.cpp expects, from base/fingerprint.h's description alone (Python 3.11, standard
-library only): python3 tests/base/fingerprint_golden.py"""
-import hashlib, json
+"""Recomputes the digests that fingerprint_test.cpp expects, from base/fingerprint.h's description alone (Python 3.11,
+standard library only): python3 tests/base/fingerprint_golden.py"""
+
+import hashlib
+import json
 
 MASK = (1 << 32) - 1
 
@@ -29,28 +31,51 @@ def canonical(value):
 
 # The model of write_tiny_model() in tests/base/scratch.h with its defaults.
 vocab, hidden = 320, 32
-config = {"config.json": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocab, "hidden_size": hidden,
-                          "num_hidden_layers": 1, "torch_dtype": "float32"},
-          "generation_config.json": {"eos_token_id": 2}}
-shapes = sorted({"model.embed_tokens.weight": [vocab, hidden], "model.norm.weight": [hidden],
-                 "model.layers.0.mlp.down_proj.weight": [hidden, hidden]}.items())
+config = {
+    "config.json": {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "num_hidden_layers": 1,
+        "torch_dtype": "float32",
+    },
+    "generation_config.json": {"eos_token_id": 2},
+}
+shapes = sorted(
+    {
+        "model.embed_tokens.weight": [vocab, hidden],
+        "model.norm.weight": [hidden],
+        "model.layers.0.mlp.down_proj.weight": [hidden, hidden],
+    }.items()
+)
 weights = hashlib.sha256()
 for number, (name, shape) in enumerate(shapes):
     size = 4
     for d in shape:
         size *= d
-    data = bytes(0x3c if i % 4 == 3 else (i * 7 + i // 251 + number) & 255 for i in range(size))
+    data = bytes(0x3C if i % 4 == 3 else (i * 7 + i // 251 + number) & 255 for i in range(size))
     weights.update(name.encode() + b"\0")
     if size <= 16384:
         weights.update(data)
     else:
         for i in range(4):
             at = below(0x73706563646563, int(sha(name)[:16], 16), i, size - 4096 + 1)
-            weights.update(data[at:at + 4096])
-tiers = {"config": sha(canonical(config)),
-         "tokenizer": sha(canonical({"tokenizer": sha('{"version": "1.0", "model": {"vocab": {"a": 0}}}'),
-                                     "chat_template": "sha256:" + sha("{{ messages }}"), "bos_token": "<s>", "eos_token": "</s>"})),
-         "header": sha(canonical([[name, "F32", shape] for name, shape in shapes])),
-         "weights": weights.hexdigest()}
+            weights.update(data[at : at + 4096])
+tiers = {
+    "config": sha(canonical(config)),
+    "tokenizer": sha(
+        canonical(
+            {
+                "tokenizer": sha('{"version": "1.0", "model": {"vocab": {"a": 0}}}'),
+                "chat_template": "sha256:" + sha("{{ messages }}"),
+                "bos_token": "<s>",
+                "eos_token": "</s>",
+            }
+        )
+    ),
+    "header": sha(canonical([[name, "F32", shape] for name, shape in shapes])),
+    "weights": weights.hexdigest(),
+}
 tiers["id"] = sha(canonical(tiers))
 print(json.dumps(tiers, indent=1))

@@ -27,7 +27,8 @@ class FingerprintTest : public ::testing::Test {
   int copies_ = 0;
 };
 
-// Digests of an independent implementation: fingerprint_golden.py. They are in every package and draft: they must not move.
+// Digests of an independent implementation: fingerprint_golden.py. They are in every package and draft: they must not
+// move.
 TEST_F(FingerprintTest, GoldenDigests) {
   write_tiny_model(dir / "golden");
   const Fingerprint f = fingerprint_model(dir / "golden");
@@ -83,8 +84,10 @@ TEST_F(FingerprintTest, EachFileBelongsToItsTier) {
   EXPECT_EQ(after([&](const fs::path& m) { edit(m / "generation_config.json", "eos_token_id", 3); }), "config");
   EXPECT_EQ(after([&](const fs::path& m) { fs::remove(m / "generation_config.json"); }), "config");
   EXPECT_EQ(after([&](const fs::path& m) { put(m / "hf_quant_config.json", "{\"quantization\": {}}"); }), "config");
-  EXPECT_EQ(after([&](const fs::path& m) { put(m / "tokenizer.json", testing::get(m / "tokenizer.json") + " "); }), "tokenizer");
-  EXPECT_EQ(after([&](const fs::path& m) { edit(m / "tokenizer_config.json", "chat_template", "{{ messages }} "); }), "tokenizer");
+  EXPECT_EQ(after([&](const fs::path& m) { put(m / "tokenizer.json", testing::get(m / "tokenizer.json") + " "); }),
+            "tokenizer");
+  EXPECT_EQ(after([&](const fs::path& m) { edit(m / "tokenizer_config.json", "chat_template", "{{ messages }} "); }),
+            "tokenizer");
   EXPECT_EQ(after([&](const fs::path& m) { edit(m / "tokenizer_config.json", "bos_token", "<bos>"); }), "tokenizer");
   EXPECT_EQ(after([&](const fs::path& m) { edit(m / "tokenizer_config.json", "model_max_length", 77); }), "");
   EXPECT_EQ(after([&](const fs::path& m) { put(m / "chat_template.jinja", "other"); }), "tokenizer");
@@ -124,7 +127,8 @@ TEST_F(FingerprintTest, JsonRoundTripRefusesEdits) {
     edited[key] = std::string(64, 'a');
     testing::expect_error(ErrorKind::kData, {"does not belong"}, [&] { fingerprint_from_json(edited, "m"); });
     edited[key] = "short";
-    testing::expect_error(ErrorKind::kModel, {key, "hexadecimal"}, [&] { fingerprint_from_json(edited, "m", ErrorKind::kModel); });
+    testing::expect_error(ErrorKind::kModel, {key, "hexadecimal"},
+                          [&] { fingerprint_from_json(edited, "m", ErrorKind::kModel); });
     edited.erase(key);
     testing::expect_error(ErrorKind::kData, {key, "missing"}, [&] { fingerprint_from_json(edited, "m"); });
   }

@@ -14,8 +14,12 @@ class FullDigest : public ::testing::Test {
  protected:
   FullDigest() { testing::write_tiny_model(dir / "base", {.layers = 2, .vocab = 512, .hidden = 128}); }
 
-  std::string tiers(const fs::path& other) const { return differing_tiers(fingerprint_model(dir / "base"), fingerprint_model(other)); }
-  bool same_bytes(const fs::path& other) const { return full_weights_digest(dir / "base") == full_weights_digest(other); }
+  std::string tiers(const fs::path& other) const {
+    return differing_tiers(fingerprint_model(dir / "base"), fingerprint_model(other));
+  }
+  bool same_bytes(const fs::path& other) const {
+    return full_weights_digest(dir / "base") == full_weights_digest(other);
+  }
   fs::path copy(const std::string& name) const {
     fs::copy(dir / "base", dir / name, fs::copy_options::recursive);
     return dir / name;
@@ -44,7 +48,7 @@ TEST_F(FullDigest, AMergedAdapterIsSeenByTheSamplesAlready) {
   const fs::path m = copy("merged"), file = m / "model.safetensors";
   const TensorEntry e = SafetensorsFile(file).tensors().at("model.layers.0.mlp.down_proj.weight");
   std::string bytes = testing::get(file);
-  for (uint64_t row = 0; row < 128; ++row)   // a rank-one update: every weight of one layer moves
+  for (uint64_t row = 0; row < 128; ++row)  // a rank-one update: every weight of one layer moves
     for (uint64_t column = 0; column < 128; ++column) {
       float w;
       std::memcpy(&w, &bytes[e.offset + 4 * (128 * row + column)], 4);

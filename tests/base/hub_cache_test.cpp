@@ -8,7 +8,8 @@ namespace {
 using testing::expect_error;
 using testing::put;
 
-const std::string kOne = "1111111aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", kTwo = "1111111bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb", kThree = "2222222ccccccccccccccccccccccccccccccccc";
+const std::string kOne = "1111111aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", kTwo = "1111111bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb",
+                  kThree = "2222222ccccccccccccccccccccccccccccccccc";
 
 class HubCache : public ::testing::Test {
  protected:
@@ -25,9 +26,11 @@ class HubCache : public ::testing::Test {
 
 TEST_F(HubCache, Names) {
   const HubName hub = *parse_hub_name("hf://org/na-me_1.5@refs/pr/7");
-  EXPECT_EQ(hub.repository() + " " + hub.revision + " " + hub.text(), "org/na-me_1.5 refs/pr/7 org/na-me_1.5@refs/pr/7");
+  EXPECT_EQ(hub.repository() + " " + hub.revision + " " + hub.text(),
+            "org/na-me_1.5 refs/pr/7 org/na-me_1.5@refs/pr/7");
   EXPECT_EQ(parse_hub_name("org/name")->text(), "org/name");
-  for (const char* none : {"name", "a/b/c", "/b", "a/", "a/b@", "a/b@../x", "../b", "a/..", "a/b c", "a/.b", "./b"}) EXPECT_FALSE(parse_hub_name(none)) << none;
+  for (const char* none : {"name", "a/b/c", "/b", "a/", "a/b@", "a/b@../x", "../b", "a/..", "a/b c", "a/.b", "./b"})
+    EXPECT_FALSE(parse_hub_name(none)) << none;
 }
 
 TEST_F(HubCache, Places) {
@@ -59,12 +62,13 @@ TEST_F(HubCache, RefsCommitsAndTheirFirstDigits) {
   EXPECT_EQ(commit_of("org/name@refs/pr/1"), kThree);
   EXPECT_EQ(commit_of("org/name@" + kOne), kOne);
   EXPECT_EQ(commit_of("org/name@2222222"), kThree);
-  EXPECT_EQ(commit_of("org/name@222222"), "");    // too short
-  EXPECT_EQ(commit_of("org/name@1111111"), "");   // of two
+  EXPECT_EQ(commit_of("org/name@222222"), "");   // too short
+  EXPECT_EQ(commit_of("org/name@1111111"), "");  // of two
   EXPECT_EQ(commit_of("org/name@1111111b"), kTwo);
   put(repository / "refs" / "gone", "3333333ddddddddddddddddddddddddddddddddd");
   EXPECT_EQ(commit_of("org/name@gone"), "");
-  expect_error(ErrorKind::kModel, {"org/name@gone", "specdec fetch org/name@gone", repository.string()}, [] { cached_snapshot(*parse_hub_name("org/name@gone")); });
+  expect_error(ErrorKind::kModel, {"org/name@gone", "specdec fetch org/name@gone", repository.string()},
+               [] { cached_snapshot(*parse_hub_name("org/name@gone")); });
   put(repository / "refs" / "bad", "../../../etc");
   expect_error(ErrorKind::kModel, {"expected a commit"}, [&] { commit_of("org/name@bad"); });
 }

@@ -9,7 +9,9 @@ namespace {
 
 using testing::expect_error;
 
-Json parse(std::string_view text, JsonLimits limits = {}) { return parse_json(text, "test.json", ErrorKind::kData, limits); }
+Json parse(std::string_view text, JsonLimits limits = {}) {
+  return parse_json(text, "test.json", ErrorKind::kData, limits);
+}
 
 TEST(Json, ParsesEveryKindOfValue) {
   const Json v = parse(R"( {"a":[1,-2,3.5,true,false,null,"\u00e9\n"],"b":{"c":{}},"d":18446744073709551615} )");
@@ -19,9 +21,27 @@ TEST(Json, ParsesEveryKindOfValue) {
 }
 
 TEST(Json, RefusesWhatIsNotOneJsonValue) {
-  const std::vector<std::string> bad = {"",        " ",         "{",          "[1,]",     "{\"a\":}", "nul",           "NaN",
-                                        "Infinity", "[1] [2]",  "{} x",       "{'a':1}",  "01",       "\"\xff\xfe\"",  "\"\\ud800\"",
-                                        "\"a",      "/* */ 1",  "\"tab\there\"", "[1e999]", "-1e999",  std::string("{}\0{}", 5), std::string("\0", 1)};
+  const std::vector<std::string> bad = {"",
+                                        " ",
+                                        "{",
+                                        "[1,]",
+                                        "{\"a\":}",
+                                        "nul",
+                                        "NaN",
+                                        "Infinity",
+                                        "[1] [2]",
+                                        "{} x",
+                                        "{'a':1}",
+                                        "01",
+                                        "\"\xff\xfe\"",
+                                        "\"\\ud800\"",
+                                        "\"a",
+                                        "/* */ 1",
+                                        "\"tab\there\"",
+                                        "[1e999]",
+                                        "-1e999",
+                                        std::string("{}\0{}", 5),
+                                        std::string("\0", 1)};
   for (const std::string& text : bad) expect_error(ErrorKind::kData, {"test.json"}, [&] { parse(text); });
 }
 
@@ -38,7 +58,9 @@ TEST(Json, RefusesDuplicateKeysAtAnyLevel) {
 }
 
 TEST(Json, LimitsDepthAndSize) {
-  const auto nested = [](int depth) { return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']'); };
+  const auto nested = [](int depth) {
+    return std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
+  };
   EXPECT_NO_THROW(parse(nested(64)));
   expect_error(ErrorKind::kData, {"deeper than 64"}, [&] { parse(nested(65)); });
   expect_error(ErrorKind::kData, {"deeper than 64"}, [&] { parse(std::string(10'000'000, '[')); });
@@ -69,7 +91,8 @@ TEST(Json, InOrderIsBoundedMoreTightly) {
   expect_error(ErrorKind::kData, {"test.json", "more than 4096 keys"}, [&] { parse_in_order(keys(4097)); });
   EXPECT_NO_THROW(parse(keys(4097)));
   EXPECT_NO_THROW(parse_in_order("\"" + std::string((1 << 20) - 2, 'x') + "\""));
-  expect_error(ErrorKind::kData, {"the limit is 1048576"}, [&] { parse_in_order("\"" + std::string(1 << 20, 'x') + "\""); });
+  expect_error(ErrorKind::kData, {"the limit is 1048576"},
+               [&] { parse_in_order("\"" + std::string(1 << 20, 'x') + "\""); });
 }
 
 TEST(Json, ReadsRegularFilesOnly) {
@@ -92,7 +115,8 @@ TEST(Json, TypedAccessNamesKeyRangeAndFinding) {
   const auto integer = [&](const char* key) { return json_int(o, key, 0, 10, "c.json", ErrorKind::kConfig); };
   EXPECT_EQ(integer("i"), 5);
   expect_error(ErrorKind::kConfig, {"c.json: neg: expected integer in [0, 10], found -3"}, [&] { integer("neg"); });
-  for (const char* key : {"f", "big", "s", "b"}) expect_error(ErrorKind::kConfig, {key, "expected integer"}, [&] { integer(key); });
+  for (const char* key : {"f", "big", "s", "b"})
+    expect_error(ErrorKind::kConfig, {key, "expected integer"}, [&] { integer(key); });
   for (const char* key : {"n", "absent"}) {
     expect_error(ErrorKind::kConfig, {key, "missing"}, [&] { integer(key); });
     EXPECT_EQ(json_int(o, key, 0, 10, 7, "c.json", ErrorKind::kConfig), 7);
@@ -105,23 +129,27 @@ TEST(Json, TypedAccessNamesKeyRangeAndFinding) {
   expect_error(ErrorKind::kData, {"true or false"}, [&] { json_bool(o, "i", false, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"a string"}, [&] { json_string(o, "i", "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"a JSON object"}, [&] { json_int(Json::array(), "i", 0, 1, "c", ErrorKind::kData); });
-  expect_error(ErrorKind::kData, {"array of at most 1"}, [] { json_array(parse(R"({"a":[1,2]})"), "a", 1, "c", ErrorKind::kData); });
+  expect_error(ErrorKind::kData, {"array of at most 1"},
+               [] { json_array(parse(R"({"a":[1,2]})"), "a", 1, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"object of at most"}, [&] { json_object(o, "i", 9, "c", ErrorKind::kData); });
   expect_error(ErrorKind::kData, {"hexadecimal"}, [&] { json_digest(o, "s", true, "c", ErrorKind::kData); });
 }
 
 TEST(Json, CountsByName) {
-  const Json o = parse(R"({"good":{"a":0,"b":1125899906842624},"negative":{"a":-1},"half":{"a":0.5},"list":[1],"none":null})");
+  const Json o =
+      parse(R"({"good":{"a":0,"b":1125899906842624},"negative":{"a":-1},"half":{"a":0.5},"list":[1],"none":null})");
   const auto counts = [&](const char* key) { return json_counts(o, key, "f", ErrorKind::kData); };
   EXPECT_EQ(counts("good"), (std::map<std::string, int64_t>{{"a", 0}, {"b", kMaxCount}}));
   EXPECT_TRUE(counts("absent").empty() && counts("none").empty());
-  for (const char* key : {"negative", "half"}) expect_error(ErrorKind::kData, {std::string("f: ") + key + ": a: expected integer in [0, "}, [&] { counts(key); });
+  for (const char* key : {"negative", "half"})
+    expect_error(ErrorKind::kData, {std::string("f: ") + key + ": a: expected integer in [0, "}, [&] { counts(key); });
   expect_error(ErrorKind::kData, {"f: list: expected an object"}, [&] { counts("list"); });
 }
 
 TEST(Json, RefusesOtherSchemas) {
   EXPECT_NO_THROW(require_schema(parse(R"({"schema":"specdec.data/1"})"), "data", 1, "f"));
-  for (const char* text : {R"({"schema":"specdec.data/2"})", R"({"schema":"specdec.package/1"})", R"({"schema":1})", R"({})", "[]"})
+  for (const char* text :
+       {R"({"schema":"specdec.data/2"})", R"({"schema":"specdec.package/1"})", R"({"schema":1})", R"({})", "[]"})
     expect_error(ErrorKind::kData, {"f"}, [&] { require_schema(parse(text), "data", 1, "f"); });
 }
 

@@ -15,11 +15,15 @@ std::string file(const std::string& name) { return get(kFiles / name); }
 
 TEST(Minisign, TakesWhatTheToolMade) {
   const auto plain = read_minisign_keys(kFiles / "plain.pub"), locked = read_minisign_keys(kFiles / "locked.pub");
-  EXPECT_EQ(verify_minisign(file("message.txt"), file("hashed.minisig"), plain, "x").trusted_comment, "made for a test");
-  EXPECT_EQ(verify_minisign(file("message.txt"), file("legacy.minisig"), plain, "x").trusted_comment, "made for a test, legacy");
+  EXPECT_EQ(verify_minisign(file("message.txt"), file("hashed.minisig"), plain, "x").trusted_comment,
+            "made for a test");
+  EXPECT_EQ(verify_minisign(file("message.txt"), file("legacy.minisig"), plain, "x").trusted_comment,
+            "made for a test, legacy");
   EXPECT_EQ(verify_minisign(file("message.txt"), file("locked.minisig"), locked, "x").signer, locked[0].name());
-  EXPECT_NE(file("plain.pub").find("public key " + plain[0].name()), std::string::npos) << "the name is the one that minisign prints";
-  expect_error(ErrorKind::kData, {"not among the trusted ones", locked[0].name()}, [&] { verify_minisign(file("message.txt"), file("locked.minisig"), plain, "x"); });
+  EXPECT_NE(file("plain.pub").find("public key " + plain[0].name()), std::string::npos)
+      << "the name is the one that minisign prints";
+  expect_error(ErrorKind::kData, {"not among the trusted ones", locked[0].name()},
+               [&] { verify_minisign(file("message.txt"), file("locked.minisig"), plain, "x"); });
 }
 
 TEST(Minisign, RefusesEveryChangedByte) {
@@ -37,7 +41,8 @@ TEST(Minisign, RefusesEveryChangedByte) {
       EXPECT_THROW(verify_minisign(message, bad, keys, "x"), Error) << name << " byte " << at;
     }
     EXPECT_GT(changed, 200);
-    for (size_t cut = 0; cut + 1 < good.size(); cut += 7) EXPECT_THROW(verify_minisign(message, good.substr(0, cut), keys, "x"), Error) << cut;
+    for (size_t cut = 0; cut + 1 < good.size(); cut += 7)
+      EXPECT_THROW(verify_minisign(message, good.substr(0, cut), keys, "x"), Error) << cut;
   }
 }
 
@@ -47,20 +52,27 @@ TEST(Minisign, SignsForTheTool) {
   const std::string made = sign_minisign("bytes\n", kFiles / "plain.key", "", "a\tcomment");
   EXPECT_EQ(verify_minisign("bytes\n", made, keys, "x").trusted_comment, "a\tcomment");
   EXPECT_EQ(made, sign_minisign("bytes\n", kFiles / "plain.key", "", "a\tcomment")) << "Ed25519 draws nothing";
-  EXPECT_EQ(sign_minisign(file("message.txt"), kFiles / "plain.key", "", "made for a test").substr(made.find('\n')), file("hashed.minisig").substr(file("hashed.minisig").find('\n')))
+  EXPECT_EQ(sign_minisign(file("message.txt"), kFiles / "plain.key", "", "made for a test").substr(made.find('\n')),
+            file("hashed.minisig").substr(file("hashed.minisig").find('\n')))
       << "the very bytes of minisign";
-  if (std::system("command -v minisign > /dev/null") != 0) GTEST_SKIP() << "no minisign here: the committed files alone";
+  if (std::system("command -v minisign > /dev/null") != 0)
+    GTEST_SKIP() << "no minisign here: the committed files alone";
   put(dir / "m", "bytes\n");
   put(dir / "m.minisig", made);
-  EXPECT_EQ(std::system(("minisign -q -V -p '" + (kFiles / "plain.pub").string() + "' -m '" + (dir / "m").string() + "'").c_str()), 0);
+  EXPECT_EQ(
+      std::system(
+          ("minisign -q -V -p '" + (kFiles / "plain.pub").string() + "' -m '" + (dir / "m").string() + "'").c_str()),
+      0);
 }
 
 TEST(Minisign, EncryptedKeys) {
   // The tool's own encrypted key takes 1 GiB and seconds: tests/e2e/package_test.py signs with it.
   const std::string made = sign_minisign(file("message.txt"), kFiles / "cheap.key", "correct horse", "made for a test");
   EXPECT_EQ(made.substr(made.find('\n')), file("hashed.minisig").substr(file("hashed.minisig").find('\n')));
-  expect_error(ErrorKind::kConfig, {"is encrypted", "--passphrase-file"}, [] { sign_minisign("x", kFiles / "cheap.key", "", "t"); });
-  expect_error(ErrorKind::kConfig, {"the passphrase is another"}, [] { sign_minisign("x", kFiles / "cheap.key", "battery staple", "t"); });
+  expect_error(ErrorKind::kConfig, {"is encrypted", "--passphrase-file"},
+               [] { sign_minisign("x", kFiles / "cheap.key", "", "t"); });
+  expect_error(ErrorKind::kConfig, {"the passphrase is another"},
+               [] { sign_minisign("x", kFiles / "cheap.key", "battery staple", "t"); });
 }
 
 TEST(Minisign, WhatIsNoKey) {

@@ -16,13 +16,17 @@ TEST(RunOptions, EachFlagIsNamedWhenOutOfRange) {
   EXPECT_NO_THROW(validate(SamplingOptions{}));
   EXPECT_NO_THROW(validate(SamplingOptions{.temperature = 0, .top_k = 5, .top_p = 0.1, .min_p = 0.99}));
   for (double t : {-0.1, 1e-40, 10.1, static_cast<double>(NAN), static_cast<double>(INFINITY)})
-    expect_error(ErrorKind::kUsage, {"--temperature", "0, or a number from 1.17549e-38 to 10"}, [&] { validate(SamplingOptions{.temperature = t}); });
+    expect_error(ErrorKind::kUsage, {"--temperature", "0, or a number from 1.17549e-38 to 10"},
+                 [&] { validate(SamplingOptions{.temperature = t}); });
   expect_error(ErrorKind::kUsage, {"--top-k", "-1"}, [] { validate(SamplingOptions{.top_k = -1}); });
-  for (double p : {0.0, 1e-40, 1.1, static_cast<double>(NAN)}) expect_error(ErrorKind::kUsage, {"--top-p"}, [&] { validate(SamplingOptions{.top_p = p}); });
-  for (double p : {-0.1, 1.0}) expect_error(ErrorKind::kUsage, {"--min-p"}, [&] { validate(SamplingOptions{.min_p = p}); });
+  for (double p : {0.0, 1e-40, 1.1, static_cast<double>(NAN)})
+    expect_error(ErrorKind::kUsage, {"--top-p"}, [&] { validate(SamplingOptions{.top_p = p}); });
+  for (double p : {-0.1, 1.0})
+    expect_error(ErrorKind::kUsage, {"--min-p"}, [&] { validate(SamplingOptions{.min_p = p}); });
   for (int k : {-2, 33}) expect_error(ErrorKind::kUsage, {"--k"}, [&] { validate(SpeculationOptions{.k = k}); });
   expect_error(ErrorKind::kUsage, {"--max-k"}, [] { validate(SpeculationOptions{.max_k = -1}); });
-  for (const char* d : {"auto", "cpu", "cuda", "cuda:0", "cuda:15"}) EXPECT_NO_THROW(validate(DeviceOptions{.device = d}));
+  for (const char* d : {"auto", "cpu", "cuda", "cuda:0", "cuda:15"})
+    EXPECT_NO_THROW(validate(DeviceOptions{.device = d}));
   for (const char* d : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1234", "cpu:0"})
     expect_error(ErrorKind::kUsage, {"--device"}, [&] { validate(DeviceOptions{.device = d}); });
   expect_error(ErrorKind::kUsage, {"--dtype", "int4"}, [] { validate(DeviceOptions{.dtype = "int4"}); });
@@ -33,8 +37,10 @@ TEST(RunOptions, EachFlagIsNamedWhenOutOfRange) {
 }
 
 TEST(RunOptions, VerifyRules) {
-  for (VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled}) EXPECT_EQ(parse_verify_rule(to_string(rule)), rule);
-  expect_error(ErrorKind::kUsage, {"--verify", "token, block, target or coupled", "fast"}, [] { parse_verify_rule("fast"); });
+  for (VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled})
+    EXPECT_EQ(parse_verify_rule(to_string(rule)), rule);
+  expect_error(ErrorKind::kUsage, {"--verify", "token, block, target or coupled", "fast"},
+               [] { parse_verify_rule("fast"); });
 }
 
 TEST(RunOptions, Trees) {
@@ -48,8 +54,9 @@ TEST(RunOptions, Trees) {
 }
 
 TEST(ErrorType, ExitCodesOfTheContract) {
-  const std::vector<std::pair<ErrorKind, int>> codes = {{ErrorKind::kUsage, 2}, {ErrorKind::kConfig, 2}, {ErrorKind::kData, 7},   {ErrorKind::kModel, 7},
-                                                        {ErrorKind::kIo, 74},   {ErrorKind::kNetwork, 75}, {ErrorKind::kDevice, 8}, {ErrorKind::kInternal, 1}};
+  const std::vector<std::pair<ErrorKind, int>> codes = {
+      {ErrorKind::kUsage, 2}, {ErrorKind::kConfig, 2},   {ErrorKind::kData, 7},   {ErrorKind::kModel, 7},
+      {ErrorKind::kIo, 74},   {ErrorKind::kNetwork, 75}, {ErrorKind::kDevice, 8}, {ErrorKind::kInternal, 1}};
   for (const auto& [kind, code] : codes) EXPECT_EQ(exit_code(kind), code);
 }
 
@@ -64,7 +71,9 @@ TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
   std::vector<std::string> lines;
   set_log_sink({});  // only what comes before the first sink is kept for it: tests/e2e/monitor_story_test.py holds that
   log(LogLevel::kError, "lost");
-  set_log_sink([&](LogLevel level, const std::string& text) { lines.push_back(std::to_string(static_cast<int>(level)) + text); });
+  set_log_sink([&](LogLevel level, const std::string& text) {
+    lines.push_back(std::to_string(static_cast<int>(level)) + text);
+  });
   log(LogLevel::kWarn, "kept");
   set_log_sink({});
   log(LogLevel::kError, "lost");
@@ -72,11 +81,12 @@ TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
 }
 
 TEST(Progress, StopIsRemembered) {
-  EXPECT_EQ(testing::in_child(nullptr, "", [] {
-              if (stop_requested()) ::_exit(40);
-              request_stop();
-              if (!stop_requested()) ::_exit(41);
-            }),
+  EXPECT_EQ(testing::in_child(nullptr, "",
+                              [] {
+                                if (stop_requested()) ::_exit(40);
+                                request_stop();
+                                if (!stop_requested()) ::_exit(41);
+                              }),
             0);
 }
 

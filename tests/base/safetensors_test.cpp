@@ -16,10 +16,13 @@ std::string with_length(uint64_t length, const std::string& rest) {
   for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(length >> (8 * i));
   return bytes + rest;
 }
-std::string file_of(const std::string& header, size_t data_bytes) { return with_length(header.size(), header + std::string(data_bytes, 'w')); }
+std::string file_of(const std::string& header, size_t data_bytes) {
+  return with_length(header.size(), header + std::string(data_bytes, 'w'));
+}
 std::string tensor(const std::string& name, const std::string& body) { return "{\"" + name + "\":{" + body + "}}"; }
 std::string entry(const std::string& name, int begin, int end) {
-  return "\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(end - begin) + "],\"data_offsets\":[" + std::to_string(begin) + "," + std::to_string(end) + "]}";
+  return "\"" + name + "\":{\"dtype\":\"U8\",\"shape\":[" + std::to_string(end - begin) + "],\"data_offsets\":[" +
+         std::to_string(begin) + "," + std::to_string(end) + "]}";
 }
 
 TEST(Safetensors, RoundTripOfEveryDtypeAndShape) {
@@ -27,8 +30,12 @@ TEST(Safetensors, RoundTripOfEveryDtypeAndShape) {
   std::vector<std::byte> data(4096);
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31);
   std::vector<TensorToWrite> tensors;
-  for (const char* dtype : {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL", "F8_E4M3", "F8_E5M2"})
-    tensors.push_back({std::string("t.") + dtype, dtype, {3, 5}, std::span<const std::byte>(data).first(15u * static_cast<size_t>(dtype_bytes(dtype)))});
+  for (const char* dtype : {"F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U64", "U32", "U16", "U8", "BOOL",
+                            "F8_E4M3", "F8_E5M2"})
+    tensors.push_back({std::string("t.") + dtype,
+                       dtype,
+                       {3, 5},
+                       std::span<const std::byte>(data).first(15u * static_cast<size_t>(dtype_bytes(dtype)))});
   tensors.push_back({"scalar", "F32", {}, std::span<const std::byte>(data).first(4)});
   tensors.push_back({"empty", "F32", {0, 7}, {}});
   tensors.push_back({"größe", "U8", {1, 1, 1, 1, 1, 1, 1, 2}, std::span<const std::byte>(data).first(2)});
@@ -87,15 +94,20 @@ TEST(Safetensors, EveryRuleFires) {
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[-4],\"data_offsets\":[0,4]"), 4), "found -4"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4.0],\"data_offsets\":[0,4]"), 4), "found 4.0"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":\"4\",\"data_offsets\":[0,4]"), 4), "expected an array"},
-      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]"), 4), "out of range"},
-      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0), "overflows"},
+      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[9223372036854775808],\"data_offsets\":[0,4]"), 4),
+       "out of range"},
+      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0),
+       "overflows"},
       // Wraps to 4 in 64 bits: the shape of the safetensors-cpp report.
-      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,4]"), 4), "overflows"},
-      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]"), 4), "more than 8 dimensions"},
+      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,4]"), 4),
+       "overflows"},
+      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]"), 4),
+       "more than 8 dimensions"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[4,0]"), 4), "end is before the begin"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0]"), 4), "expected 2 numbers"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4],\"data_offsets\":[0,4,8]"), 4), "expected 2 numbers"},
-      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,4]"), 4), "span 4 bytes, dtype and shape need 5"},
+      {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[5],\"data_offsets\":[0,4]"), 4),
+       "span 4 bytes, dtype and shape need 5"},
       {file_of(tensor("a", "\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,3]"), 3), "span 3 bytes"},
       {file_of("{" + entry("a", 0, 4) + "," + entry("b", 2, 6) + "}", 6), "'b': overlaps"},
       {file_of("{" + entry("a", 0, 4) + "," + entry("b", 6, 8) + "}", 8), "hole of 2 bytes"},
@@ -111,17 +123,21 @@ TEST(Safetensors, EveryRuleFires) {
   };
   for (const auto& [bytes, reason] : bad) {
     put(dir / "bad.safetensors", bytes);
-    expect_error(ErrorKind::kModel, {"bad.safetensors", reason}, [&] { SafetensorsFile file(dir / "bad.safetensors"); });
+    expect_error(ErrorKind::kModel, {"bad.safetensors", reason},
+                 [&] { SafetensorsFile file(dir / "bad.safetensors"); });
   }
-  EXPECT_NO_THROW((put(dir / "ok.safetensors", file_of("{" + entry("a", 0, 4) + "," + entry("b", 4, 4) + "}  ", 4)), SafetensorsFile(dir / "ok.safetensors")));
+  EXPECT_NO_THROW((put(dir / "ok.safetensors", file_of("{" + entry("a", 0, 4) + "," + entry("b", 4, 4) + "}  ", 4)),
+                   SafetensorsFile(dir / "ok.safetensors")));
 }
 
 TEST(Safetensors, MoreThanAMillionTensorsAreRefused) {
   const testing::Scratch dir;
   std::string header = "{";
-  for (int i = 0; i <= 1'000'000; ++i) header += (i ? ",\"" : "\"") + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
+  for (int i = 0; i <= 1'000'000; ++i)
+    header += (i ? ",\"" : "\"") + std::to_string(i) + "\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}";
   put(dir / "many.safetensors", file_of(header + "}", 0));
-  expect_error(ErrorKind::kModel, {"more than 1000000 tensors"}, [&] { SafetensorsFile file(dir / "many.safetensors"); });
+  expect_error(ErrorKind::kModel, {"more than 1000000 tensors"},
+               [&] { SafetensorsFile file(dir / "many.safetensors"); });
 }
 
 TEST(Safetensors, HugeSparseFileIsRefusedWithoutReadingIt) {
@@ -191,10 +207,13 @@ TEST(SafetensorsDirectory, EveryRuleFires) {
   refuse("no model.safetensors");
   put(dir / "pytorch_model.bin", "x");
   refuse("pytorch_model.bin is a pickle/zip checkpoint: convert to safetensors");
-  const auto index = [&](const std::string& map) { put(dir / "model.safetensors.index.json", "{\"weight_map\":" + map + "}"); };
+  const auto index = [&](const std::string& map) {
+    put(dir / "model.safetensors.index.json", "{\"weight_map\":" + map + "}");
+  };
   put(dir / "a.safetensors", file_of("{" + entry("a", 0, 4) + "," + entry("x", 4, 8) + "}", 8));
   put(dir / "b.safetensors", file_of("{" + entry("b", 0, 4) + "," + entry("x", 4, 8) + "}", 8));
-  for (const char* name : {"../a.safetensors", "/etc/a.safetensors", "sub/a.safetensors", "..safetensors", "a.bin", ""}) {
+  for (const char* name :
+       {"../a.safetensors", "/etc/a.safetensors", "sub/a.safetensors", "..safetensors", "a.bin", ""}) {
     index("{\"a\":\"" + std::string(name) + "\"}");
     refuse("expected the name of a .safetensors file");
   }

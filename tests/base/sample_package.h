@@ -13,7 +13,8 @@
 namespace specdec::testing {
 
 // `bump`: of the draft, another number is another draft. `change` gets sample_report() without segments.
-inline PackageManifest write_package(const fs::path& root, int bump, const std::function<void(ValidationReport&)>& change) {
+inline PackageManifest write_package(const fs::path& root, int bump,
+                                     const std::function<void(ValidationReport&)>& change) {
   write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});
   write_tiny_model(root / "draft", {.bump = bump, .vocab = 64, .hidden = 8});
   PackageManifest m;
@@ -30,7 +31,8 @@ inline PackageManifest write_package(const fs::path& root, int bump, const std::
   m.created = "2026-11-21T12:00:00Z";
   m.tool_version = "0.1.0";
   for (const auto& e : fs::recursive_directory_iterator(root))
-    if (e.is_regular_file()) m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
+    if (e.is_regular_file())
+      m.files.push_back({e.path().lexically_relative(root).string(), fs::file_size(e.path()), sha256_file(e.path())});
   std::sort(m.files.begin(), m.files.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   put(root / "manifest.json", canonical_json(to_json(m)));
   return m;

@@ -5,7 +5,8 @@
 
 namespace specdec::testing {
 
-inline ValidationReport sample_report(const Fingerprint& target, const Fingerprint& draft, const std::string& verdict = "pass") {
+inline ValidationReport sample_report(const Fingerprint& target, const Fingerprint& draft,
+                                      const std::string& verdict = "pass") {
   ValidationReport r;
   r.verdict = verdict;
   r.reason = "acceptance 0.70 above the floor";
@@ -56,7 +57,10 @@ inline ValidationReport sample_report(const Fingerprint& target, const Fingerpri
   r.best_k = 4;
   r.break_even = {{1, 0.45}, {4, 0.6}};
   r.table = {{1, 2, 1.3}, {4, 2, 1.1}};
-  r.schedule = {{1, 1, 4, true, 4, 1.4, {1.3, 1.5}}, {2, 4, 4, false, 4, 1.35}, {5, 16, 3, false, 3, 1.1}, {17, 64, 0, false, 2, 0.9}};
+  r.schedule = {{1, 1, 4, true, 4, 1.4, {1.3, 1.5}},
+                {2, 4, 4, false, 4, 1.35},
+                {5, 16, 3, false, 3, 1.1},
+                {17, 64, 0, false, 2, 0.9}};
   r.machine = MachineUse{2, 2, 0.25, 0.125, 0.0625, 30, 4, 2, false};
   r.has_lossless = true;
   r.greedy_prompts = 8;

@@ -1,4 +1,5 @@
-// What the tests of base and package share: a directory that is gone afterwards, a tiny valid model, and checks of Error.
+// What the tests of base and package share: a directory that is gone afterwards, a tiny valid model, and checks of
+// Error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +41,8 @@ class Scratch {
   fs::path root_;
 };
 
-// Plain test files: written without the code under test. Removed first, since ext4 flushes a file that is cut and rewritten.
+// Plain test files: written without the code under test. Removed first, since ext4 flushes a file that is cut and
+// rewritten.
 inline void put(const fs::path& path, const std::string& bytes) {
   fs::create_directories(path.parent_path());
   fs::remove(path);
@@ -66,7 +68,8 @@ inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
 // … whose message holds every part.
 inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, const std::function<void()>& f) {
   const std::string message = error_of(f, kind);
-  for (const std::string& part : parts) EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << "'" << part << "' not in: " << message;
 }
 
 // Runs f in a child with the environment variable set. Returns 0, the Error's exit code, or 128 + signal.
@@ -90,7 +93,8 @@ inline int in_child(const char* variable, const std::string& value, const std::f
 
 // Kills f at its first, second, … change of the file system until it survives; check(n) looks at what each death left.
 // Returns the number of deaths.
-inline int for_each_kill_point(const std::function<void()>& before, const std::function<void()>& f, const std::function<void(int)>& check) {
+inline int for_each_kill_point(const std::function<void()>& before, const std::function<void()>& f,
+                               const std::function<void(int)>& check) {
   for (int n = 1; n < 5000; ++n) {
     before();
     const int code = in_child("SPECDEC_KILL_AT", std::to_string(n), f);
@@ -113,14 +117,22 @@ struct TinyModel {
 
 // A Hugging Face directory with every file that base looks at. Weights are a fixed pattern of finite numbers.
 inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {}) {
-  const Json config = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", m.vocab}, {"hidden_size", m.hidden},
-                       {"num_hidden_layers", m.layers}, {"torch_dtype", "float32"}, {"transformers_version", "5.23.0"}};
+  const Json config = {{"architectures", {"LlamaForCausalLM"}},
+                       {"model_type", "llama"},
+                       {"vocab_size", m.vocab},
+                       {"hidden_size", m.hidden},
+                       {"num_hidden_layers", m.layers},
+                       {"torch_dtype", "float32"},
+                       {"transformers_version", "5.23.0"}};
   put(directory / "config.json", config.dump(2));
   put(directory / "generation_config.json", R"({"eos_token_id": 2})");
   put(directory / "tokenizer.json", R"({"version": "1.0", "model": {"vocab": {"a": 0}}})");
-  put(directory / "tokenizer_config.json", Json{{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"chat_template", m.chat_template}}.dump());
-  std::map<std::string, std::vector<int64_t>> shapes = {{"model.embed_tokens.weight", {m.vocab, m.hidden}}, {"model.norm.weight", {m.hidden}}};
-  for (int i = 0; i < m.layers; ++i) shapes["model.layers." + std::to_string(i) + ".mlp.down_proj.weight"] = {m.hidden, m.hidden};
+  put(directory / "tokenizer_config.json",
+      Json{{"bos_token", "<s>"}, {"eos_token", {{"content", "</s>"}}}, {"chat_template", m.chat_template}}.dump());
+  std::map<std::string, std::vector<int64_t>> shapes = {{"model.embed_tokens.weight", {m.vocab, m.hidden}},
+                                                        {"model.norm.weight", {m.hidden}}};
+  for (int i = 0; i < m.layers; ++i)
+    shapes["model.layers." + std::to_string(i) + ".mlp.down_proj.weight"] = {m.hidden, m.hidden};
   std::vector<std::vector<std::byte>> bytes;
   std::vector<std::vector<TensorToWrite>> shards(static_cast<size_t>(m.shards));
   Json weight_map = Json::object();
@@ -129,7 +141,8 @@ inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {})
     size_t size = 4;
     for (int64_t d : shape) size *= static_cast<size_t>(d);
     auto& data = bytes.emplace_back(size);
-    for (size_t i = 0; i < size; ++i) data[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3c : i * 7 + i / 251 + number + static_cast<size_t>(m.bump));
+    for (size_t i = 0; i < size; ++i)
+      data[i] = static_cast<std::byte>(i % 4 == 3 ? 0x3c : i * 7 + i / 251 + number + static_cast<size_t>(m.bump));
     const size_t shard = number++ % shards.size();
     shards[shard].push_back({name, "F32", shape, {}});
     weight_map[name] = "model-" + std::to_string(shard) + ".safetensors";
@@ -142,8 +155,10 @@ inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {})
     ++number;
   }
   if (m.shards == 1) return write_safetensors(directory / "model.safetensors", shards[0]);
-  for (size_t i = 0; i < shards.size(); ++i) write_safetensors(directory / ("model-" + std::to_string(i) + ".safetensors"), shards[i]);
-  put(directory / "model.safetensors.index.json", Json{{"metadata", {{"total_size", 1}}}, {"weight_map", weight_map}}.dump());
+  for (size_t i = 0; i < shards.size(); ++i)
+    write_safetensors(directory / ("model-" + std::to_string(i) + ".safetensors"), shards[i]);
+  put(directory / "model.safetensors.index.json",
+      Json{{"metadata", {{"total_size", 1}}}, {"weight_map", weight_map}}.dump());
 }
 
 }  // namespace specdec::testing

@@ -23,13 +23,16 @@ TEST(SecretUrl, ShowsWhereItLeadsAndNoSecret) {
   EXPECT_FALSE(SecretUrl("http://host:9090/metrics").has_secret());
   EXPECT_EQ(shown("http://me:hunter2@host:9090/metrics?token=s3cret"), "http://***@host:9090/metrics?***");
   EXPECT_TRUE(SecretUrl("http://me:hunter2@host").has_secret());
-  EXPECT_EQ(shown("prometheus+https://me:hunter2@host?match={job=\"vllm\"}"), "prometheus+https://***@host?match={job=\"vllm\"}");
+  EXPECT_EQ(shown("prometheus+https://me:hunter2@host?match={job=\"vllm\"}"),
+            "prometheus+https://***@host?match={job=\"vllm\"}");
   EXPECT_EQ(shown("prometheus+http://host?match={job=\"x\"}&token=s3cret"), "prometheus+http://host?***");
   EXPECT_EQ(shown("http://[::1]:8000/metrics#s3cret"), "http://[::1]:8000/metrics#***");
   EXPECT_EQ(shown("recorded/acceptance"), "recorded/acceptance");
-  EXPECT_EQ(SecretUrl("https://hooks.slack.com/services/T0/B0/xyz", SecretUrl::Shows::kHost).shown(), "https://hooks.slack.com/***");
+  EXPECT_EQ(SecretUrl("https://hooks.slack.com/services/T0/B0/xyz", SecretUrl::Shows::kHost).shown(),
+            "https://hooks.slack.com/***");
   // Passwords that are not escaped as they should be: whatever is not plainly a host is hidden.
-  for (const char* url : {"http://me:hunt@er2@host/x", "http://me:hunter2/x@host/x", "http://me:hunter2?x@host/x", "http://me:hunter2#x@host", "http://me:hunter2", "http://me:80/hunter2@host"})
+  for (const char* url : {"http://me:hunt@er2@host/x", "http://me:hunter2/x@host/x", "http://me:hunter2?x@host/x",
+                          "http://me:hunter2#x@host", "http://me:hunter2", "http://me:80/hunter2@host"})
     EXPECT_EQ(shown(url).find("hunt"), std::string::npos) << shown(url);
   std::ostringstream out;
   out << SecretUrl("http://me:hunter2@host");

@@ -84,7 +84,8 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{NAN}); });
 }
 
-// After every value, against confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with ours.
+// After every value, against confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with
+// ours.
 TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   const auto path = std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/base/golden/confidence_sequence.json";
   const Json cases = Json::parse(read_file(path));
@@ -105,7 +106,8 @@ TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   }
 }
 
-// What is printed is what the gate rests on: a look at every value, and each end errs at most half as often as both together.
+// What is printed is what the gate rests on: a look at every value, and each end errs at most half as often as both
+// together.
 TEST(Statistics, EachEndIsAOneSidedSequence) {
   int above = 0, below = 0;
   constexpr int kRuns = 2000;
@@ -139,7 +141,7 @@ TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
   EXPECT_LT(e.value, last.low);
   EXPECT_EQ(e.ci.low, e.value);
   EXPECT_EQ(e.n, 5000);
-  ConfidenceSequence long_run;             // capitals far beyond what a double holds, both ways
+  ConfidenceSequence long_run;  // capitals far beyond what a double holds, both ways
   for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
   EXPECT_GT(long_run.ci().low, 0.64);
   EXPECT_LT(long_run.ci().high, 0.66);

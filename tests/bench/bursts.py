@@ -1,14 +1,19 @@
-"""Is a server with a draft ever slower than one without? Whole bursts of 1, 2, … requests at once, to two servers of the same weights in turn: the first
-with the draft, the second plain.
+"""Is a server with a draft ever slower than one without? Whole bursts of 1, 2, … requests at once, to two servers of
+the same weights in turn: the first with the draft, the second plain.
 
-  python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16] [--bursts 24] [--fresh 4] [--out FILE]
+  python3 tests/bench/bursts.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --texts FILE [--batches 1-16]
+      [--bursts 24] [--fresh 4] [--out FILE]
 
-A random draft, the smallest one's shapes with random weights, is added; DIR+NOISE is a draft made worse (made_models.py). Bursts of a batch size follow
-each other as A B B A, so that what slows the machine for a while slows both; both servers get the same prompts. Both are started anew after every
---fresh bursts: two processes that do the same work differ by a few per cent for as long as they live, by where their pages lie. A burst lasts from the first
-request sent to the last answer whole; the time that learning takes is in it. One JSON object: for every draft and batch size `to_plain` = the plain
-server's time / the other's, a mean over pairs with its 90 % interval (wanted: at least 0.97) and that of the middle three fifths, and where the time of a burst went, from both servers'
-/metrics: seconds by stage, of the engine thread outside of them, and of the process that should rest meanwhile; steps by K, why others were plain, probes."""
+A random draft, the smallest one's shapes with random weights, is added; DIR+NOISE is a draft made worse
+(made_models.py). Bursts of a batch size follow each other as A B B A, so that what slows the machine for a while slows
+both; both servers get the same prompts. Both are started anew after every
+--fresh bursts: two processes that do the same work differ by a few per cent for as long as they live, by where their
+pages lie. A burst lasts from the first request sent to the last answer whole; the time that learning takes is in it.
+One JSON object: for every draft and batch size `to_plain` = the plain server's time / the other's, a mean over pairs
+with its 90 % interval (wanted: at least 0.97) and that of the middle three fifths, and where the time of a burst went,
+from both servers' /metrics: seconds by stage, of the engine thread outside of them, and of the process that should rest
+meanwhile; steps by K, why others were plain, probes."""
+
 import argparse
 import http.client
 import json
@@ -77,15 +82,24 @@ def burst(server, prompts, o):
 
 def labelled(counts, name):
     """Label's value: count, of those that moved."""
-    return {re.search(r'="([^"]*)"', k).group(1): round(v, 4) for k, v in counts.items() if k.startswith(name + "{") and v > 0}
+    return {
+        re.search(r'="([^"]*)"', k).group(1): round(v, 4)
+        for k, v in counts.items()
+        if k.startswith(name + "{") and v > 0
+    }
 
 
 def measured(server, other, prompts, o):
     before, rested, counts = cpu_seconds(server.process.pid), cpu_seconds(other.process.pid), metrics(server)
     seconds, answer = burst(server, prompts, o)
     after = metrics(server)
-    return {"seconds": seconds, "answer": answer, "cpu": cpu_seconds(server.process.pid) - before, "other_cpu": cpu_seconds(other.process.pid) - rested,
-            "moved": {k: v - counts.get(k, 0) for k, v in after.items()}}
+    return {
+        "seconds": seconds,
+        "answer": answer,
+        "cpu": cpu_seconds(server.process.pid) - before,
+        "other_cpu": cpu_seconds(other.process.pid) - rested,
+        "moved": {k: v - counts.get(k, 0) for k, v in after.items()},
+    }
 
 
 def summed(runs):
@@ -96,14 +110,28 @@ def summed(runs):
     n = len(runs)
     stages = {k: round(v / n, 4) for k, v in labelled(moved, "stage_seconds_total").items()}
     seconds = sum(r["seconds"] for r in runs) / n
-    out = {"seconds": round(seconds, 4), "answer_seconds": round(sum(r["answer"] for r in runs) / n, 4), "stages": stages, "outside": round(seconds - sum(stages.values()), 4), "cpu": round(sum(r["cpu"] for r in runs) / n, 3),
-           "other_cpu": round(sum(r["other_cpu"] for r in runs) / n, 3), "steps": moved.get("steps_total", 0) / n}
-    reached = moved.get("spec_decode_num_reached_tokens_per_pos_total", 0) or sum(v for k, v in moved.items() if k.startswith("spec_decode_num_reached_tokens_per_pos_total"))
+    out = {
+        "seconds": round(seconds, 4),
+        "answer_seconds": round(sum(r["answer"] for r in runs) / n, 4),
+        "stages": stages,
+        "outside": round(seconds - sum(stages.values()), 4),
+        "cpu": round(sum(r["cpu"] for r in runs) / n, 3),
+        "other_cpu": round(sum(r["other_cpu"] for r in runs) / n, 3),
+        "steps": moved.get("steps_total", 0) / n,
+    }
+    reached = moved.get("spec_decode_num_reached_tokens_per_pos_total", 0) or sum(
+        v for k, v in moved.items() if k.startswith("spec_decode_num_reached_tokens_per_pos_total")
+    )
     if reached:
         overlap = sum(v for k, v in moved.items() if k.startswith("spec_decode_overlap_sum_per_pos_total"))
         out |= {"overlap": round(overlap / reached, 3)}
     if moved.get("spec_decode_num_probes_total") is not None:
-        out |= {"k": labelled(moved, "spec_decode_num_steps_total"), "plain": labelled(moved, "spec_decode_num_plain_steps_total"), "probes": moved.get("spec_decode_num_probes_total", 0), "drafted": moved.get("spec_decode_num_draft_tokens_total", 0)}
+        out |= {
+            "k": labelled(moved, "spec_decode_num_steps_total"),
+            "plain": labelled(moved, "spec_decode_num_plain_steps_total"),
+            "probes": moved.get("spec_decode_num_probes_total", 0),
+            "drafted": moved.get("spec_decode_num_draft_tokens_total", 0),
+        }
     return out
 
 
@@ -122,12 +150,17 @@ def drafting(run):
 def of_pairs(pairs):
     logs = [math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs]
     n, mean = len(logs), sum(logs) / len(logs)
-    half = T90[min(n - 2, len(T90) - 1)] * math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1) / n) if n > 1 else math.inf
+    half = (
+        T90[min(n - 2, len(T90) - 1)] * math.sqrt(sum((x - mean) ** 2 for x in logs) / (n - 1) / n)
+        if n > 1
+        else math.inf
+    )
     return round(math.exp(mean), 3), [round(math.exp(mean - half), 3), round(math.exp(mean + half), 3)]
 
 
 def middle(pairs):
-    """The mean without the fifth of the pairs at each end: a neighbour on the same machine may halve one burst of a hundred."""
+    """The mean without the fifth of the pairs at each end: a neighbour on the same machine may halve one burst of a
+    hundred."""
     logs = sorted(math.log(plain["seconds"] / drafted["seconds"]) for drafted, plain in pairs)
     kept = logs[len(logs) // 5 : len(logs) - len(logs) // 5]
     return round(math.exp(sum(kept) / len(kept)), 3)
@@ -171,7 +204,9 @@ def main():
     text, rng, rows = o.texts.read_text(errors="replace").replace("<|endoftext|>", " "), random.Random(o.seed), []
 
     def prompts(batch):
-        return [text[at : at + o.prompt_bytes] for at in (rng.randrange(len(text) - o.prompt_bytes) for _ in range(batch))]
+        return [
+            text[at : at + o.prompt_bytes] for at in (rng.randrange(len(text) - o.prompt_bytes) for _ in range(batch))
+        ]
 
     flags = ["--target", o.target, "--threads", o.threads, "--dtype", o.dtype, "--max-batch", max(o.batches)]
     for name, folder in drafts.items():
@@ -185,15 +220,32 @@ def main():
                     for server in servers:
                         burst(server, ["Once"], o)  # what a process pays once
                 mine, order = prompts(batch), (drafted, plain) if i % 2 == 0 else (plain, drafted)
-                runs = {server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order}
+                runs = {
+                    server.port: measured(server, plain if server is drafted else drafted, mine, o) for server in order
+                }
                 pairs.append((runs[drafted.port], runs[plain.port]))
             stop(servers)
             ratio, interval = of_pairs(pairs)
-            rows.append({"draft": name, "batch": batch, "to_plain": ratio, "interval": interval, "middle": middle(pairs), "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs],
-                         "each_drafts": [drafting(a) for a, _ in pairs], "drafted": summed([a for a, _ in pairs]),
-                         "plain": summed([b for _, b in pairs])})
+            rows.append(
+                {
+                    "draft": name,
+                    "batch": batch,
+                    "to_plain": ratio,
+                    "interval": interval,
+                    "middle": middle(pairs),
+                    "each": [round(b["seconds"] / a["seconds"], 3) for a, b in pairs],
+                    "each_drafts": [drafting(a) for a, _ in pairs],
+                    "drafted": summed([a for a, _ in pairs]),
+                    "plain": summed([b for _, b in pairs]),
+                }
+            )
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
-    result = {"schema": "specdec.bench-bursts/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "never_a_loss": all(r["to_plain"] >= 0.97 for r in rows)}
+    result = {
+        "schema": "specdec.bench-bursts/1",
+        "rows": rows,
+        "least_to_plain": min(r["to_plain"] for r in rows),
+        "never_a_loss": all(r["to_plain"] >= 0.97 for r in rows),
+    }
     out = json.dumps(result).replace('{"draft": "', '\n {"draft": "')
     print(out)
     if o.out:

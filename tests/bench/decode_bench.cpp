@@ -1,8 +1,11 @@
-// Incremental decode passes of a random model, by default one of 97 million parameters: larger than caches in every dtype.
-//   decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N] [--vocab N] [--context N]
+// Incremental decode passes of a random model, by default one of 97 million parameters: larger than caches in every
+// dtype.
+//   decode_bench [--layers N] [--hidden N] [--intermediate N] [--heads N] [--kv-heads N] [--head-dim N] [--vocab N]
+//   [--context N]
 //                [--threads N] [--seconds S (of each figure)]
-// One JSON object on stdout: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds: other processes only ever add time),
-// what rows cost beside one, tokens/s of plain decode, and the read bandwidth that bounds one row (measured between the rounds).
+// One JSON object on stdout: microseconds of a pass of 1 to 16 rows (the best of interleaved rounds: other processes
+// only ever add time), what rows cost beside one, tokens/s of plain decode, and the read bandwidth that bounds one row
+// (measured between the rounds).
 #include <ATen/Parallel.h>
 
 #include <algorithm>
@@ -37,7 +40,8 @@ struct Setting {
 
 typedef int32_t Vector __attribute__((vector_size(16), aligned(4)));
 
-// The exclusive or of all: integers, whose latency never bounds the reading, in no more vectors than the least machine has registers.
+// The exclusive or of all: integers, whose latency never bounds the reading, in no more vectors than the least machine
+// has registers.
 int32_t read_all(const int32_t* data, int64_t count) {
   Vector folded[8] = {};
   for (int64_t i = 0; i + 32 <= count; i += 32) {
@@ -72,15 +76,20 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
   model::pack_matrices(decoder);  // as load_for_decoding() gives it
   model::KvCache cache(config, at::kCPU, decoder.config.dtype);
   std::vector<int32_t> ids(static_cast<size_t>(context + 16));
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 37 % static_cast<size_t>(config.vocab_size));
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>(i * 37 % static_cast<size_t>(config.vocab_size));
   const auto pass = [&](int64_t from, int64_t count, int64_t logits) {
-    const model::SequencePart part{.cache = &cache, .tokens = std::span(ids).subspan(static_cast<size_t>(from), static_cast<size_t>(count)), .num_logits = logits};
+    const model::SequencePart part{
+        .cache = &cache,
+        .tokens = std::span(ids).subspan(static_cast<size_t>(from), static_cast<size_t>(count)),
+        .num_logits = logits};
     model::forward(decoder, std::span(&part, 1));
   };
   pass(0, context, 0);
   // A pass reads every matrix once and of an embedding that is no head one row a token.
   const at::Tensor& embed = decoder.weights.embed;
-  const int64_t bytes = model::weight_bytes(config, dtype) - (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
+  const int64_t bytes = model::weight_bytes(config, dtype) -
+                        (embed.is_same(decoder.weights.lm_head) ? 0 : static_cast<int64_t>(embed.nbytes()));
   model::TensorBlock block(static_cast<size_t>(bytes) + 64);  // pages as the weights have them
   const at::Tensor memory = block.take({bytes / 4}, at::kInt).fill_(1);
   double read = 1e9;
@@ -104,9 +113,12 @@ Json measure(const model::DecoderConfig& config, at::ScalarType dtype, int64_t c
                     {"verify_cost", setting.best / settings[0].best},
                     {"rows_per_second", setting.rows / setting.best}});
   }
-  return {{"dtype", model::dtype_flag(dtype)},        {"passes", rows},
-          {"decode_tokens_per_second", 1 / settings[0].best}, {"weight_bytes", bytes},
-          {"read_gigabytes_per_second", static_cast<double>(bytes) / read / 1e9}, {"read_limit_microseconds", read * 1e6},
+  return {{"dtype", model::dtype_flag(dtype)},
+          {"passes", rows},
+          {"decode_tokens_per_second", 1 / settings[0].best},
+          {"weight_bytes", bytes},
+          {"read_gigabytes_per_second", static_cast<double>(bytes) / read / 1e9},
+          {"read_limit_microseconds", read * 1e6},
           {"share_of_read_bandwidth", read / settings[0].best}};
 }
 
@@ -129,8 +141,12 @@ int main(int argc, char** argv) {
   config.layers.resize(static_cast<size_t>(config.num_layers));
   const int64_t context = number("--context", 200);
   const double seconds = static_cast<double>(number("--seconds", 1));
-  Json out = {{"model", model::to_json(config)}, {"context", context}, {"threads", at::get_num_threads()}, {"instruction_set", kernels::cpu::kernels<float>().name}};
-  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kChar}) out["dtypes"].push_back(measure(config, dtype, context, seconds));
+  Json out = {{"model", model::to_json(config)},
+              {"context", context},
+              {"threads", at::get_num_threads()},
+              {"instruction_set", kernels::cpu::kernels<float>().name}};
+  for (const auto dtype : {at::kFloat, at::kBFloat16, at::kChar})
+    out["dtypes"].push_back(measure(config, dtype, context, seconds));
   std::printf("%s\n", out.dump(2).c_str());
   return 0;
 }

@@ -1,10 +1,13 @@
 """Does the gate know its machine? Gates of one pair, some on an idle machine and some beside a busy loop on every core.
 
-  python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2] [--dtype bf16] [--out FILE]
+  python3 tests/bench/gates.py BUILD --target DIR --draft DIR[+NOISE] --texts FILE [--gates 5] [--threads 2]
+      [--dtype bf16] [--out FILE]
 
-The texts are ingested once; every gate runs all its parts with a seed of its own. One JSON object: of every gate the verdict, the speed-up with its
-interval, seconds, and whether its text speaks of load. Wanted of a pair whose true speed-up is 1.5: idle gates pass and do not speak of load, no busy one
-says not_worth_it. Nothing else may run on the machine."""
+The texts are ingested once; every gate runs all its parts with a seed of its own. One JSON object: of every gate the
+verdict, the speed-up with its interval, seconds, and whether its text speaks of load. Wanted of a pair whose true
+speed-up is 1.5: idle gates pass and do not speak of load, no busy one says not_worth_it. Nothing else may run on the
+machine."""
+
 import argparse
 import json
 import os
@@ -36,20 +39,63 @@ def main():
         work = Path(folder)
         name, _, noise = o.draft.partition("+")
         draft = made_models.worsen(name, work / "draft", float(noise)) if noise else Path(name)
-        ingest = [specdec, "-q", "data", "ingest", o.texts, "--target", o.target, "--min-chars", "101", "--max-length", "256", "--no-redact", "--out", work / "data"]
+        ingest = [
+            specdec,
+            "-q",
+            "data",
+            "ingest",
+            o.texts,
+            "--target",
+            o.target,
+            "--min-chars",
+            "101",
+            "--max-length",
+            "256",
+            "--no-redact",
+            "--out",
+            work / "data",
+        ]
         subprocess.run([str(c) for c in ingest], check=True, stdout=subprocess.DEVNULL)
 
         def gate(number, busy):
             out, begun = work / f"gate-{number}", time.monotonic()
-            command = [specdec, "--json", "-q", "validate", "--target", o.target, "--draft", draft, "--data", work / "data", "--threads", o.threads, "--dtype", o.dtype,
-                       "--seed", number, *o.flags.split(), "--out", out]
+            command = [
+                specdec,
+                "--json",
+                "-q",
+                "validate",
+                "--target",
+                o.target,
+                "--draft",
+                draft,
+                "--data",
+                work / "data",
+                "--threads",
+                o.threads,
+                "--dtype",
+                o.dtype,
+                "--seed",
+                number,
+                *o.flags.split(),
+                "--out",
+                out,
+            ]
             done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
             if done.returncode not in (0, 3, 4, 6):
                 sys.exit(f"validate ended with {done.returncode}: {done.stderr[-1000:]}")
             report, page = json.loads((out / "report.json").read_text()), (out / "report.md").read_text()
             speed = report["speed"]
-            rows.append({"busy": busy, "code": done.returncode, "verdict": report["verdict"], "reason": report.get("reason"), "seconds": round(time.monotonic() - begun, 1),
-                         "speed": {k: v for k, v in speed.items() if not isinstance(v, list)}, "speaks_of_load": "busy" in page or "other processes" in page.split("##")[0]})
+            rows.append(
+                {
+                    "busy": busy,
+                    "code": done.returncode,
+                    "verdict": report["verdict"],
+                    "reason": report.get("reason"),
+                    "seconds": round(time.monotonic() - begun, 1),
+                    "speed": {k: v for k, v in speed.items() if not isinstance(v, list)},
+                    "speaks_of_load": "busy" in page or "other processes" in page.split("##")[0],
+                }
+            )
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
 
         for i in range(o.gates):
@@ -61,8 +107,12 @@ def main():
         finally:
             for loop in loops:
                 loop.kill()
-    result = {"schema": "specdec.bench-gates/1", "rows": rows, "idle_pass": all(r["verdict"] == "pass" for r in rows if not r["busy"]),
-              "busy_not_worth_it": sum(r["verdict"] == "not_worth_it" for r in rows if r["busy"])}
+    result = {
+        "schema": "specdec.bench-gates/1",
+        "rows": rows,
+        "idle_pass": all(r["verdict"] == "pass" for r in rows if not r["busy"]),
+        "busy_not_worth_it": sum(r["verdict"] == "not_worth_it" for r in rows if r["busy"]),
+    }
     print(json.dumps(result))
     if o.out:
         o.out.write_text(json.dumps(result, indent=1) + "\n")

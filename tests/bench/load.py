@@ -1,11 +1,16 @@
-"""`specdec serve` under load, from outside: arrivals of a trace at several speeds, ten times more than it can do, and a long mixed run.
+"""`specdec serve` under load, from outside: arrivals of a trace at several speeds, ten times more than it can do, and a
+long mixed run.
 
-  python3 tests/bench/load.py trace    BUILD --target DIR --draft DIR --texts FILE --arrivals CSV [--speeds 1 2 4] [--seconds 60] [--scale 0.05]
+  python3 tests/bench/load.py trace    BUILD --target DIR --draft DIR --texts FILE --arrivals CSV [--speeds 1 2 4]
+      [--seconds 60] [--scale 0.05]
   python3 tests/bench/load.py overload BUILD --target DIR --draft DIR --texts FILE [--seconds 30] [--factor 10]
-  python3 tests/bench/load.py soak     BUILD --target DIR --draft DIR --other DIR --texts FILE [--seconds 600] [--requests 5000]
+  python3 tests/bench/load.py soak     BUILD --target DIR --draft DIR --other DIR --texts FILE [--seconds 600]
+      [--requests 5000]
 
-CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths times --scale. Prompts are pieces of FILE. One JSON
-object. A client of one thread: the server should be the slower one (a target of tens of millions of weights)."""
+CSV: TIMESTAMP,ContextTokens,GeneratedTokens (the Azure LLM inference traces); both lengths times --scale. Prompts are
+pieces of FILE. One JSON object. A client of one thread: the server should be the slower one (a target of tens of
+millions of weights)."""
+
 import argparse
 import asyncio
 import csv
@@ -26,9 +31,23 @@ from served import Served
 
 class Server(Served):
     def __init__(self, o):
-        super().__init__(o.build, "--target", o.target, "--draft", o.draft, "--threads", o.threads, "--max-batch", o.max_batch, *o.flags.split())
+        super().__init__(
+            o.build,
+            "--target",
+            o.target,
+            "--draft",
+            o.draft,
+            "--threads",
+            o.threads,
+            "--max-batch",
+            o.max_batch,
+            *o.flags.split(),
+        )
         # It may start others, or be started by another: the one that serves has the most threads.
-        family = [str(self.process.pid), *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()]
+        family = [
+            str(self.process.pid),
+            *Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split(),
+        ]
         self.pid = max(family, key=lambda pid: len(list(Path(f"/proc/{pid}/task").iterdir())))
 
     def stop(self):
@@ -36,7 +55,11 @@ class Server(Served):
         return self.process.wait(120)
 
     def resident(self):
-        return next(int(line.split()[1]) * 1024 for line in Path(f"/proc/{self.pid}/status").read_text().splitlines() if line.startswith("VmRSS"))
+        return next(
+            int(line.split()[1]) * 1024
+            for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
+            if line.startswith("VmRSS")
+        )
 
     def descriptors(self):
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
@@ -46,9 +69,14 @@ class Server(Served):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def metrics(self, key=None):
-        request = urllib.request.Request(self.url + "/metrics", headers={"Authorization": f"Bearer {key}"} if key else {})
+        request = urllib.request.Request(
+            self.url + "/metrics", headers={"Authorization": f"Bearer {key}"} if key else {}
+        )
         lines = urllib.request.urlopen(request, timeout=60).read().decode().splitlines()
-        return {name.removeprefix("specdec:"): float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")}
+        return {
+            name.removeprefix("specdec:"): float(value)
+            for name, value in (line.rsplit(" ", 1) for line in lines if line and line[0] != "#")
+        }
 
 
 async def read_reply(reader):
@@ -71,18 +99,26 @@ async def body_of(reader, headers):
 
 
 async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_token=None):
-    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the client goes away;
-    on_token: called at its first one."""
+    """What became of one request: status, times of its tokens since it was sent, text. cancel_after: seconds until the
+    client goes away; on_token: called at its first one."""
     begin = time.perf_counter()
     out = {"status": 0, "times": [], "text": "", "tokens": 0, "cancelled": False}
     try:
-        reader, writer = await (asyncio.open_unix_connection(unix) if unix else asyncio.open_connection("127.0.0.1", server.port))
+        reader, writer = await (
+            asyncio.open_unix_connection(unix) if unix else asyncio.open_connection("127.0.0.1", server.port)
+        )
     except OSError as e:
         out["lost"] = str(e)
         return out
     try:
         data = json.dumps(body).encode()
-        head = [f"POST {path} HTTP/1.1", "Host: localhost", "Connection: close", "Content-Type: application/json", f"Content-Length: {len(data)}"]
+        head = [
+            f"POST {path} HTTP/1.1",
+            "Host: localhost",
+            "Connection: close",
+            "Content-Type: application/json",
+            f"Content-Length: {len(data)}",
+        ]
         head += [f"Authorization: Bearer {key}"] if key else []
         writer.write("".join(line + "\r\n" for line in [*head, ""]).encode() + data)
 
@@ -116,7 +152,7 @@ async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_tok
                 out["tokens"] = reply["usage"]["completion_tokens"]
                 out["text"] = "".join(c.get("text") or c["message"]["content"] for c in reply["choices"])
             out["reply"] = reply
-    except asyncio.TimeoutError:
+    except TimeoutError:
         out["cancelled"] = cancel_after is not None
         if not cancel_after:
             out["lost"] = "no reply in 600 s"
@@ -129,15 +165,27 @@ async def ask(server, path, body, cancel_after=None, unix=None, key=None, on_tok
 
 def percentiles(values):
     values = sorted(values)
-    return {f"p{q}": round(values[min(len(values) - 1, int(q / 100 * len(values)))], 5) for q in (50, 90, 99)} if values else None
+    return (
+        {f"p{q}": round(values[min(len(values) - 1, int(q / 100 * len(values)))], 5) for q in (50, 90, 99)}
+        if values
+        else None
+    )
 
 
 def figures(answers, seconds):
     done = [a for a in answers if a["status"] == 200 and not a["cancelled"] and "lost" not in a]
     gaps = [b - a for r in done for a, b in zip(r["times"], r["times"][1:])]
-    return {"requests": len(answers), "statuses": dict(Counter(str(a["status"]) for a in answers)), "lost": [a["lost"] for a in answers if "lost" in a][:5], "seconds": round(seconds, 2),
-            "goodput_tokens_per_second": round(sum(a["tokens"] for a in done) / seconds, 1), "answers_per_second": round(len(done) / seconds, 2),
-            "time_to_first_token": percentiles([a["times"][0] for a in done if a["times"]]), "between_deliveries": percentiles(gaps), "total": percentiles([a["seconds"] for a in done])}
+    return {
+        "requests": len(answers),
+        "statuses": dict(Counter(str(a["status"]) for a in answers)),
+        "lost": [a["lost"] for a in answers if "lost" in a][:5],
+        "seconds": round(seconds, 2),
+        "goodput_tokens_per_second": round(sum(a["tokens"] for a in done) / seconds, 1),
+        "answers_per_second": round(len(done) / seconds, 2),
+        "time_to_first_token": percentiles([a["times"][0] for a in done if a["times"]]),
+        "between_deliveries": percentiles(gaps),
+        "total": percentiles([a["seconds"] for a in done]),
+    }
 
 
 class Work:
@@ -150,7 +198,15 @@ class Work:
         return self.text[at : at + max(4, int(2.5 * tokens))]
 
     def body(self, prompt_tokens, tokens, **more):
-        return {"prompt": self.prompt(prompt_tokens), "max_tokens": max(1, tokens), "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": self.rng.choice([0, 1]), **more}
+        return {
+            "prompt": self.prompt(prompt_tokens),
+            "max_tokens": max(1, tokens),
+            "ignore_eos": True,
+            "stream": True,
+            "return_token_ids": True,
+            "temperature": self.rng.choice([0, 1]),
+            **more,
+        }
 
 
 async def replay(server, arrivals, key=None, on_end=None):
@@ -182,16 +238,36 @@ def trace(o):
     with open(o.arrivals) as file:
         for row in csv.DictReader(file):
             stamp = row["TIMESTAMP"][:26]
-            rows.append((datetime.datetime.fromisoformat(stamp).timestamp(), int(row["ContextTokens"]), int(row["GeneratedTokens"])))
+            rows.append(
+                (
+                    datetime.datetime.fromisoformat(stamp).timestamp(),
+                    int(row["ContextTokens"]),
+                    int(row["GeneratedTokens"]),
+                )
+            )
     first, runs = rows[0][0], {}
     for speed in o.speeds:
         server, work = Server(o), Work(o)
         limit = o.context * 2 // 3
-        arrivals = [((t - first) / speed, "/v1/completions", work.body(min(limit, int(p * o.scale)), min(o.context // 4, max(1, int(g * o.scale)))), None) for t, p, g in rows if (t - first) / speed < o.seconds]
+        arrivals = [
+            (
+                (t - first) / speed,
+                "/v1/completions",
+                work.body(min(limit, int(p * o.scale)), min(o.context // 4, max(1, int(g * o.scale)))),
+                None,
+            )
+            for t, p, g in rows
+            if (t - first) / speed < o.seconds
+        ]
         runs[str(speed)] = figures(*asyncio.run(replay(server, arrivals)))
         runs[str(speed)]["drained"] = server.stop() == 0
         print(speed, runs[str(speed)], file=sys.stderr)
-    return {"schema": "specdec.bench-trace/1", "scale": o.scale, "speeds": runs, "nothing_lost": all(not r["lost"] and set(r["statuses"]) <= {"200", "429", "503"} for r in runs.values())}
+    return {
+        "schema": "specdec.bench-trace/1",
+        "scale": o.scale,
+        "speeds": runs,
+        "nothing_lost": all(not r["lost"] and set(r["statuses"]) <= {"200", "429", "503"} for r in runs.values()),
+    }
 
 
 def samples_of(server, stop):
@@ -209,8 +285,19 @@ def samples_of(server, stop):
 def flatness(samples, server):
     third = max(1, len(samples) // 3)
     mean = lambda rows, column: sum(r[column] for r in rows) / max(1, len(rows))
-    return {"resident_mib": {"second third": round(mean(samples[third : 2 * third], 0) / 2**20, 1), "last third": round(mean(samples[2 * third :], 0) / 2**20, 1), "end": round(server.resident() / 2**20, 1)},
-            "descriptors": {"second third": round(mean(samples[third : 2 * third], 1), 1), "last third": round(mean(samples[2 * third :], 1), 1), "most": max(s[1] for s in samples), "end": server.descriptors()}}
+    return {
+        "resident_mib": {
+            "second third": round(mean(samples[third : 2 * third], 0) / 2**20, 1),
+            "last third": round(mean(samples[2 * third :], 0) / 2**20, 1),
+            "end": round(server.resident() / 2**20, 1),
+        },
+        "descriptors": {
+            "second third": round(mean(samples[third : 2 * third], 1), 1),
+            "last third": round(mean(samples[2 * third :], 1), 1),
+            "most": max(s[1] for s in samples),
+            "end": server.descriptors(),
+        },
+    }
 
 
 def per_processor_second(before, after, seconds):
@@ -218,7 +305,8 @@ def per_processor_second(before, after, seconds):
 
 
 def overload(o):
-    """One tenant sends `factor` times what the server can do; another one asks for one answer at a time all the while."""
+    """One tenant sends `factor` times what the server can do; another one asks for one answer at a time all the
+    while."""
     work = Work(o)
     make = lambda: work.body(40, o.answer)
     keys = Path(tempfile.mkdtemp()) / "keys"
@@ -230,7 +318,9 @@ def overload(o):
     asyncio.run(closed_loop(server, o, make, o.max_batch, 3, flood))
     idle_descriptors, before, processor = server.descriptors(), server.metrics(flood), server.processor_seconds()
     peak = figures(*asyncio.run(closed_loop(server, o, make, 2 * o.max_batch, o.peak_seconds, flood)))
-    peak["tokens_per_processor_second"] = per_processor_second(before, server.metrics(flood), server.processor_seconds() - processor)
+    peak["tokens_per_processor_second"] = per_processor_second(
+        before, server.metrics(flood), server.processor_seconds() - processor
+    )
     rate = o.factor * peak["answers_per_second"]
     arrivals = [(i / rate, "/v1/completions", make(), None) for i in range(int(rate * o.seconds))]
 
@@ -241,7 +331,15 @@ def overload(o):
         async def ask_alone():
             while not stop.is_set():
                 at = ended[200]
-                others.append(await ask(server, "/v1/completions", work.body(20, 8), key=other, on_token=lambda: waits.append(ended[200] - at)))
+                others.append(
+                    await ask(
+                        server,
+                        "/v1/completions",
+                        work.body(20, 8),
+                        key=other,
+                        on_token=lambda at=at: waits.append(ended[200] - at),
+                    )
+                )
 
         alone = asyncio.create_task(ask_alone())
         answers, seconds = await replay(server, arrivals, flood, lambda answer: ended.update([answer["status"]]))
@@ -257,12 +355,25 @@ def overload(o):
     over = figures(answers, seconds)
     over["tokens_per_processor_second"] = per_processor_second(before, after, server.processor_seconds() - processor)
     refused = [a for a in answers + others if a["status"] in (429, 503)]
-    return {"schema": "specdec.bench-overload/1", "peak": peak, "offered_answers_per_second": round(rate, 1), "overload": over, "goodput_to_peak": over["goodput_tokens_per_second"] / peak["goodput_tokens_per_second"],
-            "goodput_to_peak_by_processor_time": over["tokens_per_processor_second"] / peak["tokens_per_processor_second"],
-            "batch_size": (after["batch_size_sum"] - before["batch_size_sum"]) / (after["batch_size_count"] - before["batch_size_count"]),
-            "only_429_503": set(over["statuses"]) <= {"200", "429", "503"} and not over["lost"], "without_retry_after": sum("retry-after" not in a["headers"] for a in refused),
-            "other": {**figures(others, seconds), "answers_of_the_flood_while_it_waited": percentiles(waits)}, "idle_descriptors": idle_descriptors, **flatness(samples, server),
-            "running": after["num_requests_running"], "waiting": after["num_requests_waiting"], "kv_cache_usage_perc": after["kv_cache_usage_perc"], "drained": server.stop() == 0}
+    return {
+        "schema": "specdec.bench-overload/1",
+        "peak": peak,
+        "offered_answers_per_second": round(rate, 1),
+        "overload": over,
+        "goodput_to_peak": over["goodput_tokens_per_second"] / peak["goodput_tokens_per_second"],
+        "goodput_to_peak_by_processor_time": over["tokens_per_processor_second"] / peak["tokens_per_processor_second"],
+        "batch_size": (after["batch_size_sum"] - before["batch_size_sum"])
+        / (after["batch_size_count"] - before["batch_size_count"]),
+        "only_429_503": set(over["statuses"]) <= {"200", "429", "503"} and not over["lost"],
+        "without_retry_after": sum("retry-after" not in a["headers"] for a in refused),
+        "other": {**figures(others, seconds), "answers_of_the_flood_while_it_waited": percentiles(waits)},
+        "idle_descriptors": idle_descriptors,
+        **flatness(samples, server),
+        "running": after["num_requests_running"],
+        "waiting": after["num_requests_waiting"],
+        "kv_cache_usage_perc": after["kv_cache_usage_perc"],
+        "drained": server.stop() == 0,
+    }
 
 
 def mixed(o, work, rng, i, fixed):
@@ -297,7 +408,11 @@ def soak(o):
 
         async def swap():
             while not stop.is_set():
-                for order in ({"action": "load", "draft": str(rng.choice([o.other, o.draft])), "score": 0.5}, {"action": "share", "serve": 0.5}, {"action": rng.choice(["promote", "drop"])}):
+                for order in (
+                    {"action": "load", "draft": str(rng.choice([o.other, o.draft])), "score": 0.5},
+                    {"action": "share", "serve": 0.5},
+                    {"action": rng.choice(["promote", "drop"])},
+                ):
                     reply = await ask(server, "/admin/draft", order, unix=str(server.folder / "admin.sock"))
                     orders[f"{order['action']} {reply['status']}"] += 1
                     await asyncio.sleep(1)
@@ -312,9 +427,19 @@ def soak(o):
         again = [(a, place[id(body)]) for a, (_, _, body, _) in zip(answers, arrivals) if id(body) in place]
         changed = sum(a["status"] == 200 and a["text"] != wanted[i] for a, i in again)
         end = server.metrics()
-        return {"schema": "specdec.bench-soak/1", **figures(answers, seconds), "cancelled": sum(a["cancelled"] for a in answers), "orders": dict(orders), "seeded_answers": len(again), "seeded_texts_changed": changed,
-                "idle_descriptors": idle_descriptors, **flatness(samples, server), "running": end["num_requests_running"], "waiting": end["num_requests_waiting"],
-                "kv_cache_usage_perc": end["kv_cache_usage_perc"]}
+        return {
+            "schema": "specdec.bench-soak/1",
+            **figures(answers, seconds),
+            "cancelled": sum(a["cancelled"] for a in answers),
+            "orders": dict(orders),
+            "seeded_answers": len(again),
+            "seeded_texts_changed": changed,
+            "idle_descriptors": idle_descriptors,
+            **flatness(samples, server),
+            "running": end["num_requests_running"],
+            "waiting": end["num_requests_waiting"],
+            "kv_cache_usage_perc": end["kv_cache_usage_perc"],
+        }
 
     result = asyncio.run(run())
     return {**result, "drained": server.stop() == 0}
@@ -335,7 +460,9 @@ def main():
     p.add_argument("--requests", type=int, default=5000)
     p.add_argument("--seconds", type=float)
     p.add_argument("--peak-seconds", type=float, default=10)
-    p.add_argument("--answer", type=int, help="overload: tokens of an answer (48); soak: of those whose client leaves (64)")
+    p.add_argument(
+        "--answer", type=int, help="overload: tokens of an answer (48); soak: of those whose client leaves (64)"
+    )
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--max-batch", type=int, default=8)
     p.add_argument("--seed", type=int, default=1)

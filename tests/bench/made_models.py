@@ -1,10 +1,14 @@
-"""Models that the benches make from small real ones, on the standard library alone: wider ones of the same function, worse ones of the same shape.
+"""Models that the benches make from small real ones, on the standard library alone: wider ones of the same function,
+worse ones of the same shape.
 
-  python3 tests/bench/made_models.py inflate SRC DST [--width 16] [--extra-layers 3]   bf16: stories260K becomes one of 93 M weights
-  python3 tests/bench/made_models.py worsen  SRC DST [--noise 0.3]                     normal noise of so much of each matrix's own size; inf: random
+  python3 tests/bench/made_models.py inflate SRC DST [--width 16] [--extra-layers 3]
+      bf16: stories260K becomes one of 93 M weights
+  python3 tests/bench/made_models.py worsen  SRC DST [--noise 0.3]
+      normal noise of so much of each matrix's own size; inf: random
 
-`inflate` pads every dimension but head_dim with zeros and appends layers that add nothing, so that a model has the acceptance of a small trained pair and
-the cost of a large one. It knows the Llama family."""
+`inflate` pads every dimension but head_dim with zeros and appends layers that add nothing, so that a model has the
+acceptance of a small trained pair and the cost of a large one. It knows the Llama family."""
+
 import argparse
 import array
 import json
@@ -56,7 +60,12 @@ def write_tensors(file, tensors, dtype):
 
 
 def copy_rest(source, folder):
-    shutil.copytree(source, folder, ignore=shutil.ignore_patterns("specdec.json", "*.safetensors*", "config.json"), copy_function=shutil.copyfile)
+    shutil.copytree(
+        source,
+        folder,
+        ignore=shutil.ignore_patterns("specdec.json", "*.safetensors*", "config.json"),
+        copy_function=shutil.copyfile,
+    )
     folder.chmod(0o755)
 
 
@@ -68,18 +77,26 @@ def inflate(source, folder, width, extra_layers):
     for name in ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads"):
         config[name] *= width
     layers = config["num_hidden_layers"]
-    config |= {"num_hidden_layers": layers + extra_layers, "rms_norm_eps": config["rms_norm_eps"] / width, "dtype": "bfloat16"}
+    config |= {
+        "num_hidden_layers": layers + extra_layers,
+        "rms_norm_eps": config["rms_norm_eps"] / width,
+        "dtype": "bfloat16",
+    }
     config.pop("torch_dtype", None)
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     vocab = config["vocab_size"]
 
     def padded(shape, values):
         if len(shape) == 1:
-            return [shape[0] * width], bf16(array.array("f", (v / math.sqrt(width) for v in values))) + bytes(2 * shape[0] * (width - 1))
+            return [shape[0] * width], bf16(array.array("f", (v / math.sqrt(width) for v in values))) + bytes(
+                2 * shape[0] * (width - 1)
+            )
         rows, columns = shape
         tall = 1 if rows == vocab else width
         raw = bf16(values)
-        out = b"".join(raw[2 * r * columns : 2 * (r + 1) * columns] + bytes(2 * columns * (width - 1)) for r in range(rows))
+        out = b"".join(
+            raw[2 * r * columns : 2 * (r + 1) * columns] + bytes(2 * columns * (width - 1)) for r in range(rows)
+        )
         return [rows * tall, columns * width], out + bytes(2 * rows * (tall - 1) * columns * width)
 
     out = {name: padded(*tensor) for name, tensor in tensors.items()}

@@ -1,7 +1,7 @@
 // `monitor check` of N acceptance records in a process of its own: seconds, peak memory, and start-up without records.
 //   cmake --build build --target monitor_check_bench && build/tests/monitor_check_bench build/bin/specdec [N]
-// One JSON object. private_mb is the largest RssAnon + RssShmem of /proc/PID/status, looked at every millisecond; max_rss_mb, of
-// wait4, has the program's own pages and the files' besides and is an upper bound.
+// One JSON object. private_mb is the largest RssAnon + RssShmem of /proc/PID/status, looked at every millisecond;
+// max_rss_mb, of wait4, has the program's own pages and the files' besides and is an upper bound.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -21,9 +21,12 @@ namespace specdec {
 namespace {
 
 const std::vector<double> kHazards = {.8, .75, .65, .55, .45, .4, .35};
-const std::array<const char*, 6> kDomains = {"customer-support", "code", "maths", "german-emails", "summaries", "extraction"};
+const std::array<const char*, 6> kDomains = {"customer-support", "code",      "maths",
+                                             "german-emails",    "summaries", "extraction"};
 
-double seconds_now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 RolloutFigures rollout(uint64_t stream) {
   monitor::Traffic traffic(stream);
@@ -71,7 +74,8 @@ double private_mb(pid_t pid) {
   std::ifstream in("/proc/" + std::to_string(pid) + "/status");
   double kb = 0;
   for (std::string line; std::getline(in, line);)
-    if (line.starts_with("RssAnon:") || line.starts_with("RssShmem:")) kb += std::strtod(line.c_str() + line.find(':') + 1, nullptr);
+    if (line.starts_with("RssAnon:") || line.starts_with("RssShmem:"))
+      kb += std::strtod(line.c_str() + line.find(':') + 1, nullptr);
   return kb / 1024;
 }
 
@@ -95,14 +99,22 @@ Run run(const std::string& program, const std::vector<std::string>& arguments) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   r.seconds = seconds_now() - started;
-  const auto cpu = [](const timeval& t) { return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec); };
+  const auto cpu = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
   r.cpu_seconds = cpu(usage.ru_utime) + cpu(usage.ru_stime);
   r.max_rss_mb = static_cast<double>(usage.ru_maxrss) / 1024;
   r.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   return r;
 }
 
-Json to_json(const Run& r) { return {{"seconds", r.seconds}, {"cpu_seconds", r.cpu_seconds}, {"private_mb", r.private_mb}, {"max_rss_mb", r.max_rss_mb}, {"exit_code", r.exit_code}}; }
+Json to_json(const Run& r) {
+  return {{"seconds", r.seconds},
+          {"cpu_seconds", r.cpu_seconds},
+          {"private_mb", r.private_mb},
+          {"max_rss_mb", r.max_rss_mb},
+          {"exit_code", r.exit_code}};
+}
 
 int bench(int argc, char** argv) {
   if (argc < 2) {
@@ -114,7 +126,8 @@ int bench(int argc, char** argv) {
   const testing::Scratch dir;
   const PackageManifest m = testing::write_package(dir / "p", 0, [](ValidationReport& report) {
     report.rollout = rollout(1);
-    for (size_t i = 0; i < kDomains.size(); ++i) report.segments.push_back({kDomains[i], {0.7, {0.69, 0.71}, 500}, rollout(2 + i)});
+    for (size_t i = 0; i < kDomains.size(); ++i)
+      report.segments.push_back({kDomains[i], {0.7, {0.69, 0.71}, 500}, rollout(2 + i)});
   });
   const uint64_t bytes = write_records(dir / "log.jsonl", m, records);
   std::ofstream(dir / "none.jsonl").close();
@@ -122,7 +135,8 @@ int bench(int argc, char** argv) {
   for (int i = 0; i < 5; ++i) {
     const auto check = [&](const std::string& log) {
       const std::string at = dir.root().string() + "/";
-      return run(program, {"-q", "monitor", "check", "--package", at + "p", "--source", at + log, "--state", at + log + std::to_string(i) + ".db"});
+      return run(program, {"-q", "monitor", "check", "--package", at + "p", "--source", at + log, "--state",
+                           at + log + std::to_string(i) + ".db"});
     };
     starts.push_back(to_json(check("none.jsonl")));
     runs.push_back(to_json(check("log.jsonl")));
@@ -132,7 +146,14 @@ int bench(int argc, char** argv) {
     for (const Json& r : all) least = std::min(least, r["seconds"].get<double>());
     return least;
   };
-  std::printf("%s\n", Json({{"records", records}, {"bytes", bytes}, {"seconds", best(runs)}, {"start_seconds", best(starts)}, {"runs", runs}, {"starts", starts}}).dump(1).c_str());
+  std::printf("%s\n", Json({{"records", records},
+                            {"bytes", bytes},
+                            {"seconds", best(runs)},
+                            {"start_seconds", best(starts)},
+                            {"runs", runs},
+                            {"starts", starts}})
+                          .dump(1)
+                          .c_str());
   return 0;
 }
 

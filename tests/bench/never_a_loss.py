@@ -1,12 +1,15 @@
-"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Drafts, K and batch sizes in turn in one run of
-`specdec bench`, which is judged here.
+"""Is the controller ever slower than plain decoding, and how near is it to the best fixed K? Drafts, K and batch sizes
+in turn in one run of `specdec bench`, which is judged here.
 
-  python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA [--batches 1,2,4,8,16,32,64] [--out FILE]
+  python3 tests/bench/never_a_loss.py BUILD --target DIR --draft good=DIR --draft mediocre=DIR --data DATA
+      [--batches 1,2,4,8,16,32,64] [--out FILE]
 
-DATA is an output of `data ingest` for the target. A random draft, the smallest one's shapes with random weights, is added. One JSON object:
-for every draft and batch size tokens a second of plain decoding, and the speed-up of every fixed K and of `--k auto`, each over a plain run of the same
-prompts step by step beside it: `to_plain` (wanted: at least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K
-`formula` = predicted / measured speed-up (within 10 %)."""
+DATA is an output of `data ingest` for the target. A random draft, the smallest one's shapes with random weights, is
+added. One JSON object: for every draft and batch size tokens a second of plain decoding, and the speed-up of every
+fixed K and of `--k auto`, each over a plain run of the same prompts step by step beside it: `to_plain` (wanted: at
+least 0.97 for every draft), `to_best_k` (0.95 for the first one), and for every fixed K `formula` = predicted /
+measured speed-up (within 10 %)."""
+
 import argparse
 import json
 import math
@@ -38,8 +41,35 @@ def main():
     good = next(iter(drafts))
     smallest = min(drafts.values(), key=lambda d: sum(f.stat().st_size for f in Path(d).glob("*.safetensors")))
     drafts["random"] = str(made_models.worsen(smallest, work / "random", math.inf))
-    command = [o.build / "bin/specdec", "--json", "bench", "--target", o.target, "--data", o.data, "--split", "all", "--out", work / "bench", "--batches", o.batches, "--ks", o.ks + ",auto", "--prompts", o.prompts,
-               "--tokens", o.tokens, "--threads", o.threads, "--dtype", o.dtype, "--temperature", o.temperature, "--allow-stale", *(x for d in drafts.values() for x in ("--draft", d))]
+    command = [
+        o.build / "bin/specdec",
+        "--json",
+        "bench",
+        "--target",
+        o.target,
+        "--data",
+        o.data,
+        "--split",
+        "all",
+        "--out",
+        work / "bench",
+        "--batches",
+        o.batches,
+        "--ks",
+        o.ks + ",auto",
+        "--prompts",
+        o.prompts,
+        "--tokens",
+        o.tokens,
+        "--threads",
+        o.threads,
+        "--dtype",
+        o.dtype,
+        "--temperature",
+        o.temperature,
+        "--allow-stale",
+        *(x for d in drafts.values() for x in ("--draft", d)),
+    ]
     run = subprocess.run([str(c) for c in command], stdout=subprocess.PIPE, text=True)
     if run.returncode not in (0, 3):
         sys.exit(f"specdec bench ended with {run.returncode}")
@@ -54,13 +84,38 @@ def main():
             fixed = {str(r["k"]): r["speedup"] for r in mine if r["k"] != "auto"}
             auto = next(r for r in mine if r["k"] == "auto")
             formula += [r["predicted_speedup"] / r["speedup"] for r in mine if r["predicted_speedup"]]
-            rows.append({"draft": name, "batch": batch, "plain": round(plain, 1), "fixed": {k: round(v, 3) for k, v in fixed.items()},
-                         "drafted_per_step": round(auto["drafted"] / max(1, auto["tokens"]) * auto["length"], 2), "length": round(auto["length"], 2),
-                         "to_plain": round(auto["speedup"], 3), "interval": auto["ci"], "to_best_k": round(auto["speedup"] / max(1, *fixed.values()), 3),
-                         "formula": {str(r["k"]): round(r["predicted_speedup"] / r["speedup"], 3) for r in mine if r["predicted_speedup"]}})
-    result = {"schema": "specdec.bench-never-a-loss/1", "rows": rows, "least_to_plain": min(r["to_plain"] for r in rows), "least_to_best_k_of_" + good: min(r["to_best_k"] for r in rows if r["draft"] == good),
-              "formula_to_measured": {"least": round(min(formula), 3), "most": round(max(formula), 3), "within_10_percent": f"{sum(abs(f - 1) <= 0.1 for f in formula)} of {len(formula)}"} if formula else None,
-              "lossless": run.returncode == 0}
+            rows.append(
+                {
+                    "draft": name,
+                    "batch": batch,
+                    "plain": round(plain, 1),
+                    "fixed": {k: round(v, 3) for k, v in fixed.items()},
+                    "drafted_per_step": round(auto["drafted"] / max(1, auto["tokens"]) * auto["length"], 2),
+                    "length": round(auto["length"], 2),
+                    "to_plain": round(auto["speedup"], 3),
+                    "interval": auto["ci"],
+                    "to_best_k": round(auto["speedup"] / max(1, *fixed.values()), 3),
+                    "formula": {
+                        str(r["k"]): round(r["predicted_speedup"] / r["speedup"], 3)
+                        for r in mine
+                        if r["predicted_speedup"]
+                    },
+                }
+            )
+    result = {
+        "schema": "specdec.bench-never-a-loss/1",
+        "rows": rows,
+        "least_to_plain": min(r["to_plain"] for r in rows),
+        "least_to_best_k_of_" + good: min(r["to_best_k"] for r in rows if r["draft"] == good),
+        "formula_to_measured": {
+            "least": round(min(formula), 3),
+            "most": round(max(formula), 3),
+            "within_10_percent": f"{sum(abs(f - 1) <= 0.1 for f in formula)} of {len(formula)}",
+        }
+        if formula
+        else None,
+        "lossless": run.returncode == 0,
+    }
     text = json.dumps(result)
     text = text.replace('{"draft"', '\n {"draft"').replace('], "least', '],\n "least')
     print(text)

@@ -1,12 +1,16 @@
-"""Tokens a second beside llama.cpp and transformers' assisted generation: the same weights in the same precision, the same prompts, lengths and
-threads, every engine in turn for every prompt of one run, the peers with the best of their settings.
+"""Tokens a second beside llama.cpp and transformers' assisted generation: the same weights in the same precision, the
+same prompts, lengths and threads, every engine in turn for every prompt of one run, the peers with the best of their
+settings.
 
-  python3 tests/bench/peers.py BUILD --target DIR --draft DIR --texts FILE --llama-source SRC --llama-build BUILD [--python PYTHON] [--out FILE]
+  python3 tests/bench/peers.py BUILD --target DIR --draft DIR --texts FILE --llama-source SRC --llama-build BUILD
+      [--python PYTHON] [--out FILE]
 
-SRC is llama.cpp's source (say vendor/llama.cpp of the llama-cpp-python package), its build holds bin/llama-server; PYTHON has torch,
-transformers and tokenizers, and what SRC/convert_hf_to_gguf.py needs. --twin DIR: weights of the target's shapes with other values, whose plain speed is
-compared. One JSON object; every time is the whole request's, prompt included, the shortest of --rounds (other processes only ever add time).
-Without --llama-source, and with --without-transformers, that peer is left out and its figures are null."""
+SRC is llama.cpp's source (say vendor/llama.cpp of the llama-cpp-python package), its build holds bin/llama-server;
+PYTHON has torch, transformers and tokenizers, and what SRC/convert_hf_to_gguf.py needs. --twin DIR: weights of the
+target's shapes with other values, whose plain speed is compared. One JSON object; every time is the whole request's,
+prompt included, the shortest of --rounds (other processes only ever add time). Without --llama-source, and with
+--without-transformers, that peer is left out and its figures are null."""
+
 import argparse
 import atexit
 import itertools
@@ -22,7 +26,7 @@ from pathlib import Path
 
 from served import Served
 
-WORKER = r'''
+WORKER = r"""
 import json, sys, torch, transformers
 from transformers import AutoModelForCausalLM
 target, draft, dtype, threads = sys.argv[1:5]
@@ -33,15 +37,17 @@ print(json.dumps({"transformers": transformers.__version__}), flush=True)
 for line in sys.stdin:
     r = json.loads(line)
     ids = torch.tensor([r["ids"]])
-    options = {"do_sample": r["temperature"] > 0, "max_new_tokens": r["tokens"], "min_new_tokens": r["tokens"], "pad_token_id": 0}
+    options = {"do_sample": r["temperature"] > 0, "max_new_tokens": r["tokens"], "pad_token_id": 0}
+    options["min_new_tokens"] = r["tokens"]
     if r["temperature"] > 0: options |= {"temperature": r["temperature"], "top_k": 0, "top_p": 1.0}
     if r["k"]:
-        draft.generation_config.num_assistant_tokens, draft.generation_config.num_assistant_tokens_schedule = r["k"], "constant"
+        draft.generation_config.num_assistant_tokens = r["k"]
+        draft.generation_config.num_assistant_tokens_schedule = "constant"
         draft.generation_config.assistant_confidence_threshold = r["p_min"]
         options["assistant_model"] = draft
     with torch.no_grad(): out = target.generate(ids, attention_mask=torch.ones_like(ids), **options)
     print(json.dumps({"tokens": out.shape[1] - ids.shape[1]}), flush=True)
-'''
+"""
 
 
 def post(url, body):
@@ -50,7 +56,9 @@ def post(url, body):
 
 
 def start(command, log):
-    process = subprocess.Popen([str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [str(c) for c in command], stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+    )
     atexit.register(process.kill)
     return process
 
@@ -68,10 +76,30 @@ def wait_for(url, process, log):
 
 class Specdec(Served):
     def __init__(self, o, target=None):
-        super().__init__(o.build, "--target", target or o.target, "--draft", o.draft, "--dtype", o.dtype, "--threads", o.threads, *o.flags.split())
+        super().__init__(
+            o.build,
+            "--target",
+            target or o.target,
+            "--draft",
+            o.draft,
+            "--dtype",
+            o.dtype,
+            "--threads",
+            o.threads,
+            *o.flags.split(),
+        )
 
     def answer(self, prompt, tokens, temperature, speculative):
-        reply = post(self.url + "/v1/completions", {"prompt": prompt["ids"], "max_tokens": tokens, "temperature": temperature, "ignore_eos": True, "speculative": speculative})
+        reply = post(
+            self.url + "/v1/completions",
+            {
+                "prompt": prompt["ids"],
+                "max_tokens": tokens,
+                "temperature": temperature,
+                "ignore_eos": True,
+                "speculative": speculative,
+            },
+        )
         return reply["usage"]["completion_tokens"]
 
     def acceptance(self):
@@ -89,15 +117,61 @@ class Llama:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        drafted = ["--model-draft", work / "draft.gguf", "--spec-type", "draft-simple", "--spec-draft-n-max", k, "--spec-draft-p-min", p_min] if k else []
-        self.process = start([o.llama_build / "bin/llama-server", "--model", work / "target.gguf", *drafted, "--threads", o.threads, "--threads-batch", o.threads, "--parallel", 1,
-                              "--ctx-size", 512, "--port", port, "--no-webui", "--cache-ram", 0], log)
+        drafted = (
+            [
+                "--model-draft",
+                work / "draft.gguf",
+                "--spec-type",
+                "draft-simple",
+                "--spec-draft-n-max",
+                k,
+                "--spec-draft-p-min",
+                p_min,
+            ]
+            if k
+            else []
+        )
+        self.process = start(
+            [
+                o.llama_build / "bin/llama-server",
+                "--model",
+                work / "target.gguf",
+                *drafted,
+                "--threads",
+                o.threads,
+                "--threads-batch",
+                o.threads,
+                "--parallel",
+                1,
+                "--ctx-size",
+                512,
+                "--port",
+                port,
+                "--no-webui",
+                "--cache-ram",
+                0,
+            ],
+            log,
+        )
         self.url = f"http://127.0.0.1:{port}"
         wait_for(self.url + "/health", self.process, log)
 
     def answer(self, prompt, tokens, temperature):
-        reply = post(self.url + "/completion", {"prompt": prompt["ids"], "n_predict": tokens, "temperature": temperature, "ignore_eos": True, "cache_prompt": False, "top_k": 0, "top_p": 1.0, "min_p": 0.0,
-                                                "samplers": ["temperature"], "repeat_penalty": 1.0})
+        reply = post(
+            self.url + "/completion",
+            {
+                "prompt": prompt["ids"],
+                "n_predict": tokens,
+                "temperature": temperature,
+                "ignore_eos": True,
+                "cache_prompt": False,
+                "top_k": 0,
+                "top_p": 1.0,
+                "min_p": 0.0,
+                "samplers": ["temperature"],
+                "repeat_penalty": 1.0,
+            },
+        )
         self.last = reply["timings"]
         return reply["tokens_predicted"]
 
@@ -108,13 +182,29 @@ class Llama:
 
 class Transformers:
     def __init__(self, o, work):
-        self.process = subprocess.Popen([o.python, "-c", WORKER, str(o.target), str(o.draft), {"bf16": "bfloat16", "fp32": "float32"}[o.dtype], str(o.threads)], stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, stderr=open(work / "transformers.log", "w"), text=True)
+        self.process = subprocess.Popen(
+            [
+                o.python,
+                "-c",
+                WORKER,
+                str(o.target),
+                str(o.draft),
+                {"bf16": "bfloat16", "fp32": "float32"}[o.dtype],
+                str(o.threads),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=open(work / "transformers.log", "w"),
+            text=True,
+        )
         atexit.register(self.process.kill)
         self.version = json.loads(self.process.stdout.readline())["transformers"]
 
     def answer(self, prompt, tokens, temperature, k, p_min):
-        self.process.stdin.write(json.dumps({"ids": prompt["ids"], "tokens": tokens, "temperature": temperature, "k": k, "p_min": p_min}) + "\n")
+        self.process.stdin.write(
+            json.dumps({"ids": prompt["ids"], "tokens": tokens, "temperature": temperature, "k": k, "p_min": p_min})
+            + "\n"
+        )
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())["tokens"]
 
@@ -129,14 +219,18 @@ def timed(answer, tokens):
 
 
 def seconds_of(engines, prompts, o, temperature):
-    """engine → seconds of each prompt, the shortest of the rounds; every engine in turn, the first of a prompt another one each time."""
+    """engine → seconds of each prompt, the shortest of the rounds; every engine in turn, the first of a prompt another
+    one each time."""
     best = {name: [math.inf] * len(prompts) for name in engines}
     for round_ in range(o.rounds):
         for i, prompt in enumerate(prompts):
             names = list(engines)
             shift = (i + round_) % len(names)
             for name in names[shift:] + names[:shift]:
-                best[name][i] = min(best[name][i], timed(lambda: engines[name](prompt, o.tokens, temperature), o.tokens))
+                best[name][i] = min(
+                    best[name][i],
+                    timed(lambda answer=engines[name], prompt=prompt: answer(prompt, o.tokens, temperature), o.tokens),
+                )
         print(f"temperature {temperature}: round {round_ + 1} of {o.rounds}", file=sys.stderr)
     return best
 
@@ -145,7 +239,9 @@ def tune(candidates, prompts, o, temperature):
     """The fastest of settings → answer, over two prompts."""
     some = argparse.Namespace(**{**vars(o), "rounds": 2})
     times = seconds_of(candidates, prompts[:2], some, temperature)
-    return min(times, key=lambda name: sum(times[name])), {str(name): 2 * o.tokens / sum(t) for name, t in times.items()}
+    return min(times, key=lambda name: sum(times[name])), {
+        str(name): 2 * o.tokens / sum(t) for name, t in times.items()
+    }
 
 
 def main():
@@ -170,18 +266,55 @@ def main():
     o = p.parse_args()
     work = Path(tempfile.mkdtemp())
     ours = Specdec(o)
-    texts = [t.strip() for t in o.texts.read_text(errors="replace").replace("<|endoftext|>", "\n\n").split("\n\n") if len(t) > 200][: o.prompts]
-    encode = "import json,sys; from tokenizers import Tokenizer; t = Tokenizer.from_file(sys.argv[1]); print(json.dumps([t.encode(x).ids for x in json.load(sys.stdin)]))"
-    ids = json.loads(subprocess.run([o.python, "-c", encode, str(o.target / "tokenizer.json")], input=json.dumps(texts), capture_output=True, text=True, check=True).stdout)
+    texts = [
+        t.strip()
+        for t in o.texts.read_text(errors="replace").replace("<|endoftext|>", "\n\n").split("\n\n")
+        if len(t) > 200
+    ][: o.prompts]
+    encode = (
+        "import json,sys; from tokenizers import Tokenizer; t = Tokenizer.from_file(sys.argv[1]); "
+        "print(json.dumps([t.encode(x).ids for x in json.load(sys.stdin)]))"
+    )
+    ids = json.loads(
+        subprocess.run(
+            [o.python, "-c", encode, str(o.target / "tokenizer.json")],
+            input=json.dumps(texts),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    )
     prompts = [{"ids": i[: o.prompt_tokens]} for i in ids]
-    result = {"schema": "specdec.bench-peers/1", "prompts": len(prompts), "prompt_tokens": o.prompt_tokens, "tokens": o.tokens, "rounds": o.rounds, "threads": o.threads, "dtype": o.dtype,
-              "target": o.target.name, "draft": o.draft.name, "temperatures": {}}
+    result = {
+        "schema": "specdec.bench-peers/1",
+        "prompts": len(prompts),
+        "prompt_tokens": o.prompt_tokens,
+        "tokens": o.tokens,
+        "rounds": o.rounds,
+        "threads": o.threads,
+        "dtype": o.dtype,
+        "target": o.target.name,
+        "draft": o.draft.name,
+        "temperatures": {},
+    }
     engines_of = {"specdec plain": lambda *a: ours.answer(*a, False), "specdec": lambda *a: ours.answer(*a, True)}
     llama = bool(o.llama_source and o.llama_build)
     if llama:
         for name, directory in (("target", o.target), ("draft", o.draft)):
-            subprocess.run([o.python, str(o.llama_source / "convert_hf_to_gguf.py"), str(directory), "--outtype", {"bf16": "bf16", "fp32": "f32"}[o.dtype], "--outfile", str(work / f"{name}.gguf")],
-                           check=True, stdout=subprocess.DEVNULL, stderr=open(work / "convert.log", "a"))
+            subprocess.run(
+                [
+                    o.python,
+                    str(o.llama_source / "convert_hf_to_gguf.py"),
+                    str(directory),
+                    "--outtype",
+                    {"bf16": "bf16", "fp32": "f32"}[o.dtype],
+                    "--outfile",
+                    str(work / f"{name}.gguf"),
+                ],
+                check=True,
+                stdout=subprocess.DEVNULL,
+                stderr=open(work / "convert.log", "a"),
+            )
         llama_plain = Llama(o, work)
         engines_of["llama.cpp plain"] = llama_plain.answer
     peer = None if o.without_transformers else Transformers(o, work)
@@ -195,7 +328,9 @@ def main():
         engines, settings = dict(engines_of), {}
         if llama:
             running = {(k, p_min): Llama(o, work, k, p_min) for k, p_min in itertools.product(o.ks, o.p_mins)}
-            best, settings["llama.cpp tried"] = tune({s: l.answer for s, l in running.items()}, prompts, o, temperature)
+            best, settings["llama.cpp tried"] = tune(
+                {setting: one.answer for setting, one in running.items()}, prompts, o, temperature
+            )
             for setting, one in running.items():
                 if setting != best:
                     one.stop()
@@ -210,14 +345,18 @@ def main():
         seconds = seconds_of(engines, prompts, o, temperature)
         after = ours.acceptance()
         rate = {name: len(prompts) * o.tokens / sum(times) for name, times in seconds.items()}
-        ratio = lambda a, *b: rate[a] / max(rate[x] for x in b) if all(x in rate for x in (a, *b)) else None
+        ratio = lambda a, *b, rate=rate: rate[a] / max(rate[x] for x in b) if all(x in rate for x in (a, *b)) else None
         reached = after.get("num_reached_tokens", 0) - before.get("num_reached_tokens", 0)
         result["temperatures"][str(temperature)] = {
-            "tokens_per_second": rate, "settings": settings, "alpha": (after["overlap_sum"] - before["overlap_sum"]) / reached if reached else None,
+            "tokens_per_second": rate,
+            "settings": settings,
+            "alpha": (after["overlap_sum"] - before["overlap_sum"]) / reached if reached else None,
             "plain to llama.cpp": ratio("specdec plain", "llama.cpp plain"),
             "speculative to llama.cpp's best": ratio("specdec", "llama.cpp plain", "llama.cpp speculative"),
             "speculative to transformers' best": ratio("specdec", "transformers plain", "transformers assisted"),
-            "speculative to plain": ratio("specdec", "specdec plain"), "twin to plain": ratio("twin plain", "specdec plain")}
+            "speculative to plain": ratio("specdec", "specdec plain"),
+            "twin to plain": ratio("twin plain", "specdec plain"),
+        }
         if llama:
             running[settings["llama.cpp"]].stop()
     text = json.dumps(result, indent=1)

@@ -1,14 +1,14 @@
-"""A model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with random weights, and `specdec distill` on it:
-how long it is silent, what preparing costs, what a step costs, and how soon it ends after SIGTERM at random moments. 1 GB on disk, minutes of
-time: run by hand or by night, never by `make test`.
+"""A model in the shape of Qwen2.5-0.5B (24 layers, width 896, vocabulary 151,936; bf16) with random weights, and
+`specdec distill` on it: how long it is silent, what preparing costs, what a step costs, and how soon it ends after
+SIGTERM at random moments. 1 GB on disk, minutes of time: run by hand or by night, never by `make test`.
 
   python3 tests/bench/real_shape.py BUILD [--stops 6] [--seconds 150] [--seed 1] [--out FILE]
 
-One JSON object; exit 1 where a line took longer than 2 s (2.5 s with the machine's own jitter) or a stop longer than 10 s or another exit
-code than 75."""
+One JSON object; exit 1 where a line took longer than 2 s (2.5 s with the machine's own jitter) or a stop longer than 10
+s or another exit code than 75."""
+
 import argparse
 import json
-import os
 import random
 import resource
 import signal
@@ -29,10 +29,25 @@ def write_model(folder, seed):
     from tiny_model import byte_tokenizer
 
     folder.mkdir(parents=True)
-    config = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "torch_dtype": "bfloat16", "vocab_size": VOCAB, "hidden_size": HIDDEN,
-              "intermediate_size": MLP, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "hidden_act": "silu",
-              "max_position_embeddings": 32768, "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": True, "bos_token_id": 256, "eos_token_id": 257,
-              "use_sliding_window": False}
+    config = {
+        "architectures": ["Qwen2ForCausalLM"],
+        "model_type": "qwen2",
+        "torch_dtype": "bfloat16",
+        "vocab_size": VOCAB,
+        "hidden_size": HIDDEN,
+        "intermediate_size": MLP,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "num_key_value_heads": KV_HEADS,
+        "hidden_act": "silu",
+        "max_position_embeddings": 32768,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 1000000.0,
+        "tie_word_embeddings": True,
+        "bos_token_id": 256,
+        "eos_token_id": 257,
+        "use_sliding_window": False,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "tokenizer.json").write_text(json.dumps(byte_tokenizer()))
     (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
@@ -40,9 +55,18 @@ def write_model(folder, seed):
     for i in range(LAYERS):
         at = f"model.layers.{i}."
         for name, rows in (("q", HEADS * HEAD), ("k", KV_HEADS * HEAD), ("v", KV_HEADS * HEAD)):
-            shapes |= {at + f"self_attn.{name}_proj.weight": (rows, HIDDEN), at + f"self_attn.{name}_proj.bias": (rows,)}
-        shapes |= {at + "self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD), at + "mlp.gate_proj.weight": (MLP, HIDDEN), at + "mlp.up_proj.weight": (MLP, HIDDEN),
-                   at + "mlp.down_proj.weight": (HIDDEN, MLP), at + "input_layernorm.weight": (HIDDEN,), at + "post_attention_layernorm.weight": (HIDDEN,)}
+            shapes |= {
+                at + f"self_attn.{name}_proj.weight": (rows, HIDDEN),
+                at + f"self_attn.{name}_proj.bias": (rows,),
+            }
+        shapes |= {
+            at + "self_attn.o_proj.weight": (HIDDEN, HEADS * HEAD),
+            at + "mlp.gate_proj.weight": (MLP, HIDDEN),
+            at + "mlp.up_proj.weight": (MLP, HIDDEN),
+            at + "mlp.down_proj.weight": (HIDDEN, MLP),
+            at + "input_layernorm.weight": (HIDDEN,),
+            at + "post_attention_layernorm.weight": (HIDDEN,),
+        }
     header, offset = {}, 0
     for name, shape in shapes.items():
         count = shape[0] * (shape[1] if len(shape) > 1 else 1)
@@ -51,12 +75,13 @@ def write_model(folder, seed):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     rng = random.Random(seed)
-    # A stretch of a million normal values, read from another place for each tensor: making 494 million would take longer than the test.
+    # A stretch of a million normal values, read from another place for each tensor: making 494 million would take
+    # longer than the test.
     pool = b"".join(struct.pack("<f", rng.gauss(0, 0.02))[2:] for _ in range(1 << 20))
     one = struct.pack("<f", 1.0)[2:]
     with open(folder / "model.safetensors", "wb") as out:
         out.write(struct.pack("<Q", len(text)) + text)
-        for name, shape in shapes.items():
+        for name in shapes:
             size = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
             if name.endswith("norm.weight"):
                 out.write(one * (size // 2))
@@ -71,7 +96,12 @@ def write_model(folder, seed):
 def write_text(file, rows, seed):
     rng = random.Random(seed)
     words = ["red", "green", "blue", "one", "two", "three", "up", "down", "light", "water", "stone", "river"]
-    file.write_text("".join(json.dumps({"text": " ".join(rng.choice(words) for _ in range(rng.randrange(30, 60)))}) + "\n" for _ in range(rows)))
+    file.write_text(
+        "".join(
+            json.dumps({"text": " ".join(rng.choice(words) for _ in range(rng.randrange(30, 60)))}) + "\n"
+            for _ in range(rows)
+        )
+    )
 
 
 class Run:
@@ -79,7 +109,9 @@ class Run:
 
     def __init__(self, command):
         self.begin = time.monotonic()
-        self.process = subprocess.Popen([str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(
+            [str(c) for c in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, bufsize=1
+        )
         self.lines = []
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
@@ -119,7 +151,21 @@ def main():
         if not (kept / "target").exists():
             write_model(kept / "target", o.seed)
             write_text(kept / "text.jsonl", 400, o.seed)
-            subprocess.run([str(specdec), "data", "ingest", str(kept / "text.jsonl"), "--target", str(kept / "target"), "--out", str(kept / "data"), "--holdout", "0.2"], check=True)
+            subprocess.run(
+                [
+                    str(specdec),
+                    "data",
+                    "ingest",
+                    str(kept / "text.jsonl"),
+                    "--target",
+                    str(kept / "target"),
+                    "--out",
+                    str(kept / "data"),
+                    "--holdout",
+                    "0.2",
+                ],
+                check=True,
+            )
         command = [specdec, "distill", "--target", kept / "target", "--data", kept / "data", "--draft", "prune:2"]
         whole = Run([*command, "--time-limit", f"{o.seconds}s", "--out", work / "run"])
         code = whole.wait(20 * o.seconds)
@@ -127,8 +173,18 @@ def main():
         stage = [(t, line) for t, line in whole.lines]
         first_step = next((t for t, line in stage if line.startswith("distill")), whole.end)
         result = json.loads((work / "run/result.json").read_text()) if code in (0, 3, 4) else {}
-        out = {"schema": "specdec.bench-real-shape/1", "exit": code, "seconds": round(whole.end, 1), "longest_silence": round(whole.longest_silence(), 2), "until_first_step": round(first_step, 1),
-               "user_seconds": round(used.ru_utime), "system_seconds": round(used.ru_stime), "peak_gib": round(used.ru_maxrss / 2**20, 2), "training": result.get("training", {}), "stops": []}
+        out = {
+            "schema": "specdec.bench-real-shape/1",
+            "exit": code,
+            "seconds": round(whole.end, 1),
+            "longest_silence": round(whole.longest_silence(), 2),
+            "until_first_step": round(first_step, 1),
+            "user_seconds": round(used.ru_utime),
+            "system_seconds": round(used.ru_stime),
+            "peak_gib": round(used.ru_maxrss / 2**20, 2),
+            "training": result.get("training", {}),
+            "stops": [],
+        }
         out["training"].pop("selection", None), out["training"].pop("layers", None)
         rng = random.Random(o.seed)
         for i in range(o.stops):
@@ -139,7 +195,15 @@ def main():
             run.process.send_signal(signal.SIGTERM)
             code = run.wait(60)
             last = run.lines[-1][1] if run.lines else ""
-            out["stops"].append({"at": round(at, 1), "seconds": round(time.monotonic() - asked, 2), "exit": code, "silence": round(run.longest_silence(), 2), "said": last})
+            out["stops"].append(
+                {
+                    "at": round(at, 1),
+                    "seconds": round(time.monotonic() - asked, 2),
+                    "exit": code,
+                    "silence": round(run.longest_silence(), 2),
+                    "said": last,
+                }
+            )
             subprocess.run(["rm", "-rf", str(work / f"stop-{i}")])
         print(json.dumps(out, indent=1))
         if o.out:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""redaction_figures.py SPECDEC SHARED: recall of `data ingest`'s redaction on examples made by others' generators, and its precision on
-real text (SHARED/data/gpteacher and gsm8k), each find judged by others' validators.
+"""redaction_figures.py SPECDEC SHARED: recall of `data ingest`'s redaction on examples made by others' generators, and
+its precision on real text (SHARED/data/gpteacher and gsm8k), each find judged by others' validators.
 
     python3 -m venv env && env/bin/pip install faker==40.1.0 phonenumbers==9.0.43 python-stdnum==2.2
     env/bin/python tests/bench/redaction_figures.py build/bin/specdec ../shared
 """
+
 import base64
 import hashlib
 import hmac
@@ -40,15 +41,17 @@ def email():
 
 
 def card():
-    number = rng.choice(fakers).credit_card_number(card_type=rng.choice(["visa16", "mastercard", "amex", "discover", "visa13", "jcb16"]))
+    number = rng.choice(fakers).credit_card_number(
+        card_type=rng.choice(["visa16", "mastercard", "amex", "discover", "visa13", "jcb16"])
+    )
     if len(number) == 16 and rng.random() < 0.6:
-        return rng.choice(" -").join(number[i:i + 4] for i in range(0, 16, 4))
+        return rng.choice(" -").join(number[i : i + 4] for i in range(0, 16, 4))
     return number
 
 
 def bank_account():
     number = rng.choice(fakers).iban()
-    return " ".join(number[i:i + 4] for i in range(0, len(number), 4)) if rng.random() < 0.5 else number
+    return " ".join(number[i : i + 4] for i in range(0, len(number), 4)) if rng.random() < 0.5 else number
 
 
 def address():
@@ -59,14 +62,20 @@ def address():
 def phone():
     # Example numbers of libphonenumber's own metadata, with other last digits, in the formats that people write.
     while True:
-        region = rng.choice(["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"])
+        region = rng.choice(
+            ["US", "GB", "DE", "FR", "IT", "ES", "NL", "PL", "CA", "CH", "AT", "SE", "IN", "BR", "AU", "JP"]
+        )
         kind = rng.choice([phonenumbers.PhoneNumberType.MOBILE, phonenumbers.PhoneNumberType.FIXED_LINE])
         number = phonenumbers.example_number_for_type(region, kind)
         number.national_number = number.national_number // 10000 * 10000 + rng.randrange(10000)
         if phonenumbers.is_valid_number(number):
-            formats = [phonenumbers.PhoneNumberFormat.INTERNATIONAL, phonenumbers.PhoneNumberFormat.INTERNATIONAL, phonenumbers.PhoneNumberFormat.E164]
-            # Without a country only where it is written with brackets, dashes or a leading zero: bare digits are no telephone number by
-            # themselves.
+            formats = [
+                phonenumbers.PhoneNumberFormat.INTERNATIONAL,
+                phonenumbers.PhoneNumberFormat.INTERNATIONAL,
+                phonenumbers.PhoneNumberFormat.E164,
+            ]
+            # Without a country only where it is written with brackets, dashes or a leading zero: bare digits are no
+            # telephone number by themselves.
             national = phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.NATIONAL)
             if region in ("US", "CA", "FR") or (region in ("DE", "AT") and national.startswith("0")):
                 formats.append(phonenumbers.PhoneNumberFormat.NATIONAL)
@@ -75,51 +84,124 @@ def phone():
 
 def key():
     alnum = string.ascii_letters + string.digits
-    return rng.choice([
-        lambda: "sk-" + some(alnum, 48), lambda: "sk-proj-" + some(alnum + "-_", 74), lambda: "sk-ant-api03-" + some(alnum + "-_", 93), lambda: "AKIA" + some(string.ascii_uppercase + "234567", 16),
-        lambda: "ghp_" + some(alnum, 36), lambda: "github_pat_" + some(alnum, 22) + "_" + some(alnum, 59), lambda: "glpat-" + some(alnum + "-_", 20), lambda: "xoxb-" + some(string.digits, 12) + "-" + some(alnum, 24),
-        lambda: "AIza" + some(alnum + "-_", 35), lambda: "hf_" + some(string.ascii_letters, 34), lambda: "npm_" + some(alnum, 36), lambda: "pypi-AgEIcHlwaS5vcmc" + some(alnum + "-_", 150),
-        lambda: "sk_live_" + some(alnum, 24), lambda: "rk_test_" + some(alnum, 24), lambda: "SG." + some(alnum + "-_", 22) + "." + some(alnum + "-_", 43), lambda: "dop_v1_" + secrets.token_hex(32)])()
+    return rng.choice(
+        [
+            lambda: "sk-" + some(alnum, 48),
+            lambda: "sk-proj-" + some(alnum + "-_", 74),
+            lambda: "sk-ant-api03-" + some(alnum + "-_", 93),
+            lambda: "AKIA" + some(string.ascii_uppercase + "234567", 16),
+            lambda: "ghp_" + some(alnum, 36),
+            lambda: "github_pat_" + some(alnum, 22) + "_" + some(alnum, 59),
+            lambda: "glpat-" + some(alnum + "-_", 20),
+            lambda: "xoxb-" + some(string.digits, 12) + "-" + some(alnum, 24),
+            lambda: "AIza" + some(alnum + "-_", 35),
+            lambda: "hf_" + some(string.ascii_letters, 34),
+            lambda: "npm_" + some(alnum, 36),
+            lambda: "pypi-AgEIcHlwaS5vcmc" + some(alnum + "-_", 150),
+            lambda: "sk_live_" + some(alnum, 24),
+            lambda: "rk_test_" + some(alnum, 24),
+            lambda: "SG." + some(alnum + "-_", 22) + "." + some(alnum + "-_", 43),
+            lambda: "dop_v1_" + secrets.token_hex(32),
+        ]
+    )()
 
 
 def web_token():
     def part(value):
         return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
     head = part(json.dumps({"alg": "HS256", "typ": "JWT"}).encode())
-    body = part(json.dumps({"sub": str(rng.randrange(10**9)), "name": rng.choice(fakers).name(), "iat": 1767225600 + rng.randrange(10**6)}).encode())
-    return f"{head}.{body}." + part(hmac.new(some(string.printable, 20).encode(), f"{head}.{body}".encode(), hashlib.sha256).digest())
+    body = part(
+        json.dumps(
+            {
+                "sub": str(rng.randrange(10**9)),
+                "name": rng.choice(fakers).name(),
+                "iat": 1767225600 + rng.randrange(10**6),
+            }
+        ).encode()
+    )
+    return f"{head}.{body}." + part(
+        hmac.new(some(string.printable, 20).encode(), f"{head}.{body}".encode(), hashlib.sha256).digest()
+    )
 
 
 def token():
     # Secrets without a prefix of their own, as they are pasted: alone, after a label, in a header.
     alnum = string.ascii_letters + string.digits
-    secret = rng.choice([lambda: some(alnum, 24), lambda: some(alnum + "+/", 40), lambda: base64.b64encode(rng.randbytes(64)).decode(), lambda: some(alnum + "-_", 43), lambda: some("0123456789abcdef", 32),
-                         lambda: some(string.ascii_lowercase + string.digits, 32), lambda: some(string.ascii_uppercase + "234567", 32), lambda: f"{rng.randrange(10**8, 10**10)}:" + some(alnum + "-_", 35)])()
+    secret = rng.choice(
+        [
+            lambda: some(alnum, 24),
+            lambda: some(alnum + "+/", 40),
+            lambda: base64.b64encode(rng.randbytes(64)).decode(),
+            lambda: some(alnum + "-_", 43),
+            lambda: some("0123456789abcdef", 32),
+            lambda: some(string.ascii_lowercase + string.digits, 32),
+            lambda: some(string.ascii_uppercase + "234567", 32),
+            lambda: f"{rng.randrange(10**8, 10**10)}:" + some(alnum + "-_", 35),
+        ]
+    )()
     return secret
 
 
 def disguised():
     # What the other detectors know, written as texts have it.
     digits = "".join(c for c in card() if c.isdigit())
-    groups = [digits[i:i + 4] for i in range(0, len(digits), 4)]
+    groups = [digits[i : i + 4] for i in range(0, len(digits), 4)]
     if len(groups[-1]) < 3:
         groups[-2:] = [groups[-2] + groups[-1]]
     wide = str.maketrans("0123456789", "\uff10\uff11\uff12\uff13\uff14\uff15\uff16\uff17\uff18\uff19")
-    return rng.choice([lambda: "\u00a0".join(groups), lambda: ".".join(groups), lambda: "\u2011".join(groups), lambda: digits.translate(wide), lambda: email().replace("@", "%40"),
-                       lambda: email().replace("@", "\u200b@"), lambda: bank_account().lower()])()
+    return rng.choice(
+        [
+            lambda: "\u00a0".join(groups),
+            lambda: ".".join(groups),
+            lambda: "\u2011".join(groups),
+            lambda: digits.translate(wide),
+            lambda: email().replace("@", "%40"),
+            lambda: email().replace("@", "\u200b@"),
+            lambda: bank_account().lower(),
+        ]
+    )()
 
 
 def ssn():
-    return f"{rng.choice([*range(1, 666), *range(667, 900)]):03}-{rng.randrange(1, 100):02}-{rng.randrange(1, 10000):04}"
+    return (
+        f"{rng.choice([*range(1, 666), *range(667, 900)]):03}-{rng.randrange(1, 100):02}-{rng.randrange(1, 10000):04}"
+    )
 
 
 NAMES = {"token": {"key"}, "disguised": {"card", "email", "iban"}}
-KINDS = {"token": token, "disguised": disguised, "ssn": ssn, "email": email, "card": card, "iban": bank_account, "ip": address, "phone": phone, "key": key, "jwt": web_token}
-FRAMES = ["{}", "Please note {} for later.", "It is \"{}\".", "({})", "contact: {}, thanks", "{}\nsecond line", "value={} ", "<b>{}</b>", "Ich heiße Jörg, {} ist es.", "a: {}; b: none"]
+KINDS = {
+    "token": token,
+    "disguised": disguised,
+    "ssn": ssn,
+    "email": email,
+    "card": card,
+    "iban": bank_account,
+    "ip": address,
+    "phone": phone,
+    "key": key,
+    "jwt": web_token,
+}
+FRAMES = [
+    "{}",
+    "Please note {} for later.",
+    'It is "{}".',
+    "({})",
+    "contact: {}, thanks",
+    "{}\nsecond line",
+    "value={} ",
+    "<b>{}</b>",
+    "Ich heiße Jörg, {} ist es.",
+    "a: {}; b: none",
+]
 
 
 def ingest(specdec, sources, out):
-    run = subprocess.run([specdec, "-q", "data", "ingest", *sources, "--records", "--no-dedup", "--out", out], capture_output=True, text=True)
+    run = subprocess.run(
+        [specdec, "-q", "data", "ingest", *sources, "--records", "--no-dedup", "--out", out],
+        capture_output=True,
+        text=True,
+    )
     if run.returncode:
         sys.exit(run.stderr)
     with open(os.path.join(out, "records.jsonl"), encoding="utf-8") as f:
@@ -153,13 +235,20 @@ def recall(specdec, work):
         # Gone as a whole: no half of it may be left.
         digits = re.sub(r"[^A-Za-z0-9]", "", secret)
         left = re.sub(r"[^A-Za-z0-9]", "", record["text"])
-        gone = (not digits or digits not in left) and secret not in record["text"] and (len(digits) < 6 or digits[-6:] not in left)
+        gone = (
+            (not digits or digits not in left)
+            and secret not in record["text"]
+            and (len(digits) < 6 or digits[-6:] not in left)
+        )
         found[kind] = found.get(kind, 0) + gone
         named[kind] = named.get(kind, 0) + bool(NAMES.get(kind, {kind}) & record.get("redactions", {}).keys())
         if not gone:
             missed.setdefault(kind, []).append(secret)
     for kind in KINDS:
-        print(f"recall    {kind:9} {found[kind] / PER_KIND:.4f}  under its own name {named[kind] / PER_KIND:.4f}  missed: {missed.get(kind, [])[:5]}")
+        print(
+            f"recall    {kind:9} {found[kind] / PER_KIND:.4f}  under its own name "
+            f"{named[kind] / PER_KIND:.4f}  missed: {missed.get(kind, [])[:5]}"
+        )
     total = sum(found.values()) / (PER_KIND * len(KINDS))
     print(f"recall    all       {total:.4f} of {PER_KIND * len(KINDS)}")
     return min(v / PER_KIND for v in found.values()), total
@@ -194,8 +283,14 @@ def judge(kind, text):
 
 
 def precision(specdec, shared, work):
-    sources = [os.path.join(shared, "data", name) for name in
-               ("gpteacher/codegen-instruct.json", "gpteacher/roleplay-simple-deduped-roleplay-instruct.json", "gpteacher/toolformer-dedupe-only-dataset.json")]
+    sources = [
+        os.path.join(shared, "data", name)
+        for name in (
+            "gpteacher/codegen-instruct.json",
+            "gpteacher/roleplay-simple-deduped-roleplay-instruct.json",
+            "gpteacher/toolformer-dedupe-only-dataset.json",
+        )
+    ]
     # gsm8k's rows are {question, answer}: as prompts and completions.
     for name in ("train", "test"):
         path = os.path.join(work, f"gsm8k-{name}.jsonl")
@@ -205,7 +300,22 @@ def precision(specdec, shared, work):
                 out.write(json.dumps({"prompt": row["question"], "completion": row["answer"]}) + "\n")
         sources.append(path)
     after = ingest(specdec, sources, os.path.join(work, "redacted"))
-    run = subprocess.run([specdec, "-q", "data", "ingest", *sources, "--records", "--no-dedup", "--no-redact", "--out", os.path.join(work, "plain")], capture_output=True, text=True)
+    run = subprocess.run(
+        [
+            specdec,
+            "-q",
+            "data",
+            "ingest",
+            *sources,
+            "--records",
+            "--no-dedup",
+            "--no-redact",
+            "--out",
+            os.path.join(work, "plain"),
+        ],
+        capture_output=True,
+        text=True,
+    )
     if run.returncode:
         sys.exit(run.stderr)
     with open(os.path.join(work, "plain", "records.jsonl"), encoding="utf-8") as f:
@@ -230,7 +340,10 @@ def precision(specdec, shared, work):
             if not ok:
                 wrong.append((kind, original))
             print(f"found     {kind:6} {original!r}{'' if ok else '   <- judged wrong'}")
-    print(f"precision {good / max(total, 1):.4f}: {good} of {total} finds in {len(before)} rows, {characters / 1e6:.1f} million characters; wrong: {wrong[:10]}")
+    print(
+        f"precision {good / max(total, 1):.4f}: {good} of {total} finds in {len(before)} rows, "
+        f"{characters / 1e6:.1f} million characters; wrong: {wrong[:10]}"
+    )
     return good / max(total, 1)
 
 
@@ -239,7 +352,10 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         least, total = recall(specdec, work)
         exact = precision(specdec, shared, work)
-    print(f"{'ok' if total >= 0.99 and exact >= 0.95 else 'BELOW THE MARK'}: recall {total:.4f} (least of a kind {least:.4f}), precision {exact:.4f}")
+    print(
+        f"{'ok' if total >= 0.99 and exact >= 0.95 else 'BELOW THE MARK'}: recall {total:.4f} (least of a "
+        f"kind {least:.4f}), precision {exact:.4f}"
+    )
 
 
 main()

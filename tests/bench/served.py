@@ -1,4 +1,5 @@
 """A `specdec serve` that a bench starts, on a free port, and that ends with it."""
+
 import atexit
 import signal
 import subprocess
@@ -14,8 +15,23 @@ class Served:
     def __init__(self, build, *flags):
         self.folder = Path(tempfile.mkdtemp())
         with open(self.folder / "log", "w") as log:
-            self.process = subprocess.Popen([str(x) for x in (build / "bin/specdec", "serve", "--allow-stale", "--port", 0, "--admin-socket", self.folder / "admin.sock", *flags)], stderr=log,
-                                            stdin=subprocess.DEVNULL)
+            self.process = subprocess.Popen(
+                [
+                    str(x)
+                    for x in (
+                        build / "bin/specdec",
+                        "serve",
+                        "--allow-stale",
+                        "--port",
+                        0,
+                        "--admin-socket",
+                        self.folder / "admin.sock",
+                        *flags,
+                    )
+                ],
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+            )
         atexit.register(self.process.kill)
         while "listening on" not in (text := (self.folder / "log").read_text()):
             if self.process.poll() is not None:

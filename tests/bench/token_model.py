@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""token_model.py FOLDER…: the two tables of data/token_surprise.cpp, from the words and identifiers of the texts below the folders
-(made with ../shared/data and the folders of this repository). A word counts 1 + ln(how often it occurs), so that identifiers have a say
-beside frequent words. Costs are half bits as letters, 'A' = 0."""
+"""token_model.py FOLDER…: the two tables of data/token_surprise.cpp, from the words and identifiers of the texts below
+the folders (made with ../shared/data and the folders of this repository). A word counts 1 + ln(how often it occurs), so
+that identifiers have a say beside frequent words. Costs are half bits as letters, 'A' = 0."""
+
 import collections
 import gzip
 import json
@@ -50,7 +51,12 @@ def main():
     words = collections.Counter()
     for folder in sys.argv[1:]:
         for directory, names, files in os.walk(folder):
-            names[:] = [n for n in names if not n.startswith((".", "build")) and n not in ("models", "tokenizers", "llama2-tokenizer", "tokenizer-conformance")]
+            names[:] = [
+                n
+                for n in names
+                if not n.startswith((".", "build"))
+                and n not in ("models", "tokenizers", "llama2-tokenizer", "tokenizer-conformance")
+            ]
             for file in files:
                 for text in read(os.path.join(directory, file)):
                     words.update(RUN.findall(text))
@@ -64,8 +70,18 @@ def main():
                 letters[before.lower() if before.isalpha() else "^"][c.lower()] += weight
     print("constexpr char kLetterCosts[27][27] = {")
     for before in "^" + LETTERS:
-        print('    "' + "".join(cost(letters[before][c], sum(letters[before].values()), 26) for c in LETTERS) + f'",  // {before}')
-    print("};\nconstexpr char kKindCosts[4][5] = {" + ", ".join('"' + "".join(cost(kinds[a][b], sum(kinds[a].values()), 4) for b in range(4)) + '"' for a in range(4)) + "};")
+        print(
+            '    "'
+            + "".join(cost(letters[before][c], sum(letters[before].values()), 26) for c in LETTERS)
+            + f'",  // {before}'
+        )
+    print(
+        "};\nconstexpr char kKindCosts[4][5] = {"
+        + ", ".join(
+            '"' + "".join(cost(kinds[a][b], sum(kinds[a].values()), 4) for b in range(4)) + '"' for a in range(4)
+        )
+        + "};"
+    )
 
 
 main()

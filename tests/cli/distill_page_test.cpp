@@ -17,8 +17,9 @@ std::string line(const char* kind, int64_t step, double loss) {
 TEST(DistillPage, StepsRunAgainCountOnce) {
   const Scratch dir;
   // Stopped after step 4, resumed from the checkpoint of step 2; the last line was cut by a crash.
-  put(dir / "metrics.jsonl", line("train", 1, 4) + line("train", 2, 3) + line("train", 3, 9) + line("train", 4, 9) + "no json\n[1]\n{\"kind\":7}\n" +
-                                 line("train", 3, 2) + line("held_out", 3, 1) + "{\"kind\":\"train\",\"st");
+  put(dir / "metrics.jsonl", line("train", 1, 4) + line("train", 2, 3) + line("train", 3, 9) + line("train", 4, 9) +
+                                 "no json\n[1]\n{\"kind\":7}\n" + line("train", 3, 2) + line("held_out", 3, 1) +
+                                 "{\"kind\":\"train\",\"st");
   const auto curves = read_curves(dir / "metrics.jsonl");
   ASSERT_TRUE(curves.contains("train/loss"));
   EXPECT_EQ(curves.at("train/loss").step, (std::vector<double>{1, 2, 3}));
@@ -44,9 +45,14 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
   const Json result = {{"verdict", "improved"},
                        {"reason", "better <b>by far</b>"},
                        {"acceptance", {{"before", side}, {"after", side}, {"difference", side}, {"conversations", 40}}},
-                       {"training", {{"steps", 7}, {"kept_step", 6}, {"tokens_per_second", 100.5}, {"layers", {{"probe_rows", 3}, {"trials", {{{"layers", {0, 2}}, {"acceptance", 0.25}}}}}}}},
+                       {"training",
+                        {{"steps", 7},
+                         {"kept_step", 6},
+                         {"tokens_per_second", 100.5},
+                         {"layers", {{"probe_rows", 3}, {"trials", {{{"layers", {0, 2}}, {"acceptance", 0.25}}}}}}}},
                        {"options", {{"loss", "kl"}, {"max_steps", 7}}}};
-  const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}}, {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
+  const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}},
+                                               {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const deploy::Page page = distill_page(result, curves);
   EXPECT_EQ(page.verdict_class, "good");
   ASSERT_EQ(page.sections.size(), 3u);
@@ -56,10 +62,14 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
   EXPECT_TRUE(std::isnan(chart.series[0].y[0]));
   EXPECT_EQ(chart.series[1].y[2], 0.3);
   const std::string html = deploy::render_html(page), markdown = deploy::render_markdown(page);
-  for (const char* text : {"better &lt;b&gt;by far", "[0,2]", "0.250", "[0.450, 0.550], 40 conversations", "step 6 kept"}) EXPECT_NE(html.find(text), std::string::npos) << text;
+  for (const char* text :
+       {"better &lt;b&gt;by far", "[0,2]", "0.250", "[0.450, 0.550], 40 conversations", "step 6 kept"})
+    EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
   // A run that ended before training.
-  EXPECT_NE(deploy::render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {})).find("too little data"), std::string::npos);
+  EXPECT_NE(deploy::render_html(distill_page({{"verdict", "inconclusive"}, {"reason", "too little data"}}, {}))
+                .find("too little data"),
+            std::string::npos);
 }
 
 }  // namespace

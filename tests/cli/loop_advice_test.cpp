@@ -1,7 +1,6 @@
-#include "cli/loop/advice.h"
-
 #include <gtest/gtest.h>
 
+#include "cli/loop/advice.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::cli {
@@ -10,10 +9,11 @@ namespace {
 using namespace specdec::testing;
 
 Json trained(int64_t kept) {
-  return {{"verdict", "improved"},
-          {"reason", "acceptance 0.1 -> 0.5"},
-          {"options", {{"time_limit_seconds", 20.0}, {"epochs", 0.0}, {"max_steps", 0}}},
-          {"training", {{"kept_step", kept}, {"selection", {{"measured", Json::array({{{"step", 0}}, {{"step", 90}}})}}}}}};
+  return {
+      {"verdict", "improved"},
+      {"reason", "acceptance 0.1 -> 0.5"},
+      {"options", {{"time_limit_seconds", 20.0}, {"epochs", 0.0}, {"max_steps", 0}}},
+      {"training", {{"kept_step", kept}, {"selection", {{"measured", Json::array({{{"step", 0}}, {{"step", 90}}})}}}}}};
 }
 Json gate(const char* verdict, double alpha, double speedup) {
   return {{"verdict", verdict},
@@ -26,16 +26,19 @@ Json gate(const char* verdict, double alpha, double speedup) {
 struct LoopAdvice : ::testing::Test {
   LoopSettings settings;
   LoopAdvice() { settings.draft = "prune:2", settings.file = "/etc/LOOP.toml"; }
-  Advice of(const std::string& stage, int code, const Json& result, int64_t kept = 90, const std::string& error = "") const {
+  Advice of(const std::string& stage, int code, const Json& result, int64_t kept = 90,
+            const std::string& error = "") const {
     return advise(settings, stage, code, result, trained(kept), error);
   }
 };
 
 TEST_F(LoopAdvice, AFailedGateNamesFigureFloorAndDistance) {
   const Advice a = of("validate", 3, gate("fail", 0.511, 1.2));
-  EXPECT_NE(a.reason.find("acceptance 0.511 [0.491, 0.531], floor 0.60: 0.089 short of it"), std::string::npos) << a.reason;
+  EXPECT_NE(a.reason.find("acceptance 0.511 [0.491, 0.531], floor 0.60: 0.089 short of it"), std::string::npos)
+      << a.reason;
   EXPECT_EQ(a.change.substr(0, 33), "[distill] time-limit = \"80s\": the") << "it was still rising";
-  EXPECT_EQ(of("validate", 3, gate("fail", 0.511, 1.2), 40).change.substr(0, 24), "[loop] draft = \"prune:3\"") << "it was not";
+  EXPECT_EQ(of("validate", 3, gate("fail", 0.511, 1.2), 40).change.substr(0, 24), "[loop] draft = \"prune:3\"")
+      << "it was not";
 }
 
 TEST_F(LoopAdvice, ALossNamesTheSpeed) {
@@ -47,8 +50,17 @@ TEST_F(LoopAdvice, ALossNamesTheSpeed) {
 }
 
 TEST_F(LoopAdvice, EveryEndHasWordsAndSomethingToChange) {
-  for (const auto& [stage, code] : std::vector<std::pair<std::string, int>>{{"data", 7}, {"regenerate", 75}, {"distill", 3}, {"distill", 4}, {"distill", 8}, {"validate", 4}, {"validate", 5}, {"package", 74}, {"package", 143}})
-    for (const Json& result : {Json(nullptr), Json::object(), Json{{"verdict", 3}, {"acceptance", "x"}, {"inputs", Json::array()}, {"training", 1}}}) {
+  for (const auto& [stage, code] : std::vector<std::pair<std::string, int>>{{"data", 7},
+                                                                            {"regenerate", 75},
+                                                                            {"distill", 3},
+                                                                            {"distill", 4},
+                                                                            {"distill", 8},
+                                                                            {"validate", 4},
+                                                                            {"validate", 5},
+                                                                            {"package", 74},
+                                                                            {"package", 143}})
+    for (const Json& result : {Json(nullptr), Json::object(),
+                               Json{{"verdict", 3}, {"acceptance", "x"}, {"inputs", Json::array()}, {"training", 1}}}) {
       const Advice a = of(stage, code, result, 1, "");
       EXPECT_FALSE(a.reason.empty() || a.change.empty()) << stage << code;
       headline(stage, result);
@@ -63,7 +75,8 @@ TEST(LoopSettings, PathsLieBesideTheFile) {
   fs::create_directories(scratch / "loop/org/name");
   put(scratch / "loop/log.jsonl", "{}\n");
   const auto draft = [&](const std::string& text) {
-    put(scratch / "loop/LOOP.toml", "[loop]\ntarget = \"t\"\nlogs = [\"log.jsonl\"]\nwork = \"w\"\nstore = \"s\"\ndraft = \"" + text + "\"\n");
+    put(scratch / "loop/LOOP.toml",
+        "[loop]\ntarget = \"t\"\nlogs = [\"log.jsonl\"]\nwork = \"w\"\nstore = \"s\"\ndraft = \"" + text + "\"\n");
     return read_loop_settings(scratch / "loop/LOOP.toml").draft;
   };
   EXPECT_EQ(draft("model:../run/draft"), "model:" + (scratch / "run/draft").string());

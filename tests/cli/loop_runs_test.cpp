@@ -1,11 +1,10 @@
 // What earlier runs of a loop mean for the next one.
-#include "cli/loop/runs.h"
-
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/loop/loop.h"
+#include "cli/loop/runs.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::cli {
@@ -65,7 +64,16 @@ TEST_F(LoopRuns, AnInterruptedRunGoesOnAlthoughLogsHaveGrown) {
 }
 
 TEST_F(LoopRuns, WhatStoppedARunDecidesWhetherItGoesOn) {
-  for (const auto& [code, goes_on] : std::vector<std::pair<int, bool>>{{75, true}, {74, true}, {8, true}, {137, true}, {3, false}, {4, false}, {6, false}, {7, false}, {2, false}, {1, false}}) {
+  for (const auto& [code, goes_on] : std::vector<std::pair<int, bool>>{{75, true},
+                                                                       {74, true},
+                                                                       {8, true},
+                                                                       {137, true},
+                                                                       {3, false},
+                                                                       {4, false},
+                                                                       {6, false},
+                                                                       {7, false},
+                                                                       {2, false},
+                                                                       {1, false}}) {
     ended(inputs, code, kNow);
     EXPECT_EQ(next(with_log("2")).has_value(), goes_on) << code;
   }
@@ -105,7 +113,8 @@ TEST_F(LoopRuns, OldRunsGo) {
   remove_old_runs(work, with_log("0").key(), 3);
   std::vector<std::string> left;
   for (const EarlierRun& run : earlier_runs(work)) left.push_back(run.key);
-  EXPECT_EQ(left, (std::vector<std::string>{with_log("4").key(), with_log("3").key(), with_log("0").key()})) << "the newest, and the current one";
+  EXPECT_EQ(left, (std::vector<std::string>{with_log("4").key(), with_log("3").key(), with_log("0").key()}))
+      << "the newest, and the current one";
   EXPECT_FALSE(fs::exists(work / "runs" / "never-began"));
   EXPECT_TRUE(fs::exists(work / "runs" / "foreign")) << "what is not ours stays";
 }
@@ -113,7 +122,8 @@ TEST_F(LoopRuns, OldRunsGo) {
 TEST_F(LoopRuns, OfTwoThatBeganInTheSameSecondTheOneWrittenFirstIsTheOlder) {
   for (const auto& [first, second] : {std::pair("1", "2"), std::pair("2", "1")}) {
     for (const char* log : {first, second}) ended(with_log(log), 0, kNow);
-    fs::last_write_time(run_of(with_log(first)) / "state.json", fs::file_time_type::clock::now() - std::chrono::milliseconds(100));
+    fs::last_write_time(run_of(with_log(first)) / "state.json",
+                        fs::file_time_type::clock::now() - std::chrono::milliseconds(100));
     EXPECT_EQ(earlier_runs(work).back().key, with_log(first).key());
   }
 }
@@ -123,7 +133,8 @@ TEST_F(LoopRuns, AnothersStateIsAnError) {
   Json state = read_json(run_of(inputs) / "state.json");
   state["key"] = "another";
   testing::put(run_of(inputs) / "state.json", state.dump());
-  testing::expect_error(ErrorKind::kData, {"state.json", "remove its directory"}, [&] { RunState(run_of(inputs), inputs, kNow); });
+  testing::expect_error(ErrorKind::kData, {"state.json", "remove its directory"},
+                        [&] { RunState(run_of(inputs), inputs, kNow); });
 }
 
 }  // namespace

@@ -8,7 +8,8 @@ namespace {
 struct Screen {
   std::vector<std::string> lines;
   ProgressLine line;
-  explicit Screen(bool terminal = false) : line(terminal, [this](const std::string& text) { lines.push_back(text); }, 100) {}
+  explicit Screen(bool terminal = false)
+      : line(terminal, [this](const std::string& text) { lines.push_back(text); }, 100) {}
 };
 
 TEST(ProgressLine, SilentWorkIsRepeatedEveryTwoSeconds) {
@@ -45,14 +46,16 @@ TEST(ProgressLine, SaysHowLongItWillTake) {
   s.line.show({"distill", 10, 100, "steps", "loss 2"}, 110);
   s.line.show({"distill", 11, 100, "steps", "loss 2"}, 110.5);
   s.line.show({"distill", 100, 100, "steps", "loss 1"}, 111);
-  EXPECT_EQ(s.lines, (std::vector<std::string>{"distill  10 / 100 steps  ETA 1m30s  loss 2\n", "distill  100 / 100 steps  in 11s  loss 1\n"}));
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"distill  10 / 100 steps  ETA 1m30s  loss 2\n",
+                                               "distill  100 / 100 steps  in 11s  loss 1\n"}));
   s.line.tick(200);
   EXPECT_EQ(s.lines.size(), 2u) << "what has ended is not repeated";
 }
 
 TEST(ProgressLine, ALongStageFillsNoLog) {
   Screen s;
-  for (int second = 0; second < 3600; ++second) s.line.show({"distill", 1.0 * second, 36000, "steps", ""}, 100 + second);
+  for (int second = 0; second < 3600; ++second)
+    s.line.show({"distill", 1.0 * second, 36000, "steps", ""}, 100 + second);
   EXPECT_LT(s.lines.size(), 420u);
   EXPECT_GT(s.lines.size(), 380u);
 }
@@ -63,7 +66,8 @@ TEST(ProgressLine, ATerminalShowsOneLine) {
   s.line.tick(101.5);
   s.line.show({"b", 1, 2, "rows", ""}, 102);
   s.line.show({"b", 2, 2, "rows", ""}, 103);
-  EXPECT_EQ(s.lines, (std::vector<std::string>{"\r\033[Ka  for 0s", "\r\033[Ka  for 2s", "\n", "\r\033[Kb  1 / 2 rows  ETA 0s", "\r\033[Kb  2 / 2 rows  in 1s\n"}));
+  EXPECT_EQ(s.lines, (std::vector<std::string>{"\r\033[Ka  for 0s", "\r\033[Ka  for 2s", "\n",
+                                               "\r\033[Kb  1 / 2 rows  ETA 0s", "\r\033[Kb  2 / 2 rows  in 1s\n"}));
 }
 
 }  // namespace

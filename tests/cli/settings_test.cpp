@@ -1,9 +1,9 @@
 // Flags over SPECDEC_* over the file, lists included.
 #include "cli/settings.h"
 
-#include <CLI/CLI.hpp>
 #include <gtest/gtest.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdlib>
 
 #include "base/error.h"
@@ -43,7 +43,8 @@ struct Settings : ::testing::Test {
   Settings() { clear(); }
   ~Settings() override { clear(); }
   static void clear() {
-    for (const char* name : {"SPECDEC_LOOK_SOURCE", "SPECDEC_LOOK_KS", "SPECDEC_LOOK_LIMIT", "SPECDEC_LIMIT"}) ::unsetenv(name);
+    for (const char* name : {"SPECDEC_LOOK_SOURCE", "SPECDEC_LOOK_KS", "SPECDEC_LOOK_LIMIT", "SPECDEC_LIMIT"})
+      ::unsetenv(name);
   }
 };
 
@@ -90,7 +91,9 @@ TEST_F(Settings, UnknownKeysAreNamed) {
 }
 
 TEST_F(Settings, LettersOutsideOfAsciiStandInQuotes) {
-  write_file_atomic(file, "[look]\nsource = [\"\u00fc\\t\u00fc\", '\\\u00fc', \"\"\"\n\u00fc\\\n  \u00fca \u00fc\"\"\"\"\"]  # \u00fc\n");
+  write_file_atomic(
+      file,
+      "[look]\nsource = [\"\u00fc\\t\u00fc\", '\\\u00fc', \"\"\"\n\u00fc\\\n  \u00fca \u00fc\"\"\"\"\"]  # \u00fc\n");
   Program p;
   p.run({"--config", file, "look"});
   EXPECT_EQ(p.sources, (std::vector<std::string>{"\u00fc\t\u00fc", "\\\u00fc", "\u00fc\u00fca \u00fc\"\""}));
@@ -103,25 +106,31 @@ TEST_F(Settings, DeepFilesAreRefusedByTheirLine) {
     for (int i = 0; i < count; ++i) all += one;
     return all;
   };
-  for (const std::string& text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''", "x = \"\"\""}) {  // the parser's own assertion
+  for (const char* const text : {"x = 1979-05-27T\x01:32:00Z", "x = 1979-05-27T::", "x = [1979-05-27 \x02]", "x = '''",
+                                 "x = \"\"\""}) {  // the parser's own assertion
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml"}, [&] { Program().run({"--config", file, "look"}); });
   }
   const std::string letter = "\xC3\xBC";  // ü
-  for (const std::string& text : {std::string("\xEF\xBB\xB9"), "m" + letter + "ller = 1", "\"m" + letter + "ller\" = 1", std::string("x = \xE2\x80\x9Cno quotes\xE2\x80\x9D"), "x = \"\\" + letter + "\"",
-                                  "x = \"\"\"\\" + letter, "x = \"\"\"a\"\"\"\" " + letter, "x = 1\"q" + letter, "x = 0<Z.[\"" + letter}) {
+  for (const std::string& text :
+       {std::string("\xEF\xBB\xB9"), "m" + letter + "ller = 1", "\"m" + letter + "ller\" = 1",
+        std::string("x = \xE2\x80\x9Cno quotes\xE2\x80\x9D"), "x = \"\\" + letter + "\"", "x = \"\"\"\\" + letter,
+        "x = \"\"\"a\"\"\"\" " + letter, "x = 1\"q" + letter, "x = 0<Z.[\"" + letter}) {
     write_file_atomic(file, text);
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml:1: "}, [&] { Program().run({"--config", file, "look"}); });
   }
   write_file_atomic(file, "x = \"\xFF\xFE\"");
-  testing::expect_error(ErrorKind::kConfig, {"specdec.toml: not UTF-8"}, [&] { Program().run({"--config", file, "look"}); });
+  testing::expect_error(ErrorKind::kConfig, {"specdec.toml: not UTF-8"},
+                        [&] { Program().run({"--config", file, "look"}); });
   const std::string dots = many("a.", 100000) + "a";
-  for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}", many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
+  for (const std::string& text : {dots + " = 1", "[" + dots + "]", "[[" + dots + "]]", "x = {" + dots + " = 1}",
+                                  many("a . ", 100000) + "a = 1", many("\"a\".", 100000) + "a = 1",
                                   many("a.", 32) + "a = 1", "x = " + many("[", 100000), "x = " + many("{a=", 100000)}) {
     write_file_atomic(file, "# one. two\n" + text + "\n");
     testing::expect_error(ErrorKind::kConfig, {"specdec.toml:2: "}, [&] { Program().run({"--config", file, "look"}); });
   }
-  write_file_atomic(file, "# " + dots + "\n[look]\nlimit = 3 # " + dots + "\nsource = [\"" + dots + "\", '" + dots + "', \"\"\"\n" + dots + "\"\"\"]\n");
+  write_file_atomic(file, "# " + dots + "\n[look]\nlimit = 3 # " + dots + "\nsource = [\"" + dots + "\", '" + dots +
+                              "', \"\"\"\n" + dots + "\"\"\"]\n");
   Program p;
   p.run({"--config", file, "look"});
   EXPECT_EQ(p.limit, 3);

@@ -15,13 +15,14 @@ using namespace specdec::testing;
 
 // In children: a request cannot be taken back. SIGALRM is sent by hand, nobody waits for it.
 TEST(StopDeadline, ASignalRequestsTheStopAndStartsTheTime) {
-  EXPECT_EQ(in_child(nullptr, "", [] {
-              if (stop_requested()) ::_exit(40);
-              stop_by_signal(SIGTERM);
-              if (!stop_requested()) ::_exit(41);
-              const unsigned left = ::alarm(0);
-              ::_exit(left > 0 && left <= kStopSeconds ? 0 : 42);
-            }),
+  EXPECT_EQ(in_child(nullptr, "",
+                     [] {
+                       if (stop_requested()) ::_exit(40);
+                       stop_by_signal(SIGTERM);
+                       if (!stop_requested()) ::_exit(41);
+                       const unsigned left = ::alarm(0);
+                       ::_exit(left > 0 && left <= kStopSeconds ? 0 : 42);
+                     }),
             0);
 }
 
@@ -40,15 +41,16 @@ TEST(StopDeadline, WorkThatNeverLooksIsEnded) {
 }
 
 TEST(StopDeadline, ADrainHasItsOwnTime) {
-  EXPECT_EQ(in_child(nullptr, "", [] {
-              set_stop_seconds(0);
-              stop_by_signal(SIGTERM);
-              if (::alarm(0) != 0) ::_exit(40);
-              set_stop_seconds(100);  // holds for a request that has come already
-              if (::alarm(0) < 90) ::_exit(41);
-              set_stop_seconds(0);
-              ::_exit(::alarm(0) == 0 ? 0 : 42);
-            }),
+  EXPECT_EQ(in_child(nullptr, "",
+                     [] {
+                       set_stop_seconds(0);
+                       stop_by_signal(SIGTERM);
+                       if (::alarm(0) != 0) ::_exit(40);
+                       set_stop_seconds(100);  // holds for a request that has come already
+                       if (::alarm(0) < 90) ::_exit(41);
+                       set_stop_seconds(0);
+                       ::_exit(::alarm(0) == 0 ? 0 : 42);
+                     }),
             0);
 }
 

@@ -1,5 +1,7 @@
-"""What earlier versions have written is read by this one: python3 tests/compat/compat_test.py BUILD. Each folder beside this file was written by the
-version that it is named after (make.py); its expected.json holds what that version said of it."""
+"""What earlier versions have written is read by this one: python3 tests/compat/compat_test.py BUILD. Each folder beside
+this file was written by the version that it is named after (make.py); its expected.json holds what that version said of
+it."""
+
 import json
 import os
 import shutil
@@ -26,10 +28,28 @@ def check_recorded(work):
     _, records = run_json("data", "ingest", work / "recorded", "--records", "--out", work / "records", "-q")
     expect(records["read_rows"] == 12 and not records["rejects"], "data ingest reads the 12 traffic records")
     rows = [json.loads(line) for line in (work / "records/records.jsonl").read_text().splitlines()]
-    expect({row["domain"] for row in rows} == {"colours", "numbers"} and all(row["messages"][-1]["role"] == "assistant" for row in rows), "with domains and answers")
-    _, check = run_json("monitor", "check", "--package", f"{work}/store:production", "--source", work / "recorded/acceptance", "--state", work / "new.db", code=4)
+    expect(
+        {row["domain"] for row in rows} == {"colours", "numbers"}
+        and all(row["messages"][-1]["role"] == "assistant" for row in rows),
+        "with domains and answers",
+    )
+    _, check = run_json(
+        "monitor",
+        "check",
+        "--package",
+        f"{work}/store:production",
+        "--source",
+        work / "recorded/acceptance",
+        "--state",
+        work / "new.db",
+        code=4,
+    )
     evidence = check["evidence"]
-    expect((evidence["new_records"], evidence["requests"], evidence["broken_lines"], evidence["sources"]["set_aside"]) == (12, 12, 0, []), f"monitor check reads the 12 acceptance records: {check['reason']}")
+    expect(
+        (evidence["new_records"], evidence["requests"], evidence["broken_lines"], evidence["sources"]["set_aside"])
+        == (12, 12, 0, []),
+        f"monitor check reads the 12 acceptance records: {check['reason']}",
+    )
 
 
 def check_package(work, expected):
@@ -40,8 +60,27 @@ def check_package(work, expected):
     expect(linted["gate"]["verdict"] == "pass", "package lint reads the gate's verdict")
     _, listed = run_json("package", "list", "--store", work / "store")
     expect([(p["digest"], p["channels"]) for p in listed["packages"]] == [(digest, ["production"])], "package list")
-    _, said = run_json("generate", "--target", f"{work}/store:production", "--prompt", "red", "--seed", 7, "--verify", "coupled", "--k", 3, "--max-tokens", 24, "--threads", 1)
-    expect(said["token_ids"] == expected["package"]["token_ids"] and said["accepted"] > 0, "its pair says the same text, with the draft")
+    _, said = run_json(
+        "generate",
+        "--target",
+        f"{work}/store:production",
+        "--prompt",
+        "red",
+        "--seed",
+        7,
+        "--verify",
+        "coupled",
+        "--k",
+        3,
+        "--max-tokens",
+        24,
+        "--threads",
+        1,
+    )
+    expect(
+        said["token_ids"] == expected["package"]["token_ids"] and said["accepted"] > 0,
+        "its pair says the same text, with the draft",
+    )
 
 
 def check_run(work, expected):
@@ -49,38 +88,97 @@ def check_run(work, expected):
     os.chdir(work)
     first = (work / "run/metrics.jsonl").read_text().splitlines()[0]
     code, result = run_json(*expected["distill"]["command"], "--resume", "-q", code=(0, 3, 4))
-    steps = [json.loads(line)["step"] for line in (work / "run/metrics.jsonl").read_text().splitlines() if '"kind":"train"' in line]
-    expect(result["training"]["steps"] == expected["distill"]["steps"] and steps == list(range(1, expected["distill"]["steps"] + 1)),
-           f"distill --resume goes on after {expected['distill']['checkpoint']} to its last step, each step once")
-    expect((work / "run/metrics.jsonl").read_text().splitlines()[0] == first and (work / "run/draft/model.safetensors").is_file(), "its metrics go on in the same file, and there is a draft")
+    steps = [
+        json.loads(line)["step"]
+        for line in (work / "run/metrics.jsonl").read_text().splitlines()
+        if '"kind":"train"' in line
+    ]
+    expect(
+        result["training"]["steps"] == expected["distill"]["steps"]
+        and steps == list(range(1, expected["distill"]["steps"] + 1)),
+        f"distill --resume goes on after {expected['distill']['checkpoint']} to its last step, each step once",
+    )
+    expect(
+        (work / "run/metrics.jsonl").read_text().splitlines()[0] == first
+        and (work / "run/draft/model.safetensors").is_file(),
+        "its metrics go on in the same file, and there is a draft",
+    )
 
 
 def check_report(work, expected):
-    _, again = run_json("validate", "--target", work / "target", "--draft", work / "draft", "--data", work / "data", "--out", work / "gate", "--parts", "acceptance", "--contexts", "data",
-                        "--baseline", work / "report.json", "--threads", 1, "-q", code=(3, 4))
+    _, again = run_json(
+        "validate",
+        "--target",
+        work / "target",
+        "--draft",
+        work / "draft",
+        "--data",
+        work / "data",
+        "--out",
+        work / "gate",
+        "--parts",
+        "acceptance",
+        "--contexts",
+        "data",
+        "--baseline",
+        work / "report.json",
+        "--threads",
+        1,
+        "-q",
+        code=(3, 4),
+    )
     difference = again["baseline"]["alpha_difference"]
-    expect(again["baseline"]["paired_requests"] == expected["validate"]["requests"] and abs(difference) < 1e-6, f"validate --baseline pairs every request, the same draft differs by {difference}")
+    expect(
+        again["baseline"]["paired_requests"] == expected["validate"]["requests"] and abs(difference) < 1e-6,
+        f"validate --baseline pairs every request, the same draft differs by {difference}",
+    )
     expect(abs(again["acceptance"]["alpha"] - expected["validate"]["alpha"]) < 1e-6, "and has the same acceptance")
 
 
 def check_monitor(work, expected):
     db, told = work / "monitor.db", expected["monitor"]
     _, status = run_json("monitor", "status", "--state", db)
-    expect(status["state"] == told["state"] and status["verdict"] == told["verdict"], f"monitor status: {told['state']}, {told['verdict']}")
+    expect(
+        status["state"] == told["state"] and status["verdict"] == told["verdict"],
+        f"monitor status: {told['state']}, {told['verdict']}",
+    )
     _, report = run_json("monitor", "report", "--state", db)
-    expect(len(report["history"]) == told["rows"]["history"] and len(report["transitions"]) == told["rows"]["transition"], "monitor report: all of history and transitions")
+    expect(
+        len(report["history"]) == told["rows"]["history"] and len(report["transitions"]) == told["rows"]["transition"],
+        "monitor report: all of history and transitions",
+    )
     # A position is kept under the file's device and inode, which a checkout does not keep.
     status = (work / "records.jsonl").stat()
     with closing(sqlite3.connect(db)) as connection:
         connection.execute("UPDATE source SET file = ?", (f"{status.st_dev}:{status.st_ino}",))
         connection.commit()
-    look = ("monitor", "check", "--package", f"{work}/store:production", "--source", work / "records.jsonl", "--state", db, "--requests-per-day", 1000, "--false-alarm-every", "30d")
+    look = (
+        "monitor",
+        "check",
+        "--package",
+        f"{work}/store:production",
+        "--source",
+        work / "records.jsonl",
+        "--state",
+        db,
+        "--requests-per-day",
+        1000,
+        "--false-alarm-every",
+        "30d",
+    )
     _, check = run_json(*look, code=3)
-    expect(check["verdict"] == told["verdict"] and check["evidence"]["new_records"] == 0 and check["evidence"]["requests"] == told["requests"],
-           "monitor check goes on behind the records that were read: the alarm stays, none is read twice")
+    expect(
+        check["verdict"] == told["verdict"]
+        and check["evidence"]["new_records"] == 0
+        and check["evidence"]["requests"] == told["requests"],
+        "monitor check goes on behind the records that were read: the alarm stays, none is read twice",
+    )
     with closing(sqlite3.connect(db)) as connection:
         count = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in told["rows"]}
-    expect(count["history"] >= told["rows"]["history"] and count["action"] == told["rows"]["action"], f"what was done is not done again: {count}")
+    expect(
+        count["history"] >= told["rows"]["history"] and count["action"] == told["rows"]["action"],
+        f"what was done is not done again: {count}",
+    )
 
 
 versions = sorted(p for p in HERE.iterdir() if (p / "expected.json").is_file())

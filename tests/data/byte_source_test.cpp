@@ -66,7 +66,8 @@ TEST(ByteSource, PlainGzipAndZstdGiveTheSameBytes) {
     EXPECT_EQ(read_to_end(s.write("members.gz", gzip(half) + gzip("") + gzip(rest)), step), text);
     EXPECT_EQ(read_to_end(s.write("frames.zst", zstd(half) + zstd(rest)), step), text);
   }
-  for (const std::string& empty : {std::string(), gzip(""), zstd("")}) EXPECT_EQ(read_to_end(s.write("e", empty), 64), "");
+  for (const std::string& empty : {std::string(), gzip(""), zstd("")})
+    EXPECT_EQ(read_to_end(s.write("e", empty), 64), "");
 }
 
 TEST(ByteSource, DamagedAndCutDataAreErrorsThatNameTheFile) {
@@ -75,7 +76,8 @@ TEST(ByteSource, DamagedAndCutDataAreErrorsThatNameTheFile) {
   for (const auto& [kind, packed] : {std::pair<std::string, std::string>{"gzip", gzip(text)}, {"zstd", zstd(text)}}) {
     std::string flipped = packed;
     for (size_t i = flipped.size() / 2; i < flipped.size() / 2 + 8; ++i) flipped[i] = static_cast<char>(~flipped[i]);
-    for (const std::string& bad : {packed.substr(0, packed.size() - 3), packed.substr(0, packed.size() / 3), packed.substr(0, 5), flipped}) {
+    for (const std::string& bad :
+         {packed.substr(0, packed.size() - 3), packed.substr(0, packed.size() / 3), packed.substr(0, 5), flipped}) {
       const fs::path file = s.write("bad", bad);
       try {
         read_to_end(file, 1 << 20);
@@ -113,20 +115,24 @@ int with_standard_input(const std::string& text, const std::function<bool()>& f)
 TEST(ByteSource, StandardInputInAnyWrapping) {
   const std::string rows = "{\"text\":\"one\"}\n{\"text\":\"two\"}\n";
   for (const std::string& bytes : {rows, gzip(rows), zstd(rows)}) {
-    EXPECT_EQ(with_standard_input(bytes, [&] {
-                RecordReader reader(kStandardInput, {});
-                RawRecord record;
-                std::string seen;
-                while (reader.next(record)) seen += std::string(record.text) + "\n";
-                return seen == rows && reader.container() == Container::kLines && reader.finish_sha256() == sha256_hex(bytes) && reader.stored_size() == 0;
-              }),
+    EXPECT_EQ(with_standard_input(bytes,
+                                  [&] {
+                                    RecordReader reader(kStandardInput, {});
+                                    RawRecord record;
+                                    std::string seen;
+                                    while (reader.next(record)) seen += std::string(record.text) + "\n";
+                                    return seen == rows && reader.container() == Container::kLines &&
+                                           reader.finish_sha256() == sha256_hex(bytes) && reader.stored_size() == 0;
+                                  }),
               0);
   }
 }
 
 TEST(Sources, DirectoriesPatternsAndFiles) {
   const Scratch s;
-  for (const char* name : {"b.jsonl.gz", "a.jsonl", "c.json.zst", "d.txt", "e.csv", "f.gz", "g.jsonl.partial", "odd[1].jsonl"}) s.write(name, "x");
+  for (const char* name :
+       {"b.jsonl.gz", "a.jsonl", "c.json.zst", "d.txt", "e.csv", "f.gz", "g.jsonl.partial", "odd[1].jsonl"})
+    s.write(name, "x");
   fs::create_directories(s / "sub.jsonl");
   const auto names = [&](const std::string& source) {
     std::string all;

@@ -23,9 +23,12 @@ TEST(CsvBytes, RecordsBecomeObjects) {
   const auto lines = [&](const std::string& text) { return lines_of(s.write("a.csv", text)); };
   const std::string two = "{\"a\":\"1\",\"b\":\"x\"}\n{\"a\":null,\"b\":\"y\"}\n";
   EXPECT_EQ(lines("a,b\n1,x\n,y\n"), two);
-  EXPECT_EQ(lines("\xEF\xBB\xBF" "a,b\r\n\r\n1,x\r\n\"\",\"y\""), two);
+  EXPECT_EQ(lines("\xEF\xBB\xBF"
+                  "a,b\r\n\r\n1,x\r\n\"\",\"y\""),
+            two);
   EXPECT_EQ(lines("\"a\",\"b\"\n1,\"x\"\n,y"), two);
-  EXPECT_EQ(lines("\"a,\"\"1\",b\n\"two\r\nlines, \"\"quoted\"\"\t\\é\",\n"), "{\"a,\\\"1\":\"two\\u000d\\u000alines, \\\"quoted\\\"\\u0009\\\\é\",\"b\":null}\n");
+  EXPECT_EQ(lines("\"a,\"\"1\",b\n\"two\r\nlines, \"\"quoted\"\"\t\\é\",\n"),
+            "{\"a,\\\"1\":\"two\\u000d\\u000alines, \\\"quoted\\\"\\u0009\\\\é\",\"b\":null}\n");
   EXPECT_EQ(lines("text\nonly\n\nthis\n"), "{\"text\":\"only\"}\n{\"text\":\"this\"}\n");
   for (const char* empty : {"", "\xEF\xBB\xBF", "a,b\n", "a,b"}) EXPECT_EQ(lines(empty), "") << empty;
 }
@@ -100,7 +103,8 @@ TEST(CsvBytes, ALongNameBeforeManyShortRowsTakesNoMemory) {
   const long before = peak_kib();
   std::string block(1 << 16, '\0');
   size_t lines = 0, all = 0;
-  for (size_t n; (n = bytes->read(block)) > 0; all += n) lines += static_cast<size_t>(std::count(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(n), '\n'));
+  for (size_t n; (n = bytes->read(block)) > 0; all += n)
+    lines += static_cast<size_t>(std::count(block.begin(), block.begin() + static_cast<std::ptrdiff_t>(n), '\n'));
   EXPECT_EQ(lines, static_cast<size_t>(kRows));
   EXPECT_EQ(all, kRows * (60'000 + std::string("{\"\":\"1\"}\n").size()));
   EXPECT_LT(peak_kib() - before, 64 << 10);

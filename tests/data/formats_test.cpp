@@ -1,4 +1,5 @@
-// The same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) give the same canonical records.
+// The same three conversations in every format (fixtures/, made by fixtures/make_fixtures.py) give the same canonical
+// records.
 #include <set>
 
 #include "data/id_key.h"
@@ -16,16 +17,32 @@ struct Talk {
 
 const std::vector<Talk>& talks() {
   static const std::vector<Talk> all = {
-      {{{"system", "You are a terse assistant."}, {"user", "What is the capital of France?"}, {"assistant", "Paris."}}, "req-1", "conv-1", "team-a", 1767225600},
-      {{{"user", "Count to three."}, {"assistant", "1, 2, 3"}, {"user", "And in German?"}, {"assistant", "eins, zwei, drei – \"fertig\" 🙂"}}, "req-2", "conv-2", "team-b", 1767229200},
-      {{{"user", "Write a C loop."}, {"assistant", "```c\nfor (int i = 0; i < 3; ++i) {\n\tputs(\"x\\\\y\");\n}\n```"}}, "req-3", "conv-3", "team-a", 1767232800}};
+      {{{"system", "You are a terse assistant."}, {"user", "What is the capital of France?"}, {"assistant", "Paris."}},
+       "req-1",
+       "conv-1",
+       "team-a",
+       1767225600},
+      {{{"user", "Count to three."},
+        {"assistant", "1, 2, 3"},
+        {"user", "And in German?"},
+        {"assistant", "eins, zwei, drei – \"fertig\" 🙂"}},
+       "req-2",
+       "conv-2",
+       "team-b",
+       1767229200},
+      {{{"user", "Write a C loop."}, {"assistant", "```c\nfor (int i = 0; i < 3; ++i) {\n\tputs(\"x\\\\y\");\n}\n```"}},
+       "req-3",
+       "conv-3",
+       "team-a",
+       1767232800}};
   return all;
 }
 
 // The fixtures of formats without roles hold the conversation so far as one text.
 std::string flat_prompt(const Talk& talk) {
   std::string text;
-  for (size_t i = 0; i + 1 < talk.messages.size(); ++i) text += "<|" + talk.messages[i].role + "|>\n" + talk.messages[i].content + "\n";
+  for (size_t i = 0; i + 1 < talk.messages.size(); ++i)
+    text += "<|" + talk.messages[i].role + "|>\n" + talk.messages[i].content + "\n";
   return text + "<|assistant|>\n";
 }
 
@@ -35,7 +52,8 @@ struct Ingested {
   std::vector<std::string> tenants;
   IngestReport report;
 };
-Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& files, const std::string& format = "auto") {
+Ingested ingest_records(const Scratch& scratch, const std::vector<fs::path>& files,
+                        const std::string& format = "auto") {
   IngestOptions options;
   for (const fs::path& f : files) options.sources.push_back(f.string());
   options.out = (scratch / "out").string();
@@ -60,13 +78,20 @@ struct Carries {
 void expect_same(const Ingested& made, bool roles, const Carries& carries, const std::string& at) {
   ASSERT_EQ(made.records.size(), talks().size()) << at;
   for (const TrafficRecord& r : made.records) {
-    const auto is_it = [&](const Talk& t) { return roles ? !r.messages.empty() && r.messages.back().content == t.messages.back().content : r.text + r.response == t.messages.back().content || r.text == flat_prompt(t) + t.messages.back().content; };
+    const auto is_it = [&](const Talk& t) {
+      return roles ? !r.messages.empty() && r.messages.back().content == t.messages.back().content
+                   : r.text + r.response == t.messages.back().content ||
+                         r.text == flat_prompt(t) + t.messages.back().content;
+    };
     const auto talk = std::find_if(talks().begin(), talks().end(), is_it);
     ASSERT_NE(talk, talks().end()) << at << ": " << to_json(r).dump();
     TrafficRecord expected;
-    if (roles) expected.messages = talk->messages;
-    else if (!r.text.empty()) expected.text = flat_prompt(*talk) + talk->messages.back().content;
-    else expected.prompt = flat_prompt(*talk), expected.response = talk->messages.back().content;
+    if (roles)
+      expected.messages = talk->messages;
+    else if (!r.text.empty())
+      expected.text = flat_prompt(*talk) + talk->messages.back().content;
+    else
+      expected.prompt = flat_prompt(*talk), expected.response = talk->messages.back().content;
     expected.id = carries.id ? talk->id : r.id;
     expected.conversation = carries.conversation ? talk->conversation : r.id;
     expected.time = carries.time ? talk->time : 0;
@@ -88,19 +113,37 @@ constexpr Carries kNothing{false, false, false, false, false};
 // Files of one batch are written with a space between them.
 const std::vector<std::pair<std::string, std::vector<Case>>>& cases() {
   static const std::vector<std::pair<std::string, std::vector<Case>>> all = {
-      {"traffic", {{"recorded.jsonl", {}, true, false}, {"with-tenant.jsonl", {}}, {"prompts.jsonl", {}, false, false}}},
+      {"traffic",
+       {{"recorded.jsonl", {}, true, false}, {"with-tenant.jsonl", {}}, {"prompts.jsonl", {}, false, false}}},
       {"chat", {{"fine-tuning.jsonl", {}}, {"parts.json", {}}, {"answer-beside.jsonl", {}}}},
       {"sharegpt", {{"list.json", kNothing, true, false}, {"system-apart.jsonl", {}}, {"roles.jsonl", {}}}},
-      {"alpaca", {{"alpaca_data.json", kNothing, true, false}, {"response.jsonl", {}}, {"no-input.jsonl", kNothing, true, false}}},
-      {"prompt", {{"completion.jsonl", kNothing, false, false}, {"response.jsonl", {}, false}, {"conversational.jsonl", {}}}},
-      {"text", {{"rows.jsonl", kNothing, false, false}, {"with-metadata.jsonl", {}, false}, {"array.json", kNothing, false, false}}},
-      {"openai-batch", {{"chat.input.jsonl chat.output.jsonl", {true, false}, true, false}, {"short.output.jsonl short.input.jsonl", {true, false}, true, false, 2}, {"mixed.jsonl", {true, false}, true, false}}},
+      {"alpaca",
+       {{"alpaca_data.json", kNothing, true, false},
+        {"response.jsonl", {}},
+        {"no-input.jsonl", kNothing, true, false}}},
+      {"prompt",
+       {{"completion.jsonl", kNothing, false, false}, {"response.jsonl", {}, false}, {"conversational.jsonl", {}}}},
+      {"text",
+       {{"rows.jsonl", kNothing, false, false},
+        {"with-metadata.jsonl", {}, false},
+        {"array.json", kNothing, false, false}}},
+      {"openai-batch",
+       {{"chat.input.jsonl chat.output.jsonl", {true, false}, true, false},
+        {"short.output.jsonl short.input.jsonl", {true, false}, true, false, 2},
+        {"mixed.jsonl", {true, false}, true, false}}},
       {"litellm", {{"s3-objects.json", {}}, {"proxy.jsonl", {}, true, true, 2}, {"strings.jsonl", {}}}},
       {"langfuse", {{"observations_v2.jsonl", {}, true, true, 1}, {"ui-export.json", {}}, {"api.jsonl", {}}}},
-      {"otel", {{"otlp-spans.jsonl", {}, true, true, 1}, {"otlp-events.json", {}}, {"openllmetry-console.json", {}}, {"content-events-1.28.jsonl", {}}}},
+      {"otel",
+       {{"otlp-spans.jsonl", {}, true, true, 1},
+        {"otlp-events.json", {}},
+        {"openllmetry-console.json", {}},
+        {"content-events-1.28.jsonl", {}}}},
       {"helicone", {{"export.jsonl", {}}, {"api.json", {}}, {"strings.jsonl", {}, true, true, 1}}},
       {"portkey", {{"export.jsonl", {}}, {"strings.jsonl", {}, true, true, 1}, {"log-object.json", {}}}},
-      {"sglang", {{"with-text.jsonl", {true, false, true, true, false}, false, false}, {"with-out.jsonl", {true, false, true, true, true}, false, false}, {"output-text.json", {true, false, true, true, false}, false, false}}}};
+      {"sglang",
+       {{"with-text.jsonl", {true, false, true, true, false}, false, false},
+        {"with-out.jsonl", {true, false, true, true, true}, false, false},
+        {"output-text.json", {true, false, true, true, false}, false, false}}}};
   return all;
 }
 
@@ -134,7 +177,9 @@ TEST_P(Formats, GiveTheSameCanonicalRecords) {
     expect_same(made, roles, c.carries, format + "/" + c.file);
     const std::set<std::string> tenants(made.tenants.begin(), made.tenants.end());
     const IdKey key = IdKey::load_or_make(salt_file(scratch / "out"));
-    EXPECT_EQ(tenants, c.tenants ? (std::set<std::string>{key.tenant("team-a"), key.tenant("team-b")}) : std::set<std::string>{""}) << c.file;
+    EXPECT_EQ(tenants, c.tenants ? (std::set<std::string>{key.tenant("team-a"), key.tenant("team-b")})
+                                 : std::set<std::string>{""})
+        << c.file;
     // Recognised as what it is, every row of it, and the rest refused with a reason.
     std::map<std::string, int64_t> formats;
     int64_t rejected = 0;
@@ -171,11 +216,14 @@ TEST(Sglang, MetricsAsWrittenHoldNoAnswers) {
 TEST(Formats, AreMixedInOneFileRowByRow) {
   const Scratch scratch;
   std::string all;
-  for (const char* file : {"chat/fine-tuning.jsonl", "litellm/proxy.jsonl", "otel/otlp-spans.jsonl", "helicone/export.jsonl"}) all += slurp(fixtures() / file);
+  for (const char* file :
+       {"chat/fine-tuning.jsonl", "litellm/proxy.jsonl", "otel/otlp-spans.jsonl", "helicone/export.jsonl"})
+    all += slurp(fixtures() / file);
   const Ingested made = ingest_records(scratch, {scratch.write("mixed.jsonl", all)});
   EXPECT_EQ(made.report.duplicates, 9);  // the same conversations
   EXPECT_EQ(made.records.size(), 3u);
-  EXPECT_EQ(made.report.sources[0].formats, (std::map<std::string, int64_t>{{"chat", 3}, {"litellm", 5}, {"otel", 4}, {"helicone", 3}}));
+  EXPECT_EQ(made.report.sources[0].formats,
+            (std::map<std::string, int64_t>{{"chat", 3}, {"litellm", 5}, {"otel", 4}, {"helicone", 3}}));
 }
 
 std::string refusal(const std::string& row, const char* format = "auto") {
@@ -192,21 +240,28 @@ TEST(Formats, RefusalsOfGatewayAndTraceRows) {
   EXPECT_EQ(refusal(R"({"custom_id":{},"body":{}})"), "bad_field");
   EXPECT_EQ(refusal(R"({"call_type":"aembedding","startTime":1,"messages":"x"})"), "other_event");
   EXPECT_EQ(refusal(R"({"call_type":"acompletion","startTime":1,"status":"success","response":{}})"), "bad_field");
-  EXPECT_EQ(refusal(R"({"call_type":"acompletion","startTime":1,"messages":[{"role":"user","content":"u"}]})"), "no_answer");
+  EXPECT_EQ(refusal(R"({"call_type":"acompletion","startTime":1,"messages":[{"role":"user","content":"u"}]})"),
+            "no_answer");
   EXPECT_EQ(refusal(R"({"type":"SPAN","trace_id":"t"})"), "other_event");
   EXPECT_EQ(refusal(R"({"type":"GENERATION","trace_id":"t","level":"ERROR"})"), "failed_request");
   EXPECT_EQ(refusal(R"({"type":"GENERATION","trace_id":"t","input":"q","output":""})"), "no_answer");
   EXPECT_EQ(refusal(R"({"resourceSpans":[]})"), "empty");
   EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"embeddings"}})"), "other_event");
   EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"chat"}})"), "no_answer");
-  EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"chat","gen_ai.output.messages":[{"role":"assistant","parts":[{"type":"tool_call","name":"f"}]}]}})"), "unsupported_tool_calls");
-  EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"chat","gen_ai.input.messages":[{"role":"user","parts":[{"type":"blob"}]}]}})"), "unsupported_content");
+  EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"chat","gen_ai.output.messages":[{"role":"assistant",)"
+                    R"("parts":[{"type":"tool_call","name":"f"}]}]}})"),
+            "unsupported_tool_calls");
+  EXPECT_EQ(refusal(R"({"attributes":{"gen_ai.operation.name":"chat","gen_ai.input.messages":[{"role":"user",)"
+                    R"("parts":[{"type":"blob"}]}]}})"),
+            "unsupported_content");
   EXPECT_EQ(refusal(R"({"request_body":{"messages":[]},"response_body":{},"response_status":404})"), "failed_request");
   EXPECT_EQ(refusal(R"({"request_body":{"prompt":[1,2,3]},"response_body":"x"})"), "unsupported_content");
   EXPECT_EQ(refusal(R"({"ai_model":"m","request":{"messages":[{"role":"user","content":"u"}]}})"), "no_answer");
   // A format given by name meets rows of any shape.
   for (const TrafficFormat& f : traffic_formats())
-    for (const char* row : {"{}", R"({"messages":7})", R"({"request":[],"response":null,"attributes":3,"type":{},"request_parameters":"{"})", R"({"custom_id":"x","body":[]})"})
+    for (const char* row : {"{}", R"({"messages":7})",
+                            R"({"request":[],"response":null,"attributes":3,"type":{},"request_parameters":"{"})",
+                            R"({"custom_id":"x","body":[]})"})
       EXPECT_NE(refusal(row, f.name), "accepted") << f.name << " " << row;
 }
 
@@ -214,7 +269,10 @@ TEST(Formats, TagsAreFoundInsideToo) {
   RowOptions options;
   options.domain_field = "metadata.requester_metadata.team";
   options.tenant_field = "metadata.customer";
-  const ParsedLine line = parse_line(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}],"metadata":{"requester_metadata":{"team":"search"},"customer":7},"user":"x"})", options);
+  const ParsedLine line =
+      parse_line(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}],)"
+                 R"("metadata":{"requester_metadata":{"team":"search"},"customer":7},"user":"x"})",
+                 options);
   const auto& parsed = std::get<ParsedRecord>(line.rows.front());
   EXPECT_EQ(parsed.record.domain, "search");
   EXPECT_EQ(parsed.tenant, "7");
@@ -223,12 +281,14 @@ TEST(Formats, TagsAreFoundInsideToo) {
 std::map<std::string, int64_t> batch_rejects(const std::vector<std::string>& contents) {
   const Scratch scratch;
   std::vector<fs::path> files;
-  for (size_t i = 0; i < contents.size(); ++i) files.push_back(scratch.write("f" + std::to_string(i) + ".jsonl", contents[i]));
+  for (size_t i = 0; i < contents.size(); ++i)
+    files.push_back(scratch.write("f" + std::to_string(i) + ".jsonl", contents[i]));
   return ingest_records(scratch, files).report.rejects;
 }
 
 TEST(OpenAiBatch, UnmatchedAndAmbiguousRowsAreRefused) {
-  const std::string ask = slurp(fixtures() / "openai-batch/chat.input.jsonl"), answers = slurp(fixtures() / "openai-batch/chat.output.jsonl");
+  const std::string ask = slurp(fixtures() / "openai-batch/chat.input.jsonl"),
+                    answers = slurp(fixtures() / "openai-batch/chat.output.jsonl");
   const auto line = [](const std::string& text, size_t n) {
     std::istringstream in(text);
     std::string found;
@@ -239,7 +299,8 @@ TEST(OpenAiBatch, UnmatchedAndAmbiguousRowsAreRefused) {
   EXPECT_EQ(batch_rejects({ask, line(answers, 0)}), (std::map<std::string, int64_t>{{"no_answer", 2}}));
   EXPECT_EQ(batch_rejects({line(ask, 1), answers}), (std::map<std::string, int64_t>{{"no_request", 2}}));
   // Two batches number their requests alike: nobody can say which answer belongs to which.
-  EXPECT_EQ(batch_rejects({line(ask, 0) + line(ask, 1), line(ask, 0), answers}), (std::map<std::string, int64_t>{{"ambiguous_id", 3}, {"no_request", 1}}));
+  EXPECT_EQ(batch_rejects({line(ask, 0) + line(ask, 1), line(ask, 0), answers}),
+            (std::map<std::string, int64_t>{{"ambiguous_id", 3}, {"no_request", 1}}));
   // One batch after the other is no trouble.
   EXPECT_EQ(batch_rejects({ask, answers, ask, answers}), (std::map<std::string, int64_t>{}));
 }

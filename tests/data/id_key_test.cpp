@@ -12,7 +12,7 @@ namespace specdec::data {
 namespace {
 
 mode_t mode_of(const fs::path& file) {
-  struct stat info {};
+  struct stat info{};
   EXPECT_EQ(::stat(file.c_str(), &info), 0) << file;
   return info.st_mode & 07777;
 }
@@ -36,7 +36,8 @@ TEST(IdKey, IsMadeOnceAndPrivate) {
   EXPECT_EQ(text.size(), 65u);
   EXPECT_EQ(IdKey::load_or_make(file).tenant("acme"), made.tenant("acme"));
   EXPECT_EQ(slurp(file), text);
-  EXPECT_EQ(made.tenant("acme"), "tenant-" + to_hex(hmac_sha256(text.substr(0, 64), std::string("tenant\0acme", 11))).substr(0, 12));
+  EXPECT_EQ(made.tenant("acme"),
+            "tenant-" + to_hex(hmac_sha256(text.substr(0, 64), std::string("tenant\0acme", 11))).substr(0, 12));
   EXPECT_NE(made.digest("name", "acme"), made.digest("content", "acme"));
   EXPECT_EQ(made.tenant(""), "");
   EXPECT_NE(IdKey::load_or_make(s / "other.salt").tenant("acme"), made.tenant("acme"));
@@ -46,7 +47,8 @@ TEST(IdKey, SeveralProcessesGetTheSameOne) {
   const Scratch s;
   std::vector<std::string> names(8);
   std::vector<std::thread> threads;
-  for (std::string& name : names) threads.emplace_back([&] { name = IdKey::load_or_make(s / "x.salt").tenant("acme"); });
+  for (std::string& name : names)
+    threads.emplace_back([&] { name = IdKey::load_or_make(s / "x.salt").tenant("acme"); });
   for (std::thread& t : threads) t.join();
   EXPECT_EQ(std::set<std::string>(names.begin(), names.end()).size(), 1u);
   EXPECT_EQ(std::distance(fs::directory_iterator(s.path()), fs::directory_iterator()), 1);  // no temporary file is left
@@ -67,16 +69,19 @@ TEST(IdKey, RefusesWhatIsNoSaltOrNotPrivate) {
   EXPECT_NE(problem(s / "folder"), "");
 }
 
-// The rows of one ingest and of a later one have the same names; without the salt's file they have others; no plain hash of a name is
-// anywhere in the output, and the salt itself is not.
+// The rows of one ingest and of a later one have the same names; without the salt's file they have others; no plain
+// hash of a name is anywhere in the output, and the salt itself is not.
 TEST(IdKey, IngestKeepsItBesideTheOutput) {
   const Scratch s;
   IngestOptions o;
-  o.sources = {s.write("log.jsonl", R"({"id":"a@b.de","conversation_id":"jane@example.com","user":"acme","messages":[{"role":"user","content":"q"},{"role":"assistant","content":"a"}]})"
-                                    "\n"
-                                    R"({"text":"only text"})"
-                                    "\n")
-                   .string()};
+  o.sources = {
+      s.write("log.jsonl",
+              R"({"id":"a@b.de","conversation_id":"jane@example.com","user":"acme","messages":[{"role":"user",)"
+              R"("content":"q"},{"role":"assistant","content":"a"}]})"
+              "\n"
+              R"({"text":"only text"})"
+              "\n")
+          .string()};
   o.out = (s / "out").string();
   o.records = true;
   ingest(o, {});
@@ -85,7 +90,8 @@ TEST(IdKey, IngestKeepsItBesideTheOutput) {
   for (const auto& entry : fs::recursive_directory_iterator(s / "out")) {
     const std::string bytes = entry.is_regular_file() ? slurp(entry.path()) : "";
     EXPECT_EQ(bytes.find(salt.substr(0, 64)), std::string::npos) << entry.path();
-    for (const char* name : {"acme", "jane@example.com", "a@b.de"}) EXPECT_EQ(bytes.find(sha256_hex(name).substr(0, 12)), std::string::npos) << entry.path() << ' ' << name;
+    for (const char* name : {"acme", "jane@example.com", "a@b.de"})
+      EXPECT_EQ(bytes.find(sha256_hex(name).substr(0, 12)), std::string::npos) << entry.path() << ' ' << name;
     EXPECT_EQ(entry.path().filename().string().find("salt"), std::string::npos);
   }
   ingest(o, {});

@@ -45,17 +45,26 @@ class IngestTest : public testing::Test {
 };
 
 TEST_F(IngestTest, EveryFormatInOneFileIsRecognised) {
-  const IngestResult r = ingest(options("mixed.jsonl",
-                                        R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"chat answer"}]})" "\n"
-                                        R"({"conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"sharegpt answer"}]})" "\n"
-                                        R"({"prompt":"p","completion":"completion"})" "\n"
-                                        R"({"instruction":"do","output":"instruction answer"})" "\n"
-                                        R"({"text":"a text"})" "\n"
-                                        R"({"schema":"specdec.traffic/1","id":"t","conversation":"t","prompt":"p","response":"traffic answer"})" "\n"),
-                                {});
+  const IngestResult r = ingest(
+      options("mixed.jsonl",
+              R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"chat answer"}]})"
+              "\n"
+              R"({"conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"sharegpt answer"}]})"
+              "\n"
+              R"({"prompt":"p","completion":"completion"})"
+              "\n"
+              R"({"instruction":"do","output":"instruction answer"})"
+              "\n"
+              R"({"text":"a text"})"
+              "\n"
+              R"({"schema":"specdec.traffic/1","id":"t","conversation":"t","prompt":"p","response":"traffic answer"})"
+              "\n"),
+      {});
   EXPECT_EQ(r.report.records, 6);
   ASSERT_EQ(rows().size(), 6u);
-  const std::vector<std::string> expected = {"chat answer<|im_end|>", "sharegpt answer<|im_end|>", "completion", "instruction answer<|im_end|>", "a text", "traffic answer"};
+  const std::vector<std::string> expected = {
+      "chat answer<|im_end|>", "sharegpt answer<|im_end|>", "completion", "instruction answer<|im_end|>", "a text",
+      "traffic answer"};
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(learnt(i), expected[i]);
   EXPECT_TRUE(rejects().empty());
   EXPECT_EQ(r.index.target_id, std::string(64, '0'));  // the toy target has no weights
@@ -85,15 +94,26 @@ TEST_F(IngestTest, PlainTextArraysAndDirectories) {
 }
 
 TEST_F(IngestTest, RejectsAreCountedAndNamedWithoutContent) {
-  IngestOptions o = options("bad.jsonl", "{\"text\":\"good\"}\n{\"text\": SECRET\n{\"nothing\":1}\n{\"text\":\"\xFF\"}\n[]\n" + ("{\"text\":\"" + std::string(300, 'x')) + "\"}\n" +
-                                             R"({"messages":[{"role":"user","content":"SECRET"}]})" + "\n" + R"({"text":"ab"})" + "\n{\"text\":\"SECRET cut of");
+  IngestOptions o =
+      options("bad.jsonl", "{\"text\":\"good\"}\n{\"text\": SECRET\n{\"nothing\":1}\n{\"text\":\"\xFF\"}\n[]\n" +
+                               ("{\"text\":\"" + std::string(300, 'x')) + "\"}\n" +
+                               R"({"messages":[{"role":"user","content":"SECRET"}]})" + "\n" + R"({"text":"ab"})" +
+                               "\n{\"text\":\"SECRET cut of");
   o.max_record_bytes = 200;
   o.min_chars = 3;
   const IngestResult r = ingest(o, {});
   EXPECT_EQ(rows().size(), 1u);
-  EXPECT_EQ(rejects(), (std::vector<std::string>{"2:invalid_json", "3:unknown_format", "4:invalid_utf8", "5:not_an_object", "6:too_long", "7:no_answer", "8:too_short", "9:truncated_line"}));
-  EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"invalid_json", 1}, {"unknown_format", 1}, {"invalid_utf8", 1}, {"not_an_object", 1},
-                                                             {"too_long", 1}, {"no_answer", 1}, {"too_short", 1}, {"truncated_line", 1}}));
+  EXPECT_EQ(rejects(),
+            (std::vector<std::string>{"2:invalid_json", "3:unknown_format", "4:invalid_utf8", "5:not_an_object",
+                                      "6:too_long", "7:no_answer", "8:too_short", "9:truncated_line"}));
+  EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"invalid_json", 1},
+                                                             {"unknown_format", 1},
+                                                             {"invalid_utf8", 1},
+                                                             {"not_an_object", 1},
+                                                             {"too_long", 1},
+                                                             {"no_answer", 1},
+                                                             {"too_short", 1},
+                                                             {"truncated_line", 1}}));
   EXPECT_EQ(ShardReader(o.out).index().rejects, r.index.rejects);
   EXPECT_EQ(slurp(scratch_ / "out" / "rejects.jsonl").find("SECRET"), std::string::npos);
 }
@@ -106,12 +126,16 @@ TEST_F(IngestTest, NothingAcceptedIsAnErrorThatSaysWhy) {
   o.skip = 1;
   EXPECT_NE(error_of(o).find("--skip"), std::string::npos);
   EXPECT_FALSE(fs::exists(scratch_ / "out"));
-  for (const auto& entry : fs::directory_iterator(scratch_.path())) EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
+  for (const auto& entry : fs::directory_iterator(scratch_.path()))
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
 }
 
 TEST_F(IngestTest, ChatForATargetWithoutTemplateNamesTheRow) {
   make_toy_target(target_, "");
-  const std::string message = error_of(options("a.jsonl", "{\"text\":\"fine\"}\n" R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})"));
+  const std::string message =
+      error_of(options("a.jsonl",
+                       "{\"text\":\"fine\"}\n"
+                       R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})"));
   EXPECT_NE(message.find("a.jsonl:2"), std::string::npos) << message;
   EXPECT_NE(message.find("chat template"), std::string::npos) << message;
 }
@@ -135,8 +159,10 @@ TEST_F(IngestTest, WrongFlagsAreUsageErrors) {
 }
 
 TEST_F(IngestTest, DeduplicationIgnoresWhiteSpaceAndRunsAfterRedaction) {
-  const std::string file = "{\"text\":\"hello  world\"}\n{\"text\":\" hello world\\n\"}\n{\"text\":\"Hello world\"}\n{\"text\":\"mail a@b.de\"}\n{\"text\":\"mail c@d.org\"}\n"
-                           "{\"prompt\":\"ab\",\"completion\":\"c\"}\n{\"prompt\":\"a\",\"completion\":\"bc\"}\n";
+  const std::string file =
+      "{\"text\":\"hello  world\"}\n{\"text\":\" hello world\\n\"}\n{\"text\":\"Hello world\"}\n{\"text\":\"mail "
+      "a@b.de\"}\n{\"text\":\"mail c@d.org\"}\n"
+      "{\"prompt\":\"ab\",\"completion\":\"c\"}\n{\"prompt\":\"a\",\"completion\":\"bc\"}\n";
   IngestResult r = ingest(options("d.jsonl", file), {});
   EXPECT_EQ(r.index.duplicates, 2);
   EXPECT_EQ(rows().size(), 5u);
@@ -157,8 +183,10 @@ TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
     std::string out;
     for (const char c : text) {
       const bool blank = c == ' ' || (c >= '\t' && c <= '\r');
-      if (!blank) out += c;
-      else if (!out.empty() && out.back() != ' ') out += ' ';
+      if (!blank)
+        out += c;
+      else if (!out.empty() && out.back() != ' ')
+        out += ' ';
     }
     if (!out.empty() && out.back() == ' ') out.pop_back();
     return out;
@@ -178,7 +206,16 @@ TEST(Duplicates, CollapseIsTheSameAtEveryPlace) {
 }
 
 TEST_F(IngestTest, IdsAreUniqueAndConversationsFallBack) {
-  IngestOptions o = options("ids.jsonl", R"({"id":"x","text":"one"})" "\n" R"({"id":"x","text":"two"})" "\n" R"({"text":"three"})" "\n" R"({"text":"three"})" "\n" R"({"id":9,"session_id":"s","text":"four"})" "\n");
+  IngestOptions o = options("ids.jsonl", R"({"id":"x","text":"one"})"
+                                         "\n"
+                                         R"({"id":"x","text":"two"})"
+                                         "\n"
+                                         R"({"text":"three"})"
+                                         "\n"
+                                         R"({"text":"three"})"
+                                         "\n"
+                                         R"({"id":9,"session_id":"s","text":"four"})"
+                                         "\n");
   o.dedup = false;
   ingest(o, {});
   const auto all = rows();
@@ -196,8 +233,15 @@ TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
   std::string arguments = "\"";
   while (arguments.size() < 1'040'000) arguments += "a@b.de ";  // one byte shorter than what replaces it
   const Json calls = Json::parse(R"([{"function":{"name":"f","arguments":)" + arguments + "\"}}]");
-  const auto row = [](const Json& list) { return Json{{"messages", {{{"role", "user"}, {"content", "u"}}, {{"role", "assistant"}, {"content", "a"}, {"tool_calls", list.dump()}}}}}.dump() + "\n"; };
-  IngestOptions o = options("long.jsonl", row(calls) + row(Json::parse(R"([{"function":{"name":"f","arguments":"a@b.de"}}])")));
+  const auto row = [](const Json& list) {
+    return Json{{"messages",
+                 {{{"role", "user"}, {"content", "u"}},
+                  {{"role", "assistant"}, {"content", "a"}, {"tool_calls", list.dump()}}}}}
+               .dump() +
+           "\n";
+  };
+  IngestOptions o =
+      options("long.jsonl", row(calls) + row(Json::parse(R"([{"function":{"name":"f","arguments":"a@b.de"}}])")));
   o.target.clear();
   o.records = true;
   o.redact = true;
@@ -206,7 +250,12 @@ TEST_F(IngestTest, ToolCallsThatRedactionMakesTooLongRejectTheirRow) {
 }
 
 TEST_F(IngestTest, MaxLengthCutsAndCounts) {
-  IngestOptions o = options("cut.jsonl", R"({"text":"0123456789"})" "\n" R"({"text":"01"})" "\n" R"({"prompt":"0123456789","completion":"gone"})" "\n");
+  IngestOptions o = options("cut.jsonl", R"({"text":"0123456789"})"
+                                         "\n"
+                                         R"({"text":"01"})"
+                                         "\n"
+                                         R"({"prompt":"0123456789","completion":"gone"})"
+                                         "\n");
   o.max_length = 6;
   const IngestResult r = ingest(o, {});
   EXPECT_EQ(r.index.truncated_rows, 1);
@@ -227,15 +276,19 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   EXPECT_EQ(learnt(0), "row 3");
   EXPECT_EQ(learnt(3), "row 6");
   EXPECT_EQ(r.report.skipped, 3);
-  EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));  // of the whole file although it was not read to the end
+  EXPECT_EQ(r.index.sources[0].second,
+            sha256_file(o.sources[0]));  // of the whole file although it was not read to the end
 }
 
 std::string conversations(int n, bool times) {
   std::string file;
   for (int turn = 0; turn < 3; ++turn)
     for (int c = 0; c < n; ++c)
-      file += canonical_json({{"conversation_id", "c" + std::to_string(c)}, {"text", "turn " + std::to_string(turn) + " of " + std::to_string(c)},
-                              {"time", times ? 1700000000 + c * 100 + turn : 0}, {"domain", c % 2 ? "odd" : "even"}}) + "\n";
+      file += canonical_json({{"conversation_id", "c" + std::to_string(c)},
+                              {"text", "turn " + std::to_string(turn) + " of " + std::to_string(c)},
+                              {"time", times ? 1700000000 + c * 100 + turn : 0},
+                              {"domain", c % 2 ? "odd" : "even"}}) +
+              "\n";
   return file;
 }
 
@@ -259,8 +312,16 @@ TEST_F(IngestTest, SplitLeaksNoConversation) {
 }
 
 TEST_F(IngestTest, HoldoutSourceWinsOverEqualRowsAndItsConversations) {
-  IngestOptions o = options("train.jsonl", R"({"text":"shared"})" "\n" R"({"text":"mine"})" "\n" R"({"text":"same talk","conversation_id":"k"})" "\n");
-  o.holdout_source = scratch_.write("held.jsonl", R"({"text":"shared"})" "\n" R"({"text":"other","conversation_id":"k"})" "\n");
+  IngestOptions o = options("train.jsonl", R"({"text":"shared"})"
+                                           "\n"
+                                           R"({"text":"mine"})"
+                                           "\n"
+                                           R"({"text":"same talk","conversation_id":"k"})"
+                                           "\n");
+  o.holdout_source = scratch_.write("held.jsonl", R"({"text":"shared"})"
+                                                  "\n"
+                                                  R"({"text":"other","conversation_id":"k"})"
+                                                  "\n");
   o.limit = 10;
   const IngestResult r = ingest(o, {});
   EXPECT_EQ(r.index.duplicates, 1);

@@ -1,9 +1,10 @@
-// A hundred thousand damaged rows of every format: each is read or refused with a reason that gives no content away; none crashes.
+// A hundred thousand damaged rows of every format: each is read or refused with a reason that gives no content away;
+// none crashes.
 #include <set>
 
 #include "base/philox.h"
-#include "data/redact.h"
 #include "data/record_reader.h"
+#include "data/redact.h"
 #include "data/row_parser.h"
 #include "data/utf8.h"
 #include "tests/data/toy.h"
@@ -28,42 +29,64 @@ std::vector<std::string> fixture_rows() {
 
 // Wherever a value begins in the row, with what is there.
 void swap_value(std::string& row, PhiloxStream& random) {
-  static const std::vector<std::string> kValues = {"null", "0", "-1", "1e308", "true", "\"\"", "[]", "{}", "[[]]", "\"\\u0000\"", "[{}]", "18446744073709551616", "\"x\"", "[null]", "{\"role\":1}"};
+  static const std::vector<std::string> kValues = {"null",  "0",           "-1",          "1e308",
+                                                   "true",  "\"\"",        "[]",          "{}",
+                                                   "[[]]",  "\"\\u0000\"", "[{}]",        "18446744073709551616",
+                                                   "\"x\"", "[null]",      "{\"role\":1}"};
   const size_t colon = row.find(':', random.below(row.size()));
   if (colon == std::string::npos) return;
   const size_t end = row.find_first_of(",}]", colon);
-  row.replace(colon + 1, (end == std::string::npos ? row.size() : end) - colon - 1, kValues[random.below(kValues.size())]);
+  row.replace(colon + 1, (end == std::string::npos ? row.size() : end) - colon - 1,
+              kValues[random.below(kValues.size())]);
 }
 
 void add_key(std::string& row, PhiloxStream& random) {
   const size_t brace = row.find('{', random.below(row.size()));
-  if (brace != std::string::npos) row.insert(brace + 1, random.below(2) ? "\"tool_calls\":[{\"id\":\"x\"}]," : "\"opt_out\":true,");
+  if (brace != std::string::npos)
+    row.insert(brace + 1, random.below(2) ? "\"tool_calls\":[{\"id\":\"x\"}]," : "\"opt_out\":true,");
 }
 
 void mutate(std::string& row, const std::vector<std::string>& rows, PhiloxStream& random) {
   for (uint64_t n = 1 + random.below(3); n > 0 && !row.empty(); --n) {
     const size_t at = random.below(row.size());
     switch (random.below(9)) {
-      case 0: row[at] = static_cast<char>(random.below(256)); break;
-      case 1: row.resize(at); break;
-      case 2: row.erase(at, 1 + random.below(20)); break;
-      case 3: row.insert(at, row.substr(random.below(row.size()), random.below(60))); break;
-      case 4: row.insert(at, std::string(1 + random.below(80), "[{\"\\"[random.below(4)])); break;
+      case 0:
+        row[at] = static_cast<char>(random.below(256));
+        break;
+      case 1:
+        row.resize(at);
+        break;
+      case 2:
+        row.erase(at, 1 + random.below(20));
+        break;
+      case 3:
+        row.insert(at, row.substr(random.below(row.size()), random.below(60)));
+        break;
+      case 4:
+        row.insert(at, std::string(1 + random.below(80), "[{\"\\"[random.below(4)]));
+        break;
       case 5: {  // the end of another row
         const std::string& other = rows[random.below(rows.size())];
         row = row.substr(0, at) + other.substr(random.below(other.size()));
         break;
       }
-      case 6: add_key(row, random); break;
-      case 7: row = random.below(20) ? row : "[" + row + "]"; break;
-      default: swap_value(row, random);
+      case 6:
+        add_key(row, random);
+        break;
+      case 7:
+        row = random.below(20) ? row : "[" + row + "]";
+        break;
+      default:
+        swap_value(row, random);
     }
   }
 }
 
 TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
-  const std::set<std::string> reasons = {"invalid_utf8", "invalid_json", "not_an_object", "unknown_format", "bad_field", "empty", "no_answer", "unsupported_content",
-                                         "unsupported_tool_calls", "opted_out", "failed_request", "other_event"};
+  const std::set<std::string> reasons = {"invalid_utf8",   "invalid_json",        "not_an_object",
+                                         "unknown_format", "bad_field",           "empty",
+                                         "no_answer",      "unsupported_content", "unsupported_tool_calls",
+                                         "opted_out",      "failed_request",      "other_event"};
   const std::vector<std::string> rows = fixture_rows();
   ASSERT_GT(rows.size(), 100u);
   PhiloxStream random(2026, 0);
@@ -79,7 +102,8 @@ TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
       if (const auto* why = std::get_if<Rejected>(&parsed)) {
         ++counts[why->reason];
         ASSERT_TRUE(reasons.count(why->reason)) << why->reason << ": " << row;
-        for (const char* content : {"France", "Paris", "eins", "C loop", "terse"}) ASSERT_EQ(why->detail.find(content), std::string::npos) << why->detail << ": " << row;
+        for (const char* content : {"France", "Paris", "eins", "C loop", "terse"})
+          ASSERT_EQ(why->detail.find(content), std::string::npos) << why->detail << ": " << row;
       } else if (const auto* record = std::get_if<ParsedRecord>(&parsed)) {
         ++counts["accepted"];
         TrafficRecord r = record->record;
@@ -97,8 +121,7 @@ TEST(Mutations, EveryDamagedRowIsReadOrRefusedWithAReason) {
     }
   }
   // The mutations reach behind the JSON parser: every reason has been met, and many rows survive.
-  for (const std::string& reason : reasons)
-    EXPECT_GT(counts[reason], 0) << reason;
+  for (const std::string& reason : reasons) EXPECT_GT(counts[reason], 0) << reason;
   EXPECT_GT(counts["accepted"], kMutations / 20);
   EXPECT_GT(counts["half"], 0);
 }

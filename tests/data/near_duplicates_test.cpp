@@ -19,11 +19,14 @@ Shingles exact_shingles(const std::string& text) {
   std::string word;
   for (const char c : text + " ") {
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (letter) word += static_cast<char>(std::tolower(c));
-    else if (!word.empty()) words.push_back(std::exchange(word, ""));
+    if (letter)
+      word += static_cast<char>(std::tolower(c));
+    else if (!word.empty())
+      words.push_back(std::exchange(word, ""));
   }
   Shingles all;
-  for (size_t i = 0; i + 5 <= words.size(); ++i) all.insert({words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(i) + 5});
+  for (size_t i = 0; i + 5 <= words.size(); ++i)
+    all.insert({words.begin() + static_cast<std::ptrdiff_t>(i), words.begin() + static_cast<std::ptrdiff_t>(i) + 5});
   return all;
 }
 

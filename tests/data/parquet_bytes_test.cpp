@@ -30,9 +30,12 @@ TEST(ParquetBytes, EveryTypeAsJson) {
   const std::vector<std::string> rows = rows_of(fixtures() / "types.parquet");
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[0],
-            R"({"bool":true,"i8":-8,"i64":-9223372036854775808,"u8":200,"u64":18446744073709551615,"f16":0.5,"f32":0.7,"f64":0.1,"nan":null,)"
-            R"("text":"é \"quoted\"\n\u0000🙂","bytes":"plain","raw":"/wA=","fixed":"abc","date":"2026-01-01T00:00:00Z","ms":"2026-01-01T12:30:15.123Z",)"
-            R"("us":"2026-01-01T12:30:15.123456Z","ns":1767270615123456000,"time":"01:02:03.004","decimal":"-1234.50","list":[[1,null],[],[2]],)"
+            R"({"bool":true,"i8":-8,"i64":-9223372036854775808,"u8":200,"u64":18446744073709551615,"f16":0.5,)"
+            R"("f32":0.7,"f64":0.1,"nan":null,)"
+            R"("text":"é \"quoted\"\n\u0000🙂","bytes":"plain","raw":"/wA=","fixed":"abc",)"
+            R"("date":"2026-01-01T00:00:00Z","ms":"2026-01-01T12:30:15.123Z",)"
+            R"("us":"2026-01-01T12:30:15.123456Z","ns":1767270615123456000,"time":"01:02:03.004","decimal":"-1234.50",)"
+            R"("list":[[1,null],[],[2]],)"
             R"("struct":{"a":{"b.c":"deep"}},"map":{"k":1,"l":null},"ids":{"7":"seven"},"nothing":null,"enum":"one"})");
   const Json nulls = Json::parse(rows[1]);
   EXPECT_EQ(nulls.size(), 25u);
@@ -68,12 +71,15 @@ std::string refusal(const fs::path& file) {
 TEST(ParquetBytes, WhatCannotBeReadIsAnErrorThatSaysWhy) {
   const Scratch s;
   const std::string good = slurp(fixtures() / "chat/fine-tuning.parquet");
-  EXPECT_NE(refusal(s.write("cut.parquet", good.substr(0, good.size() - 30))).find("damaged or unsupported Parquet"), std::string::npos);
+  EXPECT_NE(refusal(s.write("cut.parquet", good.substr(0, good.size() - 30))).find("damaged or unsupported Parquet"),
+            std::string::npos);
   EXPECT_NE(refusal(s.write("head", good.substr(0, 7))).find("damaged or unsupported Parquet"), std::string::npos);
-  EXPECT_NE(refusal(s.write("secret", "PARE" + good.substr(4, good.size() - 8) + "PARE")).find("encrypt"), std::string::npos);
+  EXPECT_NE(refusal(s.write("secret", "PARE" + good.substr(4, good.size() - 8) + "PARE")).find("encrypt"),
+            std::string::npos);
   EXPECT_NE(refusal(s.write("text.parquet", "{\"text\":\"x\"}\n")).find("PAR1"), std::string::npos);
   // 40 kB whose only page claims, and has, 1.2 GB.
-  EXPECT_NE(refusal(fs::path(SPECDEC_SOURCE_DIR) / "tests/data/hostile/page.parquet").find("1024 MiB"), std::string::npos);
+  EXPECT_NE(refusal(fs::path(SPECDEC_SOURCE_DIR) / "tests/data/hostile/page.parquet").find("1024 MiB"),
+            std::string::npos);
 }
 
 TEST(ParquetBytes, NoChildIsLeft) {
@@ -89,7 +95,9 @@ TEST(ParquetBytes, NoChildIsLeft) {
 TEST(ParquetBytes, DamagedFilesAreReadOrRefused) {
   const Scratch s;
   std::vector<std::string> files;
-  for (const char* name : {"types.parquet", "alpaca/alpaca_data.parquet", "chat/fine-tuning.parquet", "text/with-metadata.parquet", "prompt/conversational.parquet", "langfuse/observations_v2.parquet"})
+  for (const char* name :
+       {"types.parquet", "alpaca/alpaca_data.parquet", "chat/fine-tuning.parquet", "text/with-metadata.parquet",
+        "prompt/conversational.parquet", "langfuse/observations_v2.parquet"})
     files.push_back(slurp(fixtures() / name));
   PhiloxStream random(2026, 1);
   int read = 0, refused = 0;
@@ -97,19 +105,30 @@ TEST(ParquetBytes, DamagedFilesAreReadOrRefused) {
     std::string bytes = files[random.below(files.size())];
     for (uint64_t n = 1 + random.below(4); n > 0; --n) {
       // Half of them in the footer, which says where everything lies.
-      const size_t at = random.below(2) ? random.below(bytes.size()) : bytes.size() - 1 - random.below(bytes.size() / 2);
+      const size_t at =
+          random.below(2) ? random.below(bytes.size()) : bytes.size() - 1 - random.below(bytes.size() / 2);
       switch (random.below(4)) {
-        case 0: bytes[at] = static_cast<char>(random.below(256)); break;
-        case 1: bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8))); break;
-        case 2: bytes.replace(at, std::min<size_t>(5, bytes.size() - at), std::string("\xff\xff\xff\xff\x0f").substr(0, std::min<size_t>(5, bytes.size() - at))); break;
-        default: bytes.insert(at, bytes.substr(random.below(bytes.size()), random.below(8)));
+        case 0:
+          bytes[at] = static_cast<char>(random.below(256));
+          break;
+        case 1:
+          bytes[at] = static_cast<char>(bytes[at] ^ (1 << random.below(8)));
+          break;
+        case 2:
+          bytes.replace(at, std::min<size_t>(5, bytes.size() - at),
+                        std::string("\xff\xff\xff\xff\x0f").substr(0, std::min<size_t>(5, bytes.size() - at)));
+          break;
+        default:
+          bytes.insert(at, bytes.substr(random.below(bytes.size()), random.below(8)));
       }
     }
     bytes.replace(0, 4, "PAR1");
     const fs::path file = s.write("mutated", bytes);
     try {
-      RecordReader reader(file.string(), {.container = {}, .may_be_documents = true, .separator = "", .max_record_bytes = 1 << 20});
-      for (RawRecord r; reader.next(r);) ASSERT_TRUE(r.too_long || (r.text.front() == '{' && r.text.back() == '}')) << i;
+      RecordReader reader(file.string(),
+                          {.container = {}, .may_be_documents = true, .separator = "", .max_record_bytes = 1 << 20});
+      for (RawRecord r; reader.next(r);)
+        ASSERT_TRUE(r.too_long || (r.text.front() == '{' && r.text.back() == '}')) << i;
       ++read;
     } catch (const Error& e) {
       ASSERT_EQ(e.kind(), ErrorKind::kData) << e.what();

@@ -36,7 +36,8 @@ TEST(RecordLine, IsWhatTheTreeGives) {
   text.text = hard;
   std::string line = "left over";
   for (const TrafficRecord& r : {chat, pair, text})
-    for (const RecordOrigin& origin : {RecordOrigin{"chat", "a b.jsonl", 7, "tenant-x", &redactions}, RecordOrigin{"plain", "é", 0, "", &none}, RecordOrigin{}}) {
+    for (const RecordOrigin& origin : {RecordOrigin{"chat", "a b.jsonl", 7, "tenant-x", &redactions},
+                                       RecordOrigin{"plain", "é", 0, "", &none}, RecordOrigin{}}) {
       write_record_line(r, origin, line);
       EXPECT_EQ(line, by_tree(r, origin));
     }

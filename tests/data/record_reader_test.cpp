@@ -16,10 +16,12 @@ struct Seen {
   bool operator==(const Seen&) const = default;
 };
 std::ostream& operator<<(std::ostream& out, const Seen& s) {
-  return out << s.number << (s.too_long ? " too long" : "") << (s.unterminated ? " unterminated" : "") << " '" << s.text << "'";
+  return out << s.number << (s.too_long ? " too long" : "") << (s.unterminated ? " unterminated" : "") << " '" << s.text
+             << "'";
 }
 
-std::vector<Seen> read_all(const fs::path& file, Container container, const std::string& separator = "", size_t limit = 1 << 20) {
+std::vector<Seen> read_all(const fs::path& file, Container container, const std::string& separator = "",
+                           size_t limit = 1 << 20) {
   ReaderOptions options;
   options.container = container;
   options.separator = separator;
@@ -34,12 +36,15 @@ std::vector<Seen> read_all(const fs::path& file, Container container, const std:
 TEST(RecordReader, LinesWithBomCrLfBlanksAndATornEnd) {
   const Scratch s;
   const fs::path file = s.write("a.jsonl", "\xEF\xBB\xBF{\"a\":1}\r\n\r\n  \n{\"b\":2}\n{\"c\":");
-  EXPECT_EQ(read_all(file, Container::kLines), (std::vector<Seen>{{"{\"a\":1}", 1, false, false}, {"{\"b\":2}", 4, false, false}, {"{\"c\":", 5, false, true}}));
+  EXPECT_EQ(
+      read_all(file, Container::kLines),
+      (std::vector<Seen>{{"{\"a\":1}", 1, false, false}, {"{\"b\":2}", 4, false, false}, {"{\"c\":", 5, false, true}}));
 }
 
 TEST(RecordReader, EmptyFileHasNoRecords) {
   const Scratch s;
-  for (const Container c : {Container::kLines, Container::kDocuments}) EXPECT_TRUE(read_all(s.write("e", ""), c, "|").empty());
+  for (const Container c : {Container::kLines, Container::kDocuments})
+    EXPECT_TRUE(read_all(s.write("e", ""), c, "|").empty());
   EXPECT_TRUE(read_all(s.write("bom", "\xEF\xBB\xBF"), Container::kLines).empty());
 }
 
@@ -48,8 +53,11 @@ TEST(RecordReader, LongLinesAreSkippedWithBoundedMemoryAndTheNextOneIsRead) {
   // Longer than the limit, than a block of 1 MiB, and exactly at and one over the limit.
   const std::string huge(5'000'000, 'x'), at(100, 'y'), over(101, 'z');
   const fs::path file = s.write("long.jsonl", huge + "\n" + at + "\n" + over + "\nend\n" + huge);
-  EXPECT_EQ(read_all(file, Container::kLines, "", 100),
-            (std::vector<Seen>{{"", 1, true, false}, {at, 2, false, false}, {"", 3, true, false}, {"end", 4, false, false}, {"", 5, true, true}}));
+  EXPECT_EQ(read_all(file, Container::kLines, "", 100), (std::vector<Seen>{{"", 1, true, false},
+                                                                           {at, 2, false, false},
+                                                                           {"", 3, true, false},
+                                                                           {"end", 4, false, false},
+                                                                           {"", 5, true, true}}));
 }
 
 TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
@@ -57,26 +65,33 @@ TEST(RecordReader, DocumentsAreSplitAndStrippedAcrossBlockBorders) {
   // The separator at every offset around the border of the first block.
   for (size_t before = 0; before <= 14; ++before) {
     const std::string first((1 << 20) - before, 'x');
-    EXPECT_EQ(read_all(s.write("d.txt", first + "<|endoftext|>\n b \n<|endoftext|>\n"), Container::kDocuments, "<|endoftext|>"),
+    EXPECT_EQ(read_all(s.write("d.txt", first + "<|endoftext|>\n b \n<|endoftext|>\n"), Container::kDocuments,
+                       "<|endoftext|>"),
               (std::vector<Seen>{{first, 1, false, false}, {"b", 2, false, false}}))
         << before;
   }
-  EXPECT_EQ(read_all(s.write("one.txt", " a\n\nb \n"), Container::kDocuments, "<|endoftext|>"), (std::vector<Seen>{{"a\n\nb", 1, false, true}}));
+  EXPECT_EQ(read_all(s.write("one.txt", " a\n\nb \n"), Container::kDocuments, "<|endoftext|>"),
+            (std::vector<Seen>{{"a\n\nb", 1, false, true}}));
   EXPECT_EQ(read_all(s.path() / "one.txt", Container::kDocuments, ""), (std::vector<Seen>{{"a\n\nb", 1, false, true}}));
 }
 
 TEST(RecordReader, ArrayElementsKeepBracketsInStrings) {
   const Scratch s;
   const fs::path file = s.write("a.json", " [ {\"a\": \"]},\\\"{\"}\n, {\"b\": [1, [2]]}, 7 , {} ]\n");
-  EXPECT_EQ(read_all(file, Container::kValues),
-            (std::vector<Seen>{{"{\"a\": \"]},\\\"{\"}", 1, false, false}, {"{\"b\": [1, [2]]}", 2, false, false}, {"7", 3, false, false}, {"{}", 4, false, false}}));
+  EXPECT_EQ(read_all(file, Container::kValues), (std::vector<Seen>{{"{\"a\": \"]},\\\"{\"}", 1, false, false},
+                                                                   {"{\"b\": [1, [2]]}", 2, false, false},
+                                                                   {"7", 3, false, false},
+                                                                   {"{}", 4, false, false}}));
   const std::string big = "{\"x\":\"" + std::string(3'000'000, 'q') + "\"}";
-  EXPECT_EQ(read_all(s.write("big.json", "[" + big + ",{\"y\":1}]"), Container::kValues, "", 100), (std::vector<Seen>{{"", 1, true, false}, {"{\"y\":1}", 2, false, false}}));
+  EXPECT_EQ(read_all(s.write("big.json", "[" + big + ",{\"y\":1}]"), Container::kValues, "", 100),
+            (std::vector<Seen>{{"", 1, true, false}, {"{\"y\":1}", 2, false, false}}));
   EXPECT_EQ(read_all(s.path() / "big.json", Container::kValues, "", 4 << 20).front().text, big);
   EXPECT_TRUE(read_all(s.write("none.json", "[]"), Container::kValues).empty());
   EXPECT_EQ(read_all(s.write("objects.json", "{\"a\":\n 1}\n{\"b\":[2]} {}"), Container::kValues),
-            (std::vector<Seen>{{"{\"a\":\n 1}", 1, false, false}, {"{\"b\":[2]}", 2, false, false}, {"{}", 3, false, false}}));
-  for (const char* broken : {"[{}", "[{}] x", "[\"a", "{} x", "{", "7"}) EXPECT_THROW(read_all(s.write("b.json", broken), Container::kValues), Error) << broken;
+            (std::vector<Seen>{
+                {"{\"a\":\n 1}", 1, false, false}, {"{\"b\":[2]}", 2, false, false}, {"{}", 3, false, false}}));
+  for (const char* broken : {"[{}", "[{}] x", "[\"a", "{} x", "{", "7"})
+    EXPECT_THROW(read_all(s.write("b.json", broken), Container::kValues), Error) << broken;
 }
 
 TEST(RecordReader, RefusesWhatIsNoTextFile) {
@@ -105,7 +120,9 @@ TEST(RecordReader, RefusesWhatIsNoTextFile) {
 
 TEST(GuessContainer, ByNameAndByTheFirstLines) {
   const Scratch s;
-  const auto detect = [&](const char* name, const std::string& content) { return guess_container(name, content, 1 << 20); };
+  const auto detect = [&](const char* name, const std::string& content) {
+    return guess_container(name, content, 1 << 20);
+  };
   EXPECT_EQ(detect("a.jsonl", "garbage"), Container::kLines);
   EXPECT_EQ(detect("a.log", "{\"a\":1}\n{\"b\"\nx\n{}"), Container::kLines);
   EXPECT_EQ(detect("a.json", "\n[\n  {\"a\": 1}]"), Container::kValues);
@@ -120,8 +137,11 @@ TEST(GuessContainer, ByNameAndByTheFirstLines) {
 }
 
 TEST(Utf8, FollowsTheUnicodeTable) {
-  for (const char* good : {"", "plain ascii that is longer than eight", "é", "€", "🙂", "\xEF\xBF\xBF", "\xF4\x8F\xBF\xBF"}) EXPECT_TRUE(is_valid_utf8(good)) << good;
-  for (const char* bad : {"\x80", "abcdefgh\xC3", "\xC0\xAF", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82"})
+  for (const char* good :
+       {"", "plain ascii that is longer than eight", "é", "€", "🙂", "\xEF\xBF\xBF", "\xF4\x8F\xBF\xBF"})
+    EXPECT_TRUE(is_valid_utf8(good)) << good;
+  for (const char* bad : {"\x80", "abcdefgh\xC3", "\xC0\xAF", "\xC1\xBF", "\xE0\x80\x80", "\xED\xA0\x80",
+                          "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82"})
     EXPECT_FALSE(is_valid_utf8(bad));
   EXPECT_EQ(count_characters("aé€🙂"), 4);
 }

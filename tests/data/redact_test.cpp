@@ -22,10 +22,14 @@ struct Source {
     while (s.size() < n) s += of(set);
     return s;
   }
-  const std::string_view digits = "0123456789", lower = "abcdefghijklmnopqrstuvwxyz", upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", hex = "0123456789abcdef",
+  const std::string_view digits = "0123456789", lower = "abcdefghijklmnopqrstuvwxyz",
+                         upper = "ABCDEFGHIJKLMNOPQRSTUVWXYZ", hex = "0123456789abcdef",
                          alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
-  std::string email() { return many(lower, 1 + random.below(8)) + std::string(1, of("._-")) + many(lower, 3) + "@" + many(lower, 2 + random.below(8)) + of(".-") + many(lower, 3) + "." + many(lower, 2 + random.below(3)); }
+  std::string email() {
+    return many(lower, 1 + random.below(8)) + std::string(1, of("._-")) + many(lower, 3) + "@" +
+           many(lower, 2 + random.below(8)) + of(".-") + many(lower, 3) + "." + many(lower, 2 + random.below(3));
+  }
   std::string card() {
     std::string d = of("456") == '5' ? "5" + std::string(1, of("12345")) : std::string(1, of("46")) + many(digits, 1);
     d += many(digits, 13);
@@ -54,13 +58,21 @@ struct Source {
   }
   std::string key() {
     switch (random.below(7)) {
-      case 0: return "sk-" + many(alnum, 48);
-      case 1: return "AKIA" + many("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16);
-      case 2: return "ghp_" + many(alnum, 36);
-      case 3: return "AIza" + many(alnum, 35);
-      case 4: return "hf_" + many(alnum, 34);
-      case 5: return "xoxb-" + many(digits, 12) + "-" + many(alnum, 24);
-      default: return "-----BEGIN RSA PRIVATE KEY-----\n" + many(alnum, 64) + "\n" + many(alnum, 40) + "\n-----END RSA PRIVATE KEY-----";
+      case 0:
+        return "sk-" + many(alnum, 48);
+      case 1:
+        return "AKIA" + many("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16);
+      case 2:
+        return "ghp_" + many(alnum, 36);
+      case 3:
+        return "AIza" + many(alnum, 35);
+      case 4:
+        return "hf_" + many(alnum, 34);
+      case 5:
+        return "xoxb-" + many(digits, 12) + "-" + many(alnum, 24);
+      default:
+        return "-----BEGIN RSA PRIVATE KEY-----\n" + many(alnum, 64) + "\n" + many(alnum, 40) +
+               "\n-----END RSA PRIVATE KEY-----";
     }
   }
   std::string jwt() { return "eyJ" + many(alnum, 20) + ".eyJ" + many(alnum, 60) + "." + many(alnum, 43); }
@@ -73,11 +85,16 @@ struct Source {
   }
   std::string phone() {
     switch (random.below(5)) {
-      case 0: return "+49 " + std::string(1, of("123456789")) + many(digits, 2) + " " + many(digits, 7);
-      case 1: return "(" + std::string(1, of("23456789")) + many(digits, 2) + ") " + many(digits, 3) + "-" + many(digits, 4);
-      case 2: return std::string(1, of("23456789")) + many(digits, 2) + "-" + many(digits, 3) + "-" + many(digits, 4);
-      case 3: return "0" + std::string(1, of("123456789")) + many(digits, 2) + "-" + many(digits, 7);
-      default: return "+1" + std::string(1, of("23456789")) + many(digits, 9);
+      case 0:
+        return "+49 " + std::string(1, of("123456789")) + many(digits, 2) + " " + many(digits, 7);
+      case 1:
+        return "(" + std::string(1, of("23456789")) + many(digits, 2) + ") " + many(digits, 3) + "-" + many(digits, 4);
+      case 2:
+        return std::string(1, of("23456789")) + many(digits, 2) + "-" + many(digits, 3) + "-" + many(digits, 4);
+      case 3:
+        return "0" + std::string(1, of("123456789")) + many(digits, 2) + "-" + many(digits, 7);
+      default:
+        return "+1" + std::string(1, of("23456789")) + many(digits, 9);
     }
   }
 };
@@ -85,9 +102,11 @@ struct Source {
 TEST(Redact, RecallOnGeneratedExamples) {
   Source source;
   const std::vector<std::tuple<std::string, std::string, std::string (Source::*)()>> kinds = {
-      {"email", "[EMAIL]", &Source::email}, {"card", "[CARD]", &Source::card}, {"iban", "[IBAN]", &Source::iban}, {"key", "[KEY]", &Source::key},
-      {"jwt", "[JWT]", &Source::jwt},       {"ip", "[IP]", &Source::ip},       {"phone", "[PHONE]", &Source::phone}};
-  const std::vector<std::pair<std::string, std::string>> frames = {{"", ""}, {"Write to ", " please."}, {"(", ")"}, {"x: \"", "\", y"}, {"é: ", "\nnext line"}, {"<b>", "</b>"}};
+      {"email", "[EMAIL]", &Source::email}, {"card", "[CARD]", &Source::card}, {"iban", "[IBAN]", &Source::iban},
+      {"key", "[KEY]", &Source::key},       {"jwt", "[JWT]", &Source::jwt},    {"ip", "[IP]", &Source::ip},
+      {"phone", "[PHONE]", &Source::phone}};
+  const std::vector<std::pair<std::string, std::string>> frames = {
+      {"", ""}, {"Write to ", " please."}, {"(", ")"}, {"x: \"", "\", y"}, {"é: ", "\nnext line"}, {"<b>", "</b>"}};
   for (const auto& [name, tag, make] : kinds) {
     int found = 0, exact = 0;
     constexpr int kExamples = 400;
@@ -105,12 +124,47 @@ TEST(Redact, RecallOnGeneratedExamples) {
 }
 
 TEST(Redact, PrecisionOnHardNegatives) {
-  for (const std::string text : {
-           "2026-11-21 12:30:45.123", "2026-11-21T12:00:00Z", "12:30:45", "3.14159265358979", "0.4111111111111111", "version 10.2.3", "v1.2.3.4",
-           "1,234,567,890", "4111 1111 1111 1112", "1767225600123", "DE89 3704 0044 0532 0130 01", "DE8937040044", "std::vector<int>", "ab::cd", "a::b::c",
-           "for (int i = 0; i < 100000000; ++i)", "f(x) = 12345678 + 87654321", "#ff00aa", "sk-short", "@app.route", "a @ b", "page 100-200", "1000-2000-3000",
-           "eyJhbGciOi", "127.0.0.1:8000", "0.0.0.0", "::1", "256.300.1.1", "1.2.3", "1.2.3.4.5", "550e8400-e29b-41d4-a716-446655440000", "ISBN 978-3-16-148410-0",
-           "10 / 2 = 5", "$100 200 300", "007", "from 01/2024 to 12/2025", "0x7fff5fbff8c0", "9007199254740993", "a_4111111111111111_b", "5-1-12-9-20-25 9-19 1-14 9", "00:11:22:33:44:55"})
+  for (const std::string text : {"2026-11-21 12:30:45.123",
+                                 "2026-11-21T12:00:00Z",
+                                 "12:30:45",
+                                 "3.14159265358979",
+                                 "0.4111111111111111",
+                                 "version 10.2.3",
+                                 "v1.2.3.4",
+                                 "1,234,567,890",
+                                 "4111 1111 1111 1112",
+                                 "1767225600123",
+                                 "DE89 3704 0044 0532 0130 01",
+                                 "DE8937040044",
+                                 "std::vector<int>",
+                                 "ab::cd",
+                                 "a::b::c",
+                                 "for (int i = 0; i < 100000000; ++i)",
+                                 "f(x) = 12345678 + 87654321",
+                                 "#ff00aa",
+                                 "sk-short",
+                                 "@app.route",
+                                 "a @ b",
+                                 "page 100-200",
+                                 "1000-2000-3000",
+                                 "eyJhbGciOi",
+                                 "127.0.0.1:8000",
+                                 "0.0.0.0",
+                                 "::1",
+                                 "256.300.1.1",
+                                 "1.2.3",
+                                 "1.2.3.4.5",
+                                 "550e8400-e29b-41d4-a716-446655440000",
+                                 "ISBN 978-3-16-148410-0",
+                                 "10 / 2 = 5",
+                                 "$100 200 300",
+                                 "007",
+                                 "from 01/2024 to 12/2025",
+                                 "0x7fff5fbff8c0",
+                                 "9007199254740993",
+                                 "a_4111111111111111_b",
+                                 "5-1-12-9-20-25 9-19 1-14 9",
+                                 "00:11:22:33:44:55"})
     EXPECT_EQ(redacted(text), text);
 }
 
@@ -127,8 +181,13 @@ TEST(Redact, CodeAndStoriesStayAsTheyAre) {
 TEST(Redact, FindsAtEveryPlaceOfALongText) {
   std::string words;
   while (words.size() < 900) words += "some words of no use; ";
-  for (const auto& [secret, tag] : {std::pair<std::string, std::string>{"AKIAABCDEFGHIJKLMNOP", "[KEY]"}, {"DE89 3704 0044 0532 0130 00", "[IBAN]"}, {"2001:db8:0:1::42", "[IP]"}, {"dead:beef:cafe:babe:dead:beef:cafe:babe", "[IP]"},
-                                    {"GB29 NWBK 6016 1331 9268 19", "[IBAN]"}, {"+49 171 1234567", "[PHONE]"}, {"a.b@c.example", "[EMAIL]"}})
+  for (const auto& [secret, tag] : {std::pair<std::string, std::string>{"AKIAABCDEFGHIJKLMNOP", "[KEY]"},
+                                    {"DE89 3704 0044 0532 0130 00", "[IBAN]"},
+                                    {"2001:db8:0:1::42", "[IP]"},
+                                    {"dead:beef:cafe:babe:dead:beef:cafe:babe", "[IP]"},
+                                    {"GB29 NWBK 6016 1331 9268 19", "[IBAN]"},
+                                    {"+49 171 1234567", "[PHONE]"},
+                                    {"a.b@c.example", "[EMAIL]"}})
     for (size_t at = 0; at < 560; at += 7) {
       std::string text = words + " at 9:00", expected = text;
       text.insert(at, " " + secret + " ");
@@ -148,9 +207,12 @@ TEST(Redact, SeveralFindsAndOverlaps) {
 
 TEST(Redact, LinearOnHostileText) {
   // Each would take minutes if a failed candidate made the search start over from its beginning.
-  for (const std::string& unit : {std::string("1"), std::string("4 "), std::string(":"), std::string("a@"), std::string("DE89"), std::string("1."), std::string("+1"), std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
+  for (const std::string& unit : {std::string("1"), std::string("4 "), std::string(":"), std::string("a@"),
+                                  std::string("DE89"), std::string("1."), std::string("+1"),
+                                  std::string("eyJaaaaaaaa."), std::string("-----BEGIN PRIVATE KEY-----")}) {
     std::string text;
-    const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;  // a search for the end of a line is fast, however often it is made
+    // a search for the end of a line is fast, however often it is made
+    const size_t size = unit.size() > 20 ? 8'000'000 : 300'000;
     while (text.size() < size) text += unit;
     RedactionCounts counts;
     EXPECT_LE(redact(text, counts).size(), 2 * text.size());
@@ -178,11 +240,14 @@ TEST(Redact, RecordFieldsAndNames) {
 
 TEST(RedactRecord, ReachesIntoToolCallsAndTools) {
   TrafficRecord r;
-  r.messages = {{"user", "u"}, {"assistant", "", R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
+  r.messages = {{"user", "u"},
+                {"assistant", "",
+                 R"([{"function":{"name":"mail","arguments":{"to":"a\njane@example.com","at":["10.1.2.3"],"n":1}}}])"}};
   r.tools = R"([{"function":{"name":"f","description":"ask jane@example.com"}}])";
   RedactionCounts counts;
   redact_record(r, kKey, counts);
-  EXPECT_EQ(r.messages[1].tool_calls, R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
+  EXPECT_EQ(r.messages[1].tool_calls,
+            R"([{"function":{"name":"mail","arguments":{"to":"a\n[EMAIL]","at":["[IP]"],"n":1}}}])");
   EXPECT_EQ(r.tools, R"([{"function":{"name":"f","description":"ask [EMAIL]"}}])");
   EXPECT_EQ(counts, (RedactionCounts{{"email", 2}, {"ip", 1}}));
 }
@@ -191,21 +256,29 @@ TEST(RedactRecord, WhatToolCallsHoldBesideStrings) {
   TrafficRecord r;
   const std::string id = "call_jane@example.com";
   r.messages = {{"user", "u"},
-                {"assistant", "", R"([{"id":")" + id + R"(","function":{"name":"pay","arguments":{"jane@example.com":{"c@d.org":4111111111111111},"a@b.de":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])"},
+                {"assistant", "",
+                 R"([{"id":")" + id +
+                     R"(","function":{"name":"pay","arguments":{"jane@example.com":{"c@d.org":4111111111111111},)"
+                     R"("a@b.de":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])"},
                 {"tool", "r", "", id, "ask jane@example.com"}};
   RedactionCounts counts;
   redact_record(r, kKey, counts);
   const std::string same = r.messages[2].tool_call_id;
   EXPECT_TRUE(same.starts_with("redacted-")) << same;  // a call and its answer stay together
-  EXPECT_EQ(r.messages[1].tool_calls, R"([{"id":")" + same + R"(","function":{"name":"pay","arguments":{"[EMAIL]":{"[EMAIL]":"[CARD]"},"[EMAIL]_2":2,"n":-1.5}}},{"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
+  EXPECT_EQ(r.messages[1].tool_calls,
+            R"([{"id":")" + same +
+                R"(","function":{"name":"pay","arguments":{"[EMAIL]":{"[EMAIL]":"[CARD]"},"[EMAIL]_2":2,"n":-1.5}}},)"
+                R"({"id":"c2","function":{"name":"f","arguments":{"at":12}}}])");
   EXPECT_EQ(r.messages[2].name, "ask [EMAIL]");
   EXPECT_EQ(counts, (RedactionCounts{{"email", 4}, {"card", 1}}));
   // Keys elsewhere are the program's.
   TrafficRecord tools;
   tools.messages = {{"user", "u"}, {"assistant", "a"}};
-  tools.tools = R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":4111111111111111}}}}}])";
+  tools.tools =
+      R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":4111111111111111}}}}}])";
   redact_record(tools, kKey, counts);
-  EXPECT_EQ(tools.tools, R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":"[CARD]"}}}}}])");
+  EXPECT_EQ(tools.tools,
+            R"([{"function":{"name":"f","parameters":{"properties":{"jane@example.com":{"default":"[CARD]"}}}}}])");
 }
 
 }  // namespace

@@ -37,11 +37,16 @@ TEST(OpenAiClient, RetriesWhatIsTemporaryAndHonoursRetryAfter) {
   ToyServer server([&](const ToyRequest& r) -> ToyReply {
     EXPECT_EQ(r.path, "/v1/models");
     switch (++calls) {
-      case 1: return {0, "", "", true};
-      case 2: return {429, "", "Retry-After: 7\r\n"};
-      case 3: return {503, "", "Retry-After: 100000\r\n"};
-      case 4: return {500, "", ""};
-      default: return {200, R"({"data":[{"id":"toy"}]})", ""};
+      case 1:
+        return {0, "", "", true};
+      case 2:
+        return {429, "", "Retry-After: 7\r\n"};
+      case 3:
+        return {503, "", "Retry-After: 100000\r\n"};
+      case 4:
+        return {500, "", ""};
+      default:
+        return {200, R"({"data":[{"id":"toy"}]})", ""};
     }
   });
   std::vector<double> slept;
@@ -91,7 +96,8 @@ TEST(OpenAiClient, BoundsTheReplyAndTheUrl) {
   EXPECT_THROW(OpenAiClient(o).get("/x"), Error);
   o.max_response_bytes = 5000;
   EXPECT_EQ(OpenAiClient(o).get("/x").body.size(), 5000u);
-  for (const char* url : {"ftp://host", "file:///etc/passwd", "host:80", "http://", "http://user:pw@host", "http://host/v1?x=1", "http://ho st"})
+  for (const char* url : {"ftp://host", "file:///etc/passwd", "host:80", "http://", "http://user:pw@host",
+                          "http://host/v1?x=1", "http://ho st"})
     EXPECT_THROW(OpenAiClient(client_options(url)), Error) << url;
 }
 
@@ -110,7 +116,8 @@ TEST(OpenAiClient, NotAModelList) {
 // Answers every prompt with "<old prompt's last character> again", as ids or as text.
 class Endpoint {
  public:
-  explicit Endpoint(const text::Tokenizer& tokenizer) : tokenizer_(tokenizer), server_([this](const ToyRequest& r) { return handle(r); }) {}
+  explicit Endpoint(const text::Tokenizer& tokenizer)
+      : tokenizer_(tokenizer), server_([this](const ToyRequest& r) { return handle(r); }) {}
   std::string url() const { return server_.url(); }
 
   bool ids = true;
@@ -157,8 +164,14 @@ class RegenerateTest : public testing::Test {
     const std::vector<float> weights(4, 0.5f);
     write_safetensors(target_ / "model.safetensors", {{"w", "F32", {4}, std::as_bytes(std::span(weights))}});
     std::string file;
-    for (int i = 0; i < 6; ++i) file += canonical_json({{"id", "q" + std::to_string(i)}, {"prompt", "Question " + std::to_string(i)}, {"completion", "old old answer"}}) + "\n";
-    file += R"({"id":"c","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"first"},{"role":"user","content":"v"},{"role":"assistant","content":"second"}],"temperature":0.25,"top_p":0.5})" "\n";
+    for (int i = 0; i < 6; ++i)
+      file += canonical_json({{"id", "q" + std::to_string(i)},
+                              {"prompt", "Question " + std::to_string(i)},
+                              {"completion", "old old answer"}}) +
+              "\n";
+    file += R"({"id":"c","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"first"},)"
+            R"({"role":"user","content":"v"},{"role":"assistant","content":"second"}],"temperature":0.25,"top_p":0.5})"
+            "\n";
     IngestOptions o = ingest_options(scratch_.write("t.jsonl", file), target_, scratch_ / "data");
     o.holdout_count = 2;
     o.holdout_rule = "first";
@@ -221,7 +234,8 @@ TEST_F(RegenerateTest, AnswersAreReplacedAndTheTargetIsRecorded) {
   EXPECT_EQ(plain["temperature"], 1.0);
   EXPECT_EQ(plain["return_token_ids"], true);
   EXPECT_FALSE(plain.contains("top_p") || plain.contains("top_k") || plain.contains("min_p"));
-  const Json& chat = endpoint_.bodies.rbegin()->first.starts_with("<|im") ? endpoint_.bodies.rbegin()->second : endpoint_.bodies.begin()->second;
+  const Json& chat = endpoint_.bodies.rbegin()->first.starts_with("<|im") ? endpoint_.bodies.rbegin()->second
+                                                                          : endpoint_.bodies.begin()->second;
   EXPECT_EQ(chat["temperature"], 0.25);
   EXPECT_EQ(chat["top_p"], 0.5);
 }
@@ -277,7 +291,8 @@ TEST_F(RegenerateTest, BusyServersAreAskedAgain) {
 
 TEST_F(RegenerateTest, ARowTheServerRefusesIsRejectedAlone) {
   endpoint_.intercept = [this](const Json& body, int) -> ToyReply {
-    return {body["prompt"].size() == 11 && body["prompt"].back() == tokenizer_.token_to_id("5") ? 400 : 0, R"({"error":{"message":"too long"}})", ""};
+    return {body["prompt"].size() == 11 && body["prompt"].back() == tokenizer_.token_to_id("5") ? 400 : 0,
+            R"({"error":{"message":"too long"}})", ""};
   };
   const RegenerateResult r = run(options());
   EXPECT_EQ(r.index.rejects, (std::map<std::string, int64_t>{{"http_400", 1}}));
@@ -287,7 +302,9 @@ TEST_F(RegenerateTest, ARowTheServerRefusesIsRejectedAlone) {
 }
 
 TEST_F(RegenerateTest, AnInterruptedRunIsResumedWithoutAskingTwice) {
-  endpoint_.intercept = [](const Json&, int call) -> ToyReply { return {call > 3 ? 401 : 0, R"({"error":{"message":"bad key"}})", ""}; };
+  endpoint_.intercept = [](const Json&, int call) -> ToyReply {
+    return {call > 3 ? 401 : 0, R"({"error":{"message":"bad key"}})", ""};
+  };
   RegenerateOptions o = options();
   o.concurrency = 1;
   const std::string message = error_of(o, ErrorKind::kUsage);
@@ -322,10 +339,13 @@ TEST_F(RegenerateTest, NonsenseFromTheEndpointIsAnError) {
     fs::remove(progress_file(o.out));
     return error_of(o, ErrorKind::kData);
   };
-  for (const char* body : {"", "[]", "{}", R"({"choices":[]})", R"({"choices":[{"token_ids":[-1]}]})", R"({"choices":[{"token_ids":[1000000]}]})",
-                           R"({"choices":[{"token_ids":["x"]}]})", R"({"choices":[{"text":7}]})"})
+  for (const char* body : {"", "[]", "{}", R"({"choices":[]})", R"({"choices":[{"token_ids":[-1]}]})",
+                           R"({"choices":[{"token_ids":[1000000]}]})", R"({"choices":[{"token_ids":["x"]}]})",
+                           R"({"choices":[{"text":7}]})"})
     EXPECT_NE(with(body), "accepted") << body;
-  endpoint_.intercept = [](const Json&, int) -> ToyReply { return {200, R"({"choices":[{"text":"","token_ids":[],"finish_reason":"length"}]})", ""}; };
+  endpoint_.intercept = [](const Json&, int) -> ToyReply {
+    return {200, R"({"choices":[{"text":"","token_ids":[],"finish_reason":"length"}]})", ""};
+  };
   fs::remove(progress_file(options().out));
   EXPECT_NE(error_of(options(), ErrorKind::kData).find("none of the 7"), std::string::npos);
 }
@@ -371,7 +391,8 @@ TEST(AnswerLog, DamageIsAnErrorAndATornEndIsNot) {
   EXPECT_EQ(AnswerLog(file, settings, true).at("b").rejected, "http_400");
   EXPECT_THROW(AnswerLog(file, settings, false), Error);
   EXPECT_THROW(AnswerLog(file, {{"seed", 2}}, true), Error);
-  for (const char* line : {"{}\n", "nonsense\n", "{\"id\":\"c\",\"prompt_tokens\":1,\"loss_from\":0,\"tokens\":[-5]}\n", "{\"id\":\"c\",\"prompt_tokens\":9,\"loss_from\":0,\"tokens\":[1]}\n"}) {
+  for (const char* line : {"{}\n", "nonsense\n", "{\"id\":\"c\",\"prompt_tokens\":1,\"loss_from\":0,\"tokens\":[-5]}\n",
+                           "{\"id\":\"c\",\"prompt_tokens\":9,\"loss_from\":0,\"tokens\":[1]}\n"}) {
     std::ofstream(file) << good << line;
     EXPECT_THROW(AnswerLog(file, settings, true), Error) << line;
   }

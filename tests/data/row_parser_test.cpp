@@ -33,10 +33,12 @@ std::string chat_text(const TrafficRecord& r) {
 }
 
 TEST(RowParser, OpenAiChatWithMetadata) {
-  const TrafficRecord r = parsed(
-      R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},)"
-      R"({"role":"assistant","content":"A","name":"x"}],"id":"q1","conversation_id":77,"created":1767225600,"model":"m","temperature":0.7,"top_p":0.9,)"
-      R"("domain":"code","unknown":{"deep":[1]}})");
+  const TrafficRecord r =
+      parsed(R"({"messages":[{"role":"system","content":"S"},{"role":"user","content":[{"type":"text","text":"a"},)"
+             R"({"type":"text","text":"b"}]},)"
+             R"({"role":"assistant","content":"A","name":"x"}],"id":"q1","conversation_id":77,"created":1767225600,)"
+             R"("model":"m","temperature":0.7,"top_p":0.9,)"
+             R"("domain":"code","unknown":{"deep":[1]}})");
   EXPECT_EQ(chat_text(r), "system:S;user:ab;assistant:A;");
   EXPECT_EQ(r.id, "q1");
   EXPECT_EQ(r.conversation, "77");
@@ -49,45 +51,87 @@ TEST(RowParser, OpenAiChatWithMetadata) {
 }
 
 TEST(RowParser, ChatEndsAtTheLastAnswer) {
-  EXPECT_EQ(chat_text(parsed(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user","content":"more"}]})")), "user:u;assistant:a;");
+  EXPECT_EQ(chat_text(parsed(
+                R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"},{"role":"user",)"
+                R"("content":"more"}]})")),
+            "user:u;assistant:a;");
   EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"}]})"), "no_answer");
-  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":" \n"}]})"), "no_answer");
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":" \n"}]})"),
+            "no_answer");
   EXPECT_EQ(rejected(R"({"messages":[]})"), "no_answer");
 }
 
 TEST(RowParser, AnswerBesideTheMessages) {
   const std::string messages = R"("messages":[{"role":"user","content":"u"}])";
-  for (const char* response : {R"("response":"a")", R"("completion":"a")", R"("response":{"role":"assistant","content":"a"})",
-                               R"("response":{"choices":[{"message":{"role":"assistant","content":"a"}}]})"})
+  for (const char* response :
+       {R"("response":"a")", R"("completion":"a")", R"("response":{"role":"assistant","content":"a"})",
+        R"("response":{"choices":[{"message":{"role":"assistant","content":"a"}}]})"})
     EXPECT_EQ(chat_text(parsed("{" + messages + "," + response + "}")), "user:u;assistant:a;") << response;
   EXPECT_EQ(rejected("{" + messages + R"(,"response":7})"), "bad_field");
 }
 
 TEST(RowParser, ShareGpt) {
-  EXPECT_EQ(chat_text(parsed(R"({"system":"S","conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"a"}]})")), "system:S;user:u;assistant:a;");
-  EXPECT_EQ(rejected(R"({"conversations":[{"from":"human","value":"u"},{"from":"function_call","value":"{}"},{"from":"gpt","value":"a"}]})"), "unsupported_tool_calls");
+  EXPECT_EQ(
+      chat_text(parsed(R"({"system":"S","conversations":[{"from":"human","value":"u"},{"from":"gpt","value":"a"}]})")),
+      "system:S;user:u;assistant:a;");
+  EXPECT_EQ(
+      rejected(R"({"conversations":[{"from":"human","value":"u"},{"from":"function_call","value":"{}"},{"from":"gpt",)"
+               R"("value":"a"}]})"),
+      "unsupported_tool_calls");
 }
 
 TEST(RowParser, ToolCallsKeepTheOrderOfTheirKeys) {
-  const std::string call = R"([{"id":"c","type":"function","function":{"name":"f","arguments":"{\"z\": 1, \"a\": [2.5]}"}}])";
+  const std::string call =
+      R"([{"id":"c","type":"function","function":{"name":"f","arguments":"{\"z\": 1, \"a\": [2.5]}"}}])";
   const std::string kept = R"([{"id":"c","type":"function","function":{"name":"f","arguments":{"z":1,"a":[2.5]}}}])";
-  const std::string asked = R"({"role":"user","content":"u"},)", answered = R"({"role":"tool","tool_call_id":"c","name":"f","content":"r"},{"role":"assistant","content":"a"})";
-  const TrafficRecord whole = parsed("{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"messages\":[" + asked + R"({"role":"assistant","content":null,"tool_calls":)" + call + "}," + answered + "]}");
+  const std::string
+      asked = R"({"role":"user","content":"u"},)",
+      answered = R"({"role":"tool","tool_call_id":"c","name":"f","content":"r"},{"role":"assistant","content":"a"})";
+  const TrafficRecord whole =
+      parsed("{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],\"messages\":[" + asked +
+             R"({"role":"assistant","content":null,"tool_calls":)" + call + "}," + answered + "]}");
   ASSERT_EQ(whole.messages.size(), 4u);
   EXPECT_EQ(whole.messages[1].tool_calls, kept);
   EXPECT_EQ(whole.messages[2].tool_call_id + whole.messages[2].name, "cf");
   EXPECT_EQ(whole.tools, R"([{"type":"function","function":{"name":"f"}}])");
-  // As canonical records they come back the same; as an answer beside the messages and in a JSON string they are read, too.
-  EXPECT_EQ(to_json(traffic_record_from_json(to_json(parsed(canonical_json([&] { Json j = to_json(whole); j["id"] = j["conversation"] = "i"; return j; }()))), "r"))["messages"], to_json(whole)["messages"]);
-  EXPECT_EQ(parsed("{\"messages\":[" + asked.substr(0, asked.size() - 1) + R"(],"response":{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":)" + call + "}}]}}").messages.back().tool_calls, kept);
-  EXPECT_EQ(parsed(Json{{"messages", "[" + asked + R"({"role":"assistant","content":"","tool_calls":)" + call + "}]"}}.dump()).messages.back().tool_calls, kept);
-  const auto with = [&](const std::string& calls, const char* role = "assistant") { return "{\"messages\":[" + asked + R"({"role":")" + role + R"(","content":"x","tool_calls":)" + calls + R"(},{"role":"assistant","content":"a"}]})"; };
-  EXPECT_EQ(parsed(with(R"([{"function":{"name":"f","arguments":"{no json"}}])")).messages[1].tool_calls, R"([{"function":{"name":"f","arguments":"{no json"}}])");
-  for (const char* none : {"[]", "null", "\"\"", "\"[]\""}) EXPECT_EQ(parsed(with(none)).messages[1].tool_calls, "") << none;
-  for (const char* odd : {R"([{"name":"f"}])", R"([7])", R"({"a":1})", "7"}) EXPECT_EQ(rejected(with(odd)), "unsupported_tool_calls") << odd;
+  // As canonical records they come back the same; as an answer beside the messages and in a JSON string they are read,
+  // too.
+  EXPECT_EQ(to_json(traffic_record_from_json(to_json(parsed(canonical_json([&] {
+                                               Json j = to_json(whole);
+                                               j["id"] = j["conversation"] = "i";
+                                               return j;
+                                             }()))),
+                                             "r"))["messages"],
+            to_json(whole)["messages"]);
+  EXPECT_EQ(
+      parsed("{\"messages\":[" + asked.substr(0, asked.size() - 1) +
+             R"(],"response":{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":)" + call + "}}]}}")
+          .messages.back()
+          .tool_calls,
+      kept);
+  EXPECT_EQ(
+      parsed(Json{{"messages", "[" + asked + R"({"role":"assistant","content":"","tool_calls":)" + call + "}]"}}.dump())
+          .messages.back()
+          .tool_calls,
+      kept);
+  const auto with = [&](const std::string& calls, const char* role = "assistant") {
+    return "{\"messages\":[" + asked + R"({"role":")" + role + R"(","content":"x","tool_calls":)" + calls +
+           R"(},{"role":"assistant","content":"a"}]})";
+  };
+  EXPECT_EQ(parsed(with(R"([{"function":{"name":"f","arguments":"{no json"}}])")).messages[1].tool_calls,
+            R"([{"function":{"name":"f","arguments":"{no json"}}])");
+  for (const char* none : {"[]", "null", "\"\"", "\"[]\""})
+    EXPECT_EQ(parsed(with(none)).messages[1].tool_calls, "") << none;
+  for (const char* odd : {R"([{"name":"f"}])", R"([7])", R"({"a":1})", "7"})
+    EXPECT_EQ(rejected(with(odd)), "unsupported_tool_calls") << odd;
   EXPECT_EQ(rejected(with(call, "user")), "unsupported_tool_calls");
-  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"","function_call":{"name":"f"}}]})"), "unsupported_tool_calls");
-  EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})").tools, "");  // no template renders that
+  EXPECT_EQ(rejected(R"({"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"",)"
+                     R"("function_call":{"name":"f"}}]})"),
+            "unsupported_tool_calls");
+  EXPECT_EQ(parsed(R"({"tools":[{"name":"flat"}],"messages":[{"role":"user","content":"u"},{"role":"assistant",)"
+                   R"("content":"a"}]})")
+                .tools,
+            "");  // no template renders that
 }
 
 TEST(RowParser, ToolCallsAndToolsAreBounded) {
@@ -96,9 +140,13 @@ TEST(RowParser, ToolCallsAndToolsAreBounded) {
     for (int i = 0; i < n; ++i) text += (i ? ",\"k" : "\"k") + std::to_string(i) + "\":1";
     return text + "}";
   };
-  const auto list = [](const std::string& arguments) { return R"([{"function":{"name":"f","arguments":)" + arguments + "}}]"; };
+  const auto list = [](const std::string& arguments) {
+    return R"([{"function":{"name":"f","arguments":)" + arguments + "}}]";
+  };
   const auto row = [](const std::string& calls, const std::string& tools) {
-    return R"({"tools":)" + tools + R"(,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a","tool_calls":)" + calls + "}]}";
+    return R"({"tools":)" + tools +
+           R"(,"messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a","tool_calls":)" + calls +
+           "}]}";
   };
   const std::string fine = list(keys(4096)), many = list(keys(4097)), text = list(Json(keys(4097)).dump());
   EXPECT_EQ(rejected(row(fine, fine)), "accepted");
@@ -118,8 +166,11 @@ TEST(RowParser, ToolsBesideTheParametersOfGateways) {
   const std::string tools = R"([{"type":"function","function":{"name":"f","parameters":{"z":1,"a":2}}}])";
   const std::string messages = R"([{"role":"user","content":"u"}])", answer = R"({"role":"assistant","content":"a"})";
   const auto of = [&](const std::string& format, const std::string& parameters) {
-    return parsed(format == "litellm" ? R"({"call_type":"acompletion","model_parameters":)" + parameters + ",\"messages\":" + messages + ",\"response\":" + answer + "}"
-                                      : R"({"type":"GENERATION","traceId":"t",")" + format + "\":" + parameters + ",\"input\":" + messages + ",\"output\":" + answer + "}").tools;
+    return parsed(format == "litellm" ? R"({"call_type":"acompletion","model_parameters":)" + parameters +
+                                            ",\"messages\":" + messages + ",\"response\":" + answer + "}"
+                                      : R"({"type":"GENERATION","traceId":"t",")" + format + "\":" + parameters +
+                                            ",\"input\":" + messages + ",\"output\":" + answer + "}")
+        .tools;
   };
   for (const char* format : {"litellm", "modelParameters", "model_parameters"}) {
     EXPECT_EQ(of(format, "{\"tools\":" + tools + "}"), tools) << format;
@@ -127,7 +178,11 @@ TEST(RowParser, ToolsBesideTheParametersOfGateways) {
     EXPECT_EQ(of(format, "{\"temperature\":1}"), "") << format;
   }
   // Those of the request itself win.
-  EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{"tools":[{"function":{"name":"g"}}]},"messages":{"tools":)" + tools + ",\"messages\":" + messages + "},\"response\":" + answer + "}").tools, tools);
+  EXPECT_EQ(parsed(R"({"call_type":"acompletion","model_parameters":{"tools":[{"function":{"name":"g"}}]},)"
+                   R"("messages":{"tools":)" +
+                   tools + ",\"messages\":" + messages + "},\"response\":" + answer + "}")
+                .tools,
+            tools);
 }
 
 TEST(RowParser, PromptFamilies) {
@@ -142,7 +197,9 @@ TEST(RowParser, PromptFamilies) {
   chat.instructions_as_chat = true;
   EXPECT_EQ(chat_text(parsed(alpaca, chat)), "user:do\n\nthis;assistant:done;");
   EXPECT_EQ(parsed(R"({"instruction":"do","input":"","response":"done"})").prompt, "do\n");
-  EXPECT_EQ(chat_text(parsed(R"({"prompt":[{"role":"user","content":"u"}],"completion":[{"role":"assistant","content":"a"}]})")), "user:u;assistant:a;");
+  EXPECT_EQ(chat_text(parsed(
+                R"({"prompt":[{"role":"user","content":"u"}],"completion":[{"role":"assistant","content":"a"}]})")),
+            "user:u;assistant:a;");
   EXPECT_EQ(rejected(R"({"prompt":"p","completion":""})"), "no_answer");
   EXPECT_EQ(rejected(R"({"prompt":"p","completion":{"a":1}})"), "bad_field");
 }
@@ -181,10 +238,17 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
       {R"({"messages":["SECRET"]})", "bad_field"},
       {R"({"messages":[{"content":"SECRET"}]})", "bad_field"},
       {R"({"messages":[{"role":"SECRET","content":"x"}]})", "bad_field"},
-      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"SECRET"}}]},{"role":"assistant","content":"a"}]})", "unsupported_content"},
-      {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"SECRET"}]},{"role":"assistant","content":"a"}]})", "unsupported_tool_calls"},
-      {R"({"messages":[{"role":"assistant","content":"x","tool_calls":"[SECRET"},{"role":"assistant","content":"a"}]})", "unsupported_tool_calls"},
-      {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"assistant","content":"x","tool_calls":"[SECRET"}]})", "bad_field"},
+      {R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"SECRET"}}]},)"
+       R"({"role":"assistant","content":"a"}]})",
+       "unsupported_content"},
+      {R"({"messages":[{"role":"assistant","content":null,"tool_calls":[{"id":"SECRET"}]},{"role":"assistant",)"
+       R"("content":"a"}]})",
+       "unsupported_tool_calls"},
+      {R"({"messages":[{"role":"assistant","content":"x","tool_calls":"[SECRET"},{"role":"assistant","content":"a"}]})",
+       "unsupported_tool_calls"},
+      {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"assistant","content":"x",)"
+       R"("tool_calls":"[SECRET"}]})",
+       "bad_field"},
       {R"({"schema":"specdec.traffic/1","id":"i","time":"SECRET","text":"t"})", "bad_field"},
       {R"({"schema":"specdec.traffic/1","id":"i","messages":[{"role":"SECRET","content":"t"}]})", "bad_field"},
       {R"({"opt_out":true,"text":"SECRET"})", "opted_out"},
@@ -201,7 +265,8 @@ TEST(RowParser, RefusalsNameAReasonAndNeverContent) {
 }
 
 TEST(RowParser, ExplicitFormatDecidesAgainstTheKeys) {
-  const std::string both = R"({"text":"t","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})";
+  const std::string both =
+      R"({"text":"t","messages":[{"role":"user","content":"u"},{"role":"assistant","content":"a"}]})";
   EXPECT_FALSE(parsed(both).messages.empty());
   RowOptions text;
   text.format = parse_format_name("text");

@@ -11,12 +11,15 @@ namespace specdec::data {
 namespace {
 
 // domain → kept rows, without the hold-out.
-std::map<std::string, int64_t> kept_by_domain(const std::vector<RowTags>& rows, const std::vector<std::string>& domains, const SelectionOptions& options) {
+std::map<std::string, int64_t> kept_by_domain(const std::vector<RowTags>& rows, const std::vector<std::string>& domains,
+                                              const SelectionOptions& options) {
   const Selection s = select_rows(rows, domains, options);
   std::map<std::string, int64_t> counts;
   for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows[i].holdout) EXPECT_TRUE(s.kept[i]);
-    else if (s.kept[i]) ++counts[domains[rows[i].domain]];
+    if (rows[i].holdout)
+      EXPECT_TRUE(s.kept[i]);
+    else if (s.kept[i])
+      ++counts[domains[rows[i].domain]];
   }
   return counts;
 }
@@ -29,20 +32,27 @@ TEST(Selection, MixKeepsAsManyRowsAsTheSharesAllow) {
     for (size_t i = 0; i < counts[d]; ++i) rows.push_back({0, d, false});
   for (int i = 0; i < 50; ++i) rows.push_back({0, 0, true});
   using Counts = std::map<std::string, int64_t>;
-  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("chat=0.5,code=0.5"), 1}), (Counts{{"chat", 100}, {"code", 100}}));
-  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("code=0.2"), 1}), (Counts{{"code", 100}, {"chat", 285}, {"math", 85}, {"", 28}}));
-  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("math=0.6,chat=0.4"), 1}), (Counts{{"math", 300}, {"chat", 200}}));
-  EXPECT_EQ(kept_by_domain(rows, domains, {0, {}, 1}), (Counts{{"chat", 1000}, {"code", 100}, {"math", 300}, {"", 100}}));
+  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("chat=0.5,code=0.5"), 1}),
+            (Counts{{"chat", 100}, {"code", 100}}));
+  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("code=0.2"), 1}),
+            (Counts{{"code", 100}, {"chat", 285}, {"math", 85}, {"", 28}}));
+  EXPECT_EQ(kept_by_domain(rows, domains, {0, parse_mix("math=0.6,chat=0.4"), 1}),
+            (Counts{{"math", 300}, {"chat", 200}}));
+  EXPECT_EQ(kept_by_domain(rows, domains, {0, {}, 1}),
+            (Counts{{"chat", 1000}, {"code", 100}, {"math", 300}, {"", 100}}));
   EXPECT_EQ(select_rows(rows, domains, {0, parse_mix("chat=0.5,code=0.5"), 1}).thinned, 1300);
   EXPECT_THROW(select_rows(rows, domains, {0, parse_mix("law=0.5"), 1}), Error);
   // Another seed keeps other rows.
-  EXPECT_NE(select_rows(rows, domains, {0, parse_mix("chat=1"), 1}).kept, select_rows(rows, domains, {0, parse_mix("chat=0.1"), 2}).kept);
+  EXPECT_NE(select_rows(rows, domains, {0, parse_mix("chat=1"), 1}).kept,
+            select_rows(rows, domains, {0, parse_mix("chat=0.1"), 2}).kept);
 }
 
 TEST(Selection, MixIsChecked) {
   EXPECT_EQ(parse_mix("a=0.25,b c=0.75"), (std::map<std::string, double>{{"a", 0.25}, {"b c", 0.75}}));
   EXPECT_TRUE(parse_mix("").empty());
-  for (const char* bad : {"a", "=1", "a=", "a=x", "a=0", "a=-1", "a=1.1", "a=nan", "a=0.6,b=0.6", "a=0.1,a=0.1", "a=0.5,,b=0.5"}) EXPECT_THROW(parse_mix(bad), Error) << bad;
+  for (const char* bad :
+       {"a", "=1", "a=", "a=x", "a=0", "a=-1", "a=1.1", "a=nan", "a=0.6,b=0.6", "a=0.1,a=0.1", "a=0.5,,b=0.5"})
+    EXPECT_THROW(parse_mix(bad), Error) << bad;
 }
 
 TEST(Selection, CapHoldsForEveryTenantAndNotForRowsWithoutOne) {
@@ -61,9 +71,15 @@ TEST(Selection, CapHoldsForEveryTenantAndNotForRowsWithoutOne) {
 
 TEST(DomainRules, FirstMatchInItsPartCounts) {
   const Scratch s;
-  const DomainRules rules(s.write("rules", "# what it is about\ncode in answer: ```\nsql: (?i)\\bselect\\b.*\\bfrom\\b\n\nbot in system: robot\nbig in model: 70b$\nqa in prompt: \\?\\s*$\r\n"));
+  const DomainRules rules(s.write("rules",
+                                  "# what it is about\ncode in answer: ```\nsql: (?i)\\bselect\\b.*\\bfrom\\b\n\nbot "
+                                  "in system: robot\nbig in model: 70b$\nqa in prompt: \\?\\s*$\r\n"));
   TrafficRecord chat;
-  chat.messages = {{"system", "You are a robot."}, {"user", "SELECT x\nFROM y?"}, {"assistant", "a?"}, {"user", "so"}, {"assistant", "b"}};
+  chat.messages = {{"system", "You are a robot."},
+                   {"user", "SELECT x\nFROM y?"},
+                   {"assistant", "a?"},
+                   {"user", "so"},
+                   {"assistant", "b"}};
   EXPECT_EQ(rules.tag(chat), "bot");
   chat.messages[1].content = "select x from y";
   EXPECT_EQ(rules.tag(chat), "sql");
@@ -77,19 +93,23 @@ TEST(DomainRules, FirstMatchInItsPartCounts) {
   pair.prompt = "why";
   pair.response = "?";
   EXPECT_EQ(rules.tag(pair), "");
-  for (const char* bad : {"", "# nothing\n", "code ```\n", ": x\n", "a in nowhere: x\n", "a: (\n", "a: (?=x)\n"}) EXPECT_THROW(DomainRules(s.write("bad", bad)), Error) << bad;
+  for (const char* bad : {"", "# nothing\n", "code ```\n", ": x\n", "a in nowhere: x\n", "a: (\n", "a: (?=x)\n"})
+    EXPECT_THROW(DomainRules(s.write("bad", bad)), Error) << bad;
   EXPECT_THROW(DomainRules(s / "absent"), Error);
 }
 
 // Three kinds of prompts with words of their own and words in common.
 std::vector<std::pair<int, TrafficRecord>> kinds_of_prompts(int n) {
-  const std::vector<std::vector<std::string>> words = {{"function", "compile", "pointer", "loop", "array", "string"}, {"invoice", "refund", "order", "delivery", "parcel", "customer"}, {"triangle", "theorem", "prove", "integral", "sum", "angle"}};
+  const std::vector<std::vector<std::string>> words = {{"function", "compile", "pointer", "loop", "array", "string"},
+                                                       {"invoice", "refund", "order", "delivery", "parcel", "customer"},
+                                                       {"triangle", "theorem", "prove", "integral", "sum", "angle"}};
   PhiloxStream random(9, 0);
   std::vector<std::pair<int, TrafficRecord>> rows;
   for (int i = 0; i < n; ++i) {
     const int kind = i % 6 < 3 ? 0 : i % 6 < 5 ? 1 : 2;
     std::string prompt;
-    for (int w = 0; w < 12; ++w) prompt += w % 3 == 0 ? "please the a " : words[static_cast<size_t>(kind)][random.below(6)] + " ";
+    for (int w = 0; w < 12; ++w)
+      prompt += w % 3 == 0 ? "please the a " : words[static_cast<size_t>(kind)][random.below(6)] + " ";
     TrafficRecord r;
     r.messages = {{"user", prompt}, {"assistant", "answer " + std::to_string(i)}};
     rows.emplace_back(kind, r);
@@ -142,7 +162,12 @@ TEST(DomainClusters, IngestTagsOnlyWhatHasNoTag) {
 std::string traffic(int n) {
   std::string file;
   for (int i = 0; i < n; ++i)
-    file += Json{{"text", "row number " + std::to_string(i) + (i % 3 ? " code" : " chat") + (i % 10 ? "" : " mail a@b.de")}, {"user", i % 4 ? "big" : "small"}, {"conversation_id", "c" + std::to_string(i)}}.dump() + "\n";
+    file +=
+        Json{{"text", "row number " + std::to_string(i) + (i % 3 ? " code" : " chat") + (i % 10 ? "" : " mail a@b.de")},
+             {"user", i % 4 ? "big" : "small"},
+             {"conversation_id", "c" + std::to_string(i)}}
+            .dump() +
+        "\n";
   return file;
 }
 
@@ -173,9 +198,11 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   EXPECT_EQ(audit.report->redacted_records, 40);
   EXPECT_TRUE(audit.searched);
   EXPECT_TRUE(audit.finds.empty());
-  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""), std::string::npos);  // names of tenants are not written
+  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""),
+            std::string::npos);  // names of tenants are not written
   const std::string table = to_table(audit);
-  for (const char* part : {"tenants         2", "formats         text 400, unknown 1", "invalid_json 1", "p99", "left in text    none", "redacted rows   40 of 400"})
+  for (const char* part : {"tenants         2", "formats         text 400, unknown 1", "invalid_json 1", "p99",
+                           "left in text    none", "redacted rows   40 of 400"})
     EXPECT_NE(table.find(part), std::string::npos) << part << "\n" << table;
   o.mix = "law=1";
   EXPECT_THROW(ingest(o, {}), Error);
@@ -217,7 +244,8 @@ TEST(Records, AreReadAgainAndReplaceOnlyTheirOwn) {
   const auto contents = [](const std::string& lines) {
     std::vector<Json> all;
     std::istringstream in(lines);
-    for (std::string line; std::getline(in, line);) all.push_back(to_json(traffic_record_from_json(Json::parse(line), "line")));
+    for (std::string line; std::getline(in, line);)
+      all.push_back(to_json(traffic_record_from_json(Json::parse(line), "line")));
     return all;
   };
   EXPECT_EQ(contents(slurp(s / "again" / "records.jsonl")), contents(first));

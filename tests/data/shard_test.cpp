@@ -65,7 +65,8 @@ TEST(Shards, ReaderGivesBackWhatTheWriterGotAcrossSeveralShards) {
   const auto train = reader.rows("train"), holdout = reader.rows("holdout");
   EXPECT_EQ(reader.rows("all").size(), 40u);
   ASSERT_EQ(holdout.size(), 10u);
-  for (size_t i = 0, t = 0; i < 40; ++i) expect_same(i % 4 == 0 ? holdout[i / 4] : train[t++], make_row(static_cast<int>(i)));
+  for (size_t i = 0, t = 0; i < 40; ++i)
+    expect_same(i % 4 == 0 ? holdout[i / 4] : train[t++], make_row(static_cast<int>(i)));
   EXPECT_THROW(reader.rows("test"), Error);
   // The bytes are what any safetensors reader expects.
   const SafetensorsFile file(s / "out" / reader.index().shards[0].tokens);
@@ -83,8 +84,9 @@ TEST(Shards, RowLongerThanAShardIsWrittenWhole) {
 TEST(Shards, WriterRefusesBrokenRows) {
   const Scratch s;
   ShardWriter writer(s.path());
-  for (auto breakage : std::vector<void (*)(TokenRow&)>{[](TokenRow& r) { r.loss_mask.pop_back(); }, [](TokenRow& r) { r.tokens.clear(), r.loss_mask.clear(); },
-                                                        [](TokenRow& r) { r.prompt_tokens = 99; }, [](TokenRow& r) { r.prompt_tokens = -1; }}) {
+  for (auto breakage : std::vector<void (*)(TokenRow&)>{
+           [](TokenRow& r) { r.loss_mask.pop_back(); }, [](TokenRow& r) { r.tokens.clear(), r.loss_mask.clear(); },
+           [](TokenRow& r) { r.prompt_tokens = 99; }, [](TokenRow& r) { r.prompt_tokens = -1; }}) {
     TokenRow row = make_row(1);
     breakage(row);
     EXPECT_THROW(writer.add("train", row), Error);
@@ -130,12 +132,16 @@ TEST(Shards, EveryDamageIsFound) {
     std::ofstream(out / "index.json") << index.dump();
     expect_refused(what);
   };
-  forge("more rows than there are", [](Json& i) { i["shards"][0]["num_rows"] = i["shards"][0]["num_rows"].get<int64_t>() + 1; });
-  forge("fewer tokens than there are", [](Json& i) { i["shards"][0]["num_tokens"] = i["shards"][0]["num_tokens"].get<int64_t>() - 1; });
+  forge("more rows than there are",
+        [](Json& i) { i["shards"][0]["num_rows"] = i["shards"][0]["num_rows"].get<int64_t>() + 1; });
+  forge("fewer tokens than there are",
+        [](Json& i) { i["shards"][0]["num_tokens"] = i["shards"][0]["num_tokens"].get<int64_t>() - 1; });
   forge("a vocabulary that is too small", [](Json& i) { i["vocab_size"] = 3; });
   forge("a path outside", [](Json& i) { i["shards"][0]["tokens"] = "../x"; });
   forge("another schema", [](Json& i) { i["schema"] = "specdec.data/2"; });
-  forge("rows of another shard", [](Json& i) { i["shards"][0]["rows"] = i["shards"][1]["rows"], i["shards"][0]["rows_sha256"] = i["shards"][1]["rows_sha256"]; });
+  forge("rows of another shard", [](Json& i) {
+    i["shards"][0]["rows"] = i["shards"][1]["rows"], i["shards"][0]["rows_sha256"] = i["shards"][1]["rows_sha256"];
+  });
   restore();
   EXPECT_EQ(ShardReader(out).rows("all").size(), 12u);
 }
@@ -157,9 +163,11 @@ TEST(Publish, ReplacesOnlyItsOwnOutput) {
   s.write("file", "x");
   EXPECT_THROW(publish(s / "file", 4), Error);
   publish(s / "a" / "b" / "c", 4);  // parents are made
-  EXPECT_THROW(publish_shards(s / "out", [](const fs::path&) -> ShardIndex { throw Error(ErrorKind::kData, "no"); }), Error);
+  EXPECT_THROW(publish_shards(s / "out", [](const fs::path&) -> ShardIndex { throw Error(ErrorKind::kData, "no"); }),
+               Error);
   EXPECT_EQ(ShardReader(s / "out").rows("all").size(), 4u);
-  for (const auto& entry : fs::directory_iterator(s.path())) EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
+  for (const auto& entry : fs::directory_iterator(s.path()))
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos);
 }
 
 // Kills the process at every file operation of a publish: the old directory or the new one is there, never a half.

@@ -12,7 +12,8 @@ class Stories : public testing::Test {
     if (shared_.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";
   }
   IngestOptions options(const std::string& out) const {
-    IngestOptions o = ingest_options(shared_ / "data/tinystories-text/tinystories_sample_2MB.txt", shared_ / "data/models/stories260K", scratch_ / out);
+    IngestOptions o = ingest_options(shared_ / "data/tinystories-text/tinystories_sample_2MB.txt",
+                                     shared_ / "data/models/stories260K", scratch_ / out);
     o.min_chars = 101;
     o.max_length = 256;
     o.redact = o.dedup = false;

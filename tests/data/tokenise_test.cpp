@@ -7,7 +7,9 @@ namespace {
 
 class Tokenise : public testing::Test {
  protected:
-  RowTokeniser with(const std::string& chat_template, bool bos = true) { return RowTokeniser(make_toy_target(scratch_ / "target", chat_template, bos)); }
+  RowTokeniser with(const std::string& chat_template, bool bos = true) {
+    return RowTokeniser(make_toy_target(scratch_ / "target", chat_template, bos));
+  }
 
   static TrafficRecord chat(std::vector<ChatMessage> messages) {
     TrafficRecord r;
@@ -33,31 +35,46 @@ class Tokenise : public testing::Test {
 
 TEST_F(Tokenise, EveryAssistantTurnIsLearntUpToItsEndMarker) {
   const RowTokeniser t = with(kChatMl);
-  const TokenRow r = row(t, chat({{"system", "S"}, {"user", "hi"}, {"assistant", "yes?"}, {"user", "go"}, {"assistant", "ok\nfine"}}));
+  const TokenRow r =
+      row(t, chat({{"system", "S"}, {"user", "hi"}, {"assistant", "yes?"}, {"user", "go"}, {"assistant", "ok\nfine"}}));
   EXPECT_EQ(learnt_text(t.tokenizer(), r), "yes?<|im_end|>|ok\nfine<|im_end|>");
   EXPECT_EQ(prompt_of(t.tokenizer(), r),
-            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes?<|im_end|>\n<|im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n");
+            "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nyes?<|im_end|>\n<|"
+            "im_start|>user\ngo<|im_end|>\n<|im_start|>assistant\n");
   EXPECT_EQ(t.tokenizer().id_to_token(r.tokens.back()), "\n");
   EXPECT_EQ(r.loss_mask.back(), 0);  // the template's line break, never generated
 }
 
 TEST_F(Tokenise, WhiteSpaceOfTheAnswerItselfIsLearnt) {
-  const RowTokeniser t = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] + '\n\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
+  const RowTokeniser t = with(
+      "{% for m in messages %}{{ m['role'] + ':' + m['content'] + '\n\n' }}{% endfor %}{% if add_generation_prompt "
+      "%}{{ 'assistant:' }}{% endif %}");
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a\n"}}))), "a\n");
 }
 
 TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   const std::string shows =
-      "{% if tools %}{{ 'tools:' + tools | tojson + '\n' }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
-      "{% for c in m.tool_calls %}{{ '<call>' + c.function.name + (c.function.arguments | tojson) }}{% endfor %}{{ '<|im_end|>' + '\n' }}{% endfor %}"
+      "{% if tools %}{{ 'tools:' + tools | tojson + '\n' }}{% endif %}{% for m in messages %}{{ '<|im_start|>' + "
+      "m['role'] + '\n' + m['content'] }}"
+      "{% for c in m.tool_calls %}{{ '<call>' + c.function.name + (c.function.arguments | tojson) }}{% endfor %}{{ "
+      "'<|im_end|>' + '\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
-  const std::string one = R"([{"function":{"name":"f","arguments":{"z":1,"a":2}}}])", two = R"([{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}}])";
-  TrafficRecord r = chat({{"user", "u"}, {"assistant", "", one}, {"tool", "r"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "so", two}});
+  const std::string one = R"([{"function":{"name":"f","arguments":{"z":1,"a":2}}}])",
+                    two = R"([{"function":{"name":"f","arguments":{}}},{"function":{"name":"g","arguments":{}}}])";
+  TrafficRecord r = chat({{"user", "u"},
+                          {"assistant", "", one},
+                          {"tool", "r"},
+                          {"assistant", "a"},
+                          {"user", "v"},
+                          {"assistant", "so", two}});
   r.tools = R"([{"type":"function","function":{"name":"f"}}])";
   const RowTokeniser t = with(shows);
   const TokenRow made = row(t, r);
-  EXPECT_EQ(learnt_text(t.tokenizer(), made), "<call>f{\"z\": 1, \"a\": 2}<|im_end|>|a<|im_end|>|so<call>f{}<call>g{}<|im_end|>");
-  EXPECT_TRUE(prompt_of(t.tokenizer(), made).starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
+  EXPECT_EQ(learnt_text(t.tokenizer(), made),
+            "<call>f{\"z\": 1, \"a\": 2}<|im_end|>|a<|im_end|>|so<call>f{}<call>g{}<|im_end|>");
+  EXPECT_TRUE(
+      prompt_of(t.tokenizer(), made)
+          .starts_with("tools:[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]\n<|im_start|>user\nu"));
   // A template that ignores them, or all but the first: what the model wrote is not there to be learnt.
   const RowTokeniser ignores = with(kChatMl);
   EXPECT_EQ(reason(ignores, r), "unsupported_tool_calls");
@@ -66,20 +83,27 @@ TEST_F(Tokenise, ToolCallsAreLearntWhereTheTemplateRendersThem) {
   ASSERT_TRUE(std::holds_alternative<TokenisedRow>(earlier));
   EXPECT_EQ(std::get<TokenisedRow>(earlier).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(ignores.tokenizer(), std::get<TokenisedRow>(earlier).row), "a<|im_end|>|so<|im_end|>");
-  const RowTokeniser first = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% if m.tool_calls %}{{ m.tool_calls[0].function.name }}{% endif %}{{ ';' }}{% endfor %}"
-                                  "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
+  const RowTokeniser first = with(
+      "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% if m.tool_calls %}{{ "
+      "m.tool_calls[0].function.name }}{% endif %}{{ ';' }}{% endfor %}"
+      "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}");
   EXPECT_EQ(reason(first, chat({{"user", "u"}, {"assistant", "", one}})), "accepted");
   EXPECT_EQ(reason(first, chat({{"user", "u"}, {"assistant", "", two}})), "unsupported_tool_calls");
 }
 
 TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   const auto chat_template = [](const std::string& call) {
-    return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if loop.last and m.role == 'assistant' %}{{ '<think>\n\n</think>\n\n' }}{% endif %}{{ m.content }}"
-           "{% set last = loop.last %}{% for c in m.tool_calls %}" + call + "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    return "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if loop.last and m.role == 'assistant' %}{{ "
+           "'<think>\n\n</think>\n\n' }}{% endif %}{{ m.content }}"
+           "{% set last = loop.last %}{% for c in m.tool_calls %}" +
+           call +
+           "{% endfor %}{{ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' "
+           "}}{% endif %}";
   };
   const std::string one = R"([{"function":{"name":"f","arguments":{}}}])";
   const RowTokeniser t = with(chat_template("{{ '<call>' + c.function.name }}"));
-  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "", one}}))), "<think>\n\n</think>\n\n<call>f<|im_end|>\n");
+  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "", one}}))),
+            "<think>\n\n</think>\n\n<call>f<|im_end|>\n");
   const auto unlearnt = [](const RowTokeniser& by, const TrafficRecord& record) {
     auto made = by.tokenise(record);
     return std::holds_alternative<TokenisedRow>(made) ? std::get<TokenisedRow>(made).unlearnt_turns : -1;
@@ -88,21 +112,25 @@ TEST_F(Tokenise, ToolCallsOfATemplateWithALastTurnOfItsOwn) {
   EXPECT_EQ(unlearnt(t, two), 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), row(t, two)), "<think>\n\n</think>\n\na<|im_end|>\n");
   // The text of a turn stays, the call after it is rewritten.
-  std::string rewrites = chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
+  std::string rewrites =
+      chat_template("{% if last %}{{ '<call>' + c.function.name }}{% else %}{{ '<called>' }}{% endif %}");
   rewrites.replace(rewrites.find("<think>"), std::string("<think>\n\n</think>\n\n").size(), "");
   const RowTokeniser r = with(rewrites);
   const TrafficRecord with_text = chat({{"user", "u"}, {"assistant", "so", one}, {"tool", "r"}, {"assistant", "a"}});
   EXPECT_EQ(unlearnt(r, with_text), 1);
   EXPECT_EQ(learnt_text(r.tokenizer(), row(r, with_text)), "a<|im_end|>");
   // A template that refuses a turn without its calls looks at them.
-  const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") + "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
+  const RowTokeniser strict = with(chat_template("{{ '<call>' + c.function.name }}") +
+                                   "{% for m in messages %}{% if m.role == 'assistant' and not m.content and not "
+                                   "m.tool_calls %}{{ raise_exception('empty') }}{% endif %}{% endfor %}");
   EXPECT_EQ(reason(strict, chat({{"user", "u"}, {"assistant", "", one}})), "accepted");
 }
 
 TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   // Leaves the thought of the last answer only, as reasoning templates do.
   const std::string forgetful =
-      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' and loop.last %}{{ '(hm)' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
+      "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' }}{% if m['role'] == 'assistant' and loop.last %}{{ "
+      "'(hm)' }}{% endif %}{{ m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
   const RowTokeniser t = with(forgetful);
   const auto two = t.tokenise(chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b"}}));
@@ -110,7 +138,9 @@ TEST_F(Tokenise, RewrittenHistoryIsNotLearntAndARewrittenAnswerIsRefused) {
   EXPECT_EQ(std::get<TokenisedRow>(two).unlearnt_turns, 1);
   EXPECT_EQ(learnt_text(t.tokenizer(), std::get<TokenisedRow>(two).row), "(hm)b<|im_end|>\n");
   // A generation prompt that the answer does not begin with.
-  const RowTokeniser think = with("{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:<think>' }}{% endif %}");
+  const RowTokeniser think = with(
+      "{% for m in messages %}{{ m['role'] + ':' + m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ "
+      "'assistant:<think>' }}{% endif %}");
   EXPECT_EQ(reason(think, chat({{"user", "u"}, {"assistant", "a"}})), "template_not_prefix_stable");
 }
 
@@ -119,19 +149,25 @@ TEST_F(Tokenise, EosThatClosesAConversationIsNotTheModels) {
   const RowTokeniser t = with(
       "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
       "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% else %}{{ '<|im_end|>' }}{% endif %}");
-  EXPECT_EQ(learnt_text(t.tokenizer(), row(t, chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b b"}}))), "a<|im_end|>|b b<|im_end|>");
+  EXPECT_EQ(learnt_text(t.tokenizer(),
+                        row(t, chat({{"user", "u"}, {"assistant", "a"}, {"user", "v"}, {"assistant", "b b"}}))),
+            "a<|im_end|>|b b<|im_end|>");
 }
 
 TEST_F(Tokenise, Phi3ManyTurns) {
   const fs::path shared = shared_directory();
   if (shared.empty()) GTEST_SKIP() << "no shared data (set SPECDEC_SHARED)";
   const RowTokeniser t(shared / "data/tokenizers/ort-ext/phi-3-mini");
-  const TokenRow r = row(t, chat({{"user", "Hi"}, {"assistant", "Hello there."}, {"user", "Go on"}, {"assistant", " Done.\n"}}));
+  const TokenRow r =
+      row(t, chat({{"user", "Hi"}, {"assistant", "Hello there."}, {"user", "Go on"}, {"assistant", " Done.\n"}}));
   EXPECT_EQ(learnt_text(t.tokenizer(), r), "▁Hello▁there.<|end|>|▁Done.<0x0A><|end|>");
 }
 
 TEST_F(Tokenise, TemplateThatRefusesARowRejectsThatRowOnly) {
-  const RowTokeniser t = with("{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role: ' + messages[0]['content']) }}{% endif %}" + std::string(kChatMl));
+  const RowTokeniser t = with(
+      "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role: ' + messages[0]['content']) }}{% "
+      "endif %}" +
+      std::string(kChatMl));
   EXPECT_EQ(reason(t, chat({{"system", "S"}, {"user", "u"}, {"assistant", "a"}})), "template_error");
   EXPECT_EQ(reason(t, chat({{"user", "u"}, {"assistant", "a"}})), "accepted");
 }
@@ -207,7 +243,13 @@ TEST_F(Tokenise, TokenAcrossTheBorderBelongsToTheResponse) {
   r.prompt = "Once upon a ti";
   r.response = "me, there was a girl.";
   const TokenRow a = row(t, r);
-  EXPECT_EQ(a.tokens, row(t, [] { TrafficRecord whole; whole.text = "Once upon a time, there was a girl."; return whole; }()).tokens);
+  EXPECT_EQ(a.tokens, row(t,
+                          [] {
+                            TrafficRecord whole;
+                            whole.text = "Once upon a time, there was a girl.";
+                            return whole;
+                          }())
+                          .tokens);
   EXPECT_GT(a.prompt_tokens, 1);
   const std::vector<int32_t> prompt(a.tokens.begin(), a.tokens.begin() + a.prompt_tokens);
   const std::string head = t.tokenizer().decode(prompt, true);

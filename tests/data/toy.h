@@ -1,5 +1,5 @@
-// A tokenizer that can be checked by eye (one token a printable ASCII character, plus special tokens), a ChatML template, and
-// scratch directories for the tests of data/.
+// A tokenizer that can be checked by eye (one token a printable ASCII character, plus special tokens), a ChatML
+// template, and scratch directories for the tests of data/.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,8 @@ class Scratch {
  public:
   Scratch() {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    path_ = fs::path(testing::TempDir()) / ("specdec-data-" + std::string(info->test_suite_name()) + "-" + info->name() + "-" + std::to_string(getpid()));
+    path_ = fs::path(testing::TempDir()) / ("specdec-data-" + std::string(info->test_suite_name()) + "-" +
+                                            info->name() + "-" + std::to_string(getpid()));
     fs::remove_all(path_);
     fs::create_directories(path_);
   }
@@ -46,13 +47,20 @@ class Scratch {
 };
 
 // A target directory without weights. `chat_template` empty: none.
-inline fs::path make_toy_target(const fs::path& directory, const std::string& chat_template = kChatMl, bool bos = true) {
+inline fs::path make_toy_target(const fs::path& directory, const std::string& chat_template = kChatMl,
+                                bool bos = true) {
   fs::create_directories(directory);
   Json vocab = Json::object(), added = Json::array();
   int id = 0;
   for (const char* special : {"<s>", "<|im_start|>", "<|im_end|>"}) {
     vocab[special] = id;
-    added.push_back({{"id", id++}, {"content", special}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
+    added.push_back({{"id", id++},
+                     {"content", special},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
   }
   vocab["\n"] = id++;
   for (char c = ' '; c <= '~'; ++c) vocab[std::string(1, c)] = id++;
@@ -64,7 +72,13 @@ inline fs::path make_toy_target(const fs::path& directory, const std::string& ch
                           {"pre_tokenizer", nullptr},
                           {"post_processor", nullptr},
                           {"decoder", {{"type", "Fuse"}}},
-                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", "?"}, {"fuse_unk", false}, {"vocab", vocab}, {"merges", Json::array()}}}};
+                          {"model",
+                           {{"type", "BPE"},
+                            {"dropout", nullptr},
+                            {"unk_token", "?"},
+                            {"fuse_unk", false},
+                            {"vocab", vocab},
+                            {"merges", Json::array()}}}};
   Json config = {{"eos_token", "<|im_end|>"}, {"tokenizer_class", "PreTrainedTokenizerFast"}};
   if (bos) config["bos_token"] = "<s>";
   if (!chat_template.empty()) config["chat_template"] = chat_template;

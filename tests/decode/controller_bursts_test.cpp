@@ -1,5 +1,6 @@
-// The controller under whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one after the other. What
-// counts is when the last one ends. One engine answers bursts of all sizes, mixed, from its first step on: learning is counted.
+// The controller under whole bursts, on recorded costs: 1 to 16 answers of 128 tokens that begin together and end one
+// after the other. What counts is when the last one ends. One engine answers bursts of all sizes, mixed, from its first
+// step on: learning is counted.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -33,22 +34,44 @@ struct Machine {
   double draft_pass(int answers) const { return draft + draft_per_answer * answers; }
 };
 
-// 93 M weights in bf16 and a draft of 0.3 M on two threads, by the server itself; and the row-wise figures of docs/benchmarks.md, one thread.
+// 93 M weights in bf16 and a draft of 0.3 M on two threads, by the server itself; and the row-wise figures of
+// docs/benchmarks.md, one thread.
 const std::array<Machine, 2> kMachines = {
-    Machine{"AVX-512", {{1, 5.9}, {7, 5.9}, {8, 6.4}, {9, 6.9}, {10, 7.0}, {12, 7.5}, {16, 9.5}, {20, 11.3}, {24, 13.1}, {28, 15.5}, {32, 17.6}, {40, 21.6}, {48, 25.9}, {56, 29.8}, {64, 34}, {80, 46}, {144, 84}}, 0.02, 0.012},
-    Machine{"AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
+    Machine{"AVX-512",
+            {{1, 5.9},
+             {7, 5.9},
+             {8, 6.4},
+             {9, 6.9},
+             {10, 7.0},
+             {12, 7.5},
+             {16, 9.5},
+             {20, 11.3},
+             {24, 13.1},
+             {28, 15.5},
+             {32, 17.6},
+             {40, 21.6},
+             {48, 25.9},
+             {56, 29.8},
+             {64, 34},
+             {80, 46},
+             {144, 84}},
+            0.02,
+            0.012},
+    Machine{
+        "AVX2", {{1, 1.25}, {2, 1.52}, {3, 1.76}, {4, 2.23}, {5, 2.63}, {8, 4.0}, {16, 7.73}, {144, 67}}, 0.01, 0.006}};
 
 // What neighbours on the machine do to passes. A tenth more or less is each pass's own.
 struct Weather {
   double wander = 0;   // sd of the logarithm of what all passes are slower by, for about 25 steps
-  double tilt = 0;     // the same of the power of its rows by which a pass is slower, for about 100 steps: they take bandwidth, or the multipliers
+  double tilt = 0;     // the same of the power of its rows by which a pass is slower, for about 100 steps: they take
+                       // bandwidth, or the multipliers
   double hiccups = 0;  // chance, in a step, that the next four passes take twice as long
 };
 
 // A server's draft, and what it has learned.
 struct Server {
   const Machine& machine;
-  double overlap;      // mean over answers; of an answer's tokens nearly all or little, in runs
+  double overlap;  // mean over answers; of an answer's tokens nearly all or little, in runs
   Weather weather = {};
   int fixed_k = -1;
   uint64_t seed = 1;
@@ -56,9 +79,9 @@ struct Server {
   OverlapMean seen = OverlapMean();
   int plain_owed = -1;
   uint64_t steps = 0, bursts = 0;
-  double pace = 0;     // logarithm; times do not contain it
-  double tilt = 0;     // times contain it …
-  int slow = 0;        // … and this: passes to go of a hiccup
+  double pace = 0;  // logarithm; times do not contain it
+  double tilt = 0;  // times contain it …
+  int slow = 0;     // … and this: passes to go of a hiccup
 
   struct Answer {
     KController controller;
@@ -74,7 +97,8 @@ struct Server {
     for (int i = 0; i < size; ++i) {
       PhiloxStream random(seed, 64 * bursts + static_cast<uint64_t>(i));
       const double own = overlap + 0.05 * std::sqrt(12.0) * (random.uniform() - 0.5);
-      answers.push_back({KController({.fixed_k = fixed_k, .seen = &seen, .plain_owed = plain_owed}, &costs), std::clamp(own, 0.0, 0.97), random});
+      answers.push_back({KController({.fixed_k = fixed_k, .seen = &seen, .plain_owed = plain_owed}, &costs),
+                         std::clamp(own, 0.0, 0.97), random});
     }
     ++bursts;
     double milliseconds = 0;
@@ -99,7 +123,9 @@ struct Server {
       rows += a.k;
     }
     PhiloxStream noise(seed + 100, steps++);
-    const auto timed = [&](double of) { return of * std::exp(pace + 0.2 * (noise.uniform() + noise.uniform() + noise.uniform() - 1.5)); };
+    const auto timed = [&](double of) {
+      return of * std::exp(pace + 0.2 * (noise.uniform() + noise.uniform() + noise.uniform() - 1.5));
+    };
     pace = 0.96 * pace + weather.wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
     tilt = 0.99 * tilt + weather.tilt * std::sqrt((1 - 0.99 * 0.99) * 12) * (noise.uniform() - 0.5);
     if (slow > 0)
@@ -129,7 +155,8 @@ struct Server {
 };
 
 // Milliseconds of all bursts by their size, of several servers together.
-std::vector<double> bursts(const Machine& machine, double overlap, const Weather& weather, int fixed_k, uint64_t servers = kBurstServers) {
+std::vector<double> bursts(const Machine& machine, double overlap, const Weather& weather, int fixed_k,
+                           uint64_t servers = kBurstServers) {
   std::vector<double> out(kMostAnswers + 1, 0.0);
   for (uint64_t server = 0; server < servers; ++server) {
     Server s{.machine = machine, .overlap = overlap, .weather = weather, .fixed_k = fixed_k, .seed = 1000 * server + 1};
@@ -154,7 +181,8 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
         for (int size = 1; size <= kMostAnswers; ++size) {
           const auto i = static_cast<size_t>(size);
           const double plain = kBurstServers * kBursts * kAnswerTokens * machine.pass(size);
-          const std::string where = std::string(machine.name) + ", overlap " + std::to_string(overlap) + ", wander " + std::to_string(wander) + ", bursts of " + std::to_string(size);
+          const std::string where = std::string(machine.name) + ", overlap " + std::to_string(overlap) + ", wander " +
+                                    std::to_string(wander) + ", bursts of " + std::to_string(size);
           EXPECT_GE(plain / took[i], 0.97) << where;
           if (plain > 1.2 * best[i]) {
             EXPECT_GE(best[i] / took[i], 0.95) << where << ", where the best fixed K gains " << plain / best[i];
@@ -164,15 +192,19 @@ TEST(ControllerBursts, NeverALossAndNearTheBestFixedK) {
     }
 }
 
-// The price of a wide pass against a narrow one changes slowly, or all passes are slow for a moment, which says nothing about plain
-// decoding. What plain decoding takes depends on the weather as well and is simulated, so this test needs more servers and a looser bound.
+// The price of a wide pass against a narrow one changes slowly, or all passes are slow for a moment, which says nothing
+// about plain decoding. What plain decoding takes depends on the weather as well and is simulated, so this test needs
+// more servers and a looser bound.
 TEST(ControllerBursts, HardlyALossInBadWeather) {
   constexpr uint64_t kServers = 12;
-  for (const Weather& weather : {Weather{.wander = 0.15, .tilt = 0.2}, Weather{.wander = 0.1, .tilt = 0.1, .hiccups = 0.01}})
+  for (const Weather& weather :
+       {Weather{.wander = 0.15, .tilt = 0.2}, Weather{.wander = 0.1, .tilt = 0.1, .hiccups = 0.01}})
     for (const double overlap : {0.74, 0.64}) {
-      const std::vector<double> plain = bursts(kMachines[0], overlap, weather, 0, kServers), took = bursts(kMachines[0], overlap, weather, -1, kServers);
+      const std::vector<double> plain = bursts(kMachines[0], overlap, weather, 0, kServers),
+                                took = bursts(kMachines[0], overlap, weather, -1, kServers);
       for (size_t size = 1; size <= kMostAnswers; ++size)
-        EXPECT_GE(plain[size] / took[size], 0.96) << "overlap " << overlap << ", tilt " << weather.tilt << ", hiccups " << weather.hiccups << ", bursts of " << size;
+        EXPECT_GE(plain[size] / took[size], 0.96) << "overlap " << overlap << ", tilt " << weather.tilt << ", hiccups "
+                                                  << weather.hiccups << ", bursts of " << size;
     }
 }
 

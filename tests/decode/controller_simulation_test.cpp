@@ -10,16 +10,18 @@
 namespace specdec::decode {
 namespace {
 
-// An engine that answers without end, on recorded costs: passes are bound by memory up to `knee` rows and by arithmetic beyond. Overlap is what
-// drafts show: nearly all or little, so that a few steps say little about the mean. Time in plain passes of one sequence.
+// An engine that answers without end, on recorded costs: passes are bound by memory up to `knee` rows and by arithmetic
+// beyond. Overlap is what drafts show: nearly all or little, so that a few steps say little about the mean. Time in
+// plain passes of one sequence.
 struct Traffic {
   int batch;
-  double overlap;            // mean
-  double draft = 0.1;        // pass of the draft, of the target's
+  double overlap;      // mean
+  double draft = 0.1;  // pass of the draft, of the target's
   double knee = 96;
-  int answer = 200;          // tokens
+  int answer = 200;  // tokens
   int fixed_k = -1;
-  double wander = 0;         // sd of the logarithm of what all passes are slower by, for about 25 steps; half as much again is each pass's own
+  double wander = 0;  // sd of the logarithm of what all passes are slower by, for about 25 steps; half as much again is
+                      // each pass's own
 
   struct Answer {
     KController controller;
@@ -30,13 +32,15 @@ struct Traffic {
   int plain_owed = -1;
   std::vector<Answer> answers = {};
   uint64_t steps = 0;
-  double pace = 0;           // logarithm; times below do not contain it
+  double pace = 0;  // logarithm; times below do not contain it
   double seconds = 0, tokens = 0, probe_seconds = 0;
-  int drafting = 0;          // sequences of the last step
+  int drafting = 0;  // sequences of the last step
 
   double pass(double rows) const { return std::max(1.0, rows / knee) + 0.003 * rows; }
   double plain() const { return batch / pass(batch); }
-  double fixed(int k) const { return batch * expected_length(overlap, k) / (k * draft * pass(batch) + pass(batch * (k + 1))); }
+  double fixed(int k) const {
+    return batch * expected_length(overlap, k) / (k * draft * pass(batch) + pass(batch * (k + 1)));
+  }
   double best_fixed() const {
     double best = plain();
     for (int k = 1; k <= 8; ++k) best = std::max(best, fixed(k));
@@ -57,7 +61,9 @@ struct Traffic {
     int rows = batch;
     for (const int each : k) rows += each;
     PhiloxStream noise(7, steps);
-    const auto timed = [&](double of) { return of * std::exp(pace + 0.5 * wander * std::sqrt(12.0) * (noise.uniform() - 0.5)); };
+    const auto timed = [&](double of) {
+      return of * std::exp(pace + 0.5 * wander * std::sqrt(12.0) * (noise.uniform() - 0.5));
+    };
     pace = 0.96 * pace + wander * std::sqrt((1 - 0.96 * 0.96) * 12) * (noise.uniform() - 0.5);
     for (int i = 0; i < deepest; ++i) costs.record_draft(batch, timed(draft_seconds));
     costs.record_target(batch, static_cast<double>(rows) / batch, timed(pass(rows)));
@@ -75,7 +81,9 @@ struct Traffic {
     std::vector<double> overlaps;
     int accepted = 0;
     while (static_cast<int>(overlaps.size()) < k && accepted == static_cast<int>(overlaps.size())) {
-      overlaps.push_back(overlap <= kLow ? overlap : random.uniform() < (overlap - kLow) / (kHigh - kLow) ? kHigh : kLow);
+      overlaps.push_back(overlap <= kLow                                        ? overlap
+                         : random.uniform() < (overlap - kLow) / (kHigh - kLow) ? kHigh
+                                                                                : kLow);
       accepted += random.uniform() < overlaps.back();
     }
     a.controller.observe(k, accepted, overlaps);
@@ -97,21 +105,24 @@ TEST(ControllerSimulation, IsAsFastAsPlainAndAsTheBestFixedK) {
         for (const int answer : {30, 400}) {
           Traffic t{.batch = batch, .overlap = overlap, .draft = draft, .answer = answer};
           t.run(batch < 64 ? 2000 : 1000);
-          const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) + ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
+          const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) +
+                                    ", draft cost " + std::to_string(draft) + ", answers of " + std::to_string(answer);
           EXPECT_GE(t.speed(), 0.97 * t.plain()) << where;
           // What gains less than a fifth is given up now and then after some bad luck, until the next probe.
           EXPECT_GE(t.speed(), (t.best_fixed() > 1.2 * t.plain() ? 0.95 : 0.93) * t.best_fixed()) << where;
         }
 }
 
-// Costs are measured at different times. A machine whose speed wanders must not make one of them look cheap against another.
+// Costs are measured at different times. A machine whose speed wanders must not make one of them look cheap against
+// another.
 TEST(ControllerSimulation, AWanderingPaceIsNoReasonToDraftOrNot) {
   for (const double overlap : {0.85, 0.75, 0.6})
     for (const int batch : {4, 8, 16, 32})
       for (const double knee : {8.0, 16.0, 48.0}) {
         Traffic t{.batch = batch, .overlap = overlap, .draft = 0.05, .knee = knee, .answer = 100, .wander = 0.15};
         t.run(3000);
-        const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) + ", knee " + std::to_string(knee);
+        const std::string where = "overlap " + std::to_string(overlap) + ", batch " + std::to_string(batch) +
+                                  ", knee " + std::to_string(knee);
         EXPECT_GE(t.speed(), 0.98 * t.plain()) << where;
         EXPECT_GE(t.speed(), 0.95 * t.best_fixed()) << where;
       }

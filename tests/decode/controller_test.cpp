@@ -65,8 +65,8 @@ TEST(CostModel, InterpolatesRows) {
   EXPECT_NEAR(costs.verify_cost(1, 8), 1.8, 1e-12);  // the line goes on
 }
 
-// Passes cost what their rows cost, of however many sequences: a batch size that was never seen is known by the others' passes, one that
-// was seen by its own above all.
+// Passes cost what their rows cost, of however many sequences: a batch size that was never seen is known by the others'
+// passes, one that was seen by its own above all.
 TEST(CostModel, BatchSizesKnowOfEachOther) {
   CostModel costs;
   for (int i = 0; i < 20; ++i)
@@ -82,7 +82,8 @@ TEST(CostModel, BatchSizesKnowOfEachOther) {
     costs.record_target(4, 2, 1.1);
   }
   EXPECT_NEAR(costs.verify_cost(4, 1), 1.1 / 0.9, 0.03);
-  EXPECT_NEAR(costs.verify_cost(8, 0) * costs.verify_seconds(8, 0), 1.3, 0.15) << "not measured in the last 40 passes, while eight rows of four texts were";
+  EXPECT_NEAR(costs.verify_cost(8, 0) * costs.verify_seconds(8, 0), 1.3, 0.15)
+      << "not measured in the last 40 passes, while eight rows of four texts were";
   EXPECT_LT(costs.target_doubt(4, 8), 0.03);
 }
 
@@ -116,14 +117,15 @@ TEST(CostModel, ShrugsOffOutliersAndNonsense) {
   for (int i = 0; i < 20; ++i) costs.record_target(1, 1, 1.0);
   costs.record_target(1, 1, 1000.0);
   for (const double bad : {0.0, -1.0, std::nan(""), HUGE_VAL}) costs.record_target(1, 1, bad);
-  EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1, 0.01);  // one clipped sample, taken for the pace above all: of what passes cost against each other
-  costs.record_target(1, 3, 1.1 * 1.1);                // it says next to nothing
+  EXPECT_NEAR(costs.verify_seconds(1, 0), 1.1,
+              0.01);  // one clipped sample, taken for the pace above all: of what passes cost against each other
+  costs.record_target(1, 3, 1.1 * 1.1);  // it says next to nothing
   EXPECT_NEAR(costs.verify_cost(1, 2), 1.1, 0.05);
   for (int i = 0; i < 10; ++i) costs.record_target(1, 1, 1.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 1.0, 0.01);
   for (int i = 0; i < 100; ++i) costs.record_target(1, 1, 3.0);
   EXPECT_NEAR(costs.verify_seconds(1, 0), 3.0, 0.01);
-  costs.record_target(0, 1, 1.0);   // no such batch
+  costs.record_target(0, 1, 1.0);  // no such batch
   costs.record_target(1, 0, 1.0);
 }
 
@@ -172,7 +174,8 @@ TEST(CostModel, PassesOfUnevenRows) {
 
 TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   CostModel costs;
-  for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {3, 1.05}, {7, 3.0}, {11, 5.0}}) costs.record_target(1, rows, seconds);
+  for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {3, 1.05}, {7, 3.0}, {11, 5.0}})
+    costs.record_target(1, rows, seconds);
   costs.record_draft(1, 0.01);
   KController tree({.prior_overlap = 0.9, .tree = {2, 2, 1}}, &costs);
   EXPECT_EQ(tree.choose_k(1), 1) << "2 nodes are nearly free, 6 and 10 are not";
@@ -180,11 +183,13 @@ TEST(Controller, ATreeIsVerifiedAtTheNodesOfTheDepthChosen) {
   EXPECT_TRUE(tree.stop_after(std::vector<double>{0.9}, 1, 1)) << "the next level costs 1.95 passes";
 }
 
-// A draft that has a long prompt to read pays over a long answer only; with several at once, over one as many times as long.
+// A draft that has a long prompt to read pays over a long answer only; with several at once, over one as many times as
+// long.
 TEST(Controller, AShortAnswerDoesNotPayForALongPrompt) {
   CostModel costs;
   for (const int batch : {1, 4})
-    for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {2, 1.05}, {3, 1.1}, {5, 1.2}}) costs.record_target(batch, rows, seconds);
+    for (const auto& [rows, seconds] : {std::pair{1, 1.0}, {2, 1.05}, {3, 1.1}, {5, 1.2}})
+      costs.record_target(batch, rows, seconds);
   for (const int batch : {1, 4}) costs.record_draft(batch, 0.1);
   costs.record_read(100, 5.0);
   EXPECT_DOUBLE_EQ(costs.read_cost(1), 0.05);
@@ -292,7 +297,8 @@ TEST(Controller, RandomDraftIsSwitchedOffAndAGoodOneFoundAgain) {
 }
 
 TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
-  for (const double before : {0.4, 0.02}) {  // against a long history of a draft that was worth it, and of one that never was
+  for (const double before :
+       {0.4, 0.02}) {  // against a long history of a draft that was worth it, and of one that never was
     World w;
     w.overlap = before;
     KController controller({}, &w.costs);
@@ -304,7 +310,8 @@ TEST(Controller, APromisingProbeIsFollowedUpAtOnce) {
     w.overlap = 0.95;
     int waited = 0;  // for a probe that takes 2 · 0.6 + 0.06 plain steps more
     while (w.step(controller) == 0) ASSERT_LE(++waited, 160);
-    for (int i = 0; i < 10; ++i) EXPECT_GT(w.step(controller), 0) << i << " steps after the probe, overlap " << before << " before";
+    for (int i = 0; i < 10; ++i)
+      EXPECT_GT(w.step(controller), 0) << i << " steps after the probe, overlap " << before << " before";
     EXPECT_GT(controller.expected_overlap(0), 0.8);
   }
 }
@@ -402,7 +409,8 @@ TEST(Controller, NeighboursShareTheDraftsPasses) {
   const auto choose = [&](int good) {
     controllers.clear();
     all.clear();
-    for (int i = 0; i < 8; ++i) controllers.emplace_back(ControllerOptions{.prior_overlap = i < good ? 0.9 : 0.02}, &w.costs);
+    for (int i = 0; i < 8; ++i)
+      controllers.emplace_back(ControllerOptions{.prior_overlap = i < good ? 0.9 : 0.02}, &w.costs);
     for (KController& c : controllers) all.push_back(&c);
     KController::choose(all, 8);
   };

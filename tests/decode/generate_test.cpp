@@ -40,7 +40,9 @@ TEST_F(Generate, CutsAfterEosButCountsWhatWasAccepted) {
   // The first position whose token did not occur before and which lies inside a block of five.
   size_t at = 0;
   for (size_t i = 1; i < text.size() && at == 0; ++i)
-    if (i % 5 < 3 && std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(i), text[i]) == text.begin() + static_cast<ptrdiff_t>(i)) at = i;
+    if (i % 5 < 3 && std::find(text.begin(), text.begin() + static_cast<ptrdiff_t>(i), text[i]) ==
+                         text.begin() + static_cast<ptrdiff_t>(i))
+      at = i;
   ASSERT_GT(at, 0u);
   const GenerateResult r = run(4, {text[at]});
   EXPECT_EQ(r.finish_reason, "stop");

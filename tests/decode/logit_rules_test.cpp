@@ -34,7 +34,8 @@ std::vector<float> logits_of(uint64_t seed) {
   return logits;
 }
 
-void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tokens& text, size_t prompt, uint64_t seed) {
+void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tokens& text, size_t prompt,
+                      uint64_t seed) {
   std::vector<float> found = logits_of(seed), expected = logits_of(seed);
   state.apply(found);
   toy::apply_reference(rules, text, prompt, expected);
@@ -46,7 +47,8 @@ void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tok
   }
 }
 
-// A long random walk of pushes, pops, rewinds and commits: the state is at every point what counting the text anew gives.
+// A long random walk of pushes, pops, rewinds and commits: the state is at every point what counting the text anew
+// gives.
 TEST(LogitRules, StateFollowsEveryPushAndPop) {
   const LogitRules rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
@@ -178,16 +180,20 @@ TEST(LogitRules, RangesAreChecked) {
   validate(LogitRules{}, 10);
   validate(busy_rules(), 10);
   const double nan = std::numeric_limits<double>::quiet_NaN();
-  for (const double bad : {0.0, -1.0, 1e-60, 1e-38, 0.0099, 2.1, nan}) refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
+  for (const double bad : {0.0, -1.0, 1e-60, 1e-38, 0.0099, 2.1, nan})
+    refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
   for (const double bad : {-2.1, 2.1, nan}) {
     refused("presence_penalty", [bad](LogitRules& r) { r.presence_penalty = bad; });
     refused("frequency_penalty", [bad](LogitRules& r) { r.frequency_penalty = bad; });
   }
-  for (const auto& bad : {std::pair{10, 1.f}, {-1, 1.f}, {1, 100.5f}, {1, kInfinite}}) refused("logit_bias", [&](LogitRules& r) { r.bias = {bad}; });
-  for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}}) refused("bad_words", [&](LogitRules& r) { r.bad_words = {bad}; });
+  for (const auto& bad : {std::pair{10, 1.f}, {-1, 1.f}, {1, 100.5f}, {1, kInfinite}})
+    refused("logit_bias", [&](LogitRules& r) { r.bias = {bad}; });
+  for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}})
+    refused("bad_words", [&](LogitRules& r) { r.bad_words = {bad}; });
 }
 
-// Finite logits stay finite, forbidden ones forbidden, at the ends of every range and beyond the repetition penalties that validate() takes.
+// Finite logits stay finite, forbidden ones forbidden, at the ends of every range and beyond the repetition penalties
+// that validate() takes.
 TEST(LogitRules, LeaveFiniteLogitsFiniteAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})
@@ -205,7 +211,8 @@ TEST(LogitRules, LeaveFiniteLogitsFiniteAtEveryExtreme) {
           for (const int32_t id : prompt) state.commit({&id, 1});
           std::vector<float> logits = {most, -most, tiny, -tiny, 0, -kInfinite, 30, 1};
           ASSERT_TRUE(state.apply(logits));
-          for (const size_t i : {0u, 1u, 2u, 3u, 4u, 6u}) ASSERT_TRUE(std::isfinite(logits[i])) << i << " repetition " << repetition;
+          for (const size_t i : {0u, 1u, 2u, 3u, 4u, 6u})
+            ASSERT_TRUE(std::isfinite(logits[i])) << i << " repetition " << repetition;
           ASSERT_EQ(logits[5], -kInfinite);
           ASSERT_EQ(logits[7], -kInfinite);
         }

@@ -1,5 +1,6 @@
-// Real models: greedy speculation is plain decoding, and sampled acceptance is what an independent implementation measured
-// (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens a step, conditional 0.63 … 0.71).
+// Real models: greedy speculation is plain decoding, and sampled acceptance is what an independent implementation
+// measured (shared/data/README.md: stories260K drafted by llama2xs-279K, K = 6, T = 1: 2.73 tokens a step, conditional
+// 0.63 … 0.71).
 #include "engine/decode/model_runner.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +35,8 @@ at::Tensor distributions(CausalModel& model, const std::vector<int32_t>& text) {
   model.close(id);
   const auto vocab = static_cast<int64_t>(rows.row(0).size());
   at::Tensor out = at::empty({static_cast<int64_t>(text.size()), vocab}, at::kFloat);
-  for (size_t i = 0; i < text.size(); ++i) std::copy(rows.row(i).begin(), rows.row(i).end(), out.data_ptr<float>() + static_cast<int64_t>(i) * vocab);
+  for (size_t i = 0; i < text.size(); ++i)
+    std::copy(rows.row(i).begin(), rows.row(i).end(), out.data_ptr<float>() + static_cast<int64_t>(i) * vocab);
   return out.softmax(-1);
 }
 
@@ -45,7 +47,8 @@ struct RealModels : ::testing::Test {
     target = make_model_runner(load("stories260K"));
     draft = make_model_runner(load("llama2xs-279K"));
   }
-  GenerateResult run(int k, double temperature, uint64_t seed, int64_t tokens, VerifyRule rule = VerifyRule::kToken, CostModel* costs = nullptr) {
+  GenerateResult run(int k, double temperature, uint64_t seed, int64_t tokens, VerifyRule rule = VerifyRule::kToken,
+                     CostModel* costs = nullptr) {
     Stepper stepper(*target, draft.get(), costs, &clock);
     GenerateRequest request;
     request.prompt = {1};
@@ -93,7 +96,8 @@ TEST_F(RealModels, GreedyIsTheSameTextForEveryK) {
   EXPECT_EQ(run(-1, 0, 0, 256, VerifyRule::kToken, &costs).tokens, plain.tokens);
 }
 
-// int8 weights are another model, near the one that they were made of: exact against itself, and a draft of about the same worth.
+// int8 weights are another model, near the one that they were made of: exact against itself, and a draft of about the
+// same worth.
 TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   std::vector<int32_t> text = {1};
   for (uint64_t seed = 1; seed <= 2; ++seed) {
@@ -104,7 +108,9 @@ TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
   target = make_model_runner(load("stories260K", at::kChar));
   draft = make_model_runner(load("llama2xs-279K", at::kChar));
   const at::Tensor p8 = distributions(*target, text), q8 = distributions(*draft, text);
-  const auto overlap = [](const at::Tensor& a, const at::Tensor& b) { return at::minimum(a, b).sum(-1).mean().item<double>(); };
+  const auto overlap = [](const at::Tensor& a, const at::Tensor& b) {
+    return at::minimum(a, b).sum(-1).mean().item<double>();
+  };
   const double wide = overlap(p, q), int8 = overlap(p8, q8), kept = overlap(p, p8);
   RecordProperty("overlap_fp32", std::to_string(wide));
   RecordProperty("overlap_int8", std::to_string(int8));
@@ -139,19 +145,24 @@ TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   EXPECT_GT(text({3, 2, 1}, VerifyRule::kToken, 1).counts.length(), text({}, VerifyRule::kToken, 1).counts.length());
 }
 
-// A random model whose choices are clear; `border`: of a longrope, 0: a plain one. `cache_blocks`: 0 for as many as are needed.
+// A random model whose choices are clear; `border`: of a longrope, 0: a plain one. `cache_blocks`: 0 for as many as are
+// needed.
 std::unique_ptr<CausalModel> make_random(uint64_t seed, int64_t border, int64_t cache_blocks = 0) {
   model::DecoderConfig c;
   c.model_type = "llama";
-  c.vocab_size = 60, c.hidden_size = 32, c.intermediate_size = 48, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 16;
+  c.vocab_size = 60, c.hidden_size = 32, c.intermediate_size = 48, c.num_layers = 2, c.num_heads = 4,
+  c.num_kv_heads = 2, c.head_dim = 16;
   c.layers.resize(2);
   if (border != 0) {
-    c.rope.kind = model::RopeConfig::Kind::kLongRope, c.rope.original_max_position = border, c.rope.attention_factor = 1.2;
+    c.rope.kind = model::RopeConfig::Kind::kLongRope, c.rope.original_max_position = border,
+    c.rope.attention_factor = 1.2;
     for (int i = 0; i < 8; ++i) c.rope.short_factor.push_back(1 + 0.02 * i), c.rope.long_factor.push_back(1 + 0.3 * i);
   }
   model::Decoder decoder = model::random_decoder(c, seed, at::kCPU, at::kFloat);
-  decoder.weights.visit(decoder.config, [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 6 : 1); });
-  return make_model_runner(std::make_shared<const model::Decoder>(std::move(decoder)), cache_blocks * model::BlockPool::block_bytes(c, at::kFloat));
+  decoder.weights.visit(decoder.config,
+                        [](const std::string&, at::Tensor& tensor) { tensor.mul_(tensor.dim() == 2 ? 6 : 1); });
+  return make_model_runner(std::make_shared<const model::Decoder>(std::move(decoder)),
+                           cache_blocks * model::BlockPool::block_bytes(c, at::kFloat));
 }
 
 std::vector<int32_t> words(int64_t count) {
@@ -170,7 +181,8 @@ std::vector<float> read(CausalModel& model, SequenceId id, std::span<const int32
 
 constexpr int64_t kBlock = model::BlockPool::kTokens;
 
-// What was read once is not read again, by the same tenant only; the logits are the same bits. With and without a border of a longrope.
+// What was read once is not read again, by the same tenant only; the logits are the same bits. With and without a
+// border of a longrope.
 TEST(ModelRunner, APromptReadBeforeIsAdopted) {
   for (const int64_t border : {int64_t{0}, kBlock / 2, 2 * kBlock + 30}) {
     const auto model = make_random(1, border, 20), plain = make_random(1, border);
@@ -187,7 +199,8 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
     if (border == 0) {
       EXPECT_EQ(model->adopt(shorter, all.first(2 * kBlock - 1), 3), kBlock);
     }
-    for (const SequenceId id : {beside, stranger}) EXPECT_EQ(read(*model, id, all.subspan(static_cast<size_t>(model->length(id)))), expected);
+    for (const SequenceId id : {beside, stranger})
+      EXPECT_EQ(read(*model, id, all.subspan(static_cast<size_t>(model->length(id)))), expected);
     for (const SequenceId id : {first, beside, stranger, shorter}) model->close(id);
     CacheCounts counts = model->cache_counts();
     EXPECT_EQ(counts.held_bytes, 0);
@@ -253,8 +266,10 @@ TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
 // The step reads only what no sequence of the tenant left, in the target and in the draft, and writes the same text.
 TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
   SystemClock clock;
-  const auto target = make_random(1, 0, 40), draft = make_random(2, 0, 40), plain_target = make_random(1, 0), plain_draft = make_random(2, 0);
-  const auto text = [&](CausalModel& t, CausalModel& d, uint64_t tenant, std::vector<int32_t> prompt, const std::vector<int>& tree) {
+  const auto target = make_random(1, 0, 40), draft = make_random(2, 0, 40), plain_target = make_random(1, 0),
+             plain_draft = make_random(2, 0);
+  const auto text = [&](CausalModel& t, CausalModel& d, uint64_t tenant, std::vector<int32_t> prompt,
+                        const std::vector<int>& tree) {
     Stepper stepper(t, &d);
     KController controller({.fixed_k = 3, .tree = tree}, nullptr);
     SeededRandomness randomness(5);

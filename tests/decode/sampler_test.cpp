@@ -66,19 +66,31 @@ std::vector<double> reference(const std::vector<float>& logits, const SamplingOp
 }
 
 TEST(Sampler, MatchesTheDefinition) {
-  const SamplingOptions options[] = {
-      {}, {.temperature = 0.3}, {.temperature = 2}, {.top_k = 1}, {.top_k = 40}, {.top_k = 300}, {.top_p = 0.9}, {.top_p = 0.1},
-      {.top_p = 0.999}, {.min_p = 0.05}, {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .min_p = 0.02}, {.temperature = 1.5, .top_k = 400, .top_p = 0.6}};
+  const SamplingOptions options[] = {{},
+                                     {.temperature = 0.3},
+                                     {.temperature = 2},
+                                     {.top_k = 1},
+                                     {.top_k = 40},
+                                     {.top_k = 300},
+                                     {.top_p = 0.9},
+                                     {.top_p = 0.1},
+                                     {.top_p = 0.999},
+                                     {.min_p = 0.05},
+                                     {.temperature = 0.7, .top_k = 50, .top_p = 0.95, .min_p = 0.02},
+                                     {.temperature = 1.5, .top_k = 400, .top_p = 0.6}};
   for (const size_t vocab : {5, 512, 4000})
     for (uint64_t seed = 0; seed < 4; ++seed) {
       std::vector<float> logits(vocab);
-      for (size_t i = 0; i < vocab; ++i) logits[i] = static_cast<float>(8 * philox_uniform(seed, vocab, i) * philox_uniform(seed, 1, i));
+      for (size_t i = 0; i < vocab; ++i)
+        logits[i] = static_cast<float>(8 * philox_uniform(seed, vocab, i) * philox_uniform(seed, 1, i));
       for (const SamplingOptions& o : options) {
-        const auto expected = reference(logits, o.top_k > static_cast<int64_t>(vocab) ? SamplingOptions{o.temperature, 0, o.top_p, o.min_p} : o);
+        const auto expected = reference(
+            logits, o.top_k > static_cast<int64_t>(vocab) ? SamplingOptions{o.temperature, 0, o.top_p, o.min_p} : o);
         const auto found = run(logits, o);
         for (size_t i = 0; i < vocab; ++i)
-          ASSERT_NEAR(found[i], expected[i], 1e-6) << "V=" << vocab << " seed " << seed << " T=" << o.temperature << " k=" << o.top_k << " p=" << o.top_p
-                                                   << " m=" << o.min_p << " id " << i;
+          ASSERT_NEAR(found[i], expected[i], 1e-6)
+              << "V=" << vocab << " seed " << seed << " T=" << o.temperature << " k=" << o.top_k << " p=" << o.top_p
+              << " m=" << o.min_p << " id " << i;
       }
     }
 }
@@ -120,12 +132,13 @@ TEST(Sampler, OptionsAtTheirEnds) {
   EXPECT_EQ(run({3.f}, {}), (std::vector<float>{1}));
 }
 
-// Whatever finite logits and options come together, the result is a distribution; also at temperatures far below those that the
-// checks of flags and requests let through.
+// Whatever finite logits and options come together, the result is a distribution; also at temperatures far below those
+// that the checks of flags and requests let through.
 TEST(Sampler, IsADistributionAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
-  const std::vector<std::vector<float>> rows = {{0, 0, 0}, {0, -1, 1}, {-most, 0, most}, {most, most, -most}, {-most, -most, -most}, {tiny, -tiny, 0}, {-kInf, -most, most},
-                                                {1e30f, 1e30f, -kInf}, {-kInf, -kInf, 0}, {80, -80, 81}};
+  const std::vector<std::vector<float>> rows = {
+      {0, 0, 0},        {0, -1, 1},           {-most, 0, most},      {most, most, -most}, {-most, -most, -most},
+      {tiny, -tiny, 0}, {-kInf, -most, most}, {1e30f, 1e30f, -kInf}, {-kInf, -kInf, 0},   {80, -80, 81}};
   for (const std::vector<float>& row : rows)
     for (const double temperature : {5e-324, 1e-310, 1e-60, 1e-40, 1.1754943508222875e-38, 1e-20, 1e-3, 1.0, 2.0, 10.0})
       for (const int64_t top_k : {0, 1, 2, 300})
@@ -133,7 +146,8 @@ TEST(Sampler, IsADistributionAtEveryExtreme) {
           for (const double min_p : {0.0, 5e-324, 0.5, 0.99999999999999989}) {
             const auto probs = run(row, {.temperature = temperature, .top_k = top_k, .top_p = top_p, .min_p = min_p});
             const double total = std::accumulate(probs.begin(), probs.end(), 0.0);
-            ASSERT_NEAR(total, 1, 1e-6) << "T=" << temperature << " k=" << top_k << " p=" << top_p << " min=" << min_p << " first logit " << row[0];
+            ASSERT_NEAR(total, 1, 1e-6) << "T=" << temperature << " k=" << top_k << " p=" << top_p << " min=" << min_p
+                                        << " first logit " << row[0];
             for (size_t i = 0; i < row.size(); ++i) {
               ASSERT_TRUE(probs[i] >= 0 && probs[i] <= 1);
               ASSERT_TRUE(row[i] != -kInf || probs[i] == 0);

@@ -25,7 +25,8 @@ struct CountedModel final : ForwardingModel {
 std::unique_ptr<CausalModel> tiny_model(uint64_t seed) {
   model::DecoderConfig c;
   c.model_type = "llama";
-  c.vocab_size = 90, c.hidden_size = 64, c.intermediate_size = 128, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 16;
+  c.vocab_size = 90, c.hidden_size = 64, c.intermediate_size = 128, c.num_layers = 2, c.num_heads = 4,
+  c.num_kv_heads = 2, c.head_dim = 16;
   c.layers.resize(2);
   auto decoder = std::make_shared<model::Decoder>(model::random_decoder(c, seed, at::kCPU, at::kFloat));
   model::pack_matrices(*decoder);
@@ -41,7 +42,9 @@ struct Case {
 class StepAllocations : public testing::TestWithParam<Case> {};
 
 TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
-  if (!SPECDEC_OWN_MALLOC) GTEST_SKIP() << "allocations are counted by a malloc of this binary's own: needs glibc and no sanitizer that brings one";
+  if (!SPECDEC_OWN_MALLOC)
+    GTEST_SKIP()
+        << "allocations are counted by a malloc of this binary's own: needs glibc and no sanitizer that brings one";
   const auto target_runner = tiny_model(1), draft_runner = tiny_model(2);
   CountedModel target(*target_runner), draft(*draft_runner);
   CostModel costs;
@@ -67,7 +70,8 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
       stepper.start(s);
       batch.push_back(&s);
     }
-    while (std::all_of(batch.begin(), batch.end(), [](const Sequence* s) { return s->tokens.size() < 50; })) each(batch);
+    while (std::all_of(batch.begin(), batch.end(), [](const Sequence* s) { return s->tokens.size() < 50; }))
+      each(batch);
     for (Sequence* s : batch) stepper.finish(*s);
   };
   for (int i = 0; i < 4; ++i) run([&](auto& batch) { stepper.step(batch); });
@@ -83,9 +87,14 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Rules, StepAllocations,
-                         testing::Values(Case{0, VerifyRule::kToken, 3}, Case{1, VerifyRule::kToken, 3}, Case{1, VerifyRule::kBlock, 3}, Case{1, VerifyRule::kCoupled, 3},
+                         testing::Values(Case{0, VerifyRule::kToken, 3}, Case{1, VerifyRule::kToken, 3},
+                                         Case{1, VerifyRule::kBlock, 3}, Case{1, VerifyRule::kCoupled, 3},
                                          Case{1, VerifyRule::kToken, 0}, Case{1, VerifyRule::kToken, -1}),
-                         [](const auto& info) { return "T" + std::to_string(static_cast<int>(info.param.temperature)) + to_string(info.param.rule) + (info.param.k < 0 ? "Auto" : std::to_string(info.param.k)); });
+                         [](const auto& info) {
+                           return "T" + std::to_string(static_cast<int>(info.param.temperature)) +
+                                  to_string(info.param.rule) +
+                                  (info.param.k < 0 ? "Auto" : std::to_string(info.param.k));
+                         });
 
 }  // namespace
 }  // namespace specdec::decode

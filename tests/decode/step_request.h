@@ -15,7 +15,8 @@ inline constexpr int64_t kVocab = 12;
 
 // A sequence with everything it points to.
 struct Request {
-  explicit Request(toy::Tokens prompt, int k, int64_t remaining, SamplingOptions sampling = {.temperature = 0}, uint64_t seed = 1)
+  explicit Request(toy::Tokens prompt, int k, int64_t remaining, SamplingOptions sampling = {.temperature = 0},
+                   uint64_t seed = 1)
       : randomness(seed), controller({.fixed_k = k}, nullptr) {
     s.tokens = std::move(prompt);
     s.sampling = sampling;

@@ -13,7 +13,8 @@ TEST(StepRoom, OpenedReadAndClosedInPiecesIsTheSameText) {
   for (const double temperature : {0.0, 1.0}) {
     toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
     Stepper stepper(target, &draft);
-    Request whole({1, 2, 3, 4, 5, 6}, 3, 40, {.temperature = temperature}), pieces({1, 2, 3, 4, 5, 6}, 3, 40, {.temperature = temperature});
+    Request whole({1, 2, 3, 4, 5, 6}, 3, 40, {.temperature = temperature}),
+        pieces({1, 2, 3, 4, 5, 6}, 3, 40, {.temperature = temperature});
     run(stepper, whole);
     Sequence* const batch[] = {&pieces.s};
     while (pieces.s.remaining > 0) {
@@ -43,7 +44,8 @@ TEST(StepRoom, ADraftFarBehindReadsSoMuchAStep) {
   Sequence* const batch[] = {&a.s, &b.s, &near.s};
   int64_t read = 0;
   draft.before_pass = [&](std::span<const Extension> extensions) {
-    for (const Extension& e : extensions) read += static_cast<int64_t>(e.tokens.size()) > 64 ? static_cast<int64_t>(e.tokens.size()) : 0;
+    for (const Extension& e : extensions)
+      read += static_cast<int64_t>(e.tokens.size()) > 64 ? static_cast<int64_t>(e.tokens.size()) : 0;
   };
   std::vector<int> drafted_a, drafted_b;
   for (int i = 0; i < 6; ++i) {

@@ -75,7 +75,8 @@ TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
     for (const int k : {0, 1, 4}) {
       LogitRules rules;  // behind a 5 nothing may come
       for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({5, id});
-      RuledRequest bad({1, 2}, rules, k, {.temperature = temperature}, 20), good({1, 2}, {}, k, {.temperature = temperature}, 20);
+      RuledRequest bad({1, 2}, rules, k, {.temperature = temperature}, 20),
+          good({1, 2}, {}, k, {.temperature = temperature}, 20);
       stepper.start(bad.s);
       stepper.start(good.s);
       Sequence* const batch[] = {&bad.s, &good.s};
@@ -164,7 +165,8 @@ TEST_F(RuledSteps, LogprobsAreTheTargetsOwnForEveryEmittedAndPromptToken) {
       }
       for (size_t i = 0; i < all.size(); ++i) {
         EXPECT_EQ(all[i].token.id, r.s.tokens[i + 1]);
-        EXPECT_NEAR(all[i].token.logprob, expected_logprob(r.s.tokens, i + 1), 1e-5) << "token " << i + 1 << ", K=" << k;
+        EXPECT_NEAR(all[i].token.logprob, expected_logprob(r.s.tokens, i + 1), 1e-5)
+            << "token " << i + 1 << ", K=" << k;
         ASSERT_EQ(all[i].top.size(), 2u);
         EXPECT_GE(all[i].top[0].logprob, all[i].token.logprob);
       }

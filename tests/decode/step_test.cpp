@@ -231,7 +231,8 @@ TEST(Step, ADraftThatThrowsAloneInItsBatchIsDroppedToo) {
 }
 
 TEST(Step, SequencesOfSeveralDraftsGoTogether) {
-  toy::Model target(kVocab, toy::random_logits(1)), right(kVocab, toy::random_logits(1)), wrong(kVocab, toy::random_logits(2)), shadow(kVocab, toy::random_logits(1));
+  toy::Model target(kVocab, toy::random_logits(1)), right(kVocab, toy::random_logits(1)),
+      wrong(kVocab, toy::random_logits(2)), shadow(kVocab, toy::random_logits(1));
   Stepper alone(target, nullptr), stepper(target, &wrong);
   std::vector<std::unique_ptr<Request>> requests;
   std::vector<toy::Tokens> texts;
@@ -251,7 +252,8 @@ TEST(Step, SequencesOfSeveralDraftsGoTogether) {
     stepper.step(batch);
     for (const Sequence* s : batch) {
       expect_caches(target, s->draft ? right : wrong, *s);
-      EXPECT_EQ(s->shadow_overlaps, std::vector<double>(s->shadow ? s->overlaps.size() : 0, 1.0)) << "the shadow is the target";
+      EXPECT_EQ(s->shadow_overlaps, std::vector<double>(s->shadow ? s->overlaps.size() : 0, 1.0))
+          << "the shadow is the target";
     }
   }
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -328,7 +330,8 @@ TEST(Step, RecordsTheCostOfItsPasses) {
   EXPECT_EQ(costs.read_cost(1), 0);
 }
 
-// A prompt that the draft's first pass reads is not free, however short it is; nor is that pass one of those that draft.
+// A prompt that the draft's first pass reads is not free, however short it is; nor is that pass one of those that
+// draft.
 TEST(Step, RecordsWhatTheDraftReadsBeforeItDrafts) {
   toy::Model target(kVocab, toy::random_logits(1)), draft(kVocab, toy::random_logits(2));
   CostModel costs;

@@ -15,7 +15,8 @@ struct Summary {
   double accepted = 0;
   std::map<std::pair<int64_t, int32_t>, double> outcomes;
 };
-Summary all_outcomes(VerifyRule rule, std::vector<int32_t> drafted, const std::vector<Row>& p, const std::vector<Row>& q) {
+Summary all_outcomes(VerifyRule rule, std::vector<int32_t> drafted, const std::vector<Row>& p,
+                     const std::vector<Row>& q) {
   VerifyInput input;
   input.drafted = drafted;
   for (const Row& row : p) input.p.push_back(row);
@@ -47,7 +48,8 @@ TEST(Verifier, OneTokenByHand) {
 
 TEST(Verifier, EqualDistributionsNeverReject) {
   const Row p = {0.2f, 0.3f, 0.5f};
-  for (const VerifyRule rule : kRules) EXPECT_NEAR(all_outcomes(rule, {1, 2, 0}, {p, p, p, p}, {p, p, p}).accepted, 3, 1e-9);
+  for (const VerifyRule rule : kRules)
+    EXPECT_NEAR(all_outcomes(rule, {1, 2, 0}, {p, p, p, p}, {p, p, p}).accepted, 3, 1e-9);
 }
 
 TEST(Verifier, OneHotDraftIsAcceptedWithItsTargetProbability) {
@@ -86,10 +88,10 @@ TEST(Verifier, RefusesATokenTheDraftCannotHaveDrawn) {
 }
 
 TEST(Verifier, BlockTakesMoreOfTheDraftWhereTheFirstTokenIsShort) {
-  // Hand-made: token 0 has p/q = 1/2, then token 0 has p/q = 2, so the pair is as likely under p as under q: the block rule keeps
-  // it whole with certainty wherever it reaches it, the token rule loses it at the first test.
+  // Hand-made: token 0 has p/q = 1/2, then token 0 has p/q = 2, so the pair is as likely under p as under q: the block
+  // rule keeps it whole with certainty wherever it reaches it, the token rule loses it at the first test.
   const std::vector<Row> p = {{0.25, 0.75}, {1, 0}, {0.5, 0.5}}, q = {{0.5, 0.5}, {0.5, 0.5}};
-  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);   // 0.5 · 2
+  EXPECT_NEAR(all_outcomes(VerifyRule::kToken, {0, 0}, p, q).accepted, 1.0, 1e-9);  // 0.5 · 2
   const Summary block = all_outcomes(VerifyRule::kBlock, {0, 0}, p, q);
   // r = (1/2, 1); accepted 2 with h_2 = min(1, 1/2 · 2) = 1.
   EXPECT_NEAR(block.accepted, 2.0, 1e-9);

@@ -50,7 +50,8 @@ TEST(Checkpoint, KeepsWeightsMomentsAndState) {
   EXPECT_TRUE(a == b);
   State wide(3);
   wide.draft = toy_decoder(2, 3);
-  expect_error(ErrorKind::kData, {"layers.1", "missing"}, [&] { CheckpointStore::restore(*found, wide.draft, nullptr); });
+  expect_error(ErrorKind::kData, {"layers.1", "missing"},
+               [&] { CheckpointStore::restore(*found, wide.draft, nullptr); });
 }
 
 TEST(Checkpoint, KeepsTheNewestThreeAndTheBest) {
@@ -61,7 +62,8 @@ TEST(Checkpoint, KeepsTheNewestThreeAndTheBest) {
   std::vector<std::string> names;
   for (const auto& entry : fs::directory_iterator(scratch.root())) names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
-  EXPECT_EQ(names, (std::vector<std::string>{"latest", "step-00000002", "step-00000004", "step-00000005", "step-00000006"}));
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"latest", "step-00000002", "step-00000004", "step-00000005", "step-00000006"}));
 }
 
 TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
@@ -87,7 +89,8 @@ TEST(Checkpoint, AnyFlippedBitFallsBackToThePreviousOne) {
   fs::remove(scratch / "c/step-00000002/optimizer.safetensors");
   EXPECT_EQ(CheckpointStore(scratch / "c").newest_good()->step, 1);
   put(scratch / "c/step-00000001/state.json", "{}");
-  expect_error(ErrorKind::kData, {"none of the 2 checkpoints", "--out"}, [&] { CheckpointStore(scratch / "c").newest_good(); });
+  expect_error(ErrorKind::kData, {"none of the 2 checkpoints", "--out"},
+               [&] { CheckpointStore(scratch / "c").newest_good(); });
 }
 
 // At every write, fsync and rename of a save: what is there afterwards is the old checkpoint or the new one, whole.

@@ -22,7 +22,8 @@ TEST(Evaluate, IsTheTeacherForcedOverlap) {
   double by_request = 0, by_token = 0, entropy = 0;
   int64_t tokens = 0, agreed = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
-    const at::Tensor ids = at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
+    const at::Tensor ids =
+        at::tensor(std::vector<int64_t>(rows[i].tokens.begin(), rows[i].tokens.end()), at::kLong).unsqueeze(0);
     const at::Tensor p = at::softmax(frozen_logits(target, ids)[0] / 0.8, -1),
                      q = at::softmax(frozen_logits(draft, ids)[0] / 0.8, -1);
     double sum = 0;
@@ -88,7 +89,8 @@ TEST(Evaluate, HalvesShareNoConversation) {
 
 TEST(Evaluate, TheBestMeasuredCheckpointIsKeptNotTheLowestLoss) {
   // Loss falls all the way, acceptance peaks at step 200.
-  const std::vector<Measured> run = {{0, 0.60, 3.0}, {100, 0.68, 2.0}, {200, 0.71, 1.5}, {300, 0.70, 1.2}, {400, 0.66, 1.0}};
+  const std::vector<Measured> run = {
+      {0, 0.60, 3.0}, {100, 0.68, 2.0}, {200, 0.71, 1.5}, {300, 0.70, 1.2}, {400, 0.66, 1.0}};
   EXPECT_EQ(rank_checkpoints(run), (std::vector<int64_t>{200, 300, 100, 400, 0}));
   EXPECT_EQ(rank_checkpoints({{10, 0.5, 1}, {20, 0.5, 0.5}}).front(), 10) << "the earlier of equals";
   EXPECT_EQ(rank_checkpoints({{10, 0.5, 1}, {20, std::nan(""), 0.5}}), (std::vector<int64_t>{10}));
@@ -128,7 +130,8 @@ TEST(Evaluate, TheUnitIsTheConversation) {
   auto rows = toy_rows(21, 4);
   for (TokenRow& r : rows) r.conversation = r.conversation.size() % 2 ? "a" : "b";
   const std::vector<double> before(21, 0.5), after(21, 0.7);
-  EXPECT_EQ(judge(rows, scores(before), scores(after), true).verdict, Verdict::kInconclusive) << "21 requests of 2 conversations";
+  EXPECT_EQ(judge(rows, scores(before), scores(after), true).verdict, Verdict::kInconclusive)
+      << "21 requests of 2 conversations";
   EXPECT_EQ(judge({}, {}, {}, true).verdict, Verdict::kInconclusive);
 }
 
@@ -154,15 +157,16 @@ TEST(DraftInit, RemovesTheLayerThatCostsLeast) {
   const auto two = choose_layers(shared, 2, toy_rows(20, 4), 1, search);
   EXPECT_EQ(two, (std::vector<int64_t>{0, 3}));
   EXPECT_EQ(choose_layers(shared, 1, toy_rows(20, 4), 1, search).size(), 1u);
-  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"}, [&] { choose_layers(shared, 5, toy_rows(4, 4), 1, search); });
+  expect_error(ErrorKind::kUsage, {"prune:5", "4 layers"},
+               [&] { choose_layers(shared, 5, toy_rows(4, 4), 1, search); });
 }
 
 TEST(DraftInit, SpecsAreChecked) {
   EXPECT_EQ(parse_draft_spec("prune:12").layers, 12);
   EXPECT_EQ(parse_draft_spec("model:a:b").argument, "a:b");
   EXPECT_EQ(parse_draft_spec("config:x.json").kind, "config");
-  for (const char* bad :
-       {"", "prune", "prune:", "prune:0", "prune:-1", "prune:2x", "prune:99999999999999999999", "model:", "eagle9:1", "stories"})
+  for (const char* bad : {"", "prune", "prune:", "prune:0", "prune:-1", "prune:2x", "prune:99999999999999999999",
+                          "model:", "eagle9:1", "stories"})
     expect_error(ErrorKind::kUsage, {"--draft", std::string("'") + bad + "'"}, [&] { parse_draft_spec(bad); });
 }
 

@@ -68,7 +68,8 @@ TEST(EventFile, HoldsVersionAndScalars) {
   std::string a = "\x0a\x0atrain/loss\x15", b = "\x0a\x01x\x15";
   a.append(reinterpret_cast<const char*>(&loss), 4);
   b.append(reinterpret_cast<const char*>(&x), 4);
-  const std::string summary = std::string("\x0a") + static_cast<char>(a.size()) + a + "\x0a" + static_cast<char>(b.size()) + b;
+  const std::string summary =
+      std::string("\x0a") + static_cast<char>(a.size()) + a + "\x0a" + static_cast<char>(b.size()) + b;
   EXPECT_EQ(all[1].substr(9), std::string("\x10\xac\x02\x2a") + static_cast<char>(summary.size()) + summary);
 }
 
@@ -95,7 +96,8 @@ TEST(Metrics, ResumeDropsWhatComesAfterTheCheckpoint) {
     Metrics m(scratch.root(), clock, 0);
     for (int64_t step = 1; step <= 5; ++step) m.write("train", step, {{"loss", 1.0}});
   }
-  put(scratch / "metrics.jsonl", get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");  // killed while writing
+  put(scratch / "metrics.jsonl",
+      get(scratch / "metrics.jsonl") + R"({"kind":"train","step":6,"lo)");  // killed while writing
   fs::remove(event_file(scratch.root()));
   Metrics m(scratch.root(), clock, 3);
   m.write("train", 4, {{"loss", 2.0}});

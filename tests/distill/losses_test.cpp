@@ -14,14 +14,17 @@ namespace {
 using specdec::testing::expect_error;
 using specdec::testing::read_tensors;
 
-constexpr const char* kLosses[] = {"ce", "kl", "rkl", "jsd", "jsd:0.1", "tv", "nla", "lk_hybrid", "0.1*ce+0.9*tv", "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl"};
+constexpr const char* kLosses[] = {"ce", "kl",  "rkl",       "jsd",           "jsd:0.1",
+                                   "tv", "nla", "lk_hybrid", "0.1*ce+0.9*tv", "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl"};
 
 double largest_difference(const at::Tensor& a, const at::Tensor& b) { return (a - b).abs().max().item<double>(); }
 
 LossInput random_input(int64_t rows, int64_t vocab, double scale = 3) {
   at::Tensor index = at::arange(0, rows, 2, at::kLong);
-  const at::Generator seeded = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rows + vocab));  // the same whatever ran before
-  return {scale * at::randn({rows, vocab}, seeded), scale * at::randn({rows, vocab}, seeded), at::randint(vocab, {rows}, seeded, at::kLong), index, 1};
+  // the same whatever ran before
+  const at::Generator seeded = at::detail::createCPUGenerator(static_cast<uint64_t>(1000 * rows + vocab));
+  return {scale * at::randn({rows, vocab}, seeded), scale * at::randn({rows, vocab}, seeded),
+          at::randint(vocab, {rows}, seeded, at::kLong), index, 1};
 }
 
 TEST(Losses, MatchPyTorch) {
@@ -44,7 +47,12 @@ TEST(Losses, MatchPyTorch) {
 
 TEST(Losses, OfAReducedVocabularyMatchPyTorch) {
   const auto golden = read_tensors(fs::path(SPECDEC_SOURCE_DIR) / "tests/distill/golden/losses.safetensors");
-  LossInput input{golden.at("draft").index_select(1, golden.at("kept")), golden.at("target"), golden.at("labels"), golden.at("rows"), 1, golden.at("kept")};
+  LossInput input{golden.at("draft").index_select(1, golden.at("kept")),
+                  golden.at("target"),
+                  golden.at("labels"),
+                  golden.at("rows"),
+                  1,
+                  golden.at("kept")};
   for (const char* name : {"ce", "kl", "rkl", "jsd", "tv", "nla", "lk_hybrid", "0.3*ce+0.5*rkl+nla"}) {
     const std::string key = std::string("kept.") + name;
     const LossOptions options{parse_loss(name), 3.0, 0.7};
@@ -85,7 +93,8 @@ TEST(Losses, GradientIsTheFiniteDifference) {
           at.draft[r][v] += by;
           return loss_and_grad(options, at).loss;
         };
-        EXPECT_NEAR((moved(h) - moved(-h)) / (2 * h), grad[r][v].item<double>(), 2e-3) << name << " row " << r << " token " << v;
+        EXPECT_NEAR((moved(h) - moved(-h)) / (2 * h), grad[r][v].item<double>(), 2e-3)
+            << name << " row " << r << " token " << v;
       }
     }
   }
@@ -110,7 +119,8 @@ TEST(Losses, HybridTurnsFromKlToTv) {
   const LossOptions hybrid{parse_loss("lk_hybrid"), 3.0, 1.0};
   const LossResult r = loss_and_grad(hybrid, input);
   EXPECT_NEAR(r.kl_weight, std::exp(-3 * r.acceptance), 1e-12);
-  const LossResult kl = loss_and_grad({parse_loss("kl"), 3, 1}, input), tv = loss_and_grad({parse_loss("tv"), 3, 1}, input);
+  const LossResult kl = loss_and_grad({parse_loss("kl"), 3, 1}, input),
+                   tv = loss_and_grad({parse_loss("tv"), 3, 1}, input);
   EXPECT_NEAR(r.loss, r.kl_weight * kl.loss + (1 - r.kl_weight) * tv.loss, 1e-6);
   EXPECT_LT(largest_difference(r.grad, r.kl_weight * kl.grad + (1 - r.kl_weight) * tv.grad), 1e-7);
   input.target = input.draft.clone();
@@ -166,7 +176,8 @@ TEST(Losses, ParsesSumsOfTerms) {
   EXPECT_EQ(mix.beta, 0.25);
   EXPECT_EQ(mix.nla, 1);
   EXPECT_FALSE(parse_loss("2*ce").needs_target());
-  for (const char* text : {"", "huber", "kl+", "+kl", "kl+kl", "0*kl", "-1*kl", "nan*kl", "inf*kl", "1e9*kl", "*kl", "jsd:0", "jsd:1", "jsd:x", "kl:0.5", "kl *2"})
+  for (const char* text : {"", "huber", "kl+", "+kl", "kl+kl", "0*kl", "-1*kl", "nan*kl", "inf*kl", "1e9*kl", "*kl",
+                           "jsd:0", "jsd:1", "jsd:x", "kl:0.5", "kl *2"})
     expect_error(ErrorKind::kUsage, {"--loss", "0.1*ce+0.9*tv"}, [&] { parse_loss(text); });
 }
 

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
-"""Golden files of tests/distill: losses with gradients by PyTorch's autograd, ten AdamW steps by torch.optim, event files read back.
+"""Golden files of tests/distill: losses with gradients by PyTorch's autograd, ten AdamW steps by torch.optim, event
+files read back.
 
     python tests/distill/make_goldens.py        # torch 2.11.0, safetensors 0.8, numpy; writes tests/distill/golden/
 
-losses.safetensors   draft, target [6, 37], labels [6], rows [4]; per loss and temperature: loss, acceptance, grad [6, 37];
-                     kept [14]; per loss at temperature 0.7 of a draft of these tokens: kept.<loss>.loss, .acceptance, .grad [6, 14]
-adamw.safetensors    p0.<name>, g<step>.<name>, p10.<name>: lr 1e-2, betas .9 .95, eps 1e-8, clip 1.0, decay 0.1 on matrices only
+losses.safetensors   draft, target [6, 37], labels [6], rows [4]; per loss and temperature: loss, acceptance, grad [6,
+37];
+                     kept [14]; per loss at temperature 0.7 of a draft of these tokens: kept.<loss>.loss, .acceptance,
+                     .grad [6, 14]
+adamw.safetensors    p0.<name>, g<step>.<name>, p10.<name>: lr 1e-2, betas .9 .95, eps 1e-8, clip 1.0, decay 0.1 on
+matrices only
 """
+
 import math
 from pathlib import Path
 
@@ -35,6 +40,7 @@ def jsd(beta):
         p, q = log_p.exp(), log_q.exp()
         log_m = (beta * p + (1 - beta) * q).log()
         return (beta * (p * (log_p - log_m)).sum(-1) + (1 - beta) * (q * (log_q - log_m)).sum(-1)).mean()
+
     return loss
 
 
@@ -44,9 +50,12 @@ def lk_hybrid(log_p, log_q, label, alpha):
 
 
 mixes = {name: [(1, f)] for name, f in terms.items()} | {
-    "jsd": [(1, jsd(0.5))], "jsd:0.1": [(1, jsd(0.1))], "lk_hybrid": [(1, lk_hybrid)],
+    "jsd": [(1, jsd(0.5))],
+    "jsd:0.1": [(1, jsd(0.1))],
+    "lk_hybrid": [(1, lk_hybrid)],
     "0.1*ce+0.9*tv": [(0.1, terms["ce"]), (0.9, terms["tv"])],
-    "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl": [(0.5, lk_hybrid), (2, jsd(0.7)), (0.25, terms["rkl"])]}
+    "0.5*lk_hybrid+2*jsd:0.7+0.25*rkl": [(0.5, lk_hybrid), (2, jsd(0.7)), (0.25, terms["rkl"])],
+}
 for name, mix in mixes.items():
     for temperature in [1.0, 0.7]:
         x = draft.clone().double().requires_grad_()
@@ -57,15 +66,20 @@ for name, mix in mixes.items():
         loss.backward()
         key = f"{name}.{temperature}"
         acceptance = alpha.detach().mean()
-        tensors |= {f"{key}.loss": loss.detach().float().reshape(1), f"{key}.acceptance": acceptance.float().reshape(1), f"{key}.grad": x.grad.float()}
-# A draft that scores 14 of the 37 tokens: kl and its kin against the target renormalised over them, without the rows whose argmax is not
-# among them; acceptance, tv and nla against the target as it is; ce without other labels. Means over all rows.
+        tensors |= {
+            f"{key}.loss": loss.detach().float().reshape(1),
+            f"{key}.acceptance": acceptance.float().reshape(1),
+            f"{key}.grad": x.grad.float(),
+        }
+# A draft that scores 14 of the 37 tokens: kl and its kin against the target renormalised over them, without the rows
+# whose argmax is not among them; acceptance, tv and nla against the target as it is; ce without other labels. Means
+# over all rows.
 generator = torch.Generator().manual_seed(8)
 kept = torch.randperm(37, generator=generator)[:14].sort().values
 kept_set = set(kept.tolist())
 held = torch.tensor([[float(t.argmax().item() in kept_set)] for t in target[rows]]).double()
 assert 0 < held.sum() < len(rows)
-said = torch.tensor([[float(l.item() in kept_set)] for l in labels[rows]]).double()
+said = torch.tensor([[float(label.item() in kept_set)] for label in labels[rows]]).double()
 column = torch.searchsorted(kept, labels[rows]).clamp_max(13)
 tensors |= {"kept": kept}
 reduced_terms = {
@@ -88,8 +102,10 @@ def reduced_hybrid(p, r, log_q):
 
 
 reduced = {name: [(1, f)] for name, f in reduced_terms.items()} | {
-    "jsd": [(1, reduced_jsd)], "lk_hybrid": [(1, reduced_hybrid)],
-    "0.3*ce+0.5*rkl+nla": [(0.3, reduced_terms["ce"]), (0.5, reduced_terms["rkl"]), (1, reduced_terms["nla"])]}
+    "jsd": [(1, reduced_jsd)],
+    "lk_hybrid": [(1, reduced_hybrid)],
+    "0.3*ce+0.5*rkl+nla": [(0.3, reduced_terms["ce"]), (0.5, reduced_terms["rkl"]), (1, reduced_terms["nla"])],
+}
 for name, mix in reduced.items():
     x = draft[:, kept].double().requires_grad_()
     log_q = (x[rows] / 0.7).log_softmax(-1)
@@ -98,7 +114,11 @@ for name, mix in reduced.items():
     loss = sum(weight * f(p, r, log_q) for weight, f in mix)
     loss.backward()
     acceptance = torch.minimum(p, log_q.exp().detach()).sum(-1).mean()
-    tensors |= {f"kept.{name}.loss": loss.detach().float().reshape(1), f"kept.{name}.acceptance": acceptance.float().reshape(1), f"kept.{name}.grad": x.grad.float()}
+    tensors |= {
+        f"kept.{name}.loss": loss.detach().float().reshape(1),
+        f"kept.{name}.acceptance": acceptance.float().reshape(1),
+        f"kept.{name}.grad": x.grad.float(),
+    }
 save_file(tensors, out / "losses.safetensors")
 
 parameters = {"matrix": torch.randn(5, 3), "norm": torch.ones(4)}

@@ -13,7 +13,8 @@ using specdec::testing::expect_error;
 using specdec::testing::read_tensors;
 
 struct Golden {
-  std::map<std::string, at::Tensor> file = read_tensors(fs::path(SPECDEC_SOURCE_DIR) / "tests/distill/golden/adamw.safetensors");
+  std::map<std::string, at::Tensor> file =
+      read_tensors(fs::path(SPECDEC_SOURCE_DIR) / "tests/distill/golden/adamw.safetensors");
   std::vector<NamedTensor> parameters;
   AdamWOptions options{0.9, 0.95, 1e-8, 0.1, 1.0};
 
@@ -22,7 +23,8 @@ struct Golden {
       parameters.push_back({name, file.at(std::string("p0.") + name).clone().requires_grad_(true)});
   }
   void step(AdamW& optimizer, int64_t number) {
-    for (NamedTensor& p : parameters) p.tensor.mutable_grad() = file.at("g" + std::to_string(number) + "." + p.name).clone();
+    for (NamedTensor& p : parameters)
+      p.tensor.mutable_grad() = file.at("g" + std::to_string(number) + "." + p.name).clone();
     optimizer.step(1e-2, optimizer.grad_norm());
     optimizer.zero_grad();
   }
@@ -36,7 +38,8 @@ TEST(Optimizer, TenStepsAsPyTorch) {
     EXPECT_LT((p.tensor - g.file.at("p10." + p.name)).abs().max().item<double>(), 1e-6) << p.name;
 }
 
-// Pass, fused loss gradient, backward and update together, against transformers and torch.optim (tests/parity/make_goldens.py).
+// Pass, fused loss gradient, backward and update together, against transformers and torch.optim
+// (tests/parity/make_goldens.py).
 TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
   for (const bool ce : {true, false}) {
     const fs::path path =
@@ -44,7 +47,8 @@ TEST(Optimizer, TenTrainingStepsOfADecoderAsTransformers) {
     const auto golden = read_tensors(path);
     const auto metadata = SafetensorsFile(path).metadata();
     const Json config = Json::parse(metadata.at("config")), adamw = Json::parse(metadata.at("adamw"));
-    model::Decoder decoder = model::random_decoder(model::parse_decoder_config(config, "golden"), 0, at::kCPU, at::kFloat);
+    model::Decoder decoder =
+        model::random_decoder(model::parse_decoder_config(config, "golden"), 0, at::kCPU, at::kFloat);
     std::vector<NamedTensor> parameters;
     decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& t) {
       t = golden.at("init." + name).clone().requires_grad_(true);
@@ -85,7 +89,8 @@ TEST(Optimizer, StateContinuesBitForBit) {
   AdamW second(b.parameters, b.options);
   second.load(state);
   for (int64_t i = 5; i < 10; ++i) b.step(second, i);
-  for (size_t i = 0; i < a.parameters.size(); ++i) EXPECT_TRUE(at::equal(a.parameters[i].tensor, b.parameters[i].tensor));
+  for (size_t i = 0; i < a.parameters.size(); ++i)
+    EXPECT_TRUE(at::equal(a.parameters[i].tensor, b.parameters[i].tensor));
   state.pop_back();
   expect_error(ErrorKind::kData, {"steps", "missing"}, [&] { second.load(state); });
   state.push_back({"steps", at::zeros({2})});

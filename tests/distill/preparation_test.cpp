@@ -31,10 +31,10 @@ TEST(Preparation, TheChoiceOfLayersCostsWhatItMay) {
       Json search;
       double last = 0;
       const auto kept = choose_layers(target, keep, toy_rows(40, 4), 1, search, {limit, [&](double share) {
-                                                                                    EXPECT_GE(share, last - 1e-9);
-                                                                                    EXPECT_LE(share, 1 + 1e-9);
-                                                                                    last = share;
-                                                                                  }});
+                                                                                   EXPECT_GE(share, last - 1e-9);
+                                                                                   EXPECT_LE(share, 1 + 1e-9);
+                                                                                   last = share;
+                                                                                 }});
       EXPECT_EQ(static_cast<int64_t>(kept.size()), keep);
       EXPECT_TRUE(std::is_sorted(kept.begin(), kept.end()));
       EXPECT_NEAR(last, 1, 1e-9);

@@ -88,7 +88,8 @@ TEST(Run, AReducedVocabularyIsLearntPublishedAndKept) {
   for (const int32_t id : target.config.eos_ids)
     EXPECT_TRUE(std::binary_search(draft.config.draft_vocab.begin(), draft.config.draft_vocab.end(), id));
   const HeldOut h = split_held_out(toy_rows(40, 6), 64, 1000);
-  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance, r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
+  EXPECT_NEAR(evaluate(draft, &target, h.verdict, 1, 200).acceptance,
+              r.json["acceptance"]["after"]["value"].get<double>(), 1e-6);
   // Trained on from there it keeps its tokens.
   f.options.draft = "model:" + (f.scratch / "run/draft").string();
   f.options.draft_vocab = 0;
@@ -197,7 +198,8 @@ TEST(Run, ChoosesSettingsOnceAndKeepsThemWhenItGoesOn) {
 TEST(Run, EveryVerdictNamesTheNextCommand) {
   Project f;
   f.options.out = (f.scratch / "a run").string();
-  EXPECT_EQ(f.run().json["next"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out + "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
+  EXPECT_EQ(f.run().json["next"], "specdec validate --target " + f.options.target + " --draft '" + f.options.out +
+                                      "/draft' --data " + f.options.data + " --out '" + f.options.out + "/gate'");
   DistillOptions o = f.options;
   o.max_steps = 10;
   EXPECT_NE(next_step("no_significant_gain", o, true).command.find("--max-steps 40"), std::string::npos);
@@ -210,7 +212,8 @@ TEST(Run, EveryVerdictNamesTheNextCommand) {
 
 // A stop at any stage before the first step: 75, and the same command with --resume runs.
 TEST(Run, PreparingEndsAtAStop) {
-  for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start", "measuring and saving the start", "measuring and saving the end", "judging"}) {
+  for (const char* stage : {"loading the target", "reading the data", "choosing layers", "measuring the start",
+                            "measuring and saving the start", "measuring and saving the end", "judging"}) {
     Project f;
     f.options.max_steps = 4;
     const int code = in_child(nullptr, "", [&] {
@@ -249,7 +252,8 @@ TEST(Run, LearnsFromTextAloneWithoutATarget) {
             r.json["cross_entropy"]["before"]["value"].get<double>() - 0.5);
   EXPECT_GT(r.json["cross_entropy"]["difference"]["ci"][0].get<double>(), 0);
   EXPECT_FALSE(fs::exists(f.scratch / "run/draft/specdec.json")) << "bound to nothing";
-  // Its own continuation, as the overnight update of a target: the start is the target itself, so acceptance says nothing.
+  // Its own continuation, as the overnight update of a target: the start is the target itself, so acceptance says
+  // nothing.
   f.options.target = (f.scratch / "run/draft").string();
   f.options.draft = "model:" + f.options.target;
   f.options.out = (f.scratch / "more").string();

@@ -80,7 +80,8 @@ inline ShardFile write_shard(const fs::path& directory, const std::string& split
     start.push_back(static_cast<int64_t>(tokens.size()));
     for (const uint8_t m : row.loss_mask) shard.num_loss_tokens += m;
     lines +=
-        Json{{"id", row.id}, {"conversation", row.conversation}, {"domain", ""}, {"prompt_tokens", row.prompt_tokens}}.dump() +
+        Json{{"id", row.id}, {"conversation", row.conversation}, {"domain", ""}, {"prompt_tokens", row.prompt_tokens}}
+            .dump() +
         "\n";
   }
   const auto n = static_cast<int64_t>(tokens.size()), r = static_cast<int64_t>(rows.size());

@@ -33,7 +33,8 @@ struct Fixture {
   TrainingSummary run(model::Decoder& draft, const Clock* other = nullptr, const ProgressFn& progress = {}) {
     Teacher teacher(target, train, 1 << 20), judge(target, selection, 1 << 20);
     Trainer trainer(options, {&train, &selection, &teacher, &judge}, draft, other ? *other : clock, progress);
-    if (const auto checkpoint = CheckpointStore(options.run_directory / "checkpoints").newest_good()) trainer.resume(*checkpoint);
+    if (const auto checkpoint = CheckpointStore(options.run_directory / "checkpoints").newest_good())
+      trainer.resume(*checkpoint);
     return trainer.run();
   }
   model::Decoder draft() const { return keep_layers(*target, {0, 2}); }
@@ -99,7 +100,8 @@ TEST(TrainerTest, EveryLossLowersItself) {
     model::Decoder draft = f.draft();
     const bool ce = !f.options.loss.mix.needs_target();
     Teacher teacher(f.target, f.train, 0), judge(f.target, f.selection, 0);
-    Trainer trainer(f.options, {&f.train, &f.selection, ce ? nullptr : &teacher, ce ? nullptr : &judge}, draft, f.clock, {});
+    Trainer trainer(f.options, {&f.train, &f.selection, ce ? nullptr : &teacher, ce ? nullptr : &judge}, draft, f.clock,
+                    {});
     const TrainingSummary s = trainer.run();
     EXPECT_GT(s.measured.back().score, s.measured.front().score) << name;
   }
@@ -263,8 +265,9 @@ TEST(TrainerTest, RecoversWithAHalvedRate) {
   const Json state = CheckpointStore(scratch / "run/checkpoints").newest_good()->state;
   EXPECT_EQ(state["rate_scale"], 0.5);
   EXPECT_EQ(state["rollbacks"], 1);
-  draft.weights.visit(draft.config,
-                      [](const std::string& name, at::Tensor& t) { EXPECT_TRUE(at::isfinite(t).all().item<bool>()) << name; });
+  draft.weights.visit(draft.config, [](const std::string& name, at::Tensor& t) {
+    EXPECT_TRUE(at::isfinite(t).all().item<bool>()) << name;
+  });
 }
 
 }  // namespace

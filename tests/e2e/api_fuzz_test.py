@@ -1,6 +1,7 @@
-"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not, then 1,000 of all
-kinds in a random order over several connections. No 5xx, replies and errors as the document says, what does not fit is refused by name,
-the server stays alive; every route with no key, a wrong key and a key."""
+"""docs/openapi.json against the running server: for every operation 1,000 requests that fit it and 1,000 that do not,
+then 1,000 of all kinds in a random order over several connections. No 5xx, replies and errors as the document says,
+what does not fit is refused by name, the server stays alive; every route with no key, a wrong key and a key."""
+
 import atexit
 import http.client
 import json
@@ -20,9 +21,19 @@ from tiny_model import VOCAB, write_tiny_model
 CASES = int(os.environ.get("SPECDEC_FUZZ_CASES", 1000))
 work = Path(tempfile.mkdtemp())
 document = json.loads((SOURCE / "docs/openapi.json").read_text())
-operations = [(path, method, operation) for path, item in document["paths"].items() for method, operation in item.items() if method in ("get", "post")]
-narrow = {"model": {"enum": ["target", "", None]}, "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10}, "max_completion_tokens": {"enum": [None]},
-          "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 3}, "draft": {"enum": [str(work / "other"), str(work / "target"), str(work / "absent"), "no such", "store:canary"]}}
+operations = [
+    (path, method, operation)
+    for path, item in document["paths"].items()
+    for method, operation in item.items()
+    if method in ("get", "post")
+]
+narrow = {
+    "model": {"enum": ["target", "", None]},
+    "max_tokens": {"type": "integer", "minimum": 1, "maximum": 10},
+    "max_completion_tokens": {"enum": [None]},
+    "n": {"type": ["integer", "null"], "minimum": 1, "maximum": 3},
+    "draft": {"enum": [str(work / "other"), str(work / "target"), str(work / "absent"), "no such", "store:canary"]},
+}
 schemas = Schemas(document, narrow)
 document["components"]["schemas"]["TokenIds"]["items"]["maximum"] = VOCAB - 1
 GRAMMARS = ("response_format", "guided_json", "guided_regex", "guided_choice", "structured_outputs")
@@ -37,18 +48,43 @@ class Unix(http.client.HTTPConnection):
 
 class Server:
     def __init__(self, *flags):
-        self.process = subprocess.Popen([str(SPECDEC), "serve", "--target", str(work / "target"), "--draft", str(work / "other"), "--k", "2", "--port", "0", "--threads", "1",
-                                         "--max-batch", "4", *flags], stderr=subprocess.PIPE, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+        self.process = subprocess.Popen(
+            [
+                str(SPECDEC),
+                "serve",
+                "--target",
+                str(work / "target"),
+                "--draft",
+                str(work / "other"),
+                "--k",
+                "2",
+                "--port",
+                "0",
+                "--threads",
+                "1",
+                "--max-batch",
+                "4",
+                *flags,
+            ],
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        )
         line = next(line for line in self.process.stderr if "listening on" in line)
         self.port = int(line.rsplit(":", 1)[1])
         atexit.register(self.process.kill)
-        threading.Thread(target=lambda: [None for _ in self.process.stderr], daemon=True).start()  # a full pipe would stop the server
+        threading.Thread(
+            target=lambda: [None for _ in self.process.stderr], daemon=True
+        ).start()  # a full pipe would stop the server
         self.connections = {}
 
     def ask(self, path, method, body=None, headers=None, admin=False):
         """(status, headers, bytes); a connection that the server closed after its reply is opened anew."""
         for attempt in range(2):
-            connection = self.connections.setdefault(admin, Unix("admin", timeout=60) if admin else http.client.HTTPConnection("127.0.0.1", self.port, timeout=60))
+            connection = self.connections.setdefault(
+                admin,
+                Unix("admin", timeout=60) if admin else http.client.HTTPConnection("127.0.0.1", self.port, timeout=60),
+            )
             try:
                 connection.request(method.upper(), path, body, headers or {})
                 reply = connection.getresponse()
@@ -66,7 +102,9 @@ class Server:
 
 
 def fail(text, *more):
-    expect(False, " ".join([text, *(m if isinstance(m, str) else json.dumps(m, ensure_ascii=True)[:1500] for m in more)]))
+    expect(
+        False, " ".join([text, *(m if isinstance(m, str) else json.dumps(m, ensure_ascii=True)[:1500] for m in more)])
+    )
 
 
 def settle(rng, body):
@@ -90,7 +128,13 @@ def settle(rng, body):
 def check_reply(operation, status, headers, data, body):
     answer = operation["responses"].get(str(status))
     if answer is None:
-        fail("a status the document does not have:", operation["operationId"], str(status), data.decode(errors="replace"), body)
+        fail(
+            "a status the document does not have:",
+            operation["operationId"],
+            str(status),
+            data.decode(errors="replace"),
+            body,
+        )
     kind = headers.get("content-type", "").split(";")[0]
     if kind not in answer.get("content", {}):
         fail("a type the document does not have:", operation["operationId"], str(status), kind, body)
@@ -102,7 +146,9 @@ def check_reply(operation, status, headers, data, body):
         if events.pop() != "[DONE]":
             fail("a stream without an end:", operation["operationId"], body)
         for event in map(json.loads, events):
-            check_schema(operation, document["components"]["schemas"]["Error"] if "error" in event else schema, event, body)
+            check_schema(
+                operation, document["components"]["schemas"]["Error"] if "error" in event else schema, event, body
+            )
 
 
 def check_schema(operation, schema, value, body):
@@ -124,11 +170,28 @@ def bodies_that_fit(rng, path, operation, server, admin):
         # A request's own rules may contradict each other: that is said as such.
         if not (status == 400 and error["code"] == "no_token_left"):
             fail("a request that fits is refused:", path, str(status), error, body)
-    expect(good >= (1 if admin else CASES * 0.9), f"{operation['operationId']}: {good} of {CASES} requests that fit were answered 200, the others refused with a reason")
+    expect(
+        good >= (1 if admin else CASES * 0.9),
+        f"{operation['operationId']}: {good} of {CASES} requests that fit were answered 200, the others "
+        "refused with a reason",
+    )
 
 
-BROKEN = [b"", b"{", b"[]", b"null", b"\"x\"", b"{\"prompt\":\"a\",\"prompt\":\"b\"}", b"{\"prompt\":\"\xff\"}", b"{\"prompt\":\"a\",\"temperature\":NaN}",
-          b"{\"prompt\":" + b"[" * 5000 + b"]" * 5000 + b"}", b"{\"prompt\":\"a\",\"metadata\":{\"a\":[" + b"1," * 70000 + b"1]}}", b"\x00" * 100, b"{\"prompt\":\"a\"}x", b"{\"temperature\":1e999,\"prompt\":\"a\"}"]
+BROKEN = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b'"x"',
+    b'{"prompt":"a","prompt":"b"}',
+    b'{"prompt":"\xff"}',
+    b'{"prompt":"a","temperature":NaN}',
+    b'{"prompt":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    b'{"prompt":"a","metadata":{"a":[' + b"1," * 70000 + b"1]}}",
+    b"\x00" * 100,
+    b'{"prompt":"a"}x',
+    b'{"temperature":1e999,"prompt":"a"}',
+]
 
 
 def bodies_that_do_not(rng, path, operation, server, admin):
@@ -139,7 +202,14 @@ def bodies_that_do_not(rng, path, operation, server, admin):
             raw = BROKEN[i // 10 % len(BROKEN)]
         elif i % 10 == 1 and not admin:
             raw, expected = b"{}", {415}
-            headers = rng.choice([{}, {"Content-Type": "text/plain"}, {"Content-Type": "application/json", "Content-Encoding": "gzip"}, {"Content-Type": "application/jsonp"}])
+            headers = rng.choice(
+                [
+                    {},
+                    {"Content-Type": "text/plain"},
+                    {"Content-Type": "application/json", "Content-Encoding": "gzip"},
+                    {"Content-Type": "application/jsonp"},
+                ]
+            )
         else:
             while body is None:
                 body = schemas.spoil(rng, schema, settle(rng, schemas.make(rng, schema)))
@@ -147,7 +217,13 @@ def bodies_that_do_not(rng, path, operation, server, admin):
             expected = {400, 404} if isinstance(body, dict) and body.get("model") not in ("target", "", None) else {400}
         status, reply_headers, data = server.ask(path, "post", raw, headers, admin)
         if status not in expected:
-            fail(f"expected {expected}, found {status}:", path, schemas.problem(schema, body) or "", data.decode(errors="replace")[:300], raw.decode(errors="replace"))
+            fail(
+                f"expected {expected}, found {status}:",
+                path,
+                schemas.problem(schema, body) or "",
+                data.decode(errors="replace")[:300],
+                raw.decode(errors="replace"),
+            )
         check_reply(operation, status, reply_headers, data, body)
     print(f"ok: {operation['operationId']}: {CASES} requests that do not fit were refused")
 
@@ -156,37 +232,77 @@ def reads(rng, path, operation, server, admin):
     """GET with whatever a client may add, and with names that are not there."""
     for i in range(CASES):
         name = rng.choice(["target", "target", "other", "tar", "target/", "..", "%00", "%2e%2e", "a" * 300, "targ%65t"])
-        place = path.replace("{model}", name) + rng.choice(["", "?", "?a=b", "?limit=" + "9" * rng.randint(1, 200), "?x[]=%ff"])
-        headers = rng.choice([{}, {"Accept": "application/xml"}, {"Authorization": "Basic !!!"}, {"X-" + "y" * rng.randint(1, 100): "z" * rng.randint(0, 1000)}, {"Cookie": "a=" + "b" * 500}, {"Range": "bytes=0-1"}])
+        place = path.replace("{model}", name) + rng.choice(
+            ["", "?", "?a=b", "?limit=" + "9" * rng.randint(1, 200), "?x[]=%ff"]
+        )
+        headers = rng.choice(
+            [
+                {},
+                {"Accept": "application/xml"},
+                {"Authorization": "Basic !!!"},
+                {"X-" + "y" * rng.randint(1, 100): "z" * rng.randint(0, 1000)},
+                {"Cookie": "a=" + "b" * 500},
+                {"Range": "bytes=0-1"},
+            ]
+        )
         wanted = 200
         if path == "/gate" and i % 2:
-            floor, wanted = rng.choice([("0.7", 200), ("0", 200), ("1", 200), ("", 400), ("2", 400), ("-0.1", 400), ("nan", 400), ("0x1", 400), ("0.5x", 400), ("9" * 300, 400)])
+            floor, wanted = rng.choice(
+                [
+                    ("0.7", 200),
+                    ("0", 200),
+                    ("1", 200),
+                    ("", 400),
+                    ("2", 400),
+                    ("-0.1", 400),
+                    ("nan", 400),
+                    ("0x1", 400),
+                    ("0.5x", 400),
+                    ("9" * 300, 400),
+                ]
+            )
             place = path + rng.choice(["?", "?a=b&"]) + "floor=" + floor
         status, reply_headers, data = server.ask(place, "get", None, headers, admin)
         check_reply(operation, status, reply_headers, data, place)
         if "{model}" not in path and status != wanted:
             fail("not answered:", place, str(status))
-        method = rng.choice(["PUT", "DELETE", "PATCH", "TRACE"] + (["POST"] if "post" not in document["paths"][path] else []))
-        status, reply_headers, data = server.ask(place, method, b"{}" if method != "TRACE" else None, {"Content-Type": "application/json"}, admin)
+        method = rng.choice(
+            ["PUT", "DELETE", "PATCH", "TRACE"] + (["POST"] if "post" not in document["paths"][path] else [])
+        )
+        status, reply_headers, data = server.ask(
+            place, method, b"{}" if method != "TRACE" else None, {"Content-Type": "application/json"}, admin
+        )
         if status != 405 or "GET" not in reply_headers.get("allow", ""):
             fail("expected 405 with Allow:", method, place, str(status))
     print(f"ok: {operation['operationId']}: {CASES} reads, {CASES} with another method")
 
 
 def chain(rng):
-    """References that lead from one to the next: short ones are compiled, long ones refused by name, none is the end of the server."""
+    """References that lead from one to the next: short ones are compiled, long ones refused by name, none is the end of
+    the server."""
     count, kind = rng.choice([1, 3, 20, 100, 400, 509, 512, 700, 1300]), rng.randrange(5)
-    link = [lambda r: r, lambda r: {"anyOf": [r, {"type": "null"}]}, lambda r: {"type": "array", "items": r}, lambda r: {"properties": {"a": r}}, lambda r: {"allOf": [r]}][kind]
+    link = [
+        lambda r: r,
+        lambda r: {"anyOf": [r, {"type": "null"}]},
+        lambda r: {"type": "array", "items": r},
+        lambda r: {"properties": {"a": r}},
+        lambda r: {"allOf": [r]},
+    ][kind]
     to = lambda i: link({"$ref": f"#/$defs/{i}"})
     last = to(rng.randrange(count)) if rng.random() < 0.3 else {"type": "integer"}  # also a cycle
     schema = {**to(0), "$defs": {**{str(i): to(i + 1) for i in range(count)}, str(count): last}}
-    wrapped = {"guided_json": schema}, {"guided_json": json.dumps(schema)}, {"structured_outputs": {"json": schema}}, {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}
+    wrapped = (
+        {"guided_json": schema},
+        {"guided_json": json.dumps(schema)},
+        {"structured_outputs": {"json": schema}},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": schema}}},
+    )
     return {"prompt": "a", "max_tokens": 1, **rng.choice(wrapped)}
 
 
 def sequences(server):
-    """Requests of every kind in a random order over several connections, some given up midway: each is answered as alone, and a request
-    that fixes its seed has one text from the first to the last."""
+    """Requests of every kind in a random order over several connections, some given up midway: each is answered as
+    alone, and a request that fixes its seed has one text from the first to the last."""
     rng, path = random.Random("sequences"), "/v1/completions"
     operation = document["paths"][path]["post"]
     schema = operation["requestBody"]["content"]["application/json"]["schema"]
@@ -208,7 +324,9 @@ def sequences(server):
         if reply.will_close:
             connection.close()
             connections[i] = None
-        check_reply(operation, status, headers, data, body if not isinstance(body, bytes) else raw.decode(errors="replace"))
+        check_reply(
+            operation, status, headers, data, body if not isinstance(body, bytes) else raw.decode(errors="replace")
+        )
         return status, data
 
     for _ in range(CASES):
@@ -216,20 +334,37 @@ def sequences(server):
         counts[kind] = counts.get(kind, 0) + 1
         if kind == "control":
             seed = rng.randrange(3)
-            status, data = send({"prompt": "ab", "max_tokens": 6, "seed": seed, "temperature": rng.choice([0.9]), "n": 2})
+            status, data = send(
+                {"prompt": "ab", "max_tokens": 6, "seed": seed, "temperature": rng.choice([0.9]), "n": 2}
+            )
             texts = status, [c["text"] for c in json.loads(data)["choices"]] if status == 200 else data.decode()
             if controls.setdefault(seed, texts) != texts or status != 200:
                 fail("a request is not answered as before:", str(texts), str(controls[seed]))
         elif kind == "given up":
-            send({"prompt": "a", "max_tokens": rng.randint(1, 200), "stream": rng.random() < 0.8, "n": rng.randint(1, 4), "ignore_eos": True}, give_up=True)
+            send(
+                {
+                    "prompt": "a",
+                    "max_tokens": rng.randint(1, 200),
+                    "stream": rng.random() < 0.8,
+                    "n": rng.randint(1, 4),
+                    "ignore_eos": True,
+                },
+                give_up=True,
+            )
         elif kind == "chain":
             body = chain(rng)
             status, data = send(body)
-            if status not in (200, 400) or status == 400 and (json.loads(data)["error"]["param"] or "prompt").split(".")[0] not in GRAMMARS:
+            if (
+                status not in (200, 400)
+                or status == 400
+                and (json.loads(data)["error"]["param"] or "prompt").split(".")[0] not in GRAMMARS
+            ):
                 fail("a chain of references:", str(status), data.decode(errors="replace")[:300])
         elif kind == "tiny number":
             field = rng.choice(["temperature", "repetition_penalty", "top_p"])
-            status, data = send({"prompt": "a", "n": 8, "max_tokens": 2, field: rng.choice([5e-324, 1e-320, 1e-60, 1e-40, 1e-38])})
+            status, data = send(
+                {"prompt": "a", "n": 8, "max_tokens": 2, field: rng.choice([5e-324, 1e-320, 1e-60, 1e-40, 1e-38])}
+            )
             if status != 400 or json.loads(data)["error"]["param"] != field:
                 fail("a number below float's:", field, str(status), data.decode(errors="replace")[:300])
         elif kind == "broken":
@@ -240,7 +375,11 @@ def sequences(server):
             status, data = send(body if spoilt is None else spoilt)
             if status >= 500:
                 fail("a 5xx:", str(status), data.decode(errors="replace")[:300])
-    expect(server.healthy() and len(controls) == 3, f"sequences: {CASES} requests in a random order ({', '.join(f'{n} {k}' for k, n in sorted(counts.items()))}), each answered as alone")
+    expect(
+        server.healthy() and len(controls) == 3,
+        f"sequences: {CASES} requests in a random order "
+        f"({', '.join(f'{n} {k}' for k, n in sorted(counts.items()))}), each answered as alone",
+    )
 
 
 def fuzz():
@@ -264,15 +403,30 @@ def fuzz():
 def matrix():
     (work / "keys").write_text("right-key-of-the-test one\n")
     server = Server("--api-key-file", str(work / "keys"), "--admin-socket", str(work / "admin.sock"))
-    keys = {"no key": None, "a wrong key": "Bearer wrong-key-of-the-test", "an empty key": "Bearer ", "a key": "Bearer right-key-of-the-test"}
+    keys = {
+        "no key": None,
+        "a wrong key": "Bearer wrong-key-of-the-test",
+        "an empty key": "Bearer ",
+        "a key": "Bearer right-key-of-the-test",
+    }
     cells = 0
     for path, method, operation in operations:
         public = not path.startswith("/admin")
         for name, key in keys.items():
             headers = {"Content-Type": "application/json", **({"Authorization": key} if key else {})}
-            body = None if method == "get" else json.dumps({"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
+            body = (
+                None
+                if method == "get"
+                else json.dumps({"prompt": "a", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1})
+            )
             status, _, _ = server.ask(path.replace("{model}", "target"), method, body, headers)
-            wanted = 404 if not public and name == "a key" else 200 if name == "a key" or operation.get("security") == [] and public else 401
+            wanted = (
+                404
+                if not public and name == "a key"
+                else 200
+                if name == "a key" or operation.get("security") == [] and public
+                else 401
+            )
             if status != wanted:
                 fail(f"{method} {path} with {name}: expected {wanted}, found {status}")
             if public and path != "/health":

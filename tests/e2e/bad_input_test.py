@@ -1,4 +1,6 @@
-"""Hostile and broken files: the contract's exit code, one clear last line that names the file, never a crash or a hang."""
+"""Hostile and broken files: the contract's exit code, one clear last line that names the file, never a crash or a
+hang."""
+
 import json
 import os
 import shutil
@@ -27,6 +29,7 @@ def config_with(**values):
         config = json.loads((folder / "config.json").read_text())
         config.update(values)
         (folder / "config.json").write_text(json.dumps(config))
+
     return change
 
 
@@ -34,6 +37,7 @@ def weights(edit):
     def change(folder):
         file = folder / "model.safetensors"
         file.write_bytes(edit(file.read_bytes()))
+
     return change
 
 
@@ -42,14 +46,16 @@ def replace_by(make):
         file = folder / "model.safetensors"
         file.unlink()
         make(file)
+
     return change
 
 
 def header_edit(old, new):
     def edit(data):
         n = struct.unpack("<Q", data[:8])[0]
-        header = data[8:8 + n].replace(old, new)
-        return struct.pack("<Q", len(header)) + header + data[8 + n:]
+        header = data[8 : 8 + n].replace(old, new)
+        return struct.pack("<Q", len(header)) + header + data[8 + n :]
+
     return edit
 
 
@@ -57,13 +63,16 @@ MODELS = {
     # name: (change, text that the last line must hold)
     "empty": (weights(lambda d: b""), "model.safetensors"),
     "seven-bytes": (weights(lambda d: d[:7]), "model.safetensors"),
-    "truncated": (weights(lambda d: d[:len(d) // 2]), "model.safetensors"),
+    "truncated": (weights(lambda d: d[: len(d) // 2]), "model.safetensors"),
     "trailing": (weights(lambda d: d + b"x"), "model.safetensors"),
     "huge-header": (weights(lambda d: struct.pack("<Q", 2**63) + d[8:]), "model.safetensors"),
     "flipped-header": (weights(lambda d: d[:9] + bytes([d[9] ^ 0x40]) + d[10:]), "model.safetensors"),
     "unknown-dtype": (weights(header_edit(b'"BF16"', b'"QQ16"')), "model.safetensors"),
     "pickle-in-place": (weights(lambda d: b"\x80\x02}q\x00." + d), "model.safetensors"),
-    "pickle-only": (replace_by(lambda f: (f.parent / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")), "pytorch_model.bin"),
+    "pickle-only": (
+        replace_by(lambda f: (f.parent / "pytorch_model.bin").write_bytes(b"\x80\x02}q\x00.")),
+        "pytorch_model.bin",
+    ),
     "missing": (replace_by(lambda f: None), "model.safetensors"),
     "directory": (replace_by(lambda f: f.mkdir()), "model.safetensors"),
     "fifo": (replace_by(lambda f: os.mkfifo(f)), "model.safetensors"),
@@ -89,44 +98,141 @@ for name, (change, text) in MODELS.items():
     run("generate", "--target", folder, "--prompt", "a", "--max-tokens", 2, code=7, last_line=(text,), timeout=60)
     print("ok: model", name)
 
-wrong = broken_model("wrong-tokenizer", lambda d: (d / "tokenizer.json").write_text(
-    (d / "tokenizer.json").read_text().replace('"<|user|>"', '"<|human|>"')))
+wrong = broken_model(
+    "wrong-tokenizer",
+    lambda d: (d / "tokenizer.json").write_text(
+        (d / "tokenizer.json").read_text().replace('"<|user|>"', '"<|human|>"')
+    ),
+)
 run("generate", "--target", MODEL, "--draft", wrong, "--prompt", "a", code=7, last_line=("tokenizer",), timeout=60)
 print("ok: draft with another tokenizer")
 
 # Logs: broken lines are rejected with a reason, good ones are kept.
 log = work / "log.jsonl"
 good = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello there"}]})
-lines = [good, "{", "null", "[]", '{"messages": 3}', '{"messages": []}', "\x00\x01", "[" * 10000, good.replace("hello", "again"), '{"mess']
+lines = [
+    good,
+    "{",
+    "null",
+    "[]",
+    '{"messages": 3}',
+    '{"messages": []}',
+    "\x00\x01",
+    "[" * 10000,
+    good.replace("hello", "again"),
+    '{"mess',
+]
 log.write_bytes("\n".join(lines).encode() + b'\n{"prompt": "\xff\xfe", "completion": "x"}\n')
 run("data", "ingest", log, "--target", MODEL, "--out", work / "data", "--holdout", "0.5", timeout=60)
 rejects = [json.loads(line) for line in (work / "data/rejects.jsonl").read_text().splitlines()]
-expect(len(rejects) == 9 and all(r["reason"] for r in rejects), f"9 of 11 lines rejected with a reason ({len(rejects)})")
-for name, content in {"utf16.jsonl": good.encode("utf-16"), "nothing.jsonl": b"", "binary.jsonl": os.urandom(4096)}.items():
+expect(
+    len(rejects) == 9 and all(r["reason"] for r in rejects), f"9 of 11 lines rejected with a reason ({len(rejects)})"
+)
+for name, content in {
+    "utf16.jsonl": good.encode("utf-16"),
+    "nothing.jsonl": b"",
+    "binary.jsonl": os.urandom(4096),
+}.items():
     (work / name).write_bytes(content)
     run("data", "ingest", work / name, "--target", MODEL, "--out", work / "none", code=7, last_line=(name,), timeout=60)
     print("ok: log", name)
 os.mkfifo(work / "fifo.jsonl")
-run("data", "ingest", work / "fifo.jsonl", "--target", MODEL, "--out", work / "none", code=7, last_line=("fifo.jsonl",), timeout=60)
-run("data", "ingest", work / "no-such.jsonl", "--target", MODEL, "--out", work / "none", code=7, last_line=("no-such.jsonl",), timeout=60)
+run(
+    "data",
+    "ingest",
+    work / "fifo.jsonl",
+    "--target",
+    MODEL,
+    "--out",
+    work / "none",
+    code=7,
+    last_line=("fifo.jsonl",),
+    timeout=60,
+)
+run(
+    "data",
+    "ingest",
+    work / "no-such.jsonl",
+    "--target",
+    MODEL,
+    "--out",
+    work / "none",
+    code=7,
+    last_line=("no-such.jsonl",),
+    timeout=60,
+)
 
 # A full disk and a place that may not be written: 74, and nothing half-published.
-run("data", "ingest", log, "--target", MODEL, "--out", work / "full", code=74, env=environment(ENOSPC, 3, work), timeout=60)
+run(
+    "data",
+    "ingest",
+    log,
+    "--target",
+    MODEL,
+    "--out",
+    work / "full",
+    code=74,
+    env=environment(ENOSPC, 3, work),
+    timeout=60,
+)
 expect(not (work / "full").exists(), "nothing published on a full disk")
 run("data", "ingest", log, "--target", MODEL, "--out", "/proc/none/out", code=74, timeout=60)
 
 # Usage: 2 and the flag's name.
-for arguments, text in [(["generate"], "--target"), (["nonsense"], "nonsense"), (["generate", "--target", MODEL, "--prompt", "a", "--k", "x"], "--k"),
-                        (["generate", "--target", MODEL, "--prompt", "a", "--temperature", "-1"], "temperature"),
-                        (["validate", "--target", MODEL, "--draft", MODEL, "--data", work / "data", "--out", work / "g", "--floor", "0.2"], "--floor"),
-                        (["--config", work / "no.toml", "doctor"], "no.toml")]:
+for arguments, text in [
+    (["generate"], "--target"),
+    (["nonsense"], "nonsense"),
+    (["generate", "--target", MODEL, "--prompt", "a", "--k", "x"], "--k"),
+    (["generate", "--target", MODEL, "--prompt", "a", "--temperature", "-1"], "temperature"),
+    (
+        [
+            "validate",
+            "--target",
+            MODEL,
+            "--draft",
+            MODEL,
+            "--data",
+            work / "data",
+            "--out",
+            work / "g",
+            "--floor",
+            "0.2",
+        ],
+        "--floor",
+    ),
+    (["--config", work / "no.toml", "doctor"], "no.toml"),
+]:
     run(*arguments, code=2, last_line=(text,), timeout=60)
 print("ok: usage errors")
 
 # Other files of the contract.
 (work / "report.json").write_text('{"schema":"specdec.validate/99"}')
-run("package", "--target", MODEL, "--draft", MODEL, "--report", work / "report.json", "--store", work / "store", code=7, last_line=("report.json",))
-run("validate", "--target", MODEL, "--draft", MODEL, "--data", work / "nowhere", "--out", work / "g", code=7, last_line=("nowhere",))
+run(
+    "package",
+    "--target",
+    MODEL,
+    "--draft",
+    MODEL,
+    "--report",
+    work / "report.json",
+    "--store",
+    work / "store",
+    code=7,
+    last_line=("report.json",),
+)
+run(
+    "validate",
+    "--target",
+    MODEL,
+    "--draft",
+    MODEL,
+    "--data",
+    work / "nowhere",
+    "--out",
+    work / "g",
+    code=7,
+    last_line=("nowhere",),
+)
 run("package", "verify", work / "nowhere", code=7, last_line=("nowhere",))
 print("ok: reports and packages")
 shutil.rmtree(work)

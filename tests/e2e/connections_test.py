@@ -1,9 +1,9 @@
 """1,100 idle connections: clients are served, and /admin/drain on the Unix socket works."""
+
 import http.client
 import json
 import resource
 import shutil
-import signal
 import socket
 import subprocess
 import tempfile
@@ -43,14 +43,34 @@ def expect_200(connection):
 
 try:
     write_tiny_model(work / "target", layers=1, seed=1)
-    server = subprocess.Popen([str(SPECDEC), "serve", "--target", str(work / "target"), "--port", "0", "--threads", "1", "--admin-socket", str(work / "admin.sock")], stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [
+            str(SPECDEC),
+            "serve",
+            "--target",
+            str(work / "target"),
+            "--port",
+            "0",
+            "--threads",
+            "1",
+            "--admin-socket",
+            str(work / "admin.sock"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     line = next(line for line in server.stderr if "listening on" in line)
     port = int(line.split()[-1].rsplit(":", 1)[1])
     kept = [idle(("127.0.0.1", port), ask=i % 2 == 0) for i in range(1100)]
     expect(len(kept) == 1100, "1,100 connections, half of which never say anything")
     for _ in range(20):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": "red", "max_tokens": 4}), {"Content-Type": "application/json"})
+        connection.request(
+            "POST",
+            "/v1/completions",
+            json.dumps({"prompt": "red", "max_tokens": 4}),
+            {"Content-Type": "application/json"},
+        )
         expect(connection.getresponse().status == 200, "a client is served")
     kept[-2].sendall(REQUEST)
     expect_200(kept[-2])

@@ -1,6 +1,7 @@
-"""`kill -9` at every change that `specdec distill`, `package` and `data ingest` make to the file system, every fault that a file system can
-bring (tests/e2e/faults.py) and power cuts: readers see the old or the new and nothing between, what was said to be done stays done, and the
-same command again gives the same bits as if nothing had happened."""
+"""`kill -9` at every change that `specdec distill`, `package` and `data ingest` make to the file system, every fault
+that a file system can bring (tests/e2e/faults.py) and power cuts: readers see the old or the new and nothing between,
+what was said to be done stays done, and the same command again gives the same bits as if nothing had happened."""
+
 import hashlib
 import json
 import os
@@ -17,8 +18,27 @@ from tiny_model import write_tiny_model, write_traffic
 # In memory: what a killed process leaves does not depend on the disk, and thousands of fsyncs do.
 work = Path(tempfile.mkdtemp(prefix="specdec-crash-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
 target, data, old_draft, new_draft = (work / name for name in ("target", "data", "old-draft", "new-draft"))
-DISTILL = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--max-steps", 3, "--checkpoint-every", 2, "--evaluate-every", 3,
-           "--batch-tokens", 128, "--threads", 1, "--seed", 7]
+DISTILL = [
+    "distill",
+    "--target",
+    target,
+    "--data",
+    data,
+    "--draft",
+    "prune:1",
+    "--max-steps",
+    3,
+    "--checkpoint-every",
+    2,
+    "--evaluate-every",
+    3,
+    "--batch-tokens",
+    128,
+    "--threads",
+    1,
+    "--seed",
+    7,
+]
 
 
 def sha256(file):
@@ -35,26 +55,42 @@ def partials(folder):
 
 # --- distill ---
 
+
 def check_run(out, n):
     """What readers of a run may rely on at any time: a draft that is whole or not there, checkpoints likewise."""
     draft, result = out / "draft", out / "result.json"
     if draft.exists():
         must(tree(draft).keys() == reference.keys(), f"{n}: the draft lacks files")
-        must(all(sha == reference[name] for name, sha in tree(draft).items() if name != "specdec.json"), f"{n}: the draft differs")
+        must(
+            all(sha == reference[name] for name, sha in tree(draft).items() if name != "specdec.json"),
+            f"{n}: the draft differs",
+        )
         json.loads((draft / "specdec.json").read_text())
     if result.exists():
-        must(draft.exists() and json.loads(result.read_text())["training"]["steps"] == 3, f"{n}: a result without its draft")
+        must(
+            draft.exists() and json.loads(result.read_text())["training"]["steps"] == 3,
+            f"{n}: a result without its draft",
+        )
     for checkpoint in (out / "checkpoints").glob("step-????????"):
         state = json.loads((checkpoint / "state.json").read_text())
-        must(all(sha256(checkpoint / name) == sha for name, sha in state["files"].items()), f"{n}: {checkpoint.name} is damaged")
+        must(
+            all(sha256(checkpoint / name) == sha for name, sha in state["files"].items()),
+            f"{n}: {checkpoint.name} is damaged",
+        )
     latest = out / "checkpoints/latest"
-    must(not latest.exists() or (out / "checkpoints" / latest.read_text().strip()).is_dir(), f"{n}: latest names no checkpoint")
+    must(
+        not latest.exists() or (out / "checkpoints" / latest.read_text().strip()).is_dir(),
+        f"{n}: latest names no checkpoint",
+    )
 
 
 def finish_run(out, n):
     code, _, _ = run(*DISTILL, "--out", out, "--resume", "-q", code=code_of_distill, timeout=60)
     must(tree(out / "draft").keys() == reference.keys(), f"{n}: files of the resumed draft")
-    must(all(sha == reference[name] for name, sha in tree(out / "draft").items() if name != "specdec.json"), f"{n}: the resumed draft differs")
+    must(
+        all(sha == reference[name] for name, sha in tree(out / "draft").items() if name != "specdec.json"),
+        f"{n}: the resumed draft differs",
+    )
     must(figures_of(out) == figures, f"{n}: figures of the resumed run differ")
     must(not partials(out), f"{n}: left over: {partials(out)}")
 
@@ -83,7 +119,10 @@ class Distill(Subject):
         check_run(folder / "run", text)
 
     def done(self, folder, text):
-        must((folder / "run/result.json").exists() and tree(folder / "run/draft").keys() == reference.keys(), f"{text}: done, and then not there")
+        must(
+            (folder / "run/result.json").exists() and tree(folder / "run/draft").keys() == reference.keys(),
+            f"{text}: done, and then not there",
+        )
 
     def finish(self, folder, text):
         finish_run(folder / "run", text)
@@ -94,15 +133,35 @@ def check_full(code, lines, n, place):
     errors = [line for line in lines if line.startswith("specdec: error:")]
     must(len(errors) == 1 and errors[0] == lines[-1], f"full disk at write {n}: one last line says it: {lines}")
     refused = n == "tmpfs" and "MiB free" in errors[0]  # seen coming, before the first write
-    must(str(place) in errors[0] and (refused or "No space left on device" in errors[0]), f"full disk at write {n}: file and reason: {errors[0]}")
+    must(
+        str(place) in errors[0] and (refused or "No space left on device" in errors[0]),
+        f"full disk at write {n}: file and reason: {errors[0]}",
+    )
     return not refused
 
 
 # --- package ---
 
+
 def publish(store, draft, *more):
-    return ["package", "--target", target, "--draft", draft, "--report", work / f"gate-{draft.name}/report.json", "--store", store, "--allow-failed",
-            "--name", "tiny", "--channel", "production", "-q", *more]
+    return [
+        "package",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--report",
+        work / f"gate-{draft.name}/report.json",
+        "--store",
+        store,
+        "--allow-failed",
+        "--name",
+        "tiny",
+        "--channel",
+        "production",
+        "-q",
+        *more,
+    ]
 
 
 def content(package):
@@ -118,7 +177,9 @@ def named(store):
 def check_store(store, n):
     _, listed = run_json("package", "list", "--store", store)
     must(all(p["problem"] == "" for p in listed["packages"]), f"{n}: {listed['packages']}")
-    must(content(old_package) in [content(Path(p["path"])) for p in listed["packages"]], f"{n}: the old package is gone")
+    must(
+        content(old_package) in [content(Path(p["path"])) for p in listed["packages"]], f"{n}: the old package is gone"
+    )
     for package in listed["packages"]:
         run("package", "verify", package["path"])
     must(content(named(store)) in (content(old_package), content(new_package)), f"{n}: what production names")
@@ -149,7 +210,10 @@ class Package(Subject):
         check_store(folder / "store", text)
 
     def done(self, folder, text):
-        must(content(named(folder / "store")) == content(new_package), f"{text}: done, and production names the old package")
+        must(
+            content(named(folder / "store")) == content(new_package),
+            f"{text}: done, and production names the old package",
+        )
 
     def finish(self, folder, text):
         finish_store(folder / "store", text)
@@ -175,7 +239,10 @@ class InStore(Subject):
         run("package", "verify", f"{folder}/store:production")
 
     def done(self, folder, text):
-        must(not self.names or named(folder / "store").name == self.names, f"{text}: done, and production names {named(folder / 'store').name}")
+        must(
+            not self.names or named(folder / "store").name == self.names,
+            f"{text}: done, and production names {named(folder / 'store').name}",
+        )
 
     def finish(self, folder, text):
         store = folder / "store"
@@ -190,6 +257,7 @@ class InStore(Subject):
 
 
 # --- ingest ---
+
 
 class Ingest(Subject):
     name = "ingest"
@@ -213,10 +281,23 @@ class Ingest(Subject):
 
 
 def ingest(out):
-    return ["data", "ingest", work / "log.jsonl", work / "more.jsonl", "--target", target, "--holdout", 0.5, "--out", out, "-q"]
+    return [
+        "data",
+        "ingest",
+        work / "log.jsonl",
+        work / "more.jsonl",
+        "--target",
+        target,
+        "--holdout",
+        0.5,
+        "--out",
+        out,
+        "-q",
+    ]
 
 
 # --- a file system that is really full ---
+
 
 def on_tmpfs(options, command):
     place = work / "disk"
@@ -278,15 +359,48 @@ try:
     code_of_distill, _, _ = run(*DISTILL, "--out", work / "run", "-q", code=(0, 3, 4))
     reference, figures = tree(work / "run/draft"), figures_of(work / "run")
     checkpoints = sorted(f.name for f in (work / "run/checkpoints").iterdir())
-    expect(checkpoints == ["latest", "step-00000000", "step-00000002", "step-00000003"], f"a run of 3 steps: {checkpoints}")
+    expect(
+        checkpoints == ["latest", "step-00000000", "step-00000002", "step-00000003"], f"a run of 3 steps: {checkpoints}"
+    )
     under_faults(Distill(), work)
 
     shutil.copytree(work / "run/draft", new_draft)
-    run("distill", "--target", target, "--data", data, "--draft", "prune:1", "--max-steps", 1, "--threads", 1, "--out", work / "old-run", "-q", code=(0, 3, 4))
+    run(
+        "distill",
+        "--target",
+        target,
+        "--data",
+        data,
+        "--draft",
+        "prune:1",
+        "--max-steps",
+        1,
+        "--threads",
+        1,
+        "--out",
+        work / "old-run",
+        "-q",
+        code=(0, 3, 4),
+    )
     shutil.copytree(work / "old-run/draft", old_draft)
     for draft in (old_draft, new_draft):
-        run("validate", "--target", target, "--draft", draft, "--data", data, "--out", work / f"gate-{draft.name}", "--parts", "acceptance",
-            "--contexts", "data", "-q", code=(0, 3, 4, 6))
+        run(
+            "validate",
+            "--target",
+            target,
+            "--draft",
+            draft,
+            "--data",
+            data,
+            "--out",
+            work / f"gate-{draft.name}",
+            "--parts",
+            "acceptance",
+            "--contexts",
+            "data",
+            "-q",
+            code=(0, 3, 4, 6),
+        )
     old_store = work / "old-store"
     run(*publish(old_store, old_draft))
     old_package = named(old_store)
@@ -303,23 +417,34 @@ try:
     shutil.copytree(work / f"gate-{new_draft.name}", work / "gate-spare")
     run(*publish(moved_store, spare))
     run("package", "rollback", "--store", moved_store, "--channel", "production")
-    third = [p for p in (moved_store / "packages").iterdir() if p != named(moved_store) and content(p) != content(old_package)]
+    third = [
+        p
+        for p in (moved_store / "packages").iterdir()
+        if p != named(moved_store) and content(p) != content(old_package)
+    ]
     must(len(third) == 1, f"three packages: {third}")
     rolled_back = old_package.name
-    for subject in (InStore("promote", third[0].name, "--channel", "production", names=third[0].name),
-                    InStore("rollback", "--channel", "production", "--from", named(moved_store).name, names=rolled_back), InStore("pin", third[0].name), InStore("gc", "--keep", 1)):
+    for subject in (
+        InStore("promote", third[0].name, "--channel", "production", names=third[0].name),
+        InStore("rollback", "--channel", "production", "--from", named(moved_store).name, names=rolled_back),
+        InStore("pin", third[0].name),
+        InStore("gc", "--keep", 1),
+    ):
         under_faults(subject, work)
     under_faults(Ingest(), work)
     expect([tree(target), tree(data)] == inputs, "target and data as they were")
 
     for name, command, options in (
-            ("distill", really_full_distill, ["size=332k", *(f"size=16m,nr_inodes={n}" for n in (10, 20, 30))]),
-            ("package", really_full_package, [f"size=16m,nr_inodes={n}" for n in range(40, 80, 8)]),
-            ("ingest", really_full_ingest, [f"size={kib}k" for kib in range(36, 76, 8)])):
+        ("distill", really_full_distill, ["size=332k", *(f"size=16m,nr_inodes={n}" for n in (10, 20, 30))]),
+        ("package", really_full_package, [f"size=16m,nr_inodes={n}" for n in range(40, 80, 8)]),
+        ("ingest", really_full_ingest, [f"size={kib}k" for kib in range(36, 76, 8)]),
+    ):
         full = [on_tmpfs(o, command) for o in options]
         if None in full:
             print(f"SKIPPED: {name} on a full tmpfs: this user may not mount one")
         else:
-            expect(True in full, f"{name} on a full tmpfs: {full.count(True)} of {len(full)} sizes filled up on the way")
+            expect(
+                True in full, f"{name} on a full tmpfs: {full.count(True)} of {len(full)} sizes filled up on the way"
+            )
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -1,6 +1,8 @@
-"""`specdec demo`: every check of the story holds and its report is there. Its gate measures the speed of this machine, so on one that is too busy
-for the speed-up's interval to clear 1 it rightly says inconclusive or not worth it; then nothing new is promoted, and there is no new package
-to fit the new target. These verdicts of the gate alone are a visible skip: all other checks must hold, the first monitor's among them."""
+"""`specdec demo`: every check of the story holds and its report is there. Its gate measures the speed of this machine,
+so on one that is too busy for the speed-up's interval to clear 1 it rightly says inconclusive or not worth it; then
+nothing new is promoted, and there is no new package to fit the new target. These verdicts of the gate alone are a
+visible skip: all other checks must hold, the first monitor's among them."""
+
 import json
 import re
 import sys
@@ -19,12 +21,17 @@ with tempfile.TemporaryDirectory() as folder:
     expect(len(result["checks"]) == 12, "none is missing")
     expect(Path(result["report"]).exists(), "the report exists")
     failed = [c["check"] for c in result["checks"] if not c["holds"]]
-    expect((code == 0) == (not failed) and (result["verdict"] == "pass") == (not failed), "exit code and verdict say so")
+    expect(
+        (code == 0) == (not failed) and (result["verdict"] == "pass") == (not failed), "exit code and verdict say so"
+    )
     gate = [c for c in failed if re.search(r"verdict (inconclusive|not_worth_it)|validate failed", c)]
     nothing_promoted = [c for c in failed if "the new package fits" in c and any("validate failed" in g for g in gate)]
     expect(len(gate) + len(nothing_promoted) == len(failed), "no check failed but for the speed that the gate measured")
     monitored = [s["text"] for s in result["story"] if s["step"] == "monitor"]
-    expect(monitored[0] == "healthy" and (nothing_promoted or monitored[1] == "healthy"), f"the story ends healthy: {monitored}")
+    expect(
+        monitored[0] == "healthy" and (nothing_promoted or monitored[1] == "healthy"),
+        f"the story ends healthy: {monitored}",
+    )
     if failed:
         print("SKIPPED: the gate could not show a speed-up on this machine now:", failed[0])
         sys.exit(SKIP)

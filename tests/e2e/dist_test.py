@@ -1,6 +1,6 @@
 """The installed tree: moved elsewhere it runs with nothing but a Python environment that has torch."""
+
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,7 +20,9 @@ work = Path(tempfile.mkdtemp())
 def bare(*command, torch=True, **variables):
     """Runs it with an empty environment: torch is found by the python3 on PATH, as in an activated environment."""
     path = f"{environment}/bin:/usr/bin:/bin" if torch else "/usr/bin:/bin"
-    return subprocess.run([str(c) for c in command], env={"PATH": path, **variables}, capture_output=True, text=True, timeout=60, cwd=work)
+    return subprocess.run(
+        [str(c) for c in command], env={"PATH": path, **variables}, capture_output=True, text=True, timeout=60, cwd=work
+    )
 
 
 def ldd(file, **variables):
@@ -29,27 +31,51 @@ def ldd(file, **variables):
 
 
 try:
-    subprocess.run([cache["CMAKE_COMMAND"], "--install", BUILD, "--prefix", work / "first", "--strip"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [cache["CMAKE_COMMAND"], "--install", BUILD, "--prefix", work / "first", "--strip"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     root = work / "elsewhere" / "specdec"
     root.parent.mkdir()
     shutil.move(work / "first", root)
 
-    size = sum(f.stat().st_size for f in root.rglob("*") if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so")
+    size = sum(
+        f.stat().st_size
+        for f in root.rglob("*")
+        if f.is_file() and not f.is_symlink() and f.name != "libspecdec_cuda.so"
+    )
     expect(size < 64 << 20, f"{size / 2**20:.1f} MiB without the CUDA library, the limit is 64")
     binaries = [root / "bin/specdec", root / "libexec/specdec-engine", *(root / "lib/specdec").glob("*.so*")]
     foreign = [str(place) for place in (BUILD, SOURCE, environment, work / "first")]
     for file in binaries:
-        expect(not re.search(rb"SPECDEC_[A-Z]+_AT\b|SPECDEC_FAULT", file.read_bytes()), f"{file.name} holds no fault injection")
+        expect(
+            not re.search(rb"SPECDEC_[A-Z]+_AT\b|SPECDEC_FAULT", file.read_bytes()),
+            f"{file.name} holds no fault injection",
+        )
         found = ldd(file, LD_LIBRARY_PATH=str(torch_lib))
-        wrong = {name: path for name, path in found.items()
-                 if path == "not found" or (any(path.startswith(f) for f in foreign) and not path.startswith(str(torch_lib.parents[1])))}
+        wrong = {
+            name: path
+            for name, path in found.items()
+            if path == "not found"
+            or (any(path.startswith(f) for f in foreign) and not path.startswith(str(torch_lib.parents[1])))
+        }
         if file.parent.name != "specdec":
-            wrong |= {name: path for name, path in found.items()
-                      if not path.startswith((str(root), str(environment))) and not re.match(r"(lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)|ld-linux.*)\.so", name)}
-        expect(not wrong, f"{file.relative_to(root)} finds its {len(found)} libraries, and none where it was built {wrong or ''}")
+            wrong |= {
+                name: path
+                for name, path in found.items()
+                if not path.startswith((str(root), str(environment)))
+                and not re.match(r"(lib(stdc\+\+|gcc_s|c|m|dl|rt|pthread|resolv|mvec|util)|ld-linux.*)\.so", name)
+            }
+        expect(
+            not wrong,
+            f"{file.relative_to(root)} finds its {len(found)} libraries, and none where it was built {wrong or ''}",
+        )
         paths = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True).stdout
         paths = [line for line in paths.splitlines() if "RUNPATH" in line or "RPATH" in line]
-        expect(all("$ORIGIN" in line and ":" not in line.split("[")[1] for line in paths), f"{file.name}: run path {paths}")
+        expect(
+            all("$ORIGIN" in line and ":" not in line.split("[")[1] for line in paths), f"{file.name}: run path {paths}"
+        )
 
     expect("Apache License" in (root / "share/doc/specdec/LICENSE").read_text(), "its own licence")
     docs = root / "share/doc/specdec"
@@ -60,17 +86,41 @@ try:
     components = {c["name"]: c for c in bill["components"]}
     lock = dict(re.findall(r'name = "([^"]+)"\nversion = "([^"]+)"', (SOURCE / "rust/Cargo.lock").read_text()))
     for crate in ("tokenizers", "minijinja", "llguidance", "parquet"):
-        expect(components[crate]["version"] == lock[crate] and components[crate]["hashes"], f"the bill names {crate} {lock[crate]} and its digest")
+        expect(
+            components[crate]["version"] == lock[crate] and components[crate]["hashes"],
+            f"the bill names {crate} {lock[crate]} and its digest",
+        )
     for package in ("libcli11-dev", "libsqlite3-dev", "libre2-dev", "libboost1.81-dev", "uPlot", "torch"):
         expect(package in components, f"the bill names {package}")
     shared = [f.name for f in (root / "lib/specdec").glob("*.so*")]
-    owned = subprocess.run(["dpkg-query", "--search", *("*/" + name for name in shared)], capture_output=True, text=True).stdout
-    missing = [name for name in shared if not any(line.split(":")[0] in components for line in owned.splitlines() if line.endswith("/" + name))]
+    owned = subprocess.run(
+        ["dpkg-query", "--search", *("*/" + name for name in shared)], capture_output=True, text=True
+    ).stdout
+    missing = [
+        name
+        for name in shared
+        if not any(line.split(":")[0] in components for line in owned.splitlines() if line.endswith("/" + name))
+    ]
     expect(not missing, f"the bill names the packages of all {len(shared)} shared libraries {missing or ''}")
     refs = {c["bom-ref"] for c in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
-    expect(len(refs) == len(bill["components"]) + 1 and all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in bill["dependencies"]), "what depends on what is in the bill, once")
+    expect(
+        len(refs) == len(bill["components"]) + 1
+        and all(d["ref"] in refs and set(d["dependsOn"]) <= refs for d in bill["dependencies"]),
+        "what depends on what is in the bill, once",
+    )
     contained = [c for c in bill["components"] if not c.get("properties")]
-    texts = [docs / "licences" / ("crates/{name}-{version}" if c["purl"].startswith("pkg:cargo") else "debian/{name}" if c["purl"].startswith("pkg:deb") else "{name}").format(**c) for c in contained]
+    texts = [
+        docs
+        / "licences"
+        / (
+            "crates/{name}-{version}"
+            if c["purl"].startswith("pkg:cargo")
+            else "debian/{name}"
+            if c["purl"].startswith("pkg:deb")
+            else "{name}"
+        ).format(**c)
+        for c in contained
+    ]
     texts = [t if t.exists() else t.with_name(t.name + ".gz") for t in texts]
     empty = [str(t) for t in texts if not (any(t.iterdir()) if t.is_dir() else t.is_file() and t.stat().st_size)]
     expect(len(texts) > 50 and not empty, f"licence texts of {len(texts)} components {empty or ''}")
@@ -81,13 +131,45 @@ try:
     doctor = bare(specdec, "doctor")
     engine = next(line for line in doctor.stdout.splitlines() if " engine " in line)
     expect(engine.startswith("ok") and str(root) in engine, f"doctor: {engine}")
-    answer = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", "--max-tokens", 8, "--threads", 1)
-    expect(answer.returncode == 0 and answer.stdout.strip(), f"generate: exit {answer.returncode} {answer.stderr.strip()[-300:]}")
-    named = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", "--max-tokens", 8, "--threads", 1, torch=False,
-                 SPECDEC_TORCH_LIB=str(torch_lib))
+    answer = bare(
+        specdec,
+        "generate",
+        "--target",
+        root / "share/specdec/demo/target",
+        "--prompt",
+        "",
+        "--max-tokens",
+        8,
+        "--threads",
+        1,
+    )
+    expect(
+        answer.returncode == 0 and answer.stdout.strip(),
+        f"generate: exit {answer.returncode} {answer.stderr.strip()[-300:]}",
+    )
+    named = bare(
+        specdec,
+        "generate",
+        "--target",
+        root / "share/specdec/demo/target",
+        "--prompt",
+        "",
+        "--max-tokens",
+        8,
+        "--threads",
+        1,
+        torch=False,
+        SPECDEC_TORCH_LIB=str(torch_lib),
+    )
     expect(named.returncode == 0, "generate with SPECDEC_TORCH_LIB")
-    if not any((Path(d) / "python3").exists() and list(Path(d).parent.glob("lib/python3*/*-packages/torch/lib")) for d in ("/usr/bin", "/bin")):
+    if not any(
+        (Path(d) / "python3").exists() and list(Path(d).parent.glob("lib/python3*/*-packages/torch/lib"))
+        for d in ("/usr/bin", "/bin")
+    ):
         without = bare(specdec, "generate", "--target", root / "share/specdec/demo/target", "--prompt", "", torch=False)
-        expect(without.returncode == 2 and "SPECDEC_TORCH_LIB" in without.stderr.splitlines()[-1], "without torch: exit 2 and what to do")
+        expect(
+            without.returncode == 2 and "SPECDEC_TORCH_LIB" in without.stderr.splitlines()[-1],
+            "without torch: exit 2 and what to do",
+        )
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -1,4 +1,5 @@
 """Drafts tried and swapped in the running program: real models, a package and its channel, what is refused."""
+
 import http.client
 import json
 import shutil
@@ -24,7 +25,12 @@ class Admin(http.client.HTTPConnection):
 
 def admin(**order):
     connection = Admin("admin", timeout=60)
-    connection.request("POST" if order else "GET", "/admin/draft", json.dumps(order) if order else None, {"Content-Type": "application/json"})
+    connection.request(
+        "POST" if order else "GET",
+        "/admin/draft",
+        json.dumps(order) if order else None,
+        {"Content-Type": "application/json"},
+    )
     reply = connection.getresponse()
     return reply.status, json.loads(reply.read())
 
@@ -46,22 +52,89 @@ try:
     shutil.copytree(target, work / "same")
     write_traffic(work / "log.jsonl", 12)
     for name in ("target", "other"):
-        run("data", "ingest", work / "log.jsonl", "--target", work / name, "--holdout", 0.5, "--out", work / f"data-{name}")
-        run("validate", "--target", work / name, "--draft", work / "same", "--data", work / f"data-{name}", "--out", work / f"gate-{name}", "--parts",
-            "acceptance,rollout", "--contexts", "data", "--k", 3, "--threads", 1, code=(0, 3, 4, 6))
-        run("package", "--target", work / name, "--draft", work / "same", "--report", work / f"gate-{name}/report.json", "--store", work / f"store-{name}",
-            "--allow-failed", "--channel", "canary")
-    server = subprocess.Popen([str(SPECDEC), "serve", "--target", str(target), "--draft", str(work / "same"), "--k", "3", "--port", "0", "--threads", "1", "--admin-socket", str(work / "admin.sock")],
-                              stderr=subprocess.PIPE, text=True)
+        run(
+            "data",
+            "ingest",
+            work / "log.jsonl",
+            "--target",
+            work / name,
+            "--holdout",
+            0.5,
+            "--out",
+            work / f"data-{name}",
+        )
+        run(
+            "validate",
+            "--target",
+            work / name,
+            "--draft",
+            work / "same",
+            "--data",
+            work / f"data-{name}",
+            "--out",
+            work / f"gate-{name}",
+            "--parts",
+            "acceptance,rollout",
+            "--contexts",
+            "data",
+            "--k",
+            3,
+            "--threads",
+            1,
+            code=(0, 3, 4, 6),
+        )
+        run(
+            "package",
+            "--target",
+            work / name,
+            "--draft",
+            work / "same",
+            "--report",
+            work / f"gate-{name}/report.json",
+            "--store",
+            work / f"store-{name}",
+            "--allow-failed",
+            "--channel",
+            "canary",
+        )
+    server = subprocess.Popen(
+        [
+            str(SPECDEC),
+            "serve",
+            "--target",
+            str(target),
+            "--draft",
+            str(work / "same"),
+            "--k",
+            "3",
+            "--port",
+            "0",
+            "--threads",
+            "1",
+            "--admin-socket",
+            str(work / "admin.sock"),
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     line = next(line for line in server.stderr if "listening on" in line)
     url = line.split()[-1]
     texts = [answer(seed) for seed in range(8)]
     code, status = admin()
     expect(code == 200 and status["state"] == "none" and status["serving"], f"no candidate yet: {status}")
     live = gate()
-    expect(live["role"] == "serving" and live["draft"] == status["serving"]["id"] and live["n"] == 8 and live["acceptance"] > 0.999, f"the gate judges the draft that serves: {live}")
+    expect(
+        live["role"] == "serving"
+        and live["draft"] == status["serving"]["id"]
+        and live["n"] == 8
+        and live["acceptance"] > 0.999,
+        f"the gate judges the draft that serves: {live}",
+    )
     code, reply = admin(action="load", draft=f"{work}/store-other:canary")
-    expect(code == 409 and "packaged for another target" in reply["error"]["message"], f"a draft of another target: {reply}")
+    expect(
+        code == 409 and "packaged for another target" in reply["error"]["message"],
+        f"a draft of another target: {reply}",
+    )
     code, reply = admin(action="load", draft=str(work / "absent"))
     expect(code == 409 and "absent" in reply["error"]["message"], f"no such draft: {reply}")
     damaged = next((work / "store-target/packages").iterdir())
@@ -75,9 +148,18 @@ try:
     expect(code == 200, f"unbound, of the same vocabulary: {status}")
     expect([answer(seed) for seed in range(8)] == texts, "the same texts while another scores")
     paired = admin()[1]["paired"]
-    expect(paired["conversations"] == 8 and paired["serving"]["value"] > 0.999 > paired["candidate"]["value"], f"paired: {paired}")
+    expect(
+        paired["conversations"] == 8 and paired["serving"]["value"] > 0.999 > paired["candidate"]["value"],
+        f"paired: {paired}",
+    )
     live = gate("?floor=0.99")
-    expect(live["role"] == "candidate" and live["acceptance"] == paired["candidate"]["value"] and live["ci"] == paired["candidate"]["ci"] and live["floor"] == 0.99, f"the gate judges the draft on trial: {live}")
+    expect(
+        live["role"] == "candidate"
+        and live["acceptance"] == paired["candidate"]["value"]
+        and live["ci"] == paired["candidate"]["ci"]
+        and live["floor"] == 0.99,
+        f"the gate judges the draft on trial: {live}",
+    )
     expect(admin(action="drop")[1]["state"] == "dropped" and gate()["role"] == "serving", "dropped")
     weights = damaged / "draft/model.safetensors"
     weights.chmod(0o644)

@@ -1,4 +1,5 @@
 """An S3 of a few requests on 127.0.0.1 that checks every signature for itself. Faults are set by tests."""
+
 import hashlib
 import hmac
 import re
@@ -34,23 +35,53 @@ class FakeS3:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
     def environment(self):
-        return {"AWS_ENDPOINT_URL_S3": self.url, "AWS_ACCESS_KEY_ID": self.access, "AWS_SECRET_ACCESS_KEY": self.secret, "AWS_REGION": self.region}
+        return {
+            "AWS_ENDPOINT_URL_S3": self.url,
+            "AWS_ACCESS_KEY_ID": self.access,
+            "AWS_SECRET_ACCESS_KEY": self.secret,
+            "AWS_REGION": self.region,
+        }
 
     def right(self, to, body):
         """Signature Version 4, worked out again from what arrived."""
-        found = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,SignedHeaders=([^,]+),Signature=([0-9a-f]{64})",
-                             to.headers.get("Authorization", ""))
-        if not found or found[1] != self.access or found[3] != self.region or hashlib.sha256(body).hexdigest() != to.headers["x-amz-content-sha256"]:
+        found = re.fullmatch(
+            r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d{8})/([^/]+)/s3/aws4_request,SignedHeaders=([^,]+),"
+            r"Signature=([0-9a-f]{64})",
+            to.headers.get("Authorization", ""),
+        )
+        if (
+            not found
+            or found[1] != self.access
+            or found[3] != self.region
+            or hashlib.sha256(body).hexdigest() != to.headers["x-amz-content-sha256"]
+        ):
             return False
         path, _, query = to.path.partition("?")
         names = found[4].split(";")
         if not {"host", "x-amz-date", "x-amz-content-sha256"} <= set(names):
             return False
-        canonical = "\n".join([to.command, path, query, *(f"{n}:{to.headers[n].strip()}" for n in names), "", found[4], to.headers["x-amz-content-sha256"]])
+        canonical = "\n".join(
+            [
+                to.command,
+                path,
+                query,
+                *(f"{n}:{to.headers[n].strip()}" for n in names),
+                "",
+                found[4],
+                to.headers["x-amz-content-sha256"],
+            ]
+        )
         key = ("AWS4" + self.secret).encode()
         for text in (found[2], self.region, "s3", "aws4_request"):
             key = hmac.new(key, text.encode(), hashlib.sha256).digest()
-        text = "\n".join(["AWS4-HMAC-SHA256", to.headers["x-amz-date"], f"{found[2]}/{self.region}/s3/aws4_request", hashlib.sha256(canonical.encode()).hexdigest()])
+        text = "\n".join(
+            [
+                "AWS4-HMAC-SHA256",
+                to.headers["x-amz-date"],
+                f"{found[2]}/{self.region}/s3/aws4_request",
+                hashlib.sha256(canonical.encode()).hexdigest(),
+            ]
+        )
         return hmac.compare_digest(hmac.new(key, text.encode(), hashlib.sha256).hexdigest(), found[5])
 
     def serve(self, to):

@@ -1,7 +1,8 @@
-"""The real program under faults of the file system and after power cuts (tests/faults): a library is preloaded that counts its changes and
-lets one of them fail, or writes all of them down. SPECDEC_FAULTS=all takes every point, else a tenth of them, by the seed
-SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the same faults. The nightly run
-draws a fresh one. Kills are cheap to reason about and always at every point."""
+"""The real program under faults of the file system and after power cuts (tests/faults): a library is preloaded that
+counts its changes and lets one of them fail, or writes all of them down. SPECDEC_FAULTS=all takes every point, else a
+tenth of them, by the seed SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the
+same faults. The nightly run draws a fresh one. Kills are cheap to reason about and always at every point."""
+
 import os
 import random
 import shutil
@@ -21,19 +22,40 @@ chance = random.Random(SEED)
 lock = threading.Lock()
 print(f"faults: SPECDEC_FAULT_SEED={SEED}, {'all' if ALL else 'a tenth of the'} points", flush=True)
 
-KILL, EIO, ENOSPC, EDQUOT, FSYNC, READ, SHORT, EINTR = KINDS = ("KILL", "EIO", "ENOSPC", "EDQUOT", "FSYNC", "READ", "SHORT", "EINTR")
-OVERCOME = (SHORT, EINTR)   # what the program must not even mention
-REASONS = {EIO: "Input/output error", FSYNC: "Input/output error", READ: "Input/output error", ENOSPC: "No space left on device", EDQUOT: "Disk quota exceeded"}
+KILL, EIO, ENOSPC, EDQUOT, FSYNC, READ, SHORT, EINTR = KINDS = (
+    "KILL",
+    "EIO",
+    "ENOSPC",
+    "EDQUOT",
+    "FSYNC",
+    "READ",
+    "SHORT",
+    "EINTR",
+)
+OVERCOME = (SHORT, EINTR)  # what the program must not even mention
+REASONS = {
+    EIO: "Input/output error",
+    FSYNC: "Input/output error",
+    READ: "Input/output error",
+    ENOSPC: "No space left on device",
+    EDQUOT: "Disk quota exceeded",
+}
 
 
 def environment(kind, n, below=None, word=None):
-    """For a process whose n-th change (or what the kind counts) meets the fault; `word`: only if that is one of its arguments."""
+    """For a process whose n-th change (or what the kind counts) meets the fault; `word`: only if that is one of its
+    arguments."""
     env = {"LD_PRELOAD": str(PRELOAD), f"SPECDEC_{kind}_AT": f"{n}@{word}" if word else str(n)}
     return env | ({"SPECDEC_FAULT_BELOW": str(below)} if below else {})
 
 
 def attempt(arguments, kind, n, below=None, word=None, env=None):
-    done = subprocess.run([str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=120, env={**os.environ, **(env or {}), **environment(kind, n, below, word)})
+    done = subprocess.run(
+        [str(SPECDEC), *map(str, arguments)],
+        capture_output=True,
+        timeout=120,
+        env={**os.environ, **(env or {}), **environment(kind, n, below, word)},
+    )
     return done.returncode, done.stderr.decode(errors="replace").strip().splitlines()
 
 
@@ -42,7 +64,7 @@ def count(arguments, kind, scratch, below=None, word=None, env=None):
     counter = scratch / f"counter-{kind}-{threading.get_ident()}"
     counter.write_bytes(bytes(8))
     attempt(arguments, kind, 0, below, word, {**(env or {}), "SPECDEC_FAULT_COUNTER": str(counter)})
-    n, = struct.unpack("q", counter.read_bytes())
+    (n,) = struct.unpack("q", counter.read_bytes())
     counter.unlink()
     return n
 
@@ -62,14 +84,25 @@ def number():
 
 
 class Recording:
-    """One run of a command, every change below `root` written down, so that a folder can be brought to any moment of it."""
+    """One run of a command, every change below `root` written down, so that a folder can be brought to any moment of
+    it."""
 
     def __init__(self, arguments, root, scratch, codes=(0,), env=None):
         self.root, self.start, self.journal = root, scratch / "start", scratch / "journal"
         scratch.mkdir()
         shutil.copytree(root, self.start, symlinks=True)
-        done = subprocess.run([str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=300,
-                              env={**os.environ, **(env or {}), "LD_PRELOAD": str(PRELOAD), "SPECDEC_FAULT_JOURNAL": str(self.journal), "SPECDEC_FAULT_BELOW": str(root)})
+        done = subprocess.run(
+            [str(SPECDEC), *map(str, arguments)],
+            capture_output=True,
+            timeout=300,
+            env={
+                **os.environ,
+                **(env or {}),
+                "LD_PRELOAD": str(PRELOAD),
+                "SPECDEC_FAULT_JOURNAL": str(self.journal),
+                "SPECDEC_FAULT_BELOW": str(root),
+            },
+        )
         if done.returncode not in codes:
             raise SystemExit(f"recorded: exit {done.returncode}: {done.stderr.decode()[-2000:]}")
         listed = subprocess.run([REPLAY, self.journal, self.start, root], capture_output=True, text=True)
@@ -84,32 +117,39 @@ class Recording:
 
 
 class Subject:
-    """A command, what it changes, and what must hold. Every folder that prepare() makes holds all that the command changes; the same
-    command works in another folder."""
+    """A command, what it changes, and what must hold. Every folder that prepare() makes holds all that the command
+    changes; the same command works in another folder."""
+
     name = ""
-    codes = (0,)          # where the command is done
-    reads_below = None    # reads outside of the folder that are to fail, too
-    often = 1             # finish() after each n-th point, where a fault was met
-    word = None           # counts only in processes that were started with this argument; power cuts take all of them
-    least = 3             # points of a kind, at least
+    codes = (0,)  # where the command is done
+    reads_below = None  # reads outside of the folder that are to fail, too
+    often = 1  # finish() after each n-th point, where a fault was met
+    word = None  # counts only in processes that were started with this argument; power cuts take all of them
+    least = 3  # points of a kind, at least
 
-    def environment(self, folder): return {}
+    def environment(self, folder):
+        return {}
 
-    def prepare(self, folder): raise NotImplementedError
+    def prepare(self, folder):
+        raise NotImplementedError
 
-    def command(self, folder): raise NotImplementedError
+    def command(self, folder):
+        raise NotImplementedError
 
-    def check(self, folder, text): """What readers rely on at any time."""
+    def check(self, folder, text):
+        """What readers rely on at any time."""
 
-    def done(self, folder, text): """What a command that said so has done, power cut or not."""
+    def done(self, folder, text):
+        """What a command that said so has done, power cut or not."""
 
-    def finish(self, folder, text): """The same command again ends well."""
+    def finish(self, folder, text):
+        """The same command again ends well."""
 
 
 def must(condition, text):
     if not condition:
         print("FAILED:", text, flush=True)
-        os._exit(1)   # from any thread
+        os._exit(1)  # from any thread
 
 
 def meet(subject, work, kind, n):
@@ -118,8 +158,17 @@ def meet(subject, work, kind, n):
     subject.prepare(folder)
     below = subject.reads_below if kind == READ and subject.reads_below else folder
     struck = work / f"{folder.name}.struck"
-    code, lines = attempt(subject.command(folder), kind, n, below, subject.word, {**subject.environment(folder), "SPECDEC_FAULT_MET": str(struck)})
-    text = f"{subject.name}, SPECDEC_{kind}_AT={n} ({struck.read_text() if struck.exists() else 'not met'}): exit {code}"
+    code, lines = attempt(
+        subject.command(folder),
+        kind,
+        n,
+        below,
+        subject.word,
+        {**subject.environment(folder), "SPECDEC_FAULT_MET": str(struck)},
+    )
+    text = (
+        f"{subject.name}, SPECDEC_{kind}_AT={n} ({struck.read_text() if struck.exists() else 'not met'}): exit {code}"
+    )
     struck.unlink(missing_ok=True)
     errors = [line for line in lines if line.startswith("specdec: error:")]
     if kind == KILL:
@@ -128,7 +177,10 @@ def meet(subject, work, kind, n):
         must(code in subject.codes, f"{text}: {lines}")
     elif code not in subject.codes:
         must(code == 74, f"{text}: {lines}")
-        must(len(errors) == 1 and errors[0] == lines[-1] and str(below) in errors[0] and REASONS[kind] in errors[0], f"{text}: the last line names the file and the reason: {lines}")
+        must(
+            len(errors) == 1 and errors[0] == lines[-1] and str(below) in errors[0] and REASONS[kind] in errors[0],
+            f"{text}: the last line names the file and the reason: {lines}",
+        )
     subject.check(folder, text)
     if code in subject.codes:
         subject.done(folder, text)
@@ -154,7 +206,14 @@ def under_faults(subject, work, kinds=KINDS):
             folder = work / f"{subject.name}-count"
             folder.mkdir()
             subject.prepare(folder)
-            n = count(subject.command(folder), kind, work, subject.reads_below if kind == READ and subject.reads_below else folder, subject.word, subject.environment(folder))
+            n = count(
+                subject.command(folder),
+                kind,
+                work,
+                subject.reads_below if kind == READ and subject.reads_below else folder,
+                subject.word,
+                subject.environment(folder),
+            )
             shutil.rmtree(folder)
             points = list(range(1, n + 1)) if kind == KILL else some(n, subject.least)
             list(pool.map(lambda point, kind=kind: meet(subject, work, kind, point), points))
@@ -162,10 +221,22 @@ def under_faults(subject, work, kinds=KINDS):
         folder = work / f"{subject.name}-recorded"
         folder.mkdir()
         subject.prepare(folder)
-        recording = Recording(subject.command(folder), folder, work / f"{subject.name}-recording", subject.codes, subject.environment(folder))
+        recording = Recording(
+            subject.command(folder),
+            folder,
+            work / f"{subject.name}-recording",
+            subject.codes,
+            subject.environment(folder),
+        )
         n = len(recording.names)
         moments = sorted({*some(n, 2 * subject.least), n})
-        order = [(point, lost) for point in moments for lost in (("all", "contents", "some") if ALL or point == n else (("all", "contents", "some")[number() % 3],))]
+        order = [
+            (point, lost)
+            for point in moments
+            for lost in (
+                ("all", "contents", "some") if ALL or point == n else (("all", "contents", "some")[number() % 3],)
+            )
+        ]
         for moment in order:
             cut(subject, recording, *moment)
         met["power cut"] = f"{len(order)} at {len(moments)} of {n}"

@@ -1,7 +1,8 @@
-"""`specdec init`: what it writes is read back by its readers. TOML by ours, YAML by a YAML parser and, where they are installed, by
-check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate, systemd-analyze and promtool; the scripts inside are run."""
+"""`specdec init`: what it writes is read back by its readers. TOML by ours, YAML by a YAML parser and, where they are
+installed, by check-jsonschema (schemas of GitHub and GitLab), actionlint, kubernetes-validate, systemd-analyze and
+promtool; the scripts inside are run."""
+
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -27,7 +28,10 @@ def tool(name, *arguments, cwd=None):
         print(f"SKIPPED: {name} is not installed")
         return
     done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
-    expect(done.returncode == 0, f"{name} {' '.join(map(str, arguments[:3]))}" + ("" if done.returncode == 0 else done.stdout + done.stderr))
+    expect(
+        done.returncode == 0,
+        f"{name} {' '.join(map(str, arguments[:3]))}" + ("" if done.returncode == 0 else done.stdout + done.stderr),
+    )
 
 
 def with_specdec(folder, shell, script, code, output):
@@ -37,20 +41,46 @@ def with_specdec(folder, shell, script, code, output):
     (stand_in / "specdec").write_text(f"#!/bin/sh\necho '{output}'\nexit {code}\n")
     (stand_in / "specdec").chmod(0o755)
     files = {name: folder / name for name in ("summary", "output")}
-    done = subprocess.run([*shell, script], capture_output=True, text=True, cwd=folder,
-                          env={"PATH": f"{stand_in}:/usr/bin:/bin", "GITHUB_STEP_SUMMARY": str(files["summary"]), "GITHUB_OUTPUT": str(files["output"])})
+    done = subprocess.run(
+        [*shell, script],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={
+            "PATH": f"{stand_in}:/usr/bin:/bin",
+            "GITHUB_STEP_SUMMARY": str(files["summary"]),
+            "GITHUB_OUTPUT": str(files["output"]),
+        },
+    )
     return done.returncode, done.stdout, {name: f.read_text() if f.exists() else "" for name, f in files.items()}
 
 
 def check_github(folder):
     flow = yaml.safe_load((folder / ".github/workflows/specdec.yml").read_text())
     job = flow["jobs"]["monitor"]
-    expect(flow["concurrency"] == {"group": "specdec", "cancel-in-progress": False} and flow["permissions"] == {"contents": "read"}, "GitHub: one at a time, reading only")
+    expect(
+        flow["concurrency"] == {"group": "specdec", "cancel-in-progress": False}
+        and flow["permissions"] == {"contents": "read"},
+        "GitHub: one at a time, reading only",
+    )
     script = job["steps"][1]["run"]
-    for code, ends, says in ((0, 0, ""), (4, 0, "::notice"), (75, 0, "::warning"), (3, 3, "::error"), (5, 5, "::error"), (7, 7, "::error")):
+    for code, ends, says in (
+        (0, 0, ""),
+        (4, 0, "::notice"),
+        (75, 0, "::warning"),
+        (3, 3, "::error"),
+        (5, 5, "::error"),
+        (7, 7, "::error"),
+    ):
         got, out, files = with_specdec(folder, ["bash", "-e", "-c"], script, code, "drift: 50% less")
-        expect(got == ends and (says in out if says else "::" not in out), f"GitHub: exit {code} of the monitor ends the step with {ends}, {says or 'silent'}")
-    expect("50%25 less" in out and "drift: 50% less" in files["summary"] and "verdict=drift" in files["output"], "GitHub: reason, summary and output")
+        expect(
+            got == ends and (says in out if says else "::" not in out),
+            f"GitHub: exit {code} of the monitor ends the step with {ends}, {says or 'silent'}",
+        )
+    expect(
+        "50%25 less" in out and "drift: 50% less" in files["summary"] and "verdict=drift" in files["output"],
+        "GitHub: reason, summary and output",
+    )
     tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", folder / ".github/workflows/specdec.yml")
     (folder / ".github/actionlint.yaml").write_text("self-hosted-runner:\n  labels: [specdec]\n")
     tool("actionlint", "-config-file", folder / ".github/actionlint.yaml", folder / ".github/workflows/specdec.yml")
@@ -58,7 +88,10 @@ def check_github(folder):
 
 def check_gitlab(folder):
     job = yaml.safe_load((folder / ".gitlab/specdec.yml").read_text())["specdec"]
-    expect(job["allow_failure"] == {"exit_codes": [4, 75]} and job["resource_group"] == "specdec", "GitLab: 4 and 75 are no failures, never two at once")
+    expect(
+        job["allow_failure"] == {"exit_codes": [4, 75]} and job["resource_group"] == "specdec",
+        "GitLab: 4 and 75 are no failures, never two at once",
+    )
     expect(job["script"] == ["specdec --config specdec.toml monitor check"], "GitLab: the script")
     tool("check-jsonschema", "--builtin-schema", "vendor.gitlab-ci", folder / ".gitlab/specdec.yml")
 
@@ -67,18 +100,39 @@ def check_kubernetes(folder):
     cron = yaml.safe_load((folder / "kubernetes/specdec-cronjob.yaml").read_text())
     job = cron["spec"]["jobTemplate"]["spec"]
     pod = job["template"]["spec"]
-    expect((cron["apiVersion"], cron["kind"]) == ("batch/v1", "CronJob") and cron["spec"]["concurrencyPolicy"] == "Forbid", "CronJob: never two at once")
-    expect(cron["spec"]["startingDeadlineSeconds"] > 0 and pod["restartPolicy"] == "Never", "CronJob: deadline; a failure policy needs restartPolicy Never")
+    expect(
+        (cron["apiVersion"], cron["kind"]) == ("batch/v1", "CronJob") and cron["spec"]["concurrencyPolicy"] == "Forbid",
+        "CronJob: never two at once",
+    )
+    expect(
+        cron["spec"]["startingDeadlineSeconds"] > 0 and pod["restartPolicy"] == "Never",
+        "CronJob: deadline; a failure policy needs restartPolicy Never",
+    )
     rules = job["podFailurePolicy"]["rules"]
     action = lambda code: next((r["action"] for r in rules if code in r.get("onExitCodes", {}).get("values", [])), None)
-    expect([action(c) for c in (3, 5, 75)] == ["FailJob", "FailJob", "Count"], "CronJob: 3 and 5 end the job, 75 is tried again")
-    expect(all(0 not in r.get("onExitCodes", {}).get("values", []) for r in rules), "CronJob: 0 may not be in the rules")
+    expect(
+        [action(c) for c in (3, 5, 75)] == ["FailJob", "FailJob", "Count"],
+        "CronJob: 3 and 5 end the job, 75 is tried again",
+    )
+    expect(
+        all(0 not in r.get("onExitCodes", {}).get("values", []) for r in rules), "CronJob: 0 may not be in the rules"
+    )
     container = pod["containers"][0]
-    expect(all(r["onExitCodes"]["containerName"] == container["name"] for r in rules if "onExitCodes" in r), "CronJob: of its own container")
-    script = container["args"][0].replace("/tmp/verdict", f"'{folder}/verdict'").replace("/dev/termination-log", f"'{folder}/termination'")
+    expect(
+        all(r["onExitCodes"]["containerName"] == container["name"] for r in rules if "onExitCodes" in r),
+        "CronJob: of its own container",
+    )
+    script = (
+        container["args"][0]
+        .replace("/tmp/verdict", f"'{folder}/verdict'")
+        .replace("/dev/termination-log", f"'{folder}/termination'")
+    )
     for code, ends in ((0, 0), (3, 3), (4, 0), (75, 75)):
         got, out, _ = with_specdec(folder, container["command"], script, code, "healthy: " + "x" * 5000)
-        expect(got == ends and out.startswith("healthy") and (folder / "termination").stat().st_size == 4096, f"CronJob: exit {code} of the monitor ends the pod with {ends}")
+        expect(
+            got == ends and out.startswith("healthy") and (folder / "termination").stat().st_size == 4096,
+            f"CronJob: exit {code} of the monitor ends the pod with {ends}",
+        )
     tool("kubernetes-validate", "--strict", folder / "kubernetes/specdec-cronjob.yaml")
 
 
@@ -92,15 +146,29 @@ def check_monitoring(folder):
     dashboard = json.loads((folder / "monitoring/specdec-dashboard.json").read_text())
     expect(dashboard["uid"] == "specdec" and dashboard["schemaVersion"] >= 36, "dashboard: fixed uid")
     variables = [v["name"] for v in dashboard["templating"]["list"]]
-    expect(variables == ["datasource", "job"] and all(p["datasource"]["uid"] == "${datasource}" for p in dashboard["panels"]), "dashboard: the data source is a variable")
-    expect(len({p["id"] for p in dashboard["panels"]}) == len(dashboard["panels"]), "dashboard: panels have ids of their own")
-    taken = [(x, y) for p in dashboard["panels"] for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
-             for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])]
+    expect(
+        variables == ["datasource", "job"]
+        and all(p["datasource"]["uid"] == "${datasource}" for p in dashboard["panels"]),
+        "dashboard: the data source is a variable",
+    )
+    expect(
+        len({p["id"] for p in dashboard["panels"]}) == len(dashboard["panels"]),
+        "dashboard: panels have ids of their own",
+    )
+    taken = [
+        (x, y)
+        for p in dashboard["panels"]
+        for x in range(p["gridPos"]["x"], p["gridPos"]["x"] + p["gridPos"]["w"])
+        for y in range(p["gridPos"]["y"], p["gridPos"]["y"] + p["gridPos"]["h"])
+    ]
     expect(len(set(taken)) == len(taken) and max(x for x, _ in taken) < 24, "dashboard: no panel lies on another")
     queries = [t["expr"] for p in dashboard["panels"] for t in p["targets"]]
     all_rules = [r for g in rules["groups"] for r in g["rules"]]
     recorded = {r["record"] for r in all_rules if "record" in r}
-    exported = "".join(f.read_text() for f in [SOURCE / "deploy/serve/metrics.cpp", *SOURCE.glob("monitor/*.cpp"), SOURCE / "cli/monitor.cpp"])
+    exported = "".join(
+        f.read_text()
+        for f in [SOURCE / "deploy/serve/metrics.cpp", *SOURCE.glob("monitor/*.cpp"), SOURCE / "cli/monitor.cpp"]
+    )
     used = set().union(*map(metric_names, queries + [r["expr"] for r in all_rules])) - recorded
     expect(len(used) >= 19, f"{len(used)} metrics are used")
     for name in sorted(used):
@@ -109,9 +177,15 @@ def check_monitoring(folder):
     expect(True, "all of them are exported by specdec")
     alerts = [r["alert"] for r in all_rules if "alert" in r]
     tested = (SOURCE / "tests/cli/monitoring/rules_test.yml").read_text()
-    expect(all(f"alertname: {a}" in tested for a in alerts) and all(f"expr: {r}" in tested for r in recorded), "every rule has a test for promtool")
+    expect(
+        all(f"alertname: {a}" in tested for a in alerts) and all(f"expr: {r}" in tested for r in recorded),
+        "every rule has a test for promtool",
+    )
     # Dashboard queries as rules, so that promtool reads them.
-    as_rules = [{"record": f"q{i}", "expr": q.replace("$__rate_interval", "5m").replace("$job", ".*")} for i, q in enumerate(queries)]
+    as_rules = [
+        {"record": f"q{i}", "expr": q.replace("$__rate_interval", "5m").replace("$job", ".*")}
+        for i, q in enumerate(queries)
+    ]
     (folder / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": as_rules}]}))
     tool("promtool", "check", "rules", folder / "queries.yml", folder / "monitoring/specdec-rules.yml")
 
@@ -121,9 +195,17 @@ try:
     # --- everything, with defaults ---
     folder = work / "all of it"
     code, result = run_json("init", folder)
-    expect(result["schema"] == "specdec.init/1" and {f["action"] for f in result["files"]} == {"written"} and len(result["files"]) == 9, "nine files")
+    expect(
+        result["schema"] == "specdec.init/1"
+        and {f["action"] for f in result["files"]} == {"written"}
+        and len(result["files"]) == 9,
+        "nine files",
+    )
     expect(all(Path(f["path"]).is_file() for f in result["files"]), "they are there")
-    expect({"verdict", "started", "seconds", "tool_version", "inputs", "next"} <= result.keys(), "the fields that every result has")
+    expect(
+        {"verdict", "started", "seconds", "tool_version", "inputs", "next"} <= result.keys(),
+        "the fields that every result has",
+    )
     write_tiny_model(folder / "models/target", layers=2, seed=1)
     (folder / "recorded/acceptance").mkdir(parents=True)
     write_traffic(folder / "recorded/day-1.jsonl", 4)
@@ -136,27 +218,71 @@ try:
     (folder / "LOOP.toml").write_text("mine")
     actions = lambda r: {Path(f["path"]).name: f["action"] for f in r["files"]}
     _, result = run_json("init", folder)
-    expect(actions(result)["LOOP.toml"] == "kept" and (folder / "LOOP.toml").read_text() == "mine" and actions(result)["specdec.toml"] == "unchanged", "never overwritten")
+    expect(
+        actions(result)["LOOP.toml"] == "kept"
+        and (folder / "LOOP.toml").read_text() == "mine"
+        and actions(result)["specdec.toml"] == "unchanged",
+        "never overwritten",
+    )
     _, result = run_json("init", folder, "--force", "--only", "loop,systemd")
-    expect(actions(result) == {"LOOP.toml": "replaced", "specdec.toml": "unchanged", "specdec.service": "unchanged", "specdec.timer": "unchanged"}, "--force --only")
+    expect(
+        actions(result)
+        == {
+            "LOOP.toml": "replaced",
+            "specdec.toml": "unchanged",
+            "specdec.service": "unchanged",
+            "specdec.timer": "unchanged",
+        },
+        "--force --only",
+    )
     run("init", folder, "--only", "lop", code=2, last_line=["--only", "lop"])
 
     # --- values that try to get out of their quotes ---
     odd = work / "odd $x %h 'a'"
-    nasty = "models/\"; touch x; $(id) @STORE@ \\ é # %n: [a]"
-    run("init", odd, "--target", nasty, "--logs", "a b/*.jsonl", "--logs", "c\"d", "--image", 'x" : {', "--channel", "candidate", "--state", "m n.db")
+    nasty = 'models/"; touch x; $(id) @STORE@ \\ é # %n: [a]'
+    run(
+        "init",
+        odd,
+        "--target",
+        nasty,
+        "--logs",
+        "a b/*.jsonl",
+        "--logs",
+        'c"d',
+        "--image",
+        'x" : {',
+        "--channel",
+        "candidate",
+        "--state",
+        "m n.db",
+    )
     settings = tomllib.loads((odd / "LOOP.toml").read_text())["loop"]
-    expect(settings["target"] == nasty and settings["logs"] == ["a b/*.jsonl", 'c"d'] and settings["channel"] == "candidate", "TOML holds every value as it was given")
+    expect(
+        settings["target"] == nasty
+        and settings["logs"] == ["a b/*.jsonl", 'c"d']
+        and settings["channel"] == "candidate",
+        "TOML holds every value as it was given",
+    )
     monitor = tomllib.loads((odd / "specdec.toml").read_text())["monitor"]
-    expect(monitor["package"] == "store:production" and monitor["target"] == nasty, "what is watched is what serves, not the candidate")
+    expect(
+        monitor["package"] == "store:production" and monitor["target"] == nasty,
+        "what is watched is what serves, not the candidate",
+    )
     run("init", work / "x", "--target", "a\nb", code=2, last_line=["--target", "control character"])
     run("init", work / "x", "--channel", "../x", code=2)
     expect(not (work / "x").exists(), "a value that is refused leaves nothing behind")
 
     if yaml:
         cron = yaml.safe_load((odd / "kubernetes/specdec-cronjob.yaml").read_text())
-        expect(cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"] == 'x" : {', "so does YAML")
-        expect(yaml.safe_load((odd / ".gitlab/specdec.yml").read_text())["specdec"]["artifacts"]["paths"] == ["m n.db.report.json"], "so does GitLab's")
+        expect(
+            cron["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"][0]["image"] == 'x" : {',
+            "so does YAML",
+        )
+        expect(
+            yaml.safe_load((odd / ".gitlab/specdec.yml").read_text())["specdec"]["artifacts"]["paths"]
+            == ["m n.db.report.json"],
+            "so does GitLab's",
+        )
         check_github(folder)
         check_gitlab(folder)
         check_kubernetes(folder)
@@ -166,6 +292,9 @@ try:
     tool("systemd-analyze", "verify", folder / "systemd/specdec.service", folder / "systemd/specdec.timer")
     tool("systemd-analyze", "verify", odd / "systemd/specdec.service", odd / "systemd/specdec.timer")
     unit = (odd / "systemd/specdec.service").read_text()
-    expect(f"WorkingDirectory={str(odd).replace('%', '%%')}\n" in unit and f"ExecStart={SPECDEC} --config" in unit, "systemd: directory and program")
+    expect(
+        f"WorkingDirectory={str(odd).replace('%', '%%')}\n" in unit and f"ExecStart={SPECDEC} --config" in unit,
+        "systemd: directory and program",
+    )
 finally:
     shutil.rmtree(work, ignore_errors=True)

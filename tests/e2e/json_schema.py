@@ -1,10 +1,52 @@
-"""The part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against it, makes values of it, and spoils them."""
-import random
+"""The part of JSON Schema 2020-12 that docs/openapi.json uses: checks values against it, makes values of it, and spoils
+them."""
+
 import re
 
 TYPES = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
-TEXTS = ["", "a", "one two", "Ünï→🙂", "\u200b\ufeff", "</s><s>", "\\\"'{}[]", "\n\t\r", "0", "null", "a" * 40, "\u0001\u007f"]
-STRANGERS = [True, False, None, 0, -1, 7, 2**31, 2**63, 2**64, -2**63 - 1, 1.5, -0.0, 1e308, 5e-324, -1e-310, 1e-40, 1e-38, "", "x", "\u0000", [], [0], [[]], [None], {}, {"a": 1}, {"type": "x"}]
+TEXTS = [
+    "",
+    "a",
+    "one two",
+    "Ünï→🙂",
+    "\u200b\ufeff",
+    "</s><s>",
+    "\\\"'{}[]",
+    "\n\t\r",
+    "0",
+    "null",
+    "a" * 40,
+    "\u0001\u007f",
+]
+STRANGERS = [
+    True,
+    False,
+    None,
+    0,
+    -1,
+    7,
+    2**31,
+    2**63,
+    2**64,
+    -(2**63) - 1,
+    1.5,
+    -0.0,
+    1e308,
+    5e-324,
+    -1e-310,
+    1e-40,
+    1e-38,
+    "",
+    "x",
+    "\u0000",
+    [],
+    [0],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+    {"type": "x"},
+]
 
 
 def is_type(value, name):
@@ -24,7 +66,8 @@ def listed(x):
 
 
 class Schemas:
-    """`root` holds what $ref points into; `narrow`: by property name, a schema for making values where the document's is wider than one model."""
+    """`root` holds what $ref points into; `narrow`: by property name, a schema for making values where the document's
+    is wider than one model."""
 
     def __init__(self, root, narrow=None):
         self.root, self.narrow = root, narrow or {}
@@ -50,12 +93,19 @@ class Schemas:
             if found := self.problem(one, value, where):
                 return found
         if is_type(value, "number"):
-            bounds = (("minimum", lambda a, b: a < b), ("maximum", lambda a, b: a > b), ("exclusiveMinimum", lambda a, b: a <= b), ("exclusiveMaximum", lambda a, b: a >= b))
+            bounds = (
+                ("minimum", lambda a, b: a < b),
+                ("maximum", lambda a, b: a > b),
+                ("exclusiveMinimum", lambda a, b: a <= b),
+                ("exclusiveMaximum", lambda a, b: a >= b),
+            )
             for word, outside in bounds:
                 if word in s and outside(value, s[word]):
                     return f"{where}: {value} is outside of {word} {s[word]}"
         if isinstance(value, str):
-            if not s.get("minLength", 0) <= len(value) <= s.get("maxLength", len(value)) or not re.search(s.get("pattern", ""), value):
+            if not s.get("minLength", 0) <= len(value) <= s.get("maxLength", len(value)) or not re.search(
+                s.get("pattern", ""), value
+            ):
                 return f"{where}: a text that does not fit"
         if isinstance(value, list):
             if not s.get("minItems", 0) <= len(value) <= s.get("maxItems", len(value)):
@@ -64,7 +114,9 @@ class Schemas:
                 if found := self.problem(s.get("items", {}), item, f"{where}[{i}]"):
                     return found
         if isinstance(value, dict):
-            if len(value) > s.get("maxProperties", len(value)) or any(key not in value for key in s.get("required", [])):
+            if len(value) > s.get("maxProperties", len(value)) or any(
+                key not in value for key in s.get("required", [])
+            ):
                 return f"{where}: missing or too many properties: {sorted(value)}"
             for key, item in value.items():
                 if found := self.problem(self.property(s, key), item, f"{where}.{key}"):
@@ -95,16 +147,34 @@ class Schemas:
             low, high = s.get("minimum", -1000), s.get("maximum", 1000)
             return rng.choice([low, high, rng.randint(low, high)])
         if kind == "number":
-            low, high = s.get("minimum", s.get("exclusiveMinimum", -10)), s.get("maximum", s.get("exclusiveMaximum", 10))
-            extremes = [x for x in (5e-324, -1e-310, 1e-40, 1.18e-38, -1.18e-38, 1e-9) if not self.problem({**s, "type": "number"}, x)]
-            inside = [rng.uniform(low, high), (low + high) / 2] + [s[w] for w in ("minimum", "maximum") if w in s] + extremes[:2]
+            low, high = (
+                s.get("minimum", s.get("exclusiveMinimum", -10)),
+                s.get("maximum", s.get("exclusiveMaximum", 10)),
+            )
+            extremes = [
+                x
+                for x in (5e-324, -1e-310, 1e-40, 1.18e-38, -1.18e-38, 1e-9)
+                if not self.problem({**s, "type": "number"}, x)
+            ]
+            inside = (
+                [rng.uniform(low, high), (low + high) / 2]
+                + [s[w] for w in ("minimum", "maximum") if w in s]
+                + extremes[:2]
+            )
             return rng.choice(inside)
         if kind == "string":
             fitting = [t for t in TEXTS if not self.problem(s, t)]
             return rng.choice(fitting)
         if kind == "array":
             least = s.get("minItems", 0)
-            return [self.make(rng, s["items"]) for _ in range(rng.randint(least, min(least + 3, s.get("maxItems", least + 3))))] if "items" in s else []
+            return (
+                [
+                    self.make(rng, s["items"])
+                    for _ in range(rng.randint(least, min(least + 3, s.get("maxItems", least + 3))))
+                ]
+                if "items" in s
+                else []
+            )
         value = {}
         known = list(s.get("properties", {}))
         share = rng.choice([0.05, 0.2, 0.6])
@@ -142,7 +212,15 @@ class Schemas:
             return out
         choices = list(STRANGERS)
         for one in [s, *map(self.look_up, s.get("anyOf", []))]:
-            choices += [one[w] + d for w, d in (("minimum", -1), ("maximum", 1), ("exclusiveMinimum", 0), ("exclusiveMaximum", 0)) if w in one]
+            choices += [
+                one[w] + d
+                for w, d in (("minimum", -1), ("maximum", 1), ("exclusiveMinimum", 0), ("exclusiveMaximum", 0))
+                if w in one
+            ]
             choices += ["x" * (one["maxLength"] + 1)] if one.get("maxLength", 1 << 20) < 1 << 16 else []
-            choices += [[self.make(rng, one["items"])] * (one["maxItems"] + 1)] if one.get("maxItems", 1 << 20) < 1 << 12 and "items" in one else []
+            choices += (
+                [[self.make(rng, one["items"])] * (one["maxItems"] + 1)]
+                if one.get("maxItems", 1 << 20) < 1 << 12 and "items" in one
+                else []
+            )
         return rng.choice(choices)

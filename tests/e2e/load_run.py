@@ -1,4 +1,6 @@
-"""Runs tests/bench/load.py against a server of a tiny model: its figures, as the tests of overload and soak judge them."""
+"""Runs tests/bench/load.py against a server of a tiny model: its figures, as the tests of overload and soak judge
+them."""
+
 import json
 import random
 import subprocess
@@ -15,8 +17,26 @@ def run_load(what, layers, *flags):
     for name, depth, seed in (("target", layers, 1), ("draft", 1, 2), ("other", 1, 3)):
         write_tiny_model(work / name, layers=depth, seed=seed, context=1024)
     rng = random.Random(4)
-    (work / "texts").write_text(" ".join(rng.choice(["red", "green", "blue", "one", "two", "three"]) for _ in range(5000)))
-    command = [sys.executable, SOURCE / "tests/bench/load.py", what, BUILD, "--target", work / "target", "--draft", work / "draft", "--other", work / "other", "--texts", work / "texts", "--out", work / "out.json", *flags]
+    (work / "texts").write_text(
+        " ".join(rng.choice(["red", "green", "blue", "one", "two", "three"]) for _ in range(5000))
+    )
+    command = [
+        sys.executable,
+        SOURCE / "tests/bench/load.py",
+        what,
+        BUILD,
+        "--target",
+        work / "target",
+        "--draft",
+        work / "draft",
+        "--other",
+        work / "other",
+        "--texts",
+        work / "texts",
+        "--out",
+        work / "out.json",
+        *flags,
+    ]
     done = subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     expect(done.returncode == 0, f"load.py ends well {done.stderr[-2000:]}")
     figures = json.loads((work / "out.json").read_text())
@@ -28,6 +48,12 @@ def expect_flat(figures):
     """Nothing is left behind: judged by counts and ratios, never by how fast the machine was."""
     resident, descriptors = figures["resident_mib"], figures["descriptors"]
     expect(resident["last third"] <= 1.1 * resident["second third"] + 8, f"memory is flat: {resident} MiB")
-    expect(descriptors["end"] <= figures["idle_descriptors"] + 2, f"no descriptor is left open: {figures['idle_descriptors']} before, {descriptors}")
-    expect(figures["running"] == figures["waiting"] == figures["kv_cache_usage_perc"] == 0, "no sequence runs or waits, no cache block is held")
+    expect(
+        descriptors["end"] <= figures["idle_descriptors"] + 2,
+        f"no descriptor is left open: {figures['idle_descriptors']} before, {descriptors}",
+    )
+    expect(
+        figures["running"] == figures["waiting"] == figures["kv_cache_usage_perc"] == 0,
+        "no sequence runs or waits, no cache block is held",
+    )
     expect(figures["drained"], "and the server drains")

@@ -1,5 +1,7 @@
-"""`specdec loop run`: killed at every change that it makes to the file system it goes on and never trains twice; an interrupted run goes on
-although the logs have grown; a verdict is not asked for again before the cooldown; what another model wrote is written anew."""
+"""`specdec loop run`: killed at every change that it makes to the file system it goes on and never trains twice; an
+interrupted run goes on although the logs have grown; a verdict is not asked for again before the cooldown; what another
+model wrote is written anew."""
+
 import json
 import os
 import shutil
@@ -48,7 +50,9 @@ def new_loop(name, channel="production", regenerate="auto", cooldown="24h", floo
     folder = work / name
     folder.mkdir(exist_ok=True)
     shutil.copy(work / "log.jsonl", folder / "day-1.jsonl")
-    (folder / "LOOP.toml").write_text(SETTINGS.format(channel=channel, regenerate=regenerate, cooldown=cooldown, floor=floor, exit_zero=exit_zero))
+    (folder / "LOOP.toml").write_text(
+        SETTINGS.format(channel=channel, regenerate=regenerate, cooldown=cooldown, floor=floor, exit_zero=exit_zero)
+    )
     return folder
 
 
@@ -61,7 +65,9 @@ def loop_json(folder, *more, code=0):
 
 
 def states(folder):
-    files = sorted(folder.glob("loop/runs/*/state.json"), key=lambda f: f.stat().st_mtime_ns)  # two may begin in the same second
+    files = sorted(
+        folder.glob("loop/runs/*/state.json"), key=lambda f: f.stat().st_mtime_ns
+    )  # two may begin in the same second
     return [json.loads(f.read_text()) for f in files]
 
 
@@ -74,6 +80,7 @@ def add_day(folder, n):
 
 
 # --- killed at every change, faults, power cuts ---
+
 
 class Loop(Subject):
     name, word, least, often = "loop", "loop", 1, 1
@@ -93,7 +100,10 @@ class Loop(Subject):
 
     def done(self, folder, text):
         _, listed = run_json("package", "list", "--store", folder / "store")
-        must(any(p["channels"] == ["production"] for p in listed["packages"]), f"{text}: done, and nothing is promoted: {listed}")
+        must(
+            any(p["channels"] == ["production"] for p in listed["packages"]),
+            f"{text}: done, and nothing is promoted: {listed}",
+        )
 
     def finish(self, folder, text):
         add_day(folder, 2)  # logs grow meanwhile
@@ -102,8 +112,14 @@ class Loop(Subject):
         result = loop_json(folder)
         must(result["verdict"] == "promoted", f"{text}: {result}")
         if interrupted:
-            must(len(states(folder)) == 1 and len(result["inputs"]["logs"]) == 1, f"{text}: the interrupted run goes on, with the logs of then")
-            must("power cut" in text or all(f.read_bytes() == b for f, b in before.items()), f"{text}: a draft that was there was trained again")
+            must(
+                len(states(folder)) == 1 and len(result["inputs"]["logs"]) == 1,
+                f"{text}: the interrupted run goes on, with the logs of then",
+            )
+            must(
+                "power cut" in text or all(f.read_bytes() == b for f, b in before.items()),
+                f"{text}: a draft that was there was trained again",
+            )
         loop(folder)  # the second day, if the run above was the first day's
         # A store has many writers: what one may still be writing stays for a day. Kills are the loop's here, a power
         # cut takes the stages, too.
@@ -111,7 +127,11 @@ class Loop(Subject):
         left = [str(p) for p in folder.rglob("*partial*") if not any(folder / name in p.parents for name in shared)]
         must(not left, f"{text}: left over: {left}")
         _, listed = run_json("package", "list", "--store", folder / "store")
-        must(all(p["problem"] == "" for p in listed["packages"]) and any(p["channels"] == ["production"] for p in listed["packages"]), f"{text}: {listed}")
+        must(
+            all(p["problem"] == "" for p in listed["packages"])
+            and any(p["channels"] == ["production"] for p in listed["packages"]),
+            f"{text}: {listed}",
+        )
         must(len(listed["packages"]) <= 2, f"{text}: a package twice")
         before = trainings_of(folder)
         loop(folder)
@@ -125,33 +145,68 @@ try:
     # --- the plan writes nothing ---
     plain = new_loop("plain")
     _, plan = run_json("loop", "run", plain / "LOOP.toml", "--plan")
-    expect([s["stage"] for s in plan["stages"]] == ["data", "regenerate", "distill", "validate", "package"] and not (plain / "loop").exists(), "the plan")
+    expect(
+        [s["stage"] for s in plan["stages"]] == ["data", "regenerate", "distill", "validate", "package"]
+        and not (plain / "loop").exists(),
+        "the plan",
+    )
     expect(plan["stages"][1]["when"].startswith("if another model"), "nobody knows yet who wrote the answers")
     result = loop_json(plain)
-    expect(result["verdict"] == "promoted" and result["key"] == plan["key"] and "regenerate" not in result["stages"], "promoted")
-    expect({"schema", "verdict", "started", "seconds", "tool_version", "inputs"} <= result.keys() and result["seconds"] > 0, "the fields that every result has")
-    expect(all(s["when"] == "done" for s in run_json("loop", "run", plain / "LOOP.toml", "--plan")[1]["stages"]), "the plan of what is done")
+    expect(
+        result["verdict"] == "promoted" and result["key"] == plan["key"] and "regenerate" not in result["stages"],
+        "promoted",
+    )
+    expect(
+        {"schema", "verdict", "started", "seconds", "tool_version", "inputs"} <= result.keys()
+        and result["seconds"] > 0,
+        "the fields that every result has",
+    )
+    expect(
+        all(s["when"] == "done" for s in run_json("loop", "run", plain / "LOOP.toml", "--plan")[1]["stages"]),
+        "the plan of what is done",
+    )
 
     # --- old runs go ---
     first = result["key"]
     for day in (2, 3):
         add_day(plain, day)
         newest = loop_json(plain)["key"]
-    expect(len(states(plain)) == 2 and first not in [s["key"] for s in states(plain)] and states(plain)[-1]["key"] == newest, "keep = 2: the oldest run went")
+    expect(
+        len(states(plain)) == 2
+        and first not in [s["key"] for s in states(plain)]
+        and states(plain)[-1]["key"] == newest,
+        "keep = 2: the oldest run went",
+    )
 
     # --- a verdict cools down ---
     bad = new_loop("bad", floor=0.99, exit_zero="false", channel="candidate")
     result = loop_json(bad, code=3)
-    expect(result["verdict"] == "validate failed" and result["stopped"]["exit_code"] == 3 and not (bad / "store").exists(), "a failed gate promotes nothing")
+    expect(
+        result["verdict"] == "validate failed" and result["stopped"]["exit_code"] == 3 and not (bad / "store").exists(),
+        "a failed gate promotes nothing",
+    )
     said = states(bad)[-1]["stopped"]
-    expect("floor 0.99" in said["reason"] and "short of it" in said["reason"] and said["change"].startswith(("[distill] max-steps = 160", "[loop] draft")), "verdict, figure, floor, and what to change: " + said["change"])
+    expect(
+        "floor 0.99" in said["reason"]
+        and "short of it" in said["reason"]
+        and said["change"].startswith(("[distill] max-steps = 160", "[loop] draft")),
+        "verdict, figure, floor, and what to change: " + said["change"],
+    )
     log = next(bad.glob("loop/runs/*/log.txt")).read_text().splitlines()
-    expect(said["reason"] in log[-1] and said["change"] in log[-1] and any(line.startswith("validate   exit 3") for line in log), "in log.txt, too")
+    expect(
+        said["reason"] in log[-1]
+        and said["change"] in log[-1]
+        and any(line.startswith("validate   exit 3") for line in log),
+        "in log.txt, too",
+    )
     _, _, err = loop(bad, code=3)
     expect(said["change"] in err, "and when it is asked again")
     began = trainings_of(bad)
     result = loop_json(bad, code=3)
-    expect(result["verdict"] == "unchanged" and trainings_of(bad) == began, "the same data again: the same answer, nothing runs")
+    expect(
+        result["verdict"] == "unchanged" and trainings_of(bad) == began,
+        "the same data again: the same answer, nothing runs",
+    )
     add_day(bad, 2)
     result = loop_json(bad, code=75)
     expect(result["verdict"] == "cooldown" and len(states(bad)) == 1, "new data within the cooldown: 75")
@@ -164,30 +219,50 @@ try:
     loop(warm, code=3)
     expect(len(states(warm)) == 2, "no cooldown: new data is tried at once")
     add_day(warm, 3)
-    (warm / "LOOP.toml").write_text((warm / "LOOP.toml").read_text().replace("0.99", "0.01").replace("exit-zero = false", "exit-zero = true"))
+    (warm / "LOOP.toml").write_text(
+        (warm / "LOOP.toml").read_text().replace("0.99", "0.01").replace("exit-zero = false", "exit-zero = true")
+    )
     loop(warm)
     expect(states(warm)[-1]["verdict"] == "promoted", "other settings have no verdict yet")
 
     # --- paths lie beside LOOP.toml, not beside the shell ---
     beside = new_loop("beside")
     write_tiny_model(beside / "own/draft", layers=1, seed=2)
-    text = (beside / "LOOP.toml").read_text().replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"').replace("[distill]", '[distill]\nloss = "gone"')
+    text = (
+        (beside / "LOOP.toml")
+        .read_text()
+        .replace('work = "loop"', 'work = "loop"\ndraft = "model:own/draft"')
+        .replace("[distill]", '[distill]\nloss = "gone"')
+    )
     (beside / "LOOP.toml").write_text(text)
     _, plan = run_json("loop", "run", beside / "LOOP.toml", "--plan")
-    expect(f"model:{beside}/own/draft" in next(s for s in plan["stages"] if s["stage"] == "distill")["arguments"], "draft = model:DIR")
+    expect(
+        f"model:{beside}/own/draft" in next(s for s in plan["stages"] if s["stage"] == "distill")["arguments"],
+        "draft = model:DIR",
+    )
     _, _, err = loop(beside, code=2)
-    expect("distill ended with exit code 2: " in err and "'gone' is no loss" in err and "To change: " in err, "a stage's own error is in the last line, with what to change")
+    expect(
+        "distill ended with exit code 2: " in err and "'gone' is no loss" in err and "To change: " in err,
+        "a stage's own error is in the last line, with what to change",
+    )
 
     # --- answers of another model ---
     other = new_loop("other", channel="candidate")
     rows = [json.loads(line) for line in (other / "day-1.jsonl").read_text().splitlines()]
-    (other / "day-1.jsonl").write_text("".join(json.dumps({**row, "model": "somebody-else"}) + "\n" for row in rows[:40]))
+    (other / "day-1.jsonl").write_text(
+        "".join(json.dumps({**row, "model": "somebody-else"}) + "\n" for row in rows[:40])
+    )
     result = loop_json(other)
     expect(result["stages"]["regenerate"]["result"]["written_by"] == "target", "they are written anew by the target")
     run_folder = other / "loop/runs" / result["key"]
     index = json.loads((run_folder / "regenerated/index.json").read_text())
     trained = json.loads((run_folder / "distill/result.json").read_text())
-    expect(index["written_by"] == "target" and trained["data"]["written_by"] == "target" and (other / "store/refs/candidate").exists(), "and learnt from")
+    expect(
+        index["written_by"] == "target"
+        and trained["data"]["written_by"] == "target"
+        and (other / "store/refs/candidate").exists(),
+        "and learnt from",
+    )
     named = new_loop("named")
     (named / "day-1.jsonl").write_text("".join(json.dumps({**row, "model": "target"}) + "\n" for row in rows))
     expect("regenerate" not in loop_json(named)["stages"], "the target's own answers, under its name, are not")
@@ -195,8 +270,12 @@ try:
     # --- settings ---
     broken = new_loop("broken")
     text = (broken / "LOOP.toml").read_text()
-    for wrong, right, says in (("keep = 2", "keep = 0", "keep"), ('cooldown = "24h"', 'cooldown = "soon"', "cooldown"), ('regenerate = "auto"', 'regenerate = "no"', "regenerate"),
-                               ("keep = 2", "kept = 2", "kept")):
+    for wrong, right, says in (
+        ("keep = 2", "keep = 0", "keep"),
+        ('cooldown = "24h"', 'cooldown = "soon"', "cooldown"),
+        ('regenerate = "auto"', 'regenerate = "no"', "regenerate"),
+        ("keep = 2", "kept = 2", "kept"),
+    ):
         (broken / "LOOP.toml").write_text(text.replace(wrong, right))
         run("loop", "run", broken / "LOOP.toml", code=2, last_line=["LOOP.toml", says])
     expect(not (broken / "loop").exists(), "wrong settings leave nothing behind")

@@ -1,8 +1,10 @@
-"""`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way from a drift alarm over a
-redistillation, a promoted candidate and its relapse to the roll-back, faults of the file system there, and power cuts: later checks end on
-the very same way, the training has run once, each alarm and each transition has been told, and the store is valid all the time.
-Kills are at every point, other faults and power cuts at a tenth of them (SPECDEC_FAULTS=all: everywhere). What fails
-names its point: one night alone is `overnight_crash_test.py BUILD_DIR EIO 591`, of a power cut `… CUT 300 some 12345`."""
+"""`kill -9` at every change that the monitor, its database and `specdec package` make to the file system on the way
+from a drift alarm over a redistillation, a promoted candidate and its relapse to the roll-back, faults of the file
+system there, and power cuts: later checks end on the very same way, the training has run once, each alarm and each
+transition has been told, and the store is valid all the time. Kills are at every point, other faults and power cuts at
+a tenth of them (SPECDEC_FAULTS=all: everywhere). What fails names its point: one night alone is
+`overnight_crash_test.py BUILD_DIR EIO 591`, of a power cut `… CUT 300 some 12345`."""
+
 import http.server
 import json
 import os
@@ -18,7 +20,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from faults import EIO, EDQUOT, EINTR, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
+from faults import EDQUOT, EINTR, EIO, ENOSPC, FSYNC, KILL, PRELOAD, REPLAY, SHORT, number, some
 from specdec_run import SPECDEC, expect, run
 from tiny_model import write_tiny_model, write_traffic
 
@@ -27,8 +29,9 @@ work = Path(tempfile.mkdtemp(prefix="specdec-night-", dir="/dev/shm" if os.acces
 
 class Admin(http.server.BaseHTTPRequestHandler):
     """Many servers' admin listeners, and whom the webhooks call: the first part of the path says whose."""
+
     protocol_version = "HTTP/1.1"
-    wbufsize = -1   # a reply is one packet: no body waits until the head is acknowledged
+    wbufsize = -1  # a reply is one packet: no body waits until the head is acknowledged
     states, delivered, lock = {}, {}, threading.Lock()
 
     def reply(self, status, body):
@@ -39,7 +42,10 @@ class Admin(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def state(self):
-        return self.states.setdefault(self.path.split("/")[1], {"schema": "specdec.draft/1", "state": "none", "serving": {"name": "old", "id": "old"}, "candidate": None})
+        return self.states.setdefault(
+            self.path.split("/")[1],
+            {"schema": "specdec.draft/1", "state": "none", "serving": {"name": "old", "id": "old"}, "candidate": None},
+        )
 
     def do_GET(self):
         with self.lock:
@@ -49,7 +55,9 @@ class Admin(http.server.BaseHTTPRequestHandler):
         order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with self.lock:
             if self.path.endswith("/hook"):
-                self.delivered.setdefault(self.path.split("/")[1], {})[self.headers["X-Specdec-Delivery"]] = order["event"]
+                self.delivered.setdefault(self.path.split("/")[1], {})[self.headers["X-Specdec-Delivery"]] = order[
+                    "event"
+                ]
                 return self.reply(200, {})
             state = self.state()
             if order["action"] == "load":
@@ -58,7 +66,13 @@ class Admin(http.server.BaseHTTPRequestHandler):
                 manifest = json.loads((Path(order["draft"]) / "manifest.json").read_text())
                 state["candidate"] = {"name": order["draft"], "id": manifest["draft"]["fingerprint"]["id"]}
                 surely = {"value": 0.2, "ci": [0.1, 0.3]}
-                state["paired"] = {"conversations": 100, "positions": 1000, "difference": surely, "candidate": {"value": 0.9, "ci": [0.8, 1.0]}, "serving": surely}
+                state["paired"] = {
+                    "conversations": 100,
+                    "positions": 1000,
+                    "difference": surely,
+                    "candidate": {"value": 0.9, "ci": [0.8, 1.0]},
+                    "serving": surely,
+                }
             elif order["action"] == "promote":
                 state["serving"], state["candidate"] = state["candidate"], None
             else:
@@ -78,7 +92,7 @@ def must(condition, text):
     if not condition:
         print("FAILED:", text)
         shutil.rmtree(work, ignore_errors=True)
-        os._exit(1)   # from any thread
+        os._exit(1)  # from any thread
 
 
 def ids(folder):
@@ -87,7 +101,20 @@ def ids(folder):
 
 
 def records(pair, overlap, n):
-    row = {"schema": "specdec.acceptance/1", "t": 1795000000, "s": "", "T": 1, "q": pair[0], "p": pair[1], "n0": 0, "D": 40, "e": 60, "r": [40], "a": [int(40 * overlap)], "o": [int(40000 * overlap)]}
+    row = {
+        "schema": "specdec.acceptance/1",
+        "t": 1795000000,
+        "s": "",
+        "T": 1,
+        "q": pair[0],
+        "p": pair[1],
+        "n0": 0,
+        "D": 40,
+        "e": 60,
+        "r": [40],
+        "a": [int(40 * overlap)],
+        "o": [int(40000 * overlap)],
+    }
     return (json.dumps(row) + "\n") * n
 
 
@@ -96,12 +123,42 @@ def check(place, n, point=None, kind=KILL, journal=None):
     store = place / "store"
     env = dict(os.environ)
     if point is not None:
-        env |= {"LD_PRELOAD": str(PRELOAD), "SPECDEC_FAULT_COUNTER": str(counter(place)), "SPECDEC_FAULT_BELOW": str(place), f"SPECDEC_{kind}_AT": str(point)}
+        env |= {
+            "LD_PRELOAD": str(PRELOAD),
+            "SPECDEC_FAULT_COUNTER": str(counter(place)),
+            "SPECDEC_FAULT_BELOW": str(place),
+            f"SPECDEC_{kind}_AT": str(point),
+        }
         env |= {"SPECDEC_FAULT_JOURNAL": str(journal)} if journal else {}
-    command = [str(SPECDEC), "monitor", "check", "--package", f"{store}:production", "--candidate", f"{store}:candidate", "--allow-failed", "--source", place / "acceptance.jsonl",
-               "--state", place / "m.db", "--confirm", "alarm", "--min-fresh", "0", "--admin", f"{url}/{n}", "--webhook", f"{url}/{n}/hook", "--prom", place / "m.prom",
-               "--redistil", f"sh {place}/train.sh", "--on-drift", f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms"]
-    with open(place / "said", "w") as said:   # no pipe: a child that outlives its check would hold it open
+    command = [
+        str(SPECDEC),
+        "monitor",
+        "check",
+        "--package",
+        f"{store}:production",
+        "--candidate",
+        f"{store}:candidate",
+        "--allow-failed",
+        "--source",
+        place / "acceptance.jsonl",
+        "--state",
+        place / "m.db",
+        "--confirm",
+        "alarm",
+        "--min-fresh",
+        "0",
+        "--admin",
+        f"{url}/{n}",
+        "--webhook",
+        f"{url}/{n}/hook",
+        "--prom",
+        place / "m.prom",
+        "--redistil",
+        f"sh {place}/train.sh",
+        "--on-drift",
+        f"echo $SPECDEC_ALARM_VERDICT >> {place}/alarms",
+    ]
+    with open(place / "said", "w") as said:  # no pipe: a child that outlives its check would hold it open
         done = subprocess.run(list(map(str, command)), stdout=said, stderr=said, env=env, timeout=120)
     text = (place / "said").read_text().strip()
     fine = done.returncode in (0, 3, 4, -9, 75) or (done.returncode == 74 and may_fail(kind, text))
@@ -125,6 +182,7 @@ def counted(place):
 
 def alone(place):
     """Waits for the children of a check that was killed: the power goes for them, too."""
+
     def others():
         for process in Path("/proc").glob("[0-9]*/cmdline"):
             try:
@@ -133,6 +191,7 @@ def alone(place):
             except OSError:
                 pass
         return False
+
     deadline = time.monotonic() + 30
     while others():
         must(time.monotonic() < deadline, f"{place.name}: a child goes on and on")
@@ -141,7 +200,11 @@ def alone(place):
 
 def power_cut(place, start, journal, lost, seed):
     alone(place)
-    done = int(subprocess.run([REPLAY, journal, start, place], capture_output=True, text=True, check=True).stdout.split("\n")[0])
+    done = int(
+        subprocess.run([REPLAY, journal, start, place], capture_output=True, text=True, check=True).stdout.split("\n")[
+            0
+        ]
+    )
     # The replay writes each file anew, but the requests' log stays the file that it was: another one would be read from
     # its beginning.
     log, aside = place / "acceptance.jsonl", place.with_suffix(".jsonl")
@@ -159,9 +222,12 @@ def valid(place, n):
     for channel in ("production", "candidate"):
         ref = place / "store/refs" / channel
         if ref.exists():
-            must((place / "store/packages" / ("sha256-" + ref.read_text().strip()) / "manifest.json").exists(), f"point {n}: {channel} names no package")
+            must(
+                (place / "store/packages" / ("sha256-" + ref.read_text().strip()) / "manifest.json").exists(),
+                f"point {n}: {channel} names no package",
+            )
     if (place / "m.db").exists() and (place / "m.db").stat().st_size:
-        copy = place / "copy.db"   # with its journal, as the next process finds it
+        copy = place / "copy.db"  # with its journal, as the next process finds it
         shutil.copy(place / "m.db", copy)
         if (place / "m.db-journal").exists():
             shutil.copy(place / "m.db-journal", place / "copy.db-journal")
@@ -178,7 +244,11 @@ def night(n, point=None, kind=KILL, lost=None, seed=0):
     place = work / f"night-{n}"
     start, journal = work / f"start-{n}", work / f"journal-{n}"
     shutil.copytree(work / "evening", place, symlinks=True)
-    (place / "train.sh").write_text(f"echo $SPECDEC_ALARM_KEY >> {place}/trained\ncp {place}/candidate.ref {place}/store/refs/candidate.new\nmv {place}/store/refs/candidate.new {place}/store/refs/candidate\n")
+    (place / "train.sh").write_text(
+        f"echo $SPECDEC_ALARM_KEY >> {place}/trained\ncp {place}/candidate.ref "
+        f"{place}/store/refs/candidate.new\nmv {place}/store/refs/candidate.new "
+        f"{place}/store/refs/candidate\n"
+    )
     counter(place).write_bytes(struct.pack("q", 0))
     killed = False
     for phase, text in enumerate((records(old, 0.5, 200), "", records(new, 0.02, 400))):
@@ -196,7 +266,7 @@ def night(n, point=None, kind=KILL, lost=None, seed=0):
             if not killed:
                 continue
             valid(place, n)
-        for again in range(4):   # a killed child of a check that lived is tried again by the next one
+        for _ in range(4):  # a killed child of a check that lived is tried again by the next one
             if check(place, n) != 75 and not pending(place):
                 break
         else:
@@ -219,32 +289,52 @@ def pending(place):
 
 def way_of(place):
     with sqlite3.connect(place / "m.db") as db:
-        rows = [f"{a} {e} {b}" for a, e, b in db.execute("SELECT from_state, event, to_state FROM transition ORDER BY id")]
+        rows = [
+            f"{a} {e} {b}" for a, e, b in db.execute("SELECT from_state, event, to_state FROM transition ORDER BY id")
+        ]
     db.close()
     return rows
 
 
-WAY = ["HEALTHY alarm SUSPECT", "SUSPECT confirmed CONFIRMED", "CONFIRMED go REDISTILLING", "REDISTILLING candidate CANDIDATE", "CANDIDATE on_trial CANARY", "CANARY better HEALTHY",
-       "HEALTHY relapse ROLLED_BACK"]
+WAY = [
+    "HEALTHY alarm SUSPECT",
+    "SUSPECT confirmed CONFIRMED",
+    "CONFIRMED go REDISTILLING",
+    "REDISTILLING candidate CANDIDATE",
+    "CANDIDATE on_trial CANARY",
+    "CANARY better HEALTHY",
+    "HEALTHY relapse ROLLED_BACK",
+]
 
 
 def verify(place, n):
     must(way_of(place) == WAY, f"point {n}: the way {way_of(place)}")
     must(len(lines(place / "trained")) == 1, f"point {n}: trained {lines(place / 'trained')}")
     must(lines(place / "alarms") == ["drift", "drift"], f"point {n}: alarms {lines(place / 'alarms')}")
-    must(sorted(Admin.delivered[str(n)].values()) == sorted(w.split()[1] for w in WAY), f"point {n}: webhooks {Admin.delivered[str(n)]}")
-    must((place / "store/refs/production").read_text().strip() == old_digest, f"point {n}: production names the package before")
+    must(
+        sorted(Admin.delivered[str(n)].values()) == sorted(w.split()[1] for w in WAY),
+        f"point {n}: webhooks {Admin.delivered[str(n)]}",
+    )
+    must(
+        (place / "store/refs/production").read_text().strip() == old_digest,
+        f"point {n}: production names the package before",
+    )
     must(Admin.states[str(n)]["serving"]["id"][:12] == old[0], f"point {n}: and so does the server")
     must('specdec_state{state="ROLLED_BACK"} 1' in (place / "m.prom").read_text(), f"point {n}: the textfile")
     must(not list((place / "m.db.actions").glob("*.code")), f"point {n}: ends of children left over")
-    run("package", "promote", "sha256-" + new_digest, "--store", place / "store", "--channel", "audit", "-q")   # reads every byte of it
+    run(
+        "package", "promote", "sha256-" + new_digest, "--store", place / "store", "--channel", "audit", "-q"
+    )  # reads every byte of it
 
 
 def killed_while_training():
     """The check dies while its child trains: the child goes on, no second one starts, and its end is not lost."""
     place = work / "night-long"
     shutil.copytree(work / "evening", place, symlinks=True)
-    (place / "train.sh").write_text(f"echo begin >> {place}/trained\nwhile [ ! -e {place}/go ]; do sleep 0.02; done\ncp {place}/candidate.ref {place}/store/refs/candidate\n")
+    (place / "train.sh").write_text(
+        f"echo begin >> {place}/trained\nwhile [ ! -e {place}/go ]; do sleep 0.02; done\ncp "
+        f"{place}/candidate.ref {place}/store/refs/candidate\n"
+    )
     (place / "acceptance.jsonl").write_text(records(old, 0.5, 200))
     killed = []
 
@@ -262,10 +352,13 @@ def killed_while_training():
     expect(check(place, "long") == 75, "while the child is at work further checks wait")
     (place / "go").touch()
     deadline = time.monotonic() + 60
-    while (code := check(place, "long")) == 75:
+    while check(place, "long") == 75:
         must(time.monotonic() < deadline, "the child's end is never seen")
         time.sleep(0.05)
-    expect(len(lines(place / "trained")) == 1 and "REDISTILLING candidate CANDIDATE" in way_of(place), f"trained once, and its package is taken: {way_of(place)}")
+    expect(
+        len(lines(place / "trained")) == 1 and "REDISTILLING candidate CANDIDATE" in way_of(place),
+        f"trained once, and its package is taken: {way_of(place)}",
+    )
 
 
 def at_once(points, f):
@@ -281,7 +374,10 @@ def nights():
         points = list(range(1, total + 1)) if kind == KILL else some(total)
         reached = sum(at_once([(f"{kind}-{n}", n, kind) for n in points], lambda *point: not night(*point)))
         took = f"{time.monotonic() - started:.0f} s"
-        expect(reached >= len(points) - 5 and (kind != KILL or total >= 200), f"{kind} at {reached} of {total} points, {took}")
+        expect(
+            reached >= len(points) - 5 and (kind != KILL or total >= 200),
+            f"{kind} at {reached} of {total} points, {took}",
+        )
     started = time.monotonic()
     # The seeds are drawn here: which thread comes first is not repeated by a seed.
     cuts = [(n, ("all", "contents", "some")[number() % 3], number()) for n in some(night("count-CUT", 0), 6)]
@@ -305,9 +401,43 @@ try:
     run("data", "ingest", work / "log.jsonl", "--target", work / "target", "--holdout", 0.9, "--out", work / "data")
     evening = work / "evening"
     for draft, channel in (("old-draft", "production"), ("new-draft", "later")):
-        run("validate", "--target", work / "target", "--draft", work / draft, "--data", work / "data", "--out", work / f"gate-{draft}", "--parts", "acceptance,rollout", "--contexts", "data",
-            "--k", 1, "--threads", 1, "--floor", 0.1, "--force", code=(0, 3, 4, 6))
-        run("package", "--target", work / "target", "--draft", work / draft, "--report", work / f"gate-{draft}/report.json", "--store", evening / "store", "--channel", channel, "--allow-failed")
+        run(
+            "validate",
+            "--target",
+            work / "target",
+            "--draft",
+            work / draft,
+            "--data",
+            work / "data",
+            "--out",
+            work / f"gate-{draft}",
+            "--parts",
+            "acceptance,rollout",
+            "--contexts",
+            "data",
+            "--k",
+            1,
+            "--threads",
+            1,
+            "--floor",
+            0.1,
+            "--force",
+            code=(0, 3, 4, 6),
+        )
+        run(
+            "package",
+            "--target",
+            work / "target",
+            "--draft",
+            work / draft,
+            "--report",
+            work / f"gate-{draft}/report.json",
+            "--store",
+            evening / "store",
+            "--channel",
+            channel,
+            "--allow-failed",
+        )
     old_digest, new_digest = ((evening / "store/refs" / name).read_text().strip() for name in ("production", "later"))
     old, new = (ids(evening / "store/packages" / ("sha256-" + digest)) for digest in (old_digest, new_digest))
     (evening / "store/refs/later").rename(evening / "candidate.ref")

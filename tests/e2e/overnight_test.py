@@ -1,5 +1,7 @@
-"""The night that nobody watches: under live load the target is swapped, one check recognises it, redistils and puts the new draft on trial;
-later checks promote it; then a bad candidate is tried and rolled back. What users read is the target's own text all the time."""
+"""The night that nobody watches: under live load the target is swapped, one check recognises it, redistils and puts the
+new draft on trial; later checks promote it; then a bad candidate is tried and rolled back. What users read is the
+target's own text all the time."""
+
 import http.client
 import json
 import shutil
@@ -61,9 +63,29 @@ class Server:
     """The program that serves `live`, restarted as operators restart it."""
 
     def __init__(self):
-        self.process = subprocess.Popen([str(SPECDEC), "serve", "--target", str(live), "--draft", f"{store}:production", "--allow-stale", "--k", "3", "--port", str(port),
-                                         "--threads", "1", "--admin-socket", str(admin_socket), "--acceptance-log", str(work / "acceptance.jsonl")],
-                                        stderr=open(work / "serve.log", "a"), stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            [
+                str(SPECDEC),
+                "serve",
+                "--target",
+                str(live),
+                "--draft",
+                f"{store}:production",
+                "--allow-stale",
+                "--k",
+                "3",
+                "--port",
+                str(port),
+                "--threads",
+                "1",
+                "--admin-socket",
+                str(admin_socket),
+                "--acceptance-log",
+                str(work / "acceptance.jsonl"),
+            ],
+            stderr=open(work / "serve.log", "a"),
+            stdout=subprocess.DEVNULL,
+        )
         deadline = time.monotonic() + 60
         while True:
             try:
@@ -83,7 +105,9 @@ class Server:
 
 def expect_alive(process):
     if process.poll() is not None:
-        expect(False, f"the server lives, it ended with {process.returncode}: " + (work / "serve.log").read_text()[-500:])
+        expect(
+            False, f"the server lives, it ended with {process.returncode}: " + (work / "serve.log").read_text()[-500:]
+        )
 
 
 class Load:
@@ -102,7 +126,15 @@ class Load:
         while not self.ended.is_set():
             n += 1
             try:
-                complete({"prompt": PROMPTS[n % 4], "max_tokens": 12, "seed": n, "ignore_eos": True, "metadata": {"conversation_id": f"{client}-{n}"}})
+                complete(
+                    {
+                        "prompt": PROMPTS[n % 4],
+                        "max_tokens": 12,
+                        "seed": n,
+                        "ignore_eos": True,
+                        "metadata": {"conversation_id": f"{client}-{n}"},
+                    }
+                )
                 with self.lock:
                     self.answered += 1
             except (OSError, http.client.HTTPException) as e:
@@ -127,13 +159,29 @@ class Load:
 
 
 def complete(body):
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
     return json.load(urllib.request.urlopen(request, timeout=60))["choices"][0]["text"]
 
 
 def greedy_is_exact(what):
     for prompt in PROMPTS:
-        _, plain = run_json("generate", "--target", live, "--prompt", prompt, "--temperature", 0, "--k", 0, "--max-tokens", 24, "--threads", 1)
+        _, plain = run_json(
+            "generate",
+            "--target",
+            live,
+            "--prompt",
+            prompt,
+            "--temperature",
+            0,
+            "--k",
+            0,
+            "--max-tokens",
+            24,
+            "--threads",
+            1,
+        )
         served = complete({"prompt": prompt, "max_tokens": 24, "temperature": 0})
         if served != plain["text"]:
             expect(False, f"{what}: greedy text is the target's own: {plain['text']!r}, served {served!r}")
@@ -141,8 +189,31 @@ def greedy_is_exact(what):
 
 
 def check(*more):
-    return run_json("monitor", "check", "--package", f"{store}:production", "--candidate", f"{store}:candidate", "--allow-failed", "--source", work / "acceptance.jsonl", "--target", live,
-                    "--state", work / "monitor.db", "--loop", work / "LOOP.toml", "--admin", f"unix:{admin_socket}", "--score", 1, "--prom", work / "specdec.prom", *more, code=(0, 3, 4, 5))
+    return run_json(
+        "monitor",
+        "check",
+        "--package",
+        f"{store}:production",
+        "--candidate",
+        f"{store}:candidate",
+        "--allow-failed",
+        "--source",
+        work / "acceptance.jsonl",
+        "--target",
+        live,
+        "--state",
+        work / "monitor.db",
+        "--loop",
+        work / "LOOP.toml",
+        "--admin",
+        f"unix:{admin_socket}",
+        "--score",
+        1,
+        "--prom",
+        work / "specdec.prom",
+        *more,
+        code=(0, 3, 4, 5),
+    )
 
 
 def named(channel):
@@ -158,7 +229,9 @@ def serving():
 
 
 def draft_of(channel):
-    return json.loads((store / "packages" / ("sha256-" + named(channel)) / "manifest.json").read_text())["draft"]["fingerprint"]["id"]
+    return json.loads((store / "packages" / ("sha256-" + named(channel)) / "manifest.json").read_text())["draft"][
+        "fingerprint"
+    ]["id"]
 
 
 def until(state, load, what):
@@ -198,7 +271,10 @@ try:
     code, result = check()
     way = [t["from"] for t in result["transitions"]] + [result["state"]]
     expect((code, result["verdict"]) == (5, "stale_target"), f"recognised in one check: {result['reason']}")
-    expect(way == ["HEALTHY", "STALE_TARGET", "REDISTILLING", "CANDIDATE", "CANARY"], f"which redistils and puts the draft on trial, {time.monotonic() - started:.0f} s: {way}")
+    expect(
+        way == ["HEALTHY", "STALE_TARGET", "REDISTILLING", "CANDIDATE", "CANARY"],
+        f"which redistils and puts the draft on trial, {time.monotonic() - started:.0f} s: {way}",
+    )
     greedy_is_exact("while the new draft is on trial")
     code, result, way = until("HEALTHY", load, "promoted")
     second = named("production")
@@ -212,9 +288,40 @@ try:
     # A draft that is no good, put into the channel.
     write_tiny_model(work / "bad", layers=1, seed=9)
     data = next((work / "loop-candidate/runs").iterdir()) / "data"
-    run("validate", "--target", live, "--draft", work / "bad", "--data", data, "--out", work / "gate-bad", "--parts", "acceptance,rollout", "--contexts", "data", "--k", 3, "--threads", 1,
-        code=(0, 3, 4, 6))
-    run("package", "--target", live, "--draft", work / "bad", "--report", work / "gate-bad/report.json", "--store", store, "--channel", "candidate", "--allow-failed")
+    run(
+        "validate",
+        "--target",
+        live,
+        "--draft",
+        work / "bad",
+        "--data",
+        data,
+        "--out",
+        work / "gate-bad",
+        "--parts",
+        "acceptance,rollout",
+        "--contexts",
+        "data",
+        "--k",
+        3,
+        "--threads",
+        1,
+        code=(0, 3, 4, 6),
+    )
+    run(
+        "package",
+        "--target",
+        live,
+        "--draft",
+        work / "bad",
+        "--report",
+        work / "gate-bad/report.json",
+        "--store",
+        store,
+        "--channel",
+        "candidate",
+        "--allow-failed",
+    )
     bad = named("candidate")
     code, result = check()
     expect(result["state"] == "CANARY", f"the bad candidate is on trial: {result['waiting']}")
@@ -224,15 +331,28 @@ try:
     run("package", "promote", "sha256-" + bad, "--store", store, "--channel", "candidate", "--why", "a second try")
     for _ in range(2):
         code, result = check()
-        expect(result["state"] == "HEALTHY" and not any(t["to"] == "CANDIDATE" for t in result["transitions"]), "it is never tried again")
+        expect(
+            result["state"] == "HEALTHY" and not any(t["to"] == "CANDIDATE" for t in result["transitions"]),
+            "it is never tried again",
+        )
     greedy_is_exact("the morning")
     load.stop()
-    expect(not load.wrong, f"{load.answered} answers, {load.retried} asked again while servers changed, none wrong: {load.wrong}")
+    expect(
+        not load.wrong,
+        f"{load.answered} answers, {load.retried} asked again while servers changed, none wrong: {load.wrong}",
+    )
 
     _, report = run_json("monitor", "report", "--state", work / "monitor.db")
     events = [t["event"] for t in report["transitions"]]
-    expect(events[:5] == ["stale", "go", "candidate", "on_trial", "better"] and events[5:8] == ["candidate", "on_trial", "worse"], f"the whole night: {events}")
-    expect(all(t["evidence"] for t in report["transitions"] if t["event"] in ("stale", "go", "better", "worse")), "each with its evidence")
+    expect(
+        events[:5] == ["stale", "go", "candidate", "on_trial", "better"]
+        and events[5:8] == ["candidate", "on_trial", "worse"],
+        f"the whole night: {events}",
+    )
+    expect(
+        all(t["evidence"] for t in report["transitions"] if t["event"] in ("stale", "go", "better", "worse")),
+        "each with its evidence",
+    )
     expect(not report["pending"], f"nothing is left to be done: {report['pending']}")
     expect('specdec_state{state="HEALTHY"} 1' in (work / "specdec.prom").read_text(), "the textfile says so, too")
     expect(server.stop() == 0, "drained")

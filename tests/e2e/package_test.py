@@ -1,5 +1,6 @@
-"""The store from outside: a server holds its package against gc, signatures by an encrypted key of minisign, stores that demand them, push
-and pull to directories and S3, lint as SARIF."""
+"""The store from outside: a server holds its package against gc, signatures by an encrypted key of minisign, stores
+that demand them, push and pull to directories and S3, lint as SARIF."""
+
 import json
 import os
 import re
@@ -23,14 +24,47 @@ def make(seed, *more):
     """Another draft, gated and packaged; its digest."""
     draft, gate = work / f"draft-{seed}", work / f"gate-{seed}"
     write_tiny_model(draft, layers=1, seed=seed)
-    run("validate", "--target", target, "--draft", draft, "--data", data, "--out", gate, "--parts", "acceptance", "--contexts", "data", "-q", code=(0, 3, 4, 6))
-    _, made = run_json("package", "--target", target, "--draft", draft, "--report", gate / "report.json", "--store", store, "--allow-failed", "--name", "tiny", "-q", *more)
+    run(
+        "validate",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--data",
+        data,
+        "--out",
+        gate,
+        "--parts",
+        "acceptance",
+        "--contexts",
+        "data",
+        "-q",
+        code=(0, 3, 4, 6),
+    )
+    _, made = run_json(
+        "package",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--report",
+        gate / "report.json",
+        "--store",
+        store,
+        "--allow-failed",
+        "--name",
+        "tiny",
+        "-q",
+        *more,
+    )
     return made["digest"]
 
 
 def start_server(package):
     log = open(work / "serve.log", "w+")
-    process = subprocess.Popen([str(SPECDEC), "serve", package, "--port", "0", "--threads", "1"], stdout=log, stderr=log)
+    process = subprocess.Popen(
+        [str(SPECDEC), "serve", package, "--port", "0", "--threads", "1"], stdout=log, stderr=log
+    )
     deadline = time.monotonic() + 60
     while not re.search("listening on", (work / "serve.log").read_text()):
         if process.poll() is not None or time.monotonic() > deadline:
@@ -51,8 +85,12 @@ try:
     third = make(4, "--channel", "production")
     _, gc = run_json("package", "gc", "--store", store, "--keep", 1)
     kept = {k["digest"]: k["why"] for k in gc["kept"]}
-    expect(kept[first] == "in use" and kept[third] == "channel production" and [r["digest"] for r in gc["removed"]] == [second],
-           "gc leaves the package that a server still serves, though no channel names it")
+    expect(
+        kept[first] == "in use"
+        and kept[third] == "channel production"
+        and [r["digest"] for r in gc["removed"]] == [second],
+        "gc leaves the package that a server still serves, though no channel names it",
+    )
     server.send_signal(signal.SIGTERM)
     expect(server.wait(timeout=60) == 0, "the server drains")
     run("package", "pin", first, "--store", store, "--why", "audit")
@@ -60,7 +98,10 @@ try:
     expect(gc["verdict"] == "unchanged", "a pin keeps it")
     run("package", "unpin", first, "--store", store)
     _, gc = run_json("package", "gc", "--store", store, "--keep", 1, "--dry-run")
-    expect(gc["verdict"] == "would_change" and (store / f"packages/sha256-{first}").is_dir(), "a dry run says what would go")
+    expect(
+        gc["verdict"] == "would_change" and (store / f"packages/sha256-{first}").is_dir(),
+        "a dry run says what would go",
+    )
 
     state = work / "state"
     os.environ["XDG_STATE_HOME"] = str(state)
@@ -69,44 +110,125 @@ try:
     mirror = work / "mirror"
     mirror.mkdir()
     shutil.copy(KEYS / "locked.pub", mirror / "trusted.pub")
-    run("package", "push", f"{store}:production", "--store", mirror, "--channel", "production", code=7, last_line=["not signed", "demands it"])
-    run("package", "sign", f"{store}:production", "--key", KEYS / "locked.key", code=2, last_line=["is encrypted", "--passphrase-file"])
+    run(
+        "package",
+        "push",
+        f"{store}:production",
+        "--store",
+        mirror,
+        "--channel",
+        "production",
+        code=7,
+        last_line=["not signed", "demands it"],
+    )
+    run(
+        "package",
+        "sign",
+        f"{store}:production",
+        "--key",
+        KEYS / "locked.key",
+        code=2,
+        last_line=["is encrypted", "--passphrase-file"],
+    )
     run("package", "sign", f"{store}:production", "--key", KEYS / "locked.key", "--passphrase-file", passphrase)
     _, verified = run_json("package", "verify", f"{store}:production", "--public-key", KEYS / "locked.pub")
     expect(len(verified["signer"]) == 16, "signed with minisign's own encrypted key")
-    run("package", "verify", f"{store}:production", "--public-key", KEYS / "plain.pub", code=7, last_line=["not among the trusted ones"])
+    run(
+        "package",
+        "verify",
+        f"{store}:production",
+        "--public-key",
+        KEYS / "plain.pub",
+        code=7,
+        last_line=["not among the trusted ones"],
+    )
     if shutil.which("minisign"):
         package = store / f"packages/sha256-{third}"
-        expect(subprocess.run(["minisign", "-q", "-V", "-p", KEYS / "locked.pub", "-m", package / "manifest.json"]).returncode == 0, "minisign takes the signature")
+        expect(
+            subprocess.run(
+                ["minisign", "-q", "-V", "-p", KEYS / "locked.pub", "-m", package / "manifest.json"]
+            ).returncode
+            == 0,
+            "minisign takes the signature",
+        )
     to_mirror = ("package", "push", f"{store}:production", "--store", mirror, "--channel", "production")
     run(*to_mirror, code=2, last_line=["--key", "demands signed channels"])
     signed_by = ("--key", KEYS / "locked.key", "--passphrase-file", passphrase)
     run(*to_mirror, *signed_by)
     shutil.rmtree(mirror / "packages"), shutil.rmtree(mirror / "refs")
     _, pushed = run_json(*to_mirror, *signed_by)
-    expect(pushed["digest"] == third and pushed["is_new"] and pushed["channel"]["changed"], "a store that demands signatures takes a signed package")
+    expect(
+        pushed["digest"] == third and pushed["is_new"] and pushed["channel"]["changed"],
+        "a store that demands signatures takes a signed package",
+    )
     here = work / "here"
     first_state = (mirror / "refs/production").read_bytes()
     run("package", "verify", f"{mirror}:production")  # reading it is what remembers its number
     (mirror / "refs/production").write_text(third + "\n")
-    run("package", "verify", f"{mirror}:production", code=7, last_line=["not signed", f"specdec package promote sha256-{third}", "--key"])
-    _, mended = run_json("package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by)
+    run(
+        "package",
+        "verify",
+        f"{mirror}:production",
+        code=7,
+        last_line=["not signed", f"specdec package promote sha256-{third}", "--key"],
+    )
+    _, mended = run_json(
+        "package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by
+    )
     expect(mended["number"] == 2, "the command that the message names mends it, with a new number")
     run("package", "verify", f"{mirror}:production")
     (mirror / "refs/production").write_bytes(first_state)
-    run("package", "verify", f"{mirror}:production", code=7, last_line=["an older state of the channel", "number 1", "number 2"])
-    run("generate", "--target", f"{mirror}:production", "--prompt", "x", "--max-tokens", 2, code=7, last_line=["an older state of the channel"])
-    _, mended = run_json("package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by)
+    run(
+        "package",
+        "verify",
+        f"{mirror}:production",
+        code=7,
+        last_line=["an older state of the channel", "number 1", "number 2"],
+    )
+    run(
+        "generate",
+        "--target",
+        f"{mirror}:production",
+        "--prompt",
+        "x",
+        "--max-tokens",
+        2,
+        code=7,
+        last_line=["an older state of the channel"],
+    )
+    _, mended = run_json(
+        "package", "promote", f"sha256-{third}", "--store", mirror, "--channel", "production", *signed_by
+    )
     expect(mended["number"] == 3, "and so does it after a backup was restored")
     (current := work / "current").symlink_to(mirror / f"packages/sha256-{third}")
     (signature := mirror / f"packages/sha256-{third}/manifest.json.minisig").rename(work / "aside")
-    run("generate", "--target", current, "--prompt", "x", "--max-tokens", 2, code=7, last_line=["not signed", "demands it"])
+    run(
+        "generate",
+        "--target",
+        current,
+        "--prompt",
+        "x",
+        "--max-tokens",
+        2,
+        code=7,
+        last_line=["not signed", "demands it"],
+    )
     (work / "aside").rename(signature)
     _, pulled = run_json("package", "pull", f"{mirror}:production", "--store", here)
     expect(pulled["path"].startswith(str(here)) and pulled["is_new"], "and gives it on")
     run("package", "verify", pulled["path"])
     (mirror / f"packages/sha256-{third}/manifest.json.minisig").unlink()
-    run("generate", "--target", f"{mirror}:production", "--prompt", "x", "--max-tokens", 2, code=7, last_line=["not signed"])
+    run(
+        "generate",
+        "--target",
+        f"{mirror}:production",
+        "--prompt",
+        "x",
+        "--max-tokens",
+        2,
+        code=7,
+        last_line=["not signed"],
+    )
 
     s3 = FakeS3()
     remote = "s3://bucket/some drafts/tiny"
@@ -116,10 +238,17 @@ try:
     prefix = f"bucket/some drafts/tiny/packages/sha256-{third}/"
     files = {k.removeprefix(prefix): v for k, v in s3.objects.items() if k.startswith(prefix)}
     package = store / f"packages/sha256-{third}"
-    expect(pushed["is_new"] and files == {str(f.relative_to(package)): f.read_bytes() for f in package.rglob("*") if f.is_file()}, "every file is in S3, after two failures")
+    expect(
+        pushed["is_new"]
+        and files == {str(f.relative_to(package)): f.read_bytes() for f in package.rglob("*") if f.is_file()},
+        "every file is in S3, after two failures",
+    )
     expect(s3.objects["bucket/some drafts/tiny/refs/production"].decode().strip() == third, "and the channel names it")
     order = [path for method, path in s3.requests if method == "PUT" and "packages" in path]
-    expect(order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2, "a large file in parts, the manifest last")
+    expect(
+        order[-1].endswith("manifest.json") and sum("partNumber=" in path for path in order) == 2,
+        "a large file in parts, the manifest last",
+    )
     del s3.objects[prefix + "draft/config.json"], s3.objects[prefix + "manifest.json"]  # as if the push had died
     s3.requests.clear()
     run(*push, env=s3.environment())
@@ -131,10 +260,16 @@ try:
     signing = (*push, *signed_by)
     for number in (1, 2):
         run(*signing, env=s3.environment())
-        expect(f'"number":{number}' in s3.objects["bucket/some drafts/tiny/refs/production"].decode(), f"signed, number {number}")
+        expect(
+            f'"number":{number}' in s3.objects["bucket/some drafts/tiny/refs/production"].decode(),
+            f"signed, number {number}",
+        )
     signed = s3.objects["bucket/some drafts/tiny/refs/production"]
     run(*push, code=2, env=s3.environment(), last_line=["--key", "is signed (number 2)"])
-    expect(s3.objects["bucket/some drafts/tiny/refs/production"] == signed, "a push without the key changes no signed channel")
+    expect(
+        s3.objects["bucket/some drafts/tiny/refs/production"] == signed,
+        "a push without the key changes no signed channel",
+    )
     far = work / "far"
     pull = ("package", "pull", f"{remote}:production", "--store", far, "--channel", "production")
     s3.cut = [1500]
@@ -143,34 +278,110 @@ try:
     s3.requests.clear()
     _, pulled = run_json(*pull, env=s3.environment())
     asked = [path for method, path in s3.requests if method == "GET" and path.endswith("/draft/config.json")]
-    expect(pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third and len(asked) == 0, "the next pull goes on: what came is not asked for again")
+    expect(
+        pulled["is_new"] and pulled["channel"]["changed"] and pulled["digest"] == third and len(asked) == 0,
+        "the next pull goes on: what came is not asked for again",
+    )
     run("package", "verify", f"{far}:production")
     s3.objects[prefix + "draft/model.safetensors"] = s3.objects[prefix + "draft/model.safetensors"][:-1] + b"x"
-    run("package", "pull", f"{remote}:sha256-{third}", "--store", work / "farther", code=7, env=s3.environment(), last_line=["is not what the manifest says"])
+    run(
+        "package",
+        "pull",
+        f"{remote}:sha256-{third}",
+        "--store",
+        work / "farther",
+        code=7,
+        env=s3.environment(),
+        last_line=["is not what the manifest says"],
+    )
     run(*pull, code=2, env=s3.environment() | {"AWS_SECRET_ACCESS_KEY": "wrong"}, last_line=["refused"])
-    run("package", "pull", f"{remote}:canary", "--store", far, code=7, env=s3.environment(), last_line=["no channel 'canary'"])
+    run(
+        "package",
+        "pull",
+        f"{remote}:canary",
+        "--store",
+        far,
+        code=7,
+        env=s3.environment(),
+        last_line=["no channel 'canary'"],
+    )
 
     # A quantised draft is a draft: it is gated like one, and its report goes into the package beside it.
-    reports, alphas = ["--report", work / "gate-4/report.json"], {"": json.loads((work / "gate-4/report.json").read_text())["acceptance"]["alpha"]}
+    reports, alphas = (
+        ["--report", work / "gate-4/report.json"],
+        {"": json.loads((work / "gate-4/report.json").read_text())["acceptance"]["alpha"]},
+    )
     for form in ("fp8", "int8"):
-        _, made = run_json("package", "quantise", "--draft", work / "draft-4", "--format", form, "--out", work / f"draft-4-{form}")
-        expect(0 < made["relative_error"] < 0.05 and made["bytes"]["after"] < made["bytes"]["before"], f"{form}: {made}")
-        run("validate", "--target", target, "--draft", work / f"draft-4-{form}", "--data", data, "--out", work / f"gate-{form}", "--parts", "acceptance", "--contexts", "data", "-q", code=(0, 3, 4, 6))
+        _, made = run_json(
+            "package", "quantise", "--draft", work / "draft-4", "--format", form, "--out", work / f"draft-4-{form}"
+        )
+        expect(
+            0 < made["relative_error"] < 0.05 and made["bytes"]["after"] < made["bytes"]["before"], f"{form}: {made}"
+        )
+        run(
+            "validate",
+            "--target",
+            target,
+            "--draft",
+            work / f"draft-4-{form}",
+            "--data",
+            data,
+            "--out",
+            work / f"gate-{form}",
+            "--parts",
+            "acceptance",
+            "--contexts",
+            "data",
+            "-q",
+            code=(0, 3, 4, 6),
+        )
         alphas[form] = json.loads((work / f"gate-{form}/report.json").read_text())["acceptance"]["alpha"]
         reports += ["--report", work / f"gate-{form}/report.json"]
-    expect(0 < abs(alphas["fp8"] - alphas[""]) < 0.05 and 0 < abs(alphas["int8"] - alphas[""]) < 0.01, f"the engine reads both, and they are near the draft: {alphas}")
-    run("package", "quantise", "--draft", work / "draft-4", "--format", "fp8", "--out", work / "draft-4-fp8", code=2, last_line=["exists already"])
+    expect(
+        0 < abs(alphas["fp8"] - alphas[""]) < 0.05 and 0 < abs(alphas["int8"] - alphas[""]) < 0.01,
+        f"the engine reads both, and they are near the draft: {alphas}",
+    )
+    run(
+        "package",
+        "quantise",
+        "--draft",
+        work / "draft-4",
+        "--format",
+        "fp8",
+        "--out",
+        work / "draft-4-fp8",
+        code=2,
+        last_line=["exists already"],
+    )
     (target / "LICENSE").unlink()
-    create = ("package", "--target", target, "--draft", work / "draft-4", "--store", work / "variants", "--allow-failed", "--name", "tiny")
+    create = (
+        "package",
+        "--target",
+        target,
+        "--draft",
+        work / "draft-4",
+        "--store",
+        work / "variants",
+        "--allow-failed",
+        "--name",
+        "tiny",
+    )
     _, made = run_json(*create, *reports, "--quantise", "fp8,int8")
     manifest = json.loads(Path(made["path"], "manifest.json").read_text())
-    expect([(v["format"], v["report"]["acceptance"]["alpha"]) for v in manifest["variants"]] == [(f, alphas[f]) for f in ("fp8", "int8")], "each variant has its own figures")
+    expect(
+        [(v["format"], v["report"]["acceptance"]["alpha"]) for v in manifest["variants"]]
+        == [(f, alphas[f]) for f in ("fp8", "int8")],
+        "each variant has its own figures",
+    )
     run("package", "verify", made["path"])
     run(*create, *reports, "--quantise", "int8", code=7, last_line=["gate-fp8", "no variant"])
 
     code, out, _ = run("package", "lint", f"{here}:sha256-{third}", "--format", "sarif")
     log = json.loads(out)
-    expect(log["version"] == "2.1.0" and {r["level"] for r in log["runs"][0]["results"]} <= {"warning"}, "lint of a package as SARIF")
+    expect(
+        log["version"] == "2.1.0" and {r["level"] for r in log["runs"][0]["results"]} <= {"warning"},
+        "lint of a package as SARIF",
+    )
     config = json.loads((work / "draft-2/config.json").read_text())
     (work / "draft-2/config.json").write_text(json.dumps(config | {"medusa_num_heads": 4}))
     run("package", "lint", "--target", target, "--draft", work / "draft-2", code=7)

@@ -1,5 +1,6 @@
-"""Every command with umask 000: what holds prompts, answers, training data or state can be read by nobody else, and what is meant for others
-can at least not be written by them."""
+"""Every command with umask 000: what holds prompts, answers, training data or state can be read by nobody else, and
+what is meant for others can at least not be written by them."""
+
 import json
 import os
 import re
@@ -41,8 +42,15 @@ allow-failed = true
 
 
 def modes(folder):
-    return {str(p.relative_to(work)): stat.S_IMODE(p.lstat().st_mode) for p in [folder, *folder.rglob("*")] if not p.is_symlink()} if folder.is_dir() else \
-        {str(folder.relative_to(work)): stat.S_IMODE(folder.stat().st_mode)}
+    return (
+        {
+            str(p.relative_to(work)): stat.S_IMODE(p.lstat().st_mode)
+            for p in [folder, *folder.rglob("*")]
+            if not p.is_symlink()
+        }
+        if folder.is_dir()
+        else {str(folder.relative_to(work)): stat.S_IMODE(folder.stat().st_mode)}
+    )
 
 
 def private(name):
@@ -54,16 +62,32 @@ def private(name):
 def public(name):
     found = modes(work / name)
     wrong = {path: oct(mode) for path, mode in found.items() if mode & 0o002 or not mode & 0o004}
-    expect(found and not wrong, f"{name}: {len(found)} files and directories that others may read and not write {wrong or ''}")
+    expect(
+        found and not wrong,
+        f"{name}: {len(found)} files and directories that others may read and not write {wrong or ''}",
+    )
 
 
 def serve(*arguments):
-    server = subprocess.Popen([SPECDEC, "serve", *map(str, arguments), "--port", "0", "--threads", "1"], stderr=subprocess.PIPE, text=True)
+    server = subprocess.Popen(
+        [SPECDEC, "serve", *map(str, arguments), "--port", "0", "--threads", "1"], stderr=subprocess.PIPE, text=True
+    )
     url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
-    body = {"model": "served", "messages": [{"role": "user", "content": "a secret"}], "max_tokens": 16, "temperature": 1}
+    body = {
+        "model": "served",
+        "messages": [{"role": "user", "content": "a secret"}],
+        "max_tokens": 16,
+        "temperature": 1,
+    }
     models = json.load(urllib.request.urlopen(url + "/v1/models"))
     for _ in range(8):
-        urllib.request.urlopen(urllib.request.Request(url + "/v1/chat/completions", json.dumps(body | {"model": models["data"][0]["id"]}).encode(), {"Content-Type": "application/json"})).read()
+        urllib.request.urlopen(
+            urllib.request.Request(
+                url + "/v1/chat/completions",
+                json.dumps(body | {"model": models["data"][0]["id"]}).encode(),
+                {"Content-Type": "application/json"},
+            )
+        ).read()
     server.send_signal(signal.SIGTERM)
     server.stderr.read()
     expect(server.wait(timeout=60) == 0, "the server drains")
@@ -79,34 +103,167 @@ try:
         log.write('{"messages": 3}\n')
     run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", data)
     run("data", "ingest", work / "log.jsonl", "--records", "--out", work / "records")
-    run("data", "regenerate", data, "--target", target, "--out", work / "regenerated", "--max-tokens", 4, "--threads", 1)
-    run("distill", "--target", target, "--data", data, "--draft", "prune:1", "--max-steps", 3, "--batch-tokens", 128, "--threads", 1, "--out", work / "run", code=(0, 3, 4, 6))
-    run("validate", "--target", target, "--draft", draft, "--data", data, "--out", work / "gate", "--parts", "acceptance,rollout", "--k", 1, "--floor", 0.1, "--force", "--contexts", "data", "--threads", 1, code=(0, 3, 4, 6))
-    run("bench", "--target", target, "--draft", draft, "--data", data, "--out", work / "bench", "--threads", 1, "--prompts", 2, "--tokens", 4, code=(0, 3, 4, 6))
+    run(
+        "data", "regenerate", data, "--target", target, "--out", work / "regenerated", "--max-tokens", 4, "--threads", 1
+    )
+    run(
+        "distill",
+        "--target",
+        target,
+        "--data",
+        data,
+        "--draft",
+        "prune:1",
+        "--max-steps",
+        3,
+        "--batch-tokens",
+        128,
+        "--threads",
+        1,
+        "--out",
+        work / "run",
+        code=(0, 3, 4, 6),
+    )
+    run(
+        "validate",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--data",
+        data,
+        "--out",
+        work / "gate",
+        "--parts",
+        "acceptance,rollout",
+        "--k",
+        1,
+        "--floor",
+        0.1,
+        "--force",
+        "--contexts",
+        "data",
+        "--threads",
+        1,
+        code=(0, 3, 4, 6),
+    )
+    run(
+        "bench",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--data",
+        data,
+        "--out",
+        work / "bench",
+        "--threads",
+        1,
+        "--prompts",
+        2,
+        "--tokens",
+        4,
+        code=(0, 3, 4, 6),
+    )
     run("package", "quantise", "--draft", draft, "--format", "int8", "--out", work / "draft-int8")
-    run("package", "--target", target, "--draft", draft, "--report", work / "gate/report.json", "--store", work / "store", "--allow-failed", "--channel", "production")
-    run("package", "promote", (work / "store/refs/production").read_text().strip(), "--store", work / "store", "--channel", "canary")
+    run(
+        "package",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--report",
+        work / "gate/report.json",
+        "--store",
+        work / "store",
+        "--allow-failed",
+        "--channel",
+        "production",
+    )
+    run(
+        "package",
+        "promote",
+        (work / "store/refs/production").read_text().strip(),
+        "--store",
+        work / "store",
+        "--channel",
+        "canary",
+    )
     run("package", "pin", f"{work}/store:production", "--store", work / "store")
     run("package", "push", f"{work}/store:production", "--store", work / "mirror", "--channel", "production")
     run("package", "gc", "--store", work / "store")
-    serve(f"{work}/store:production", "--record", work / "traffic", "--record-rejects", 1, "--acceptance-log", work / "acceptance.jsonl")
-    expect(any(p.suffix == ".jsonl" for p in (work / "traffic").iterdir()) and list((work / "traffic/acceptance").glob("*.jsonl")), "the server has recorded")
+    serve(
+        f"{work}/store:production",
+        "--record",
+        work / "traffic",
+        "--record-rejects",
+        1,
+        "--acceptance-log",
+        work / "acceptance.jsonl",
+    )
+    expect(
+        any(p.suffix == ".jsonl" for p in (work / "traffic").iterdir())
+        and list((work / "traffic/acceptance").glob("*.jsonl")),
+        "the server has recorded",
+    )
     (work / "monitor").mkdir(mode=0o700)
     for command in ("check", "report"):
-        source = ["--source", work / "acceptance.jsonl", "--package", f"{work}/store:production"] if command == "check" else []
-        run("monitor", command, *source, "--state", work / "monitor/m.db", *(["--prom", work / "m.prom"] if command == "check" else []), code=(0, 3, 4, 5, 6))
+        source = (
+            ["--source", work / "acceptance.jsonl", "--package", f"{work}/store:production"]
+            if command == "check"
+            else []
+        )
+        run(
+            "monitor",
+            command,
+            *source,
+            "--state",
+            work / "monitor/m.db",
+            *(["--prom", work / "m.prom"] if command == "check" else []),
+            code=(0, 3, 4, 5, 6),
+        )
     (work / "loops").mkdir(mode=0o700)
     (work / "loops/LOOP.toml").write_text(LOOP)
     (work / "loops/LOOP.toml").chmod(0o600)
     run("loop", "run", work / "loops/LOOP.toml", code=(0, 3, 4, 6), env={"OMP_NUM_THREADS": "1"})
     run("init", work / "here")
 
-    for name in ("data", "records", "regenerated", "run", "gate", "bench", "draft-int8", "traffic", "acceptance.jsonl", "monitor", "loops"):
+    for name in (
+        "data",
+        "records",
+        "regenerated",
+        "run",
+        "gate",
+        "bench",
+        "draft-int8",
+        "traffic",
+        "acceptance.jsonl",
+        "monitor",
+        "loops",
+    ):
         private(name)
     for name in ("store", "mirror", "loop-store", "here", "m.prom"):
         public(name)
-    known = {"target", "log.jsonl", "data", "records", "regenerated", "run", "gate", "bench", "draft-int8", "traffic", "acceptance.jsonl", "monitor", "loops",
-             "store", "mirror", "loop-store", "here", "m.prom"}
+    known = {
+        "target",
+        "log.jsonl",
+        "data",
+        "records",
+        "regenerated",
+        "run",
+        "gate",
+        "bench",
+        "draft-int8",
+        "traffic",
+        "acceptance.jsonl",
+        "monitor",
+        "loops",
+        "store",
+        "mirror",
+        "loop-store",
+        "here",
+        "m.prom",
+    }
     rest = sorted(p.name for p in work.iterdir() if p.name not in known)
     for name in rest:
         private(name)
@@ -114,8 +271,31 @@ try:
 
     # A directory that was there and is open to others: used, and said once.
     (work / "open").mkdir(mode=0o777)
-    _, _, err = run("distill", "--target", target, "--data", data, "--draft", "prune:1", "--max-steps", 1, "--batch-tokens", 128, "--threads", 1, "--out", work / "open", code=(0, 3, 4, 6))
-    expect(err.count("chmod 700") == 1 and "other users can write to this directory" in err, f"a directory that others can write to is named once {err}")
-    expect(all(mode & 0o077 == 0 for path, mode in modes(work / "open").items() if path != "open"), "and what is in it is private all the same")
+    _, _, err = run(
+        "distill",
+        "--target",
+        target,
+        "--data",
+        data,
+        "--draft",
+        "prune:1",
+        "--max-steps",
+        1,
+        "--batch-tokens",
+        128,
+        "--threads",
+        1,
+        "--out",
+        work / "open",
+        code=(0, 3, 4, 6),
+    )
+    expect(
+        err.count("chmod 700") == 1 and "other users can write to this directory" in err,
+        f"a directory that others can write to is named once {err}",
+    )
+    expect(
+        all(mode & 0o077 == 0 for path, mode in modes(work / "open").items() if path != "open"),
+        "and what is in it is private all the same",
+    )
 finally:
     shutil.rmtree(work, ignore_errors=True)

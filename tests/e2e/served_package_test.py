@@ -1,7 +1,8 @@
-"""What `serve` and `monitor` make of a package: the validated K schedule, pages that are no metrics, a template that kills its renderer."""
+"""What `serve` and `monitor` make of a package: the validated K schedule, pages that are no metrics, a template that
+kills its renderer."""
+
 import http.server
 import json
-import os
 import re
 import shutil
 import signal
@@ -25,7 +26,9 @@ class Started:
 
     def __init__(self, *arguments):
         self.lines = []
-        self.process = subprocess.Popen([str(SPECDEC), *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [str(SPECDEC), *map(str, arguments)], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stderr.readline, "")))
         self.reader.start()
 
@@ -46,12 +49,17 @@ class Started:
 
 
 def reached_positions(*flags, of=None, warning=None):
-    """The draft positions that a server of the package reached while it answered one request; what it warned of the gate, once."""
+    """The draft positions that a server of the package reached while it answered one request; what it warned of the
+    gate, once."""
     server = Started("serve", *(of if isinstance(of, tuple) else [of or package]), "--port", 0, "--threads", 1, *flags)
     url = server.wait_for("listening on").split()[-1]
     said = [line for line in server.lines if "the gate did not pass" in line]
     expect(len(said) == (warning is not None) and all(warning in line for line in said), f"serve's warning: {said}")
-    request = urllib.request.Request(url + "/v1/completions", json.dumps({"prompt": "red", "max_tokens": 40, "seed": 1}).encode(), {"Content-Type": "application/json"})
+    request = urllib.request.Request(
+        url + "/v1/completions",
+        json.dumps({"prompt": "red", "max_tokens": 40, "seed": 1}).encode(),
+        {"Content-Type": "application/json"},
+    )
     urllib.request.urlopen(request, timeout=60).read()
     page = urllib.request.urlopen(url + "/metrics", timeout=60).read().decode()
     expect(server.stop()[0] == 0, f"serve {' '.join(map(str, flags))} drained")
@@ -72,7 +80,9 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 def counters(steps):
-    return "".join(f"specdec:spec_decode_num_{name}_total {steps}\n" for name in ("drafts", "draft_tokens", "accepted_tokens"))
+    return "".join(
+        f"specdec:spec_decode_num_{name}_total {steps}\n" for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
 
 
 try:
@@ -81,37 +91,131 @@ try:
     shutil.copytree(target, work / "draft")
     write_traffic(work / "log.jsonl", 12)
     run("data", "ingest", work / "log.jsonl", "--target", target, "--holdout", 0.5, "--out", work / "data")
-    run("validate", "--target", target, "--draft", work / "draft", "--data", work / "data", "--out", work / "gate", "--parts", "acceptance,rollout",
-        "--contexts", "data", "--k", 5, "--threads", 1, code=(0, 3, 4, 6))
+    run(
+        "validate",
+        "--target",
+        target,
+        "--draft",
+        work / "draft",
+        "--data",
+        work / "data",
+        "--out",
+        work / "gate",
+        "--parts",
+        "acceptance,rollout",
+        "--contexts",
+        "data",
+        "--k",
+        5,
+        "--threads",
+        1,
+        code=(0, 3, 4, 6),
+    )
     # The gate measured no speed, so it did not pass: the package says so everywhere, and nothing drafts from the start.
-    code, out, err = run("package", "--target", target, "--draft", work / "draft", "--report", work / "gate/report.json", "--store", work / "lost", code=4)
-    expect("not measured: " in err and "; next: specdec validate --target " in err, f"refused with the reason and the command to run next: {err.splitlines()[-1]}")
-    code, out, err = run("package", "--target", target, "--draft", work / "draft", "--report", work / "gate/report.json", "--store", work / "lost", "--allow-failed")
-    expect("the gate did not pass: inconclusive: not measured" in err and "  gate  inconclusive: " in out and "  next  specdec serve " in out, f"allowed with a warning: {out} {err}")
+    code, out, err = run(
+        "package",
+        "--target",
+        target,
+        "--draft",
+        work / "draft",
+        "--report",
+        work / "gate/report.json",
+        "--store",
+        work / "lost",
+        code=4,
+    )
+    expect(
+        "not measured: " in err and "; next: specdec validate --target " in err,
+        f"refused with the reason and the command to run next: {err.splitlines()[-1]}",
+    )
+    code, out, err = run(
+        "package",
+        "--target",
+        target,
+        "--draft",
+        work / "draft",
+        "--report",
+        work / "gate/report.json",
+        "--store",
+        work / "lost",
+        "--allow-failed",
+    )
+    expect(
+        "the gate did not pass: inconclusive: not measured" in err
+        and "  gate  inconclusive: " in out
+        and "  next  specdec serve " in out,
+        f"allowed with a warning: {out} {err}",
+    )
     lost = next((work / "lost/packages").iterdir())
-    expect("\nk = 0\n" in (lost / "engines/specdec.toml").read_text() and "\nexec vllm serve" in (lost / "engines/vllm.sh").read_text(), "launch files start plain")
-    expect("--speculative-config" not in "".join(line for line in (lost / "engines/vllm.sh").read_text().splitlines() if not line.startswith("#")), "but for a comment")
+    expect(
+        "\nk = 0\n" in (lost / "engines/specdec.toml").read_text()
+        and "\nexec vllm serve" in (lost / "engines/vllm.sh").read_text(),
+        "launch files start plain",
+    )
+    expect(
+        "--speculative-config"
+        not in "".join(
+            line for line in (lost / "engines/vllm.sh").read_text().splitlines() if not line.startswith("#")
+        ),
+        "but for a comment",
+    )
     code, out, err = run("package", "lint", lost)
-    expect("the gate did not pass: inconclusive: not measured" in out and "\nnext: specdec validate --target " in out, f"lint says so: {out}")
+    expect(
+        "the gate did not pass: inconclusive: not measured" in out and "\nnext: specdec validate --target " in out,
+        f"lint says so: {out}",
+    )
     linted = json.loads(run("--json", "package", "lint", lost)[1])
-    expect(linted["gate"]["verdict"] == "inconclusive" and linted["next"].startswith("specdec validate "), "in JSON too")
+    expect(
+        linted["gate"]["verdict"] == "inconclusive" and linted["next"].startswith("specdec validate "), "in JSON too"
+    )
 
     expect(reached_positions(of=lost, warning="inconclusive: not measured: ") == set(), "serve warns and starts plain")
-    expect(reached_positions(of=("--target", lost), warning="inconclusive: not measured: ") == set(), "as --target it is the same pair")
-    positions = reached_positions("--k", 2, of=lost, warning="it drafts because --k says so; next: specdec validate --target ")
+    expect(
+        reached_positions(of=("--target", lost), warning="inconclusive: not measured: ") == set(),
+        "as --target it is the same pair",
+    )
+    positions = reached_positions(
+        "--k", 2, of=lost, warning="it drafts because --k says so; next: specdec validate --target "
+    )
     expect(positions == {0, 1}, f"--k wins: positions {positions}")
 
     # The same figures with a speed-up that was measured and gains: its K is what serve starts with.
     report = json.loads((work / "gate/report.json").read_text())
     report["verdict"], report["reason"] = "pass", "speed-up at batch 1 1.500 [1.400, 1.600]"
-    report["speed"] = {"draft_cost": 0.1, "verify_cost": {"1": 1.1}, "verify_cost_table": {"1": {"5": 1.1}}, "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 5},
-                       "predicted": 1.5, "table": [], "schedule": [[1, 4, 5]],
-                       "schedule_figures": [{"basis": "measured", "validated": True, "k": 5, "speedup": 1.5, "ci": [1.4, 1.6]}]}
-    report["lossless"] = {"greedy_prompts": 8, "greedy_identical": 8, "near_ties": 0, "differences": 0, "sampled_p_value": 0.5}
+    report["speed"] = {
+        "draft_cost": 0.1,
+        "verify_cost": {"1": 1.1},
+        "verify_cost_table": {"1": {"5": 1.1}},
+        "measured": {"speedup": 1.5, "ci": [1.4, 1.6], "prompts": 8, "k": 5},
+        "predicted": 1.5,
+        "table": [],
+        "schedule": [[1, 4, 5]],
+        "schedule_figures": [{"basis": "measured", "validated": True, "k": 5, "speedup": 1.5, "ci": [1.4, 1.6]}],
+    }
+    report["lossless"] = {
+        "greedy_prompts": 8,
+        "greedy_identical": 8,
+        "near_ties": 0,
+        "differences": 0,
+        "sampled_p_value": 0.5,
+    }
     (work / "gate/report.json").write_text(json.dumps(report))
-    run("package", "--target", target, "--draft", work / "draft", "--report", work / "gate/report.json", "--store", work / "store")
+    run(
+        "package",
+        "--target",
+        target,
+        "--draft",
+        work / "draft",
+        "--report",
+        work / "gate/report.json",
+        "--store",
+        work / "store",
+    )
     package = next((work / "store/packages").iterdir())
-    expect("K 5 (validated: measured 1.50 [1.40, 1.60])" in (package / "engines/specdec.toml").read_text(), "a package with a validated K 5 in its schedule")
+    expect(
+        "K 5 (validated: measured 1.50 [1.40, 1.60])" in (package / "engines/specdec.toml").read_text(),
+        "a package with a validated K 5 in its schedule",
+    )
     positions = reached_positions()
     expect(positions == {0, 1, 2, 3, 4}, f"serve starts at the packaged K: positions {positions}")
     positions = reached_positions("--max-k", 3)
@@ -133,25 +237,38 @@ try:
     while not (work / "monitor.db.report.json").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     code, out = watch.stop()
-    expect(code == 4 and "inconclusive" in out, f"watch goes on after a page that is no metrics: exit {code}, {out.strip()}")
+    expect(
+        code == 4 and "inconclusive" in out,
+        f"watch goes on after a page that is no metrics: exit {code}, {out.strip()}",
+    )
     web.shutdown()
 
     # A template that kills its renderer is refused before anything listens: the vetting forks.
     killer = work / "killer"
     shutil.copytree(target, killer)
     config = json.loads((killer / "tokenizer_config.json").read_text())
-    config["chat_template"] = "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+    config["chat_template"] = (
+        "{% set ns = namespace(s='x') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}{{ ns.s }}"
+    )
     (killer / "tokenizer_config.json").write_text(json.dumps(config))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    server, answered = subprocess.Popen([str(SPECDEC), "serve", "--target", str(killer), "--port", str(port)], stderr=subprocess.PIPE, text=True), 0
+    server, answered = (
+        subprocess.Popen(
+            [str(SPECDEC), "serve", "--target", str(killer), "--port", str(port)], stderr=subprocess.PIPE, text=True
+        ),
+        0,
+    )
     # From /proc, not by connecting: a loop of attempts would miss a port that is open for milliseconds.
     while server.poll() is None:
         answered += f"0100007F:{port:04X} 00000000:0000 0A" in Path("/proc/net/tcp").read_text()
         time.sleep(0.001)
     errors = server.stderr.read()
-    expect(server.returncode == 7 and "killed the renderer" in errors.splitlines()[-1], f"a killing template: exit 7: {errors.splitlines()[-1]}")
+    expect(
+        server.returncode == 7 and "killed the renderer" in errors.splitlines()[-1],
+        f"a killing template: exit 7: {errors.splitlines()[-1]}",
+    )
     expect(answered == 0, "nothing listened while it was vetted")
 finally:
     shutil.rmtree(work, ignore_errors=True)

@@ -1,5 +1,6 @@
-"""Two minutes (SPECDEC_SOAK_SECONDS) of everything at once: streams, whole answers, grammars, clients that leave, bad requests, drafts that
-come and go. Nothing is lost, nothing grows, and seeded texts stay what they are."""
+"""Two minutes (SPECDEC_SOAK_SECONDS) of everything at once: streams, whole answers, grammars, clients that leave, bad
+requests, drafts that come and go. Nothing is lost, nothing grows, and seeded texts stay what they are."""
+
 import os
 
 from load_run import expect_flat, run_load
@@ -7,10 +8,19 @@ from specdec_run import expect
 
 SECONDS = int(os.environ.get("SPECDEC_SOAK_SECONDS", 120))
 figures = run_load("soak", 12, "--seconds", SECONDS, "--requests", 12 * SECONDS, "--answer", 700, "--patience", 0.06)
-expect(not figures["lost"] and set(figures["statuses"]) <= {"0", "200", "400", "429"}, f"nothing is lost: {figures['statuses']} {figures['lost']}")
+expect(
+    not figures["lost"] and set(figures["statuses"]) <= {"0", "200", "400", "429"},
+    f"nothing is lost: {figures['statuses']} {figures['lost']}",
+)
 expect(figures["statuses"].get("0", 0) <= figures["cancelled"], "only clients that left have no answer")
 expect(figures["cancelled"] > SECONDS / 4, f"clients left: {figures['cancelled']}")
 orders = figures["orders"]
-expect(set(orders) <= {"load 200", "share 200", "promote 200", "drop 200"} and orders["promote 200"] > SECONDS / 20, f"drafts were swapped: {orders}")
-expect(figures["seeded_answers"] > SECONDS and figures["seeded_texts_changed"] == 0, f"{figures['seeded_answers']} seeded texts are what they were")
+expect(
+    set(orders) <= {"load 200", "share 200", "promote 200", "drop 200"} and orders["promote 200"] > SECONDS / 20,
+    f"drafts were swapped: {orders}",
+)
+expect(
+    figures["seeded_answers"] > SECONDS and figures["seeded_texts_changed"] == 0,
+    f"{figures['seeded_answers']} seeded texts are what they were",
+)
 expect_flat(figures)

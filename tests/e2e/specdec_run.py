@@ -1,4 +1,5 @@
 """Runs the real binary for the end-to-end tests. Usage of a test: python3 x_test.py BUILD_DIR."""
+
 import json
 import os
 import subprocess
@@ -21,7 +22,9 @@ def need_shared(*paths):
 
 def run(*arguments, code=0, env=None, timeout=600, last_line=()):
     """Runs specdec; fails unless it ends with `code` and the last line on stderr holds every text of `last_line`."""
-    done = subprocess.run([str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=timeout, env={**os.environ, **(env or {})})
+    done = subprocess.run(
+        [str(SPECDEC), *map(str, arguments)], capture_output=True, timeout=timeout, env={**os.environ, **(env or {})}
+    )
     out, err = done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
     allowed = code if isinstance(code, (tuple, set, list)) else (code,)
     last = err.strip().splitlines()[-1] if err.strip() else ""

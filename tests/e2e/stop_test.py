@@ -1,5 +1,6 @@
-"""SIGTERM at random moments of every long command: it ends within 10 s, with 75 where the same command goes on and 143 where it does not, in one
-line on stderr, leaves nothing half-written, and what is said to go on does go on."""
+"""SIGTERM at random moments of every long command: it ends within 10 s, with 75 where the same command goes on and 143
+where it does not, in one line on stderr, leaves nothing half-written, and what is said to go on does go on."""
+
 import json
 import os
 import random
@@ -21,7 +22,9 @@ work = Path(tempfile.mkdtemp(prefix="specdec-stop-", dir="/dev/shm" if os.access
 
 def stop(arguments, after, stdin=None):
     """Sends SIGTERM after a while; exit code, seconds from there to the end, stderr."""
-    process = subprocess.Popen([str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True)
+    process = subprocess.Popen(
+        [str(SPECDEC), *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, stdin=stdin, text=True
+    )
     time.sleep(after)
     asked = time.monotonic()
     process.send_signal(signal.SIGTERM)
@@ -30,12 +33,13 @@ def stop(arguments, after, stdin=None):
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise SystemExit(f"{arguments}: still there 30 s after SIGTERM")
+        raise SystemExit(f"{arguments}: still there 30 s after SIGTERM") from None
     return process.returncode, time.monotonic() - asked, err
 
 
 def check(name, arguments, codes, longest, times=3, clean=None):
-    """Several stops between the start and `longest` seconds; 0 and the verdicts' codes are right where the command was faster."""
+    """Several stops between the start and `longest` seconds; 0 and the verdicts' codes are right where the command was
+    faster."""
     seen = []
     for _ in range(times):
         if clean:
@@ -96,7 +100,23 @@ try:
     run(*ingest[:-1], work / "whole")
     expect((work / "whole/index.json").exists(), "ingest runs after it")
 
-    distill = ["distill", "--target", target, "--data", data, "--draft", "prune:1", "--threads", 1, "--max-steps", 3000, "--batch-tokens", 128, "--out", work / "run"]
+    distill = [
+        "distill",
+        "--target",
+        target,
+        "--data",
+        data,
+        "--draft",
+        "prune:1",
+        "--threads",
+        1,
+        "--max-steps",
+        3000,
+        "--batch-tokens",
+        128,
+        "--out",
+        work / "run",
+    ]
     check("distill, anew", distill, {75}, 1.2, times=4, clean=work / "run")
     shutil.rmtree(work / "run", ignore_errors=True)
     stops = 0
@@ -109,26 +129,125 @@ try:
     run_json(*distill, "--resume", code=(0, 3))
     straight = [*distill[:-1], work / "straight"]
     run_json(*straight, code=(0, 3))
-    expect(stops >= 1 and (work / "run/draft/model.safetensors").read_bytes() == (work / "straight/draft/model.safetensors").read_bytes(),
-           f"a run that was stopped {stops} times ends with the bits of one that was not")
+    expect(
+        stops >= 1
+        and (work / "run/draft/model.safetensors").read_bytes()
+        == (work / "straight/draft/model.safetensors").read_bytes(),
+        f"a run that was stopped {stops} times ends with the bits of one that was not",
+    )
 
     draft = work / "run/draft"
-    gate = ["validate", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--no-early-stop", "--out", work / "gate"]
+    gate = [
+        "validate",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--data",
+        data,
+        "--threads",
+        1,
+        "--no-early-stop",
+        "--out",
+        work / "gate",
+    ]
     check("validate", gate, {143}, 3, times=5)
-    check("bench", ["bench", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--prompts", 200, "--out", work / "bench"], {143}, 3)
-    check("generate", ["generate", "--target", target, "--prompt", "red green", "--max-tokens", 250, "--threads", 1], {143}, 0.6)
-    run("validate", "--target", target, "--draft", draft, "--data", data, "--threads", 1, "--floor", 0.01, "--force", "--out", work / "report", code=(0, 3, 4, 6))
-    pack = ["package", "--target", target, "--draft", draft, "--report", work / "report/report.json", "--allow-failed", "--store"]
+    check(
+        "bench",
+        [
+            "bench",
+            "--target",
+            target,
+            "--draft",
+            draft,
+            "--data",
+            data,
+            "--threads",
+            1,
+            "--prompts",
+            200,
+            "--out",
+            work / "bench",
+        ],
+        {143},
+        3,
+    )
+    check(
+        "generate",
+        ["generate", "--target", target, "--prompt", "red green", "--max-tokens", 250, "--threads", 1],
+        {143},
+        0.6,
+    )
+    run(
+        "validate",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--data",
+        data,
+        "--threads",
+        1,
+        "--floor",
+        0.01,
+        "--force",
+        "--out",
+        work / "report",
+        code=(0, 3, 4, 6),
+    )
+    pack = [
+        "package",
+        "--target",
+        target,
+        "--draft",
+        draft,
+        "--report",
+        work / "report/report.json",
+        "--allow-failed",
+        "--store",
+    ]
     check("package", [*pack, work / "store"], {143}, 0.2, clean=work / "store")
     shutil.rmtree(work / "store", ignore_errors=True)
     run(*pack, work / "store", "--channel", "c")
-    check("package push", ["package", "push", f"{work}/store:c", "--store", work / "other"], {75}, 0.2, clean=work / "other")
+    check(
+        "package push",
+        ["package", "push", f"{work}/store:c", "--store", work / "other"],
+        {75},
+        0.2,
+        clean=work / "other",
+    )
     check("serve, until it listens", ["serve", "--target", target, "--port", 0, "--threads", 1], {143}, 0.3)
-    check("data regenerate", ["data", "regenerate", data, "--target", target, "--out", work / "anew", "--max-tokens", 60, "--threads", 1], {75}, 2.5, clean=work / "anew")
+    check(
+        "data regenerate",
+        ["data", "regenerate", data, "--target", target, "--out", work / "anew", "--max-tokens", 60, "--threads", 1],
+        {75},
+        2.5,
+        clean=work / "anew",
+    )
 
     silent = SilentServer()
-    check("data regenerate at a silent server", ["data", "regenerate", data, "--target", silent.url, "--target-files", target, "--out", work / "mute"], {75}, 1, clean=work / "mute")
-    check("monitor check at a silent server", ["monitor", "check", "--package", f"{work}/store:c", "--source", silent.url + "/metrics", "--state", work / "monitor.db"], {75}, 1)
+    check(
+        "data regenerate at a silent server",
+        ["data", "regenerate", data, "--target", silent.url, "--target-files", target, "--out", work / "mute"],
+        {75},
+        1,
+        clean=work / "mute",
+    )
+    check(
+        "monitor check at a silent server",
+        [
+            "monitor",
+            "check",
+            "--package",
+            f"{work}/store:c",
+            "--source",
+            silent.url + "/metrics",
+            "--state",
+            work / "monitor.db",
+        ],
+        {75},
+        1,
+    )
     os.environ |= {"HF_ENDPOINT": silent.url, "HF_HUB_CACHE": str(work / "hub")}
     check("fetch from a silent hub", ["fetch", "org/name"], {75}, 1)
 

@@ -1,6 +1,7 @@
-// Faults of the file system for tests: preloaded (LD_PRELOAD) into the real program or linked into a test, it stands before the C library's
-// calls. What is built and installed holds none of it. Changes are counted: a file created or cut, a write, a flush (fsync, fdatasync), a
-// rename, a link, a removal, a directory made, SQLite's own included, in programs whose name begins with "specdec".
+// Faults of the file system for tests: preloaded (LD_PRELOAD) into the real program or linked into a test, it stands
+// before the C library's calls. What is built and installed holds none of it. Changes are counted: a file created or
+// cut, a write, a flush (fsync, fdatasync), a rename, a link, a removal, a directory made, SQLite's own included, in
+// programs whose name begins with "specdec".
 //   SPECDEC_KILL_AT=n      SIGKILL at the n-th change, a write after half of its bytes
 //   SPECDEC_EIO_AT=n       the n-th change fails with EIO, a write after half of its bytes
 //   SPECDEC_ENOSPC_AT=n    the n-th change that needs room fails so; SPECDEC_EDQUOT_AT likewise
@@ -8,11 +9,13 @@
 //   SPECDEC_SHORT_AT=n     the n-th write takes half of its bytes and says so
 //   SPECDEC_EINTR_AT=n     the n-th write, flush or read of a file is interrupted before it did anything
 //   SPECDEC_READ_AT=n      the n-th read of a file fails with EIO
-// Counting starts with the variable, in each process anew. "n@word" counts only in processes that were started with the argument `word`.
+// Counting starts with the variable, in each process anew. "n@word" counts only in processes that were started with the
+// argument `word`.
 //   SPECDEC_FAULT_COUNTER=file  8 bytes: what was counted, for all processes together
 //   SPECDEC_FAULT_BELOW=folder  counts nothing outside of it
 //   SPECDEC_FAULT_MET=file      the path that the fault struck is written there
-//   SPECDEC_FAULT_JOURNAL=file  every change is written down there (tests/faults/power_cut.h replays it), other programs' as flushed at once
+//   SPECDEC_FAULT_JOURNAL=file  every change is written down there (tests/faults/power_cut.h replays it), other
+//   programs' as flushed at once
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -101,7 +104,8 @@ std::string absolute(int directory, const char* path) {
   std::string whole = path;
   if (*path != '/') {
     char here[4096];
-    whole = (directory == AT_FDCWD ? std::string(::getcwd(here, sizeof here) ? here : "") : path_of(directory)) + "/" + path;
+    whole = (directory == AT_FDCWD ? std::string(::getcwd(here, sizeof here) ? here : "") : path_of(directory)) + "/" +
+            path;
   }
   whole = std::filesystem::path(whole).lexically_normal().string();
   while (whole.size() > 1 && whole.back() == '/') whole.pop_back();
@@ -112,11 +116,12 @@ std::string absolute(int directory, const char* path) {
 
 constexpr unsigned bit(Kind k) { return 1u << static_cast<unsigned>(k); }
 constexpr unsigned kReads = bit(Kind::kRead), kChanges = ~kReads;
-constexpr unsigned kNeedsRoom = bit(Kind::kCreate) | bit(Kind::kWrite) | bit(Kind::kMkdir) | bit(Kind::kSymlink) | bit(Kind::kRename);
+constexpr unsigned kNeedsRoom =
+    bit(Kind::kCreate) | bit(Kind::kWrite) | bit(Kind::kMkdir) | bit(Kind::kSymlink) | bit(Kind::kRename);
 struct Fault {
   const char* variable;
   unsigned counts;
-  int error;   // 0: killed; -1: a short write
+  int error;  // 0: killed; -1: a short write
 };
 constexpr Fault kFaults[] = {{"SPECDEC_KILL_AT", kChanges, 0},
                              {"SPECDEC_EIO_AT", kChanges, EIO},
@@ -227,15 +232,20 @@ bool counted_file(int fd, std::string& path, struct stat& info) {
 template <class Call>
 ssize_t written(int fd, const void* bytes, size_t size, int64_t at, Call call) {
   std::string path;
-  struct stat info {};
+  struct stat info{};
   if (!counted_file(fd, path, info)) return call(bytes, size);
   const Fault* fault = due(Kind::kWrite, path);
   Journal journal;
-  if (at < 0 && ::fstat(fd, &info) == 0) at = (::fcntl(fd, F_GETFL) & O_APPEND) != 0 ? info.st_size : ::lseek(fd, 0, SEEK_CUR);
+  if (at < 0 && ::fstat(fd, &info) == 0)
+    at = (::fcntl(fd, F_GETFL) & O_APPEND) != 0 ? info.st_size : ::lseek(fd, 0, SEEK_CUR);
   if (fault && fault->error == EINTR) return errno = EINTR, -1;
   const size_t part = fault && size > 1 ? size / 2 : size;
   const ssize_t n = fault && fault->error >= 0 && size == 1 ? 0 : call(bytes, part);
-  if (n > 0) journal.add({.kind = Kind::kWrite, .path = path, .offset = at, .data = {static_cast<const char*>(bytes), static_cast<size_t>(n)}});
+  if (n > 0)
+    journal.add({.kind = Kind::kWrite,
+                 .path = path,
+                 .offset = at,
+                 .data = {static_cast<const char*>(bytes), static_cast<size_t>(n)}});
   if (fault && fault->error == 0) die();
   if (fault && fault->error > 0) return errno = fault->error, -1;
   return n;
@@ -244,7 +254,7 @@ ssize_t written(int fd, const void* bytes, size_t size, int64_t at, Call call) {
 template <class Call>
 ssize_t read_from(int fd, Call call) {
   std::string path;
-  struct stat info {};
+  struct stat info{};
   if (!std::getenv("SPECDEC_READ_AT") && !std::getenv("SPECDEC_EINTR_AT")) return call();
   if (counted_file(fd, path, info))
     if (const Fault* fault = due(Kind::kRead, path)) return errno = fault->error, -1;
@@ -254,7 +264,7 @@ ssize_t read_from(int fd, Call call) {
 template <class Call>
 int on_descriptor(int fd, Kind kind, int64_t size, Call call) {
   std::string path;
-  struct stat info {};
+  struct stat info{};
   if (!counted_file(fd, path, info)) return call();
   return change({.kind = kind, .path = path, .offset = size}, call);
 }
@@ -262,53 +272,56 @@ int on_descriptor(int fd, Kind kind, int64_t size, Call call) {
 template <class Call>
 int opened(int directory, const char* path, int flags, mode_t mode, Call call) {
   if ((flags & (O_CREAT | O_TRUNC)) == 0) return call();
-  struct stat info {};
+  struct stat info{};
   const bool there = ::fstatat(directory, path, &info, 0) == 0;
   if (there && ((flags & O_TRUNC) == 0 || !S_ISREG(info.st_mode) || info.st_size == 0)) return call();
   if (!there && (flags & O_CREAT) == 0) return call();
-  return change({.kind = there ? Kind::kTruncate : Kind::kCreate, .path = absolute(directory, path), .offset = there ? 0 : static_cast<int64_t>(mode)}, call);
+  return change({.kind = there ? Kind::kTruncate : Kind::kCreate,
+                 .path = absolute(directory, path),
+                 .offset = there ? 0 : static_cast<int64_t>(mode)},
+                call);
 }
 
 }  // namespace
 
-#define MODE_ARGUMENT                       \
-  mode_t mode = 0;                          \
+#define MODE_ARGUMENT                         \
+  mode_t mode = 0;                            \
   if ((flags & (O_CREAT | O_TMPFILE)) != 0) { \
-    va_list list;                           \
-    va_start(list, flags);                  \
-    mode = va_arg(list, mode_t);            \
-    va_end(list);                           \
+    va_list list;                             \
+    va_start(list, flags);                    \
+    mode = va_arg(list, mode_t);              \
+    va_end(list);                             \
   }
-#define OPEN(name)                                                              \
-  int name(const char* path, int flags, ...) {                                  \
-    MODE_ARGUMENT                                                               \
-    REAL(name, int, const char*, int, ...);                                     \
+#define OPEN(name)                                                                       \
+  int name(const char* path, int flags, ...) {                                           \
+    MODE_ARGUMENT                                                                        \
+    REAL(name, int, const char*, int, ...);                                              \
     return opened(AT_FDCWD, path, flags, mode, [&] { return real(path, flags, mode); }); \
   }
-#define OPENAT(name)                                                            \
-  int name(int at, const char* path, int flags, ...) {                          \
-    MODE_ARGUMENT                                                               \
-    REAL(name, int, int, const char*, int, ...);                                \
+#define OPENAT(name)                                                                   \
+  int name(int at, const char* path, int flags, ...) {                                 \
+    MODE_ARGUMENT                                                                      \
+    REAL(name, int, int, const char*, int, ...);                                       \
     return opened(at, path, flags, mode, [&] { return real(at, path, flags, mode); }); \
   }
-#define PWRITE(name)                                                            \
-  ssize_t name(int fd, const void* bytes, size_t size, off_t at) {              \
-    REAL(name, ssize_t, int, const void*, size_t, off_t);                       \
+#define PWRITE(name)                                                                                  \
+  ssize_t name(int fd, const void* bytes, size_t size, off_t at) {                                    \
+    REAL(name, ssize_t, int, const void*, size_t, off_t);                                             \
     return written(fd, bytes, size, at, [&](const void* b, size_t n) { return real(fd, b, n, at); }); \
   }
-#define PREAD(name)                                                             \
-  ssize_t name(int fd, void* bytes, size_t size, off_t at) {                    \
-    REAL(name, ssize_t, int, void*, size_t, off_t);                             \
-    return read_from(fd, [&] { return real(fd, bytes, size, at); });            \
+#define PREAD(name)                                                  \
+  ssize_t name(int fd, void* bytes, size_t size, off_t at) {         \
+    REAL(name, ssize_t, int, void*, size_t, off_t);                  \
+    return read_from(fd, [&] { return real(fd, bytes, size, at); }); \
   }
-#define FLUSH(name)                                                             \
-  int name(int fd) {                                                            \
-    REAL(name, int, int);                                                       \
-    return on_descriptor(fd, Kind::kFlush, 0, [&] { return real(fd); });        \
+#define FLUSH(name)                                                      \
+  int name(int fd) {                                                     \
+    REAL(name, int, int);                                                \
+    return on_descriptor(fd, Kind::kFlush, 0, [&] { return real(fd); }); \
   }
-#define CUT(name)                                                               \
-  int name(int fd, off_t size) noexcept {                                       \
-    REAL(name, int, int, off_t);                                                \
+#define CUT(name)                                                                    \
+  int name(int fd, off_t size) noexcept {                                            \
+    REAL(name, int, int, off_t);                                                     \
     return on_descriptor(fd, Kind::kTruncate, size, [&] { return real(fd, size); }); \
   }
 
@@ -330,7 +343,7 @@ ssize_t write(int fd, const void* bytes, size_t size) {
 }
 ssize_t writev(int fd, const struct iovec* parts, int count) {  // as one write of all the bytes
   std::string all, path;
-  struct stat info {};
+  struct stat info{};
   REAL(writev, ssize_t, int, const struct iovec*, int);
   if (!counted_file(fd, path, info)) return real(fd, parts, count);
   for (int i = 0; i < count; ++i) all.append(static_cast<const char*>(parts[i].iov_base), parts[i].iov_len);
@@ -342,28 +355,34 @@ ssize_t read(int fd, void* bytes, size_t size) {
 }
 int truncate(const char* path, off_t size) noexcept {
   REAL(truncate, int, const char*, off_t);
-  return change({.kind = Kind::kTruncate, .path = absolute(AT_FDCWD, path), .offset = size}, [&] { return real(path, size); });
+  return change({.kind = Kind::kTruncate, .path = absolute(AT_FDCWD, path), .offset = size},
+                [&] { return real(path, size); });
 }
 int rename(const char* from, const char* to) noexcept {
   REAL(rename, int, const char*, const char*);
-  return change({.kind = Kind::kRename, .path = absolute(AT_FDCWD, from), .to = absolute(AT_FDCWD, to)}, [&] { return real(from, to); });
+  return change({.kind = Kind::kRename, .path = absolute(AT_FDCWD, from), .to = absolute(AT_FDCWD, to)},
+                [&] { return real(from, to); });
 }
 int renameat(int a, const char* from, int b, const char* to) noexcept {
   REAL(renameat, int, int, const char*, int, const char*);
-  return change({.kind = Kind::kRename, .path = absolute(a, from), .to = absolute(b, to)}, [&] { return real(a, from, b, to); });
+  return change({.kind = Kind::kRename, .path = absolute(a, from), .to = absolute(b, to)},
+                [&] { return real(a, from, b, to); });
 }
 int renameat2(int a, const char* from, int b, const char* to, unsigned flags) noexcept {
   REAL(renameat2, int, int, const char*, int, const char*, unsigned);
   const Kind kind = (flags & RENAME_EXCHANGE) != 0 ? Kind::kExchange : Kind::kRename;
-  return change({.kind = kind, .path = absolute(a, from), .to = absolute(b, to)}, [&] { return real(a, from, b, to, flags); });
+  return change({.kind = kind, .path = absolute(a, from), .to = absolute(b, to)},
+                [&] { return real(a, from, b, to, flags); });
 }
 int symlink(const char* target, const char* path) noexcept {
   REAL(symlink, int, const char*, const char*);
-  return change({.kind = Kind::kSymlink, .path = absolute(AT_FDCWD, path), .data = target}, [&] { return real(target, path); });
+  return change({.kind = Kind::kSymlink, .path = absolute(AT_FDCWD, path), .data = target},
+                [&] { return real(target, path); });
 }
 int link(const char* from, const char* to) noexcept {
   REAL(link, int, const char*, const char*);
-  return change({.kind = Kind::kLink, .path = absolute(AT_FDCWD, from), .to = absolute(AT_FDCWD, to)}, [&] { return real(from, to); });
+  return change({.kind = Kind::kLink, .path = absolute(AT_FDCWD, from), .to = absolute(AT_FDCWD, to)},
+                [&] { return real(from, to); });
 }
 int unlink(const char* path) noexcept {
   REAL(unlink, int, const char*);
@@ -389,14 +408,14 @@ int mkdir(const char* path, mode_t mode) noexcept {
 ssize_t copy_file_range(int in, off64_t* from, int out, off64_t* to, size_t size, unsigned flags) {
   REAL(copy_file_range, ssize_t, int, off64_t*, int, off64_t*, size_t, unsigned);
   std::string path;
-  struct stat info {};
+  struct stat info{};
   if (counted_file(out, path, info)) return errno = EXDEV, -1;
   return real(in, from, out, to, size, flags);
 }
 ssize_t sendfile(int out, int in, off_t* from, size_t size) noexcept {
   REAL(sendfile, ssize_t, int, int, off_t*, size_t);
   std::string path;
-  struct stat info {};
+  struct stat info{};
   if (counted_file(out, path, info)) return errno = EINVAL, -1;
   return real(out, in, from, size);
 }

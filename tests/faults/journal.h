@@ -8,14 +8,26 @@
 
 namespace specdec::testing {
 
-enum class ChangeKind : uint8_t { kCreate, kTruncate, kWrite, kFlush, kRename, kExchange, kLink, kSymlink, kRemove, kMkdir, kRead };
+enum class ChangeKind : uint8_t {
+  kCreate,
+  kTruncate,
+  kWrite,
+  kFlush,
+  kRename,
+  kExchange,
+  kLink,
+  kSymlink,
+  kRemove,
+  kMkdir,
+  kRead
+};
 
 struct Change {
   ChangeKind kind{};
-  bool flushed = false;   // made by a program that is not under test: taken as durable at once
-  std::string path{}, to{};   // absolute
-  int64_t offset = 0;     // of a write; the new size of a truncation; the mode that a new file was asked for
-  std::string data{};       // of a write; a symbolic link's target
+  bool flushed = false;      // made by a program that is not under test: taken as durable at once
+  std::string path{}, to{};  // absolute
+  int64_t offset = 0;        // of a write; the new size of a truncation; the mode that a new file was asked for
+  std::string data{};        // of a write; a symbolic link's target
 };
 
 struct ChangeHeader {
@@ -50,7 +62,12 @@ inline bool decode(std::string_view& bytes, Change& c) {
     bytes.remove_prefix(n);
     return text;
   };
-  c = {.kind = head.kind, .flushed = head.flushed, .path = take(head.path), .to = take(head.to), .offset = head.offset, .data = take(head.data)};
+  c = {.kind = head.kind,
+       .flushed = head.flushed,
+       .path = take(head.path),
+       .to = take(head.to),
+       .offset = head.offset,
+       .data = take(head.data)};
   return true;
 }
 

@@ -1,6 +1,7 @@
-// A function under every fault that a file system can bring, and after a power cut at any of its changes. Needs specdec_faults linked.
-// SPECDEC_FAULTS=all takes every point; without it a tenth of each, by the seed SPECDEC_FAULT_SEED, which is printed: 1
-// unless it is set, so that the same commit meets the same faults. The nightly run draws a fresh one.
+// A function under every fault that a file system can bring, and after a power cut at any of its changes. Needs
+// specdec_faults linked. SPECDEC_FAULTS=all takes every point; without it a tenth of each, by the seed
+// SPECDEC_FAULT_SEED, which is printed: 1 unless it is set, so that the same commit meets the same faults. The nightly
+// run draws a fresh one.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,8 @@ class Points {
     random_.seed(seed_);
     const char* which = std::getenv("SPECDEC_FAULTS");
     all_ = which && std::string(which) == "all";
-    std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_), all_ ? "all" : "a tenth of the");
+    std::printf("faults: SPECDEC_FAULT_SEED=%llu, %s points\n", static_cast<unsigned long long>(seed_),
+                all_ ? "all" : "a tenth of the");
   }
   // From 1 to n: all of them, or a tenth and at least `least`, ascending.
   std::vector<int> of(int n, int least = 3) {
@@ -55,10 +57,12 @@ inline int count_points(const char* variable, const std::function<void()>& f) {
   return static_cast<int>(n);
 }
 
-// Every kind of fault: check(true) where f says that it is done, which a fault that can be overcome may not change; else check(false), after
-// an error (exit 74) and nothing worse.
-inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f, const std::function<void(bool done)>& check) {
-  for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT", "SPECDEC_READ_AT", "SPECDEC_SHORT_AT", "SPECDEC_EINTR_AT"}) {
+// Every kind of fault: check(true) where f says that it is done, which a fault that can be overcome may not change;
+// else check(false), after an error (exit 74) and nothing worse.
+inline void for_each_fault(Points& points, const std::function<void()>& before, const std::function<void()>& f,
+                           const std::function<void(bool done)>& check) {
+  for (const char* variable : {"SPECDEC_EIO_AT", "SPECDEC_ENOSPC_AT", "SPECDEC_EDQUOT_AT", "SPECDEC_FSYNC_AT",
+                               "SPECDEC_READ_AT", "SPECDEC_SHORT_AT", "SPECDEC_EINTR_AT"}) {
     const bool overcome = std::string(variable) == "SPECDEC_SHORT_AT" || std::string(variable) == "SPECDEC_EINTR_AT";
     before();
     const int n = count_points(variable, f);
@@ -74,15 +78,17 @@ inline void for_each_fault(Points& points, const std::function<void()>& before, 
 }
 
 // What a power cut after any change of f may leave in `root`, which before() prepares. `done`: after f had ended.
-inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before, const std::function<void()>& f,
-                              const std::function<void(bool done)>& check) {
+inline int for_each_power_cut(Points& points, const fs::path& root, const std::function<void()>& before,
+                              const std::function<void()>& f, const std::function<void(bool done)>& check) {
   const Scratch scratch;
   before();
   fs::copy(root, scratch / "start", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
-  EXPECT_EQ(in_child("SPECDEC_FAULT_JOURNAL", (scratch / "journal").string(), [&] {
-              ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
-              f();
-            }), 0);
+  EXPECT_EQ(in_child("SPECDEC_FAULT_JOURNAL", (scratch / "journal").string(),
+                     [&] {
+                       ::setenv("SPECDEC_FAULT_BELOW", root.c_str(), 1);
+                       f();
+                     }),
+            0);
   const PowerCut cut(scratch / "journal", scratch / "start", root.string());
   const int n = static_cast<int>(cut.changes());
   std::vector<int> moments = points.of(n, 5);
@@ -90,8 +96,9 @@ inline int for_each_power_cut(Points& points, const fs::path& root, const std::f
   for (const int moment : moments)
     for (const Lost lost : {Lost::kAll, Lost::kContents, Lost::kSome, Lost::kSome}) {
       const uint64_t seed = points.number();
-      SCOPED_TRACE("power cut after change " + std::to_string(moment) + " of " + std::to_string(n) + (moment > 0 ? " (" + cut.name(static_cast<size_t>(moment) - 1) + ")" : "") +
-                   ", lost " + std::to_string(static_cast<int>(lost)) + ", seed " + std::to_string(seed));
+      SCOPED_TRACE("power cut after change " + std::to_string(moment) + " of " + std::to_string(n) +
+                   (moment > 0 ? " (" + cut.name(static_cast<size_t>(moment) - 1) + ")" : "") + ", lost " +
+                   std::to_string(static_cast<int>(lost)) + ", seed " + std::to_string(seed));
       cut.restore(static_cast<size_t>(moment), lost, seed, root);
       check(moment == n);
       if (::testing::Test::HasFailure()) return n;

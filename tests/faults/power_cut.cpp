@@ -19,18 +19,19 @@ struct Node;
 using NodePtr = std::shared_ptr<Node>;
 using Names = std::map<std::string, NodePtr>;
 
-struct Edit {   // a write, or where data is empty a cut to `offset` bytes
+struct Edit {  // a write, or where data is empty a cut to `offset` bytes
   int64_t offset;
   std::string data;
 };
 
 struct Node {
   enum class Type { kFile, kDirectory, kLink } type = Type::kFile;
-  std::string target;         // of a link
-  std::string durable;        // of a file: its bytes at the last flush
-  fs::perms mode = fs::perms::owner_read | fs::perms::owner_write;  // … what it was made with, under the common umask 022
-  std::vector<Edit> edits;    // and what came since
-  Names names, durable_names; // of a directory
+  std::string target;   // of a link
+  std::string durable;  // of a file: its bytes at the last flush
+  // … what it was made with, under the common umask 022
+  fs::perms mode = fs::perms::owner_read | fs::perms::owner_write;
+  std::vector<Edit> edits;     // and what came since
+  Names names, durable_names;  // of a directory
 };
 
 void change_bytes(std::string& bytes, const Edit& edit) {
@@ -58,7 +59,8 @@ NodePtr load(const fs::path& path) {
     node->target = fs::read_symlink(path).string();
   } else if (fs::is_directory(status)) {
     node->type = Node::Type::kDirectory;
-    for (const auto& entry : fs::directory_iterator(path)) node->names[entry.path().filename().string()] = load(entry.path());
+    for (const auto& entry : fs::directory_iterator(path))
+      node->names[entry.path().filename().string()] = load(entry.path());
     node->durable_names = node->names;
   } else {
     node->durable = read_bytes(path);
@@ -69,12 +71,14 @@ NodePtr load(const fs::path& path) {
 
 void save(const Node& node, const fs::path& path) {
   switch (node.type) {
-    case Node::Type::kLink: return fs::create_symlink(node.target, path);
+    case Node::Type::kLink:
+      return fs::create_symlink(node.target, path);
     case Node::Type::kFile:
       std::ofstream(path, std::ios::binary) << node.durable;
       fs::permissions(path, node.mode);
       return;
-    case Node::Type::kDirectory: break;
+    case Node::Type::kDirectory:
+      break;
   }
   fs::create_directories(path);
   fs::permissions(path, fs::perms::owner_all);
@@ -86,7 +90,7 @@ struct Pending {
   struct Effect {
     NodePtr directory;
     std::string name;
-    NodePtr child;   // null: the name is gone
+    NodePtr child;  // null: the name is gone
     bool same_name(const Effect& other) const { return directory == other.directory && name == other.name; }
   };
   std::vector<Effect> effects;
@@ -105,16 +109,24 @@ class Disk {
         name(c, c.path, file);
         break;
       }
-      case Kind::kMkdir: name(c, c.path, of_type(Node::Type::kDirectory)); break;
+      case Kind::kMkdir:
+        name(c, c.path, of_type(Node::Type::kDirectory));
+        break;
       case Kind::kSymlink: {
         const NodePtr link = of_type(Node::Type::kLink);
         link->target = c.data;
         name(c, c.path, link);
         break;
       }
-      case Kind::kRemove: name(c, c.path, nullptr); break;
-      case Kind::kRename: move(c, nullptr); break;
-      case Kind::kExchange: move(c, find(c.to)); break;
+      case Kind::kRemove:
+        name(c, c.path, nullptr);
+        break;
+      case Kind::kRename:
+        move(c, nullptr);
+        break;
+      case Kind::kExchange:
+        move(c, find(c.to));
+        break;
       case Kind::kWrite:
       case Kind::kTruncate:
         if (const NodePtr node = find(c.path)) {
@@ -126,7 +138,8 @@ class Disk {
         if (const NodePtr node = find(c.path)) flush(node);
         break;
       case Kind::kLink:
-      case Kind::kRead: throw std::runtime_error(c.path + ": a hard link: the model of a power cut has none");
+      case Kind::kRead:
+        throw std::runtime_error(c.path + ": a hard link: the model of a power cut has none");
     }
   }
 
@@ -196,7 +209,9 @@ class Disk {
     pending_[i].settled = true;
     for (size_t j = 0; j < i; ++j)
       for (const Pending::Effect& mine : pending_[i].effects)
-        if (std::any_of(pending_[j].effects.begin(), pending_[j].effects.end(), [&](const auto& e) { return e.same_name(mine); })) settle(j);
+        if (std::any_of(pending_[j].effects.begin(), pending_[j].effects.end(),
+                        [&](const auto& e) { return e.same_name(mine); }))
+          settle(j);
     for (const Pending::Effect& e : pending_[i].effects) {
       if (e.child)
         e.directory->durable_names[e.name] = e.child;
@@ -210,7 +225,8 @@ class Disk {
     const size_t whole = node.edits.empty() ? 0 : random() % (node.edits.size() + 1);
     for (size_t i = 0; i < whole; ++i) change_bytes(node.durable, node.edits[i]);
     if (whole < node.edits.size() && node.edits[whole].data.size() > 1 && random() % 2 == 0)
-      change_bytes(node.durable, {node.edits[whole].offset, node.edits[whole].data.substr(0, node.edits[whole].data.size() / 2)});
+      change_bytes(node.durable,
+                   {node.edits[whole].offset, node.edits[whole].data.substr(0, node.edits[whole].data.size() / 2)});
     node.edits.clear();
   }
 
@@ -221,7 +237,8 @@ class Disk {
 
 }  // namespace
 
-PowerCut::PowerCut(const fs::path& journal, fs::path start, const std::string& root) : start_(std::move(start)), root_(root) {
+PowerCut::PowerCut(const fs::path& journal, fs::path start, const std::string& root)
+    : start_(std::move(start)), root_(root) {
   const std::string bytes = read_bytes(journal);
   std::string_view rest = bytes;
   for (Change c; decode(rest, c);) changes_.push_back(c);
@@ -230,7 +247,8 @@ PowerCut::PowerCut(const fs::path& journal, fs::path start, const std::string& r
 }
 
 std::string PowerCut::name(size_t n) const {
-  static const char* const kNames[] = {"create", "cut", "write", "flush", "rename", "exchange", "link", "symlink", "remove", "mkdir", "read"};
+  static const char* const kNames[] = {"create", "cut",     "write",  "flush", "rename", "exchange",
+                                       "link",   "symlink", "remove", "mkdir", "read"};
   const Change& c = changes_.at(n);
   return std::string(kNames[static_cast<size_t>(c.kind)]) + " " + c.path + (c.to.empty() ? "" : " -> " + c.to);
 }

@@ -17,7 +17,10 @@ int main(int argc, char** argv) {
       return 0;
     }
     const std::string lost = argv[5];
-    cut.restore(std::strtoull(argv[4], nullptr, 10), lost == "all" ? Lost::kAll : lost == "contents" ? Lost::kContents : Lost::kSome,
+    cut.restore(std::strtoull(argv[4], nullptr, 10),
+                lost == "all"        ? Lost::kAll
+                : lost == "contents" ? Lost::kContents
+                                     : Lost::kSome,
                 std::strtoull(argv[6], nullptr, 10), argv[7]);
     return 0;
   } catch (const std::exception& e) {

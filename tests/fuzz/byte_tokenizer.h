@@ -23,14 +23,31 @@ inline const text::Tokenizer& byte_tokenizer() {
     for (int byte = 0, stand_in = 256; byte < 256; ++byte) {  // GPT-2's printable stand-ins
       const bool printable = (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
       const int c = printable ? byte : stand_in++;
-      vocab[c < 0x80 ? std::string(1, static_cast<char>(c)) : std::string{static_cast<char>(0xC0 | (c >> 6)), static_cast<char>(0x80 | (c & 63))}] = byte;
+      vocab[c < 0x80 ? std::string(1, static_cast<char>(c))
+                     : std::string{static_cast<char>(0xC0 | (c >> 6)), static_cast<char>(0x80 | (c & 63))}] = byte;
     }
-    const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-    const Json end = {{"id", kEos}, {"content", "</s>"}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}};
-    const Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", Json::array({end})}, {"normalizer", nullptr},
-                       {"pre_tokenizer", byte_level}, {"post_processor", nullptr}, {"decoder", byte_level},
-                       {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr},
-                                  {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab}, {"merges", Json::array()}}}};
+    const Json byte_level = {
+        {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+    const Json end = {{"id", kEos},      {"content", "</s>"},   {"single_word", false}, {"lstrip", false},
+                      {"rstrip", false}, {"normalized", false}, {"special", true}};
+    const Json file = {{"version", "1.0"},
+                       {"truncation", nullptr},
+                       {"padding", nullptr},
+                       {"added_tokens", Json::array({end})},
+                       {"normalizer", nullptr},
+                       {"pre_tokenizer", byte_level},
+                       {"post_processor", nullptr},
+                       {"decoder", byte_level},
+                       {"model",
+                        {{"type", "BPE"},
+                         {"dropout", nullptr},
+                         {"unk_token", nullptr},
+                         {"continuing_subword_prefix", nullptr},
+                         {"end_of_word_suffix", nullptr},
+                         {"fuse_unk", false},
+                         {"byte_fallback", false},
+                         {"vocab", vocab},
+                         {"merges", Json::array()}}}};
     std::ofstream(folder + "/tokenizer.json") << file.dump();
     std::ofstream(folder + "/tokenizer_config.json") << R"({"eos_token":"</s>"})";
     text::Tokenizer made{std::filesystem::path(folder)};

@@ -1,5 +1,5 @@
-// JSON schemas and regular expressions of strangers: the first byte says which. What the checker in its own process lets pass compiles
-// here and can be walked; what it refuses, or dies of, is an error of that grammar alone.
+// JSON schemas and regular expressions of strangers: the first byte says which. What the checker in its own process
+// lets pass compiles here and can be walked; what it refuses, or dies of, is an error of that grammar alone.
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -17,7 +17,8 @@ using namespace specdec;
 constexpr ChildLimits kLimits{512u << 20, 2, 8};
 constexpr int kSteps = 12;
 
-// From the same text every time to the same text: the lowest allowed token at every even step, the highest at every odd one.
+// From the same text every time to the same text: the lowest allowed token at every even step, the highest at every odd
+// one.
 void walk(const text::Grammar& grammar) {
   const auto matcher = grammar.matcher();
   std::vector<uint32_t> bits((fuzz::kVocab + 31) / 32), again(bits.size());
@@ -39,10 +40,14 @@ void walk(const text::Grammar& grammar) {
 
 std::vector<std::string> fuzz_seeds() {
   std::string chain = R"(s{"$ref":"#/$defs/0","$defs":{)";
-  for (int i = 0; i < 40; ++i) chain += "\"" + std::to_string(i) + R"(":{"anyOf":[{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}]},";
-  return {R"(s{"type":"object","properties":{"a":{"type":"integer","minimum":0},"b":{"$ref":"#/$defs/b"}},"required":["a"],"additionalProperties":false,"$defs":{"b":{"enum":["x",1,null]}}})",
-          R"(s{"allOf":[{"anyOf":[{"type":"string","maxLength":3},{"type":"number"}]},{"$ref":"#/$defs/t"}],"$defs":{"t":{"type":"array","items":{"$ref":"#"},"minItems":1}}})",
-          R"(s{"type":"object","patternProperties":{"^[a-c]+$":{"format":"date"}},"minProperties":1,"additionalProperties":{"const":{"k":[1.5,true]}}})",
+  for (int i = 0; i < 40; ++i)
+    chain += "\"" + std::to_string(i) + R"(":{"anyOf":[{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"}]},";
+  return {R"(s{"type":"object","properties":{"a":{"type":"integer","minimum":0},"b":{"$ref":"#/$defs/b"}},)"
+          R"("required":["a"],"additionalProperties":false,"$defs":{"b":{"enum":["x",1,null]}}})",
+          R"(s{"allOf":[{"anyOf":[{"type":"string","maxLength":3},{"type":"number"}]},{"$ref":"#/$defs/t"}],)"
+          R"("$defs":{"t":{"type":"array","items":{"$ref":"#"},"minItems":1}}})",
+          R"(s{"type":"object","patternProperties":{"^[a-c]+$":{"format":"date"}},"minProperties":1,)"
+          R"("additionalProperties":{"const":{"k":[1.5,true]}}})",
           chain + R"("40":{"type":"boolean"}}})",
           "r(yes|no)[a-c]{2,5}\\d+(?i:X)?",
           "r((a|b)*c){3,40}[^\\x00-\\x1f]+"};

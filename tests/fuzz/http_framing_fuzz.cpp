@@ -1,5 +1,6 @@
-// libFuzzer target: raw bytes of a connection, cut anywhere, through the server's own reader of requests. A plain reading of RFC 9112 says
-// how many requests there are and what their bodies hold: the server must never find another one (request smuggling), whatever the cuts.
+// libFuzzer target: raw bytes of a connection, cut anywhere, through the server's own reader of requests. A plain
+// reading of RFC 9112 says how many requests there are and what their bodies hold: the server must never find another
+// one (request smuggling), whatever the cuts.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,7 +19,9 @@ using namespace specdec::deploy;
 using Bodies = std::vector<std::string>;
 
 bool is_token(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) { return c > ' ' && c < 127 && !std::strchr("\"(),/:;<=>?@[\\]{}", c); });
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return c > ' ' && c < 127 && !std::strchr("\"(),/:;<=>?@[\\]{}", c);
+  });
 }
 
 std::string lower(std::string_view text) {
@@ -78,10 +81,12 @@ std::optional<std::string> take_request(std::string_view& rest) {
   }
   std::string body;
   if (!codings.empty()) {
-    if (codings.size() > 1 || codings[0] != "chunked" || !lengths.empty() || start->ends_with("1.0")) return std::nullopt;
+    if (codings.size() > 1 || codings[0] != "chunked" || !lengths.empty() || start->ends_with("1.0"))
+      return std::nullopt;
     if (!take_chunks(rest, body)) return std::nullopt;
   } else if (!lengths.empty()) {
-    const bool plain = lengths.size() == 1 && !lengths[0].empty() && lengths[0].find_first_not_of("0123456789") == std::string::npos;
+    const bool plain =
+        lengths.size() == 1 && !lengths[0].empty() && lengths[0].find_first_not_of("0123456789") == std::string::npos;
     if (!plain || lengths[0].size() > 19) return std::nullopt;
     const size_t size = std::strtoull(lengths[0].c_str(), nullptr, 10);
     if (rest.size() < size) return std::nullopt;
@@ -120,7 +125,9 @@ Bodies as_the_server_reads(std::string_view bytes, uint64_t random, size_t longe
     if (bytes.empty()) return bodies;
     const auto room = reader.prepare();
     random = random * 6364136223846793005ull + 1442695040888963407ull;
-    const size_t n = std::min({bytes.size(), room.size(), longest_piece == 0 ? bytes.size() : 1 + static_cast<size_t>(random >> 33) % longest_piece});
+    const size_t n =
+        std::min({bytes.size(), room.size(),
+                  longest_piece == 0 ? bytes.size() : 1 + static_cast<size_t>(random >> 33) % longest_piece});
     std::memcpy(room.data(), bytes.data(), n);
     reader.commit(n);
     bytes.remove_prefix(n);

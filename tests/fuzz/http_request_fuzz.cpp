@@ -1,5 +1,5 @@
-// libFuzzer target: bytes off the wire → Beast's request parser under the server's limits → the body as chat and as completion →
-// a refusal worded for the client. The bytes are also tried as a body alone.
+// libFuzzer target: bytes off the wire → Beast's request parser under the server's limits → the body as chat and as
+// completion → a refusal worded for the client. The bytes are also tried as a body alone.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <cstddef>
@@ -19,7 +19,9 @@ namespace {
 using specdec::Json;
 using namespace specdec::deploy;
 
-bool within(Endpoint endpoint, const char* name, double x) { return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x); }
+bool within(Endpoint endpoint, const char* name, double x) {
+  return std::get<specdec::NumberRange>(request_number(endpoint, name).range).contains(x);
+}
 
 // Whatever is accepted is within the limits; whatever is refused has a body that is JSON.
 void try_body(std::string_view body) {
@@ -27,19 +29,24 @@ void try_body(std::string_view body) {
   for (const Endpoint endpoint : {Endpoint::kChat, Endpoint::kCompletions}) {
     const auto result = parse_request(endpoint, body, limits);
     if (const auto* error = std::get_if<ApiError>(&result)) {
-      if (error->status < 400 || error->status > 499 || Json::parse(error_body(*error, "req-0"), nullptr, false).is_discarded()) std::abort();
+      if (error->status < 400 || error->status > 499 ||
+          Json::parse(error_body(*error, "req-0"), nullptr, false).is_discarded())
+        std::abort();
       continue;
     }
     const auto& request = std::get<ApiRequest>(result);
     const size_t prompts = request.prompts.size() + request.prompt_ids.size();
-    if (request.n < 1 || request.n > limits.n || prompts > limits.prompts || request.messages.size() > limits.messages ||
-        request.stop.size() > limits.stop_strings || !within(endpoint, "temperature", request.sampling.temperature) ||
+    if (request.n < 1 || request.n > limits.n || prompts > limits.prompts ||
+        request.messages.size() > limits.messages || request.stop.size() > limits.stop_strings ||
+        !within(endpoint, "temperature", request.sampling.temperature) ||
         !within(endpoint, "top_p", request.sampling.top_p) || !within(endpoint, "min_p", request.sampling.min_p) ||
         (endpoint == Endpoint::kChat) != !request.messages.empty())
       std::abort();
     const specdec::decode::LogitRules& rules = request.rules;
-    if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words || request.logprobs < -1 || request.logprobs > 20 ||
-        !within(endpoint, "repetition_penalty", rules.repetition_penalty) || !within(endpoint, "presence_penalty", rules.presence_penalty) ||
+    if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words ||
+        request.logprobs < -1 || request.logprobs > 20 ||
+        !within(endpoint, "repetition_penalty", rules.repetition_penalty) ||
+        !within(endpoint, "presence_penalty", rules.presence_penalty) ||
         !within(endpoint, "frequency_penalty", rules.frequency_penalty) ||
         (request.grammar && (request.grammar->source.empty() || request.grammar->source.size() > limits.grammar_bytes)))
       std::abort();

@@ -1,5 +1,5 @@
-// Changes one value of the JSON that begins at the first brace, so that most inputs get past the parser to what reads the values.
-// Half of the changes, and all of what is no JSON, are libFuzzer's own.
+// Changes one value of the JSON that begins at the first brace, so that most inputs get past the parser to what reads
+// the values. Half of the changes, and all of what is no JSON, are libFuzzer's own.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -19,7 +19,10 @@ void collect(Json& value, std::vector<Json*>& out) {
 }
 
 Json edge(unsigned choice) {
-  static const Json kEdges = {0, -1, 1, 2, 1024, INT32_MAX, int64_t{INT32_MAX} + 1, INT64_MAX, UINT64_MAX, INT64_MIN, 1e-300, 1e12, 1.7e308, 0.5, nullptr, true, false, "", Json::array(), Json::object()};
+  static const Json kEdges = {
+      0,         -1,         1,         2,      1024,          INT32_MAX,     int64_t{INT32_MAX} + 1,
+      INT64_MAX, UINT64_MAX, INT64_MIN, 1e-300, 1e12,          1.7e308,       0.5,
+      nullptr,   true,       false,     "",     Json::array(), Json::object()};
   return kEdges[choice % kEdges.size()];
 }
 
@@ -31,9 +34,12 @@ void change(Json& value, const Json& other, std::minstd_rand& random) {
     value = Json(other);
   } else if (value.is_structured() && !value.empty()) {
     const auto at = std::next(value.begin(), static_cast<std::ptrdiff_t>(random() % value.size()));
-    if (kind < 4) value.erase(at);
-    else if (value.is_array()) value.push_back(Json(*at));
-    else value[at.key() + "x"] = Json(*at);
+    if (kind < 4)
+      value.erase(at);
+    else if (value.is_array())
+      value.push_back(Json(*at));
+    else
+      value[at.key() + "x"] = Json(*at);
   } else if (value.is_number_float()) {
     value = value.get<double>() * (kind < 4 ? 2 : -0.5);
   } else if (value.is_number()) {

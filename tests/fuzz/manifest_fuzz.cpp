@@ -1,5 +1,5 @@
-// Text through the bounded JSON reader and the readers of every stored format but the report. What is accepted is written and read
-// again to the same value; what is refused is specdec's own error.
+// Text through the bounded JSON reader and the readers of every stored format but the report. What is accepted is
+// written and read again to the same value; what is refused is specdec's own error.
 #include <cstdlib>
 #include <string_view>
 
@@ -30,7 +30,10 @@ void try_read(const Json& json, Read read) {
 }
 
 Fingerprint fingerprint(char digit) {
-  Json parts = {{"config", std::string(64, digit)}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, '3')}};
+  Json parts = {{"config", std::string(64, digit)},
+                {"header", std::string(64, '1')},
+                {"tokenizer", std::string(64, '2')},
+                {"weights", std::string(64, '3')}};
   parts["id"] = sha256_hex(canonical_json(parts));
   return fingerprint_from_json(parts, "seed");
 }
@@ -53,8 +56,15 @@ std::vector<std::string> fuzz_seeds() {
   index.shards = {{"t", "r", std::string(64, 'd'), std::string(64, 'e'), "train", 1, 2, 1}};
   AcceptanceRecord record;
   record.counts.add_step(3, 1, {0.5, 0.25});
-  return {canonical_json(to_json(m)), canonical_json(to_json(index)), to_line(record), canonical_json(to_json(DraftBinding{m.target, "model", "ce", Json::object()})),
-          R"({"a":[1,-2,3.5e10,true,null,"\u00e9\n"],"b":{"c":{}}})", std::string(80, '['), R"({"a":1,"a":2})", "[1e999]", "\"\\ud800\""};
+  return {canonical_json(to_json(m)),
+          canonical_json(to_json(index)),
+          to_line(record),
+          canonical_json(to_json(DraftBinding{m.target, "model", "ce", Json::object()})),
+          R"({"a":[1,-2,3.5e10,true,null,"\u00e9\n"],"b":{"c":{}}})",
+          std::string(80, '['),
+          R"({"a":1,"a":2})",
+          "[1e999]",
+          "\"\\ud800\""};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,5 +1,5 @@
-// Text as public keys, as a signature and as a secret key of minisign. What verifies is the one signature of these bytes; what is refused is
-// specdec's own error.
+// Text as public keys, as a signature and as a secret key of minisign. What verifies is the one signature of these
+// bytes; what is refused is specdec's own error.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,13 +23,16 @@ const std::string& folder() {
 
 std::vector<std::string> fuzz_seeds() {
   std::vector<std::string> seeds;
-  for (const char* name : {"plain.pub", "plain.key", "hashed.minisig", "legacy.minisig"}) seeds.push_back(read_file(folder() + name));
+  for (const char* name : {"plain.pub", "plain.key", "hashed.minisig", "legacy.minisig"})
+    seeds.push_back(read_file(folder() + name));
   return seeds;
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<MinisignPublicKey> keys = read_minisign_keys(folder() + "plain.pub");
-  static const std::string message = read_file(folder() + "message.txt"), hashed = read_file(folder() + "hashed.minisig"), legacy = read_file(folder() + "legacy.minisig");
+  static const std::string message = read_file(folder() + "message.txt"),
+                           hashed = read_file(folder() + "hashed.minisig"),
+                           legacy = read_file(folder() + "legacy.minisig");
   static fuzz::MemoryFile file;
   const std::string text(reinterpret_cast<const char*>(data), size);
   try {
@@ -40,7 +43,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const MinisignSignature signature = verify_minisign(message, text, keys, "fuzz");
     const std::string comment = "trusted comment: " + signature.trusted_comment;
-    require(signature.signer == keys[0].name() && (hashed.find(comment) != hashed.npos || legacy.find(comment) != legacy.npos));
+    require(signature.signer == keys[0].name() &&
+            (hashed.find(comment) != hashed.npos || legacy.find(comment) != legacy.npos));
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kData);
   }

@@ -1,6 +1,6 @@
-// What a Hugging Face hub and an S3 store answer. The first bytes of an input choose the status of each reply, the rest is its body and its
-// headers; the HTTP client itself is left out (HttpClient::send is replaced when the target is linked). What is refused is specdec's own error, and
-// what is accepted leads nowhere else.
+// What a Hugging Face hub and an S3 store answer. The first bytes of an input choose the status of each reply, the rest
+// is its body and its headers; the HTTP client itself is left out (HttpClient::send is replaced when the target is
+// linked). What is refused is specdec's own error, and what is accepted leads nowhere else.
 #include <array>
 #include <functional>
 #include <string>
@@ -27,7 +27,8 @@ HttpReply next_reply() {
   const size_t end = std::min(rest.find('\x01'), rest.size());
   reply.body = rest.substr(0, end);
   rest.remove_prefix(std::min(end + 1, rest.size()));
-  for (const char* name : {"etag", "content-length", "x-linked-etag", "x-linked-size", "x-error-code", "content-range"}) reply.headers[name] = reply.body.substr(0, 80);
+  for (const char* name : {"etag", "content-length", "x-linked-etag", "x-linked-size", "x-error-code", "content-range"})
+    reply.headers[name] = reply.body.substr(0, 80);
   return reply;
 }
 
@@ -55,14 +56,16 @@ void ask_hub() {
     for (const auto& [name, at] : repository.refs().branches) require(at.size() == 40);
   });
   try_it([&] {
-    for (const auto& [path, file] : repository.tree(commit)) require(!path.empty() && path.front() != '/' && path.find("../") != 0);
+    for (const auto& [path, file] : repository.tree(commit))
+      require(!path.empty() && path.front() != '/' && path.find("../") != 0);
   });
   try_it([&] { repository.large_files("main", {{"a.bin", {5, "bytes"}}}); });
   try_it([&] {
     if (const auto upload = repository.ask_upload("main", digest, 5)) {
       require(keeps_secrets(upload->url));
       for (const std::string& part : upload->parts) require(keeps_secrets(part));
-      require(upload->verify.empty() || origin_of(upload->verify) == origin_of(options.endpoint));  // the token goes there
+      require(upload->verify.empty() ||
+              origin_of(upload->verify) == origin_of(options.endpoint));  // the token goes there
     }
   });
   try_it([&] { repository.commit("main", commit, "s", "d", {}); });
@@ -96,10 +99,24 @@ extern "C" HttpReply SPECDEC_WRAPPED_SEND(HttpClient*, const std::function<HttpR
 
 std::vector<std::string> fuzz_seeds() {
   const std::string commit(40, 'a'), digest(64, 'b');
-  return {"h0{\"private\":true}\x01" "0{\"branches\":[{\"name\":\"main\",\"targetCommit\":\"" + commit + "\"}],\"tags\":[]}\x01" "0{\"sha\":\"" + commit +
-              "\",\"siblings\":[{\"rfilename\":\"a/b.json\",\"size\":3,\"blobId\":\"" + commit + "\"}]}\x01" "0{\"files\":[{\"path\":\"a.bin\",\"uploadMode\":\"lfs\"}]}\x01" "0{\"objects\":[{\"oid\":\"" + digest +
-              "\",\"size\":5,\"actions\":{\"upload\":{\"href\":\"https://s3.example/x\",\"header\":{\"chunk_size\":\"5\",\"1\":\"https://s3.example/1\"}}}}]}\x01" "0{\"commitOid\":\"" + commit + "\"}",
-          "s6<Error><Code>NoSuchKey</Code></Error>\x01" "012\x01" "7<Code>x</Code>"};
+  return {
+      "h0{\"private\":true}\x01"
+      "0{\"branches\":[{\"name\":\"main\",\"targetCommit\":\"" +
+          commit +
+          "\"}],\"tags\":[]}\x01"
+          "0{\"sha\":\"" +
+          commit + "\",\"siblings\":[{\"rfilename\":\"a/b.json\",\"size\":3,\"blobId\":\"" + commit +
+          "\"}]}\x01"
+          "0{\"files\":[{\"path\":\"a.bin\",\"uploadMode\":\"lfs\"}]}\x01"
+          "0{\"objects\":[{\"oid\":\"" +
+          digest +
+          "\",\"size\":5,\"actions\":{\"upload\":{\"href\":\"https://s3.example/"
+          "x\",\"header\":{\"chunk_size\":\"5\",\"1\":\"https://s3.example/1\"}}}}]}\x01"
+          "0{\"commitOid\":\"" +
+          commit + "\"}",
+      "s6<Error><Code>NoSuchKey</Code></Error>\x01"
+      "012\x01"
+      "7<Code>x</Code>"};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -6,12 +6,14 @@ Environment:
   FUZZ_SEED    seed of the mutations; a fresh one is drawn and printed if unset
   FUZZ_CORPUS  folder that is kept between runs, ${SPECDEC_CACHE:-~/.cache/specdec}/fuzz if unset:
                  corpus/TARGET/  inputs that reached something new; the next run starts from them
-                 finds/TARGET/   inputs that ended a target. They come first in every later run until the target survives them
+                 finds/TARGET/   inputs that ended a target. They come first in every later run until the target
+                                 survives them
                  finds/TARGET.txt  seed and command of the run that found each
   JOBS         targets that run at the same time
 
-Prints a line for each target as it ends and writes BUILD/fuzz/summary.json. The output of a target is in BUILD/fuzz/TARGET.log.
-Exit code 1 when a target ended on an input."""
+Prints a line for each target as it ends and writes BUILD/fuzz/summary.json. The output of a target is in
+BUILD/fuzz/TARGET.log. Exit code 1 when a target ended on an input."""
+
 import concurrent.futures
 import fcntl
 import json
@@ -30,7 +32,9 @@ SANITIZERS = {"ASAN_OPTIONS": "malloc_context_size=2:allow_addr2line=1", "UBSAN_
 
 
 def cache_folder():
-    return os.environ.get("SPECDEC_CACHE") or os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "specdec")
+    return os.environ.get("SPECDEC_CACHE") or os.path.join(
+        os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "specdec"
+    )
 
 
 def number(name, fallback):
@@ -70,8 +74,12 @@ class Target:
         smaller = self.corpus + ".smaller"
         shutil.rmtree(smaller, ignore_errors=True)
         os.makedirs(smaller)
-        done = subprocess.run([self.program, "-merge=1", *self.limits, smaller, self.corpus], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                              env=dict(os.environ, **SANITIZERS))
+        done = subprocess.run(
+            [self.program, "-merge=1", *self.limits, smaller, self.corpus],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=dict(os.environ, **SANITIZERS),
+        )
         if done.returncode == 0 and os.listdir(smaller):
             shutil.rmtree(self.corpus)
             os.rename(smaller, self.corpus)
@@ -85,41 +93,73 @@ class Target:
     def fuzz(self):
         before = set(os.listdir(self.finds))
         given = os.path.join(HERE, "seeds", self.name)
-        command = [self.program, f"-runs={self.inputs}", f"-seed={self.seed}", *self.limits, "-print_funcs=0", "-print_final_stats=1",
-                   f"-artifact_prefix={self.finds}/", self.corpus, self.finds, *([given] if os.path.isdir(given) else [])]
+        command = [
+            self.program,
+            f"-runs={self.inputs}",
+            f"-seed={self.seed}",
+            *self.limits,
+            "-print_funcs=0",
+            "-print_final_stats=1",
+            f"-artifact_prefix={self.finds}/",
+            self.corpus,
+            self.finds,
+            *([given] if os.path.isdir(given) else []),
+        ]
         begun = time.monotonic()
         with open(self.log, "w") as log:
             try:
-                code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=dict(os.environ, **SANITIZERS),
-                                      timeout=1800 * max(1.0, self.inputs / 200000)).returncode
+                code = subprocess.run(
+                    command,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=dict(os.environ, **SANITIZERS),
+                    timeout=1800 * max(1.0, self.inputs / 200000),
+                ).returncode
             except subprocess.TimeoutExpired:
                 code = "no end"
         with open(self.log, errors="replace") as log:
             text = log.read()
         stat = dict(re.findall(r"^stat::(\w+):\s*(\d+)", text, re.M))
         reached = re.findall(r"cov: (\d+) ft: (\d+)", text) or [(0, 0)]
-        result = {"target": self.name, "outcome": "ok" if code == 0 else "failed", "seed": self.seed, "inputs": int(stat.get("number_of_executed_units", 0)),
-                  "seconds": round(time.monotonic() - begun, 1), "new_inputs": int(stat.get("new_units_added", 0)), "corpus": len(os.listdir(self.corpus)),
-                  "edges": int(reached[-1][0]), "features": int(reached[-1][1]), "peak_rss_mb": int(stat.get("peak_rss_mb", 0)), "finds": []}
+        result = {
+            "target": self.name,
+            "outcome": "ok" if code == 0 else "failed",
+            "seed": self.seed,
+            "inputs": int(stat.get("number_of_executed_units", 0)),
+            "seconds": round(time.monotonic() - begun, 1),
+            "new_inputs": int(stat.get("new_units_added", 0)),
+            "corpus": len(os.listdir(self.corpus)),
+            "edges": int(reached[-1][0]),
+            "features": int(reached[-1][1]),
+            "peak_rss_mb": int(stat.get("peak_rss_mb", 0)),
+            "finds": [],
+        }
         if code == 0:
             for path in files_in(self.finds):  # survived: from now on a part of the corpus
                 os.replace(path, os.path.join(self.corpus, os.path.basename(path)))
             return result
         result["log"] = self.log
-        result["finds"] = [path for path in files_in(self.finds) if os.path.basename(path) not in before] or files_in(self.finds)
+        result["finds"] = [path for path in files_in(self.finds) if os.path.basename(path) not in before] or files_in(
+            self.finds
+        )
         with open(self.finds + ".txt", "a+") as notes:
             notes.seek(0)
             known = notes.read()
             for path in result["finds"]:
                 if path not in known:
-                    notes.write(f"{path}\n  found by: {shlex.join(command)}\n  again:    {shlex.join([self.program, path])}\n")
+                    notes.write(
+                        f"{path}\n  found by: {shlex.join(command)}\n  again:    {shlex.join([self.program, path])}\n"
+                    )
         return result
 
 
 def line_of(result):
     speed = result["inputs"] / max(result["seconds"], 0.1)
-    text = (f"fuzz: {result['target']:20} {result['outcome']:6} {result['inputs']:>10,} inputs in {result['seconds']:6.1f} s ({speed:>7,.0f}/s), "
-            f"corpus {result['corpus']:,} (+{result['new_inputs']:,}), {result['edges']:,} edges, seed {result['seed']}")
+    text = (
+        f"fuzz: {result['target']:20} {result['outcome']:6} {result['inputs']:>10,} inputs in "
+        f"{result['seconds']:6.1f} s ({speed:>7,.0f}/s), "
+        f"corpus {result['corpus']:,} (+{result['new_inputs']:,}), {result['edges']:,} edges, seed {result['seed']}"
+    )
     for path in result["finds"]:
         text += f"\n  ended on {path}"
     return text + (f"\n  see {result['log']}" if result["outcome"] != "ok" else "")
@@ -129,27 +169,34 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     build = os.path.abspath(sys.argv[1])
-    known = sorted(name[:-len("_fuzz.cpp")] for name in os.listdir(HERE) if name.endswith("_fuzz.cpp"))
+    known = sorted(name[: -len("_fuzz.cpp")] for name in os.listdir(HERE) if name.endswith("_fuzz.cpp"))
     names = sys.argv[2:] or known
     for name in names:
         if name not in known:
             sys.exit(f"{name}: no such target, expected one of: {' '.join(known)}")
         if not os.path.exists(os.path.join(build, "bin", name + "_fuzz")):
-            sys.exit(f"{build}/bin/{name}_fuzz: not built, run make fuzz (expected the build folder of the preset fuzz)")
+            sys.exit(
+                f"{build}/bin/{name}_fuzz: not built, run make fuzz (expected the build folder of the preset fuzz)"
+            )
     inputs, jobs = number("FUZZ_INPUTS", 200000), number("JOBS", os.cpu_count() or 1)
     seed = number("FUZZ_SEED", secrets.randbelow(2**31 - 1) + 1)
     root = os.environ.get("FUZZ_CORPUS") or os.path.join(cache_folder(), "fuzz")
     print(f"fuzz: {len(names)} targets, {inputs:,} inputs each, FUZZ_SEED={seed}, kept in {root}", flush=True)
     results = []
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(Target(name, build, root, inputs, seed).run) for name in names]):
+        for done in concurrent.futures.as_completed(
+            [pool.submit(Target(name, build, root, inputs, seed).run) for name in names]
+        ):
             results.append(done.result())
             print(line_of(results[-1]), flush=True)
     results.sort(key=lambda r: r["target"])
     with open(os.path.join(build, "fuzz", "summary.json"), "w") as f:
         json.dump({"seed": seed, "inputs_each": inputs, "targets": results}, f, indent=1)
     failed = [r["target"] for r in results if r["outcome"] != "ok"]
-    print(f"fuzz: {sum(r['inputs'] for r in results):,} inputs, {len(results) - len(failed)} of {len(results)} targets ok" + (f", failed: {' '.join(failed)}" if failed else ""))
+    print(
+        f"fuzz: {sum(r['inputs'] for r in results):,} inputs, {len(results) - len(failed)} of {len(results)} targets ok"
+        + (f", failed: {' '.join(failed)}" if failed else "")
+    )
     sys.exit(1 if failed else 0)
 
 

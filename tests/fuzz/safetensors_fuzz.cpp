@@ -1,4 +1,5 @@
-// A file's bytes through the safetensors reader. What is accepted is inside the file and without overlap, and its tensors can be read.
+// A file's bytes through the safetensors reader. What is accepted is inside the file and without overlap, and its
+// tensors can be read.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -23,8 +24,11 @@ std::string with_length(const std::string& header, const std::string& data) {
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  return {with_length(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})", "0123456789"),
-          with_length(R"({"x":{"dtype":"BOOL","shape":[0,3],"data_offsets":[0,0]}})", ""), with_length("{}", ""), std::string("PK\x03\x04zip"), std::string("\x80\x02}q")};
+  return {with_length(R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+                      R"("b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})",
+                      "0123456789"),
+          with_length(R"({"x":{"dtype":"BOOL","shape":[0,3],"data_offsets":[0,0]}})", ""), with_length("{}", ""),
+          std::string("PK\x03\x04zip"), std::string("\x80\x02}q")};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -35,7 +39,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const SafetensorsFile tensors(path);
     uint64_t total = 0;
     for (const auto& [name, entry] : tensors.tensors()) {
-      require(entry.offset >= 8 && entry.offset <= size && entry.bytes <= size - entry.offset && entry.shape.size() <= 8);
+      require(entry.offset >= 8 && entry.offset <= size && entry.bytes <= size - entry.offset &&
+              entry.shape.size() <= 8);
       std::vector<std::byte> bytes(entry.bytes);
       tensors.read(entry, bytes);
       total += entry.bytes;

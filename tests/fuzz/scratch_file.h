@@ -20,7 +20,8 @@ inline void require(bool ok) {
 class MemoryFile {
  public:
   const std::string& hold(std::string_view bytes) {
-    require(::ftruncate(file_, 0) == 0 && ::pwrite(file_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
+    require(::ftruncate(file_, 0) == 0 &&
+            ::pwrite(file_, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
     return path_;
   }
 
@@ -32,7 +33,9 @@ class MemoryFile {
 // A directory of this process below /dev/shm; it stays behind when the target ends on an input.
 class MemoryDirectory {
  public:
-  MemoryDirectory() : path_("/dev/shm/specdec-fuzz-" + std::to_string(::getpid())) { std::filesystem::create_directories(path_); }
+  MemoryDirectory() : path_("/dev/shm/specdec-fuzz-" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(path_);
+  }
   ~MemoryDirectory() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -41,7 +44,8 @@ class MemoryDirectory {
   MemoryDirectory& operator=(const MemoryDirectory&) = delete;
   const std::filesystem::path& path() const { return path_; }
   void put(const std::string& name, std::string_view bytes) const {
-    std::ofstream(path_ / name, std::ios::binary | std::ios::trunc).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::ofstream(path_ / name, std::ios::binary | std::ios::trunc)
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
 
  private:

@@ -1,5 +1,5 @@
-// Writes the seeds that a target makes itself into its corpus directory (the first argument that is no flag) before libFuzzer
-// reads it.
+// Writes the seeds that a target makes itself into its corpus directory (the first argument that is no flag) before
+// libFuzzer reads it.
 #include <sys/stat.h>
 
 #include <fstream>
@@ -11,11 +11,12 @@ std::vector<std::string> fuzz_seeds() __attribute__((weak));
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   if (fuzz_seeds == nullptr) return 0;
   for (int i = 1; i < *argc; ++i) {
-    struct stat info {};
+    struct stat info{};
     const std::string corpus = (*argv)[i];
     if (corpus[0] == '-' || ::stat(corpus.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) continue;
     const auto seeds = fuzz_seeds();
-    for (size_t n = 0; n < seeds.size(); ++n) std::ofstream(corpus + "/seed-" + std::to_string(n), std::ios::binary) << seeds[n];
+    for (size_t n = 0; n < seeds.size(); ++n)
+      std::ofstream(corpus + "/seed-" + std::to_string(n), std::ios::binary) << seeds[n];
     break;
   }
   return 0;

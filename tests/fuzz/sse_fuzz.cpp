@@ -1,5 +1,5 @@
-// Answers of a model, names and errors as server-sent events. specdec writes event streams and reads none; a client must get every event
-// whole, whatever bytes the model wrote: one data line, which is JSON, and an empty one.
+// Answers of a model, names and errors as server-sent events. specdec writes event streams and reads none; a client
+// must get every event whole, whatever bytes the model wrote: one data line, which is JSON, and an empty one.
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,7 +54,8 @@ Json only_event(const std::string& stream) {
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  return {"0Hello\nworld", "1a\r\n\r\ndata: [DONE]\r\n\r\n", "2\xE2\x80\xA8 line and \xE2\x80\xA9 paragraph", "3half \xF0\x9F", std::string("4\0\x7f\"\\</script>", 14), "5event: x\nid: 1\nretry: 0\n\n"};
+  return {"0Hello\nworld",  "1a\r\n\r\ndata: [DONE]\r\n\r\n",        "2\xE2\x80\xA8 line and \xE2\x80\xA9 paragraph",
+          "3half \xF0\x9F", std::string("4\0\x7f\"\\</script>", 14), "5event: x\nid: 1\nretry: 0\n\n"};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -71,12 +72,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Answer answer;
   answer.text = text;
   answer.token_ids = {1, 2};
-  if (frame.logprobs >= 0) answer.logprobs = {{text.substr(0, 3), 1, -0.5f, {{text.substr(0, 2), -0.5f}}}, {text, 1, std::nullopt, {}}};
+  if (frame.logprobs >= 0)
+    answer.logprobs = {{text.substr(0, 3), 1, -0.5f, {{text.substr(0, 2), -0.5f}}}, {text, 1, std::nullopt, {}}};
   answer.result = ChoiceResult{FinishReason::kStop, 2, {}, {1}};
   const Json delta = only_event(delta_event(frame, 0, answer));
   const Json& choice = delta.at("choices").at(0);
-  const std::string sent = (frame.endpoint == Endpoint::kChat ? choice.at("delta").at("content") : choice.at("text")).get<std::string>();
-  require(sent == text || !is_utf8(text));  // valid UTF-8 arrives as it was written
+  const std::string sent =
+      (frame.endpoint == Endpoint::kChat ? choice.at("delta").at("content") : choice.at("text")).get<std::string>();
+  require(sent == text || !is_utf8(text));          // valid UTF-8 arrives as it was written
   const std::string first = first_event(frame, 0);  // of a chat alone
   require(first.empty() == (frame.endpoint == Endpoint::kCompletions));
   if (!first.empty()) only_event(first);

@@ -1,5 +1,6 @@
-// Chat templates of strangers, compiled and rendered in a confined process as a loaded one is: up to a line of "====" the template,
-// after it a JSON array of messages. Whatever they do, the next rendering is answered, and what is rendered is within its bounds.
+// Chat templates of strangers, compiled and rendered in a confined process as a loaded one is: up to a line of "===="
+// the template, after it a JSON array of messages. Whatever they do, the next rendering is answered, and what is
+// rendered is within its bounds.
 #include <cstdint>
 #include <cstdlib>
 #include <optional>
@@ -22,7 +23,9 @@ std::vector<ChatMessage> messages_of(const std::string& text) {
   std::vector<ChatMessage> messages;
   const Json list = text.empty() ? Json::array() : parse_json(text, "messages");
   for (const Json& m : list.is_array() ? list : Json::array())
-    if (m.is_object()) messages.push_back({json_string(m, "role", "user", "message", ErrorKind::kData), json_string(m, "content", "", "message", ErrorKind::kData)});
+    if (m.is_object())
+      messages.push_back({json_string(m, "role", "user", "message", ErrorKind::kData),
+                          json_string(m, "content", "", "message", ErrorKind::kData)});
   if (messages.empty()) messages.push_back({"user", "hello"});
   return messages;
 }
@@ -32,7 +35,9 @@ std::string render(std::string_view job) {
   try {
     const size_t at = job.find(kBetween);
     const text::ChatTemplate chat(std::string(job.substr(0, at)), "<s>", "</s>");
-    return "k" + chat.render(messages_of(at == std::string_view::npos ? "" : std::string(job.substr(at + sizeof kBetween - 1))), true);
+    return "k" + chat.render(
+                     messages_of(at == std::string_view::npos ? "" : std::string(job.substr(at + sizeof kBetween - 1))),
+                     true);
   } catch (const Error& e) {
     if (e.kind() == ErrorKind::kInternal) std::abort();  // a panic: the worker's death is seen below as a finding
     return "e" + std::string(e.what());
@@ -42,11 +47,17 @@ std::string render(std::string_view job) {
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  return {"{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}\n====\n[{\"role\":\"user\",\"content\":\" a \"}]",
-          "{% if messages|length > 2 %}{% set s = 'a' %}{% for i in range(60) %}{% set s = s ~ s %}{% endfor %}{% endif %}{{ bos_token }}",
-          "{% macro f(x) %}{{ x.split(',')[0] | upper }}{% endmacro %}{{ f(messages[0].content) }}{{ messages | tojson(indent=2) }}{{ raise_exception('no') }}",
-          "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{{ loop.index }}{% else %}none{% endfor %}{{ ns.n * 'x' }}",
-          "{{ strftime_now('%Y') }}{{ messages[0]['content'].replace('a', 'bb') | join(', ') }}{{ (1, 2.5, none) | list | string }}{{ messages[::-1][0].role.title() }}"};
+  return {
+      "{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{% endfor %}{% if add_generation_prompt "
+      "%}<|assistant|>{% endif %}\n====\n[{\"role\":\"user\",\"content\":\" a \"}]",
+      "{% if messages|length > 2 %}{% set s = 'a' %}{% for i in range(60) %}{% set s = s ~ s %}{% endfor %}{% endif "
+      "%}{{ bos_token }}",
+      "{% macro f(x) %}{{ x.split(',')[0] | upper }}{% endmacro %}{{ f(messages[0].content) }}{{ messages | "
+      "tojson(indent=2) }}{{ raise_exception('no') }}",
+      "{% set ns = namespace(n=0) %}{% for m in messages if m.role == 'user' %}{% set ns.n = ns.n + 1 %}{{ loop.index "
+      "}}{% else %}none{% endfor %}{{ ns.n * 'x' }}",
+      "{{ strftime_now('%Y') }}{{ messages[0]['content'].replace('a', 'bb') | join(', ') }}{{ (1, 2.5, none) | list | "
+      "string }}{{ messages[::-1][0].role.title() }}"};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -1,7 +1,6 @@
-// Text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers (odd). What is refused is
-// specdec's own error, and what is accepted keeps the promises of cli/loop/loop.h.
+// Text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers (odd).
+// What is refused is specdec's own error, and what is accepted keeps the promises of cli/loop/loop.h.
 #include <CLI/CLI.hpp>
-
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -31,7 +30,8 @@ void read_loop(const std::string& path) {
 void forget_settings() {
   std::vector<std::string> names;
   for (char** entry = environ; *entry; ++entry)
-    if (std::string_view(*entry).starts_with("SPECDEC_")) names.emplace_back(*entry, std::string_view(*entry).find('='));
+    if (std::string_view(*entry).starts_with("SPECDEC_"))
+      names.emplace_back(*entry, std::string_view(*entry).find('='));
   for (const std::string& name : names) ::unsetenv(name.c_str());
 }
 
@@ -61,9 +61,14 @@ void read_settings(const std::string& path) {
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  return {"0[loop]\ntarget = \"t\"\nlogs = [\"/dev/null\"]\nwork = \"w\"\nstore = \"s\"\nkeep = 3\ncooldown = \"1d\"\nregenerate = \"auto\"\n[data]\nholdout = 0.1\nno-dedup = true\nmix = [\"a=1\", \"b=2\"]\n[distill]\ntime-limit = \"40s\"\n",
-          "1target = \"t\"\n[serve]\nrate = 1.5e3\nplain = true\nkeys = [\"a\", \"b\"]\ndomains = [\"x\", 'y', 1979-05-27T07:32:00Z]\n", "1serve.rate = 0x10\nserve.inner.depth = inf\n",
-          "0a = {b = [[1, 2], {c = \"\"\"x\"\"\"}]}\n[[loop]]\n", "1\"quoted key\" = 1_000\n[serve]\nunknown = nan\n"};
+  return {
+      "0[loop]\ntarget = \"t\"\nlogs = [\"/dev/null\"]\nwork = \"w\"\nstore = \"s\"\nkeep = 3\ncooldown = "
+      "\"1d\"\nregenerate = \"auto\"\n[data]\nholdout = 0.1\nno-dedup = true\nmix = [\"a=1\", "
+      "\"b=2\"]\n[distill]\ntime-limit = \"40s\"\n",
+      "1target = \"t\"\n[serve]\nrate = 1.5e3\nplain = true\nkeys = [\"a\", \"b\"]\ndomains = [\"x\", 'y', "
+      "1979-05-27T07:32:00Z]\n",
+      "1serve.rate = 0x10\nserve.inner.depth = inf\n", "0a = {b = [[1, 2], {c = \"\"\"x\"\"\"}]}\n[[loop]]\n",
+      "1\"quoted key\" = 1_000\n[serve]\nunknown = nan\n"};
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -74,8 +79,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (text.find('*') != text.npos || text.find('?') != text.npos || text.find("..") != text.npos) return 0;
   const std::string& path = file.hold(text);
   try {
-    if (data[0] % 2) read_settings(path);
-    else read_loop(path);
+    if (data[0] % 2)
+      read_settings(path);
+    else
+      read_loop(path);
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kConfig || e.kind() == ErrorKind::kData || e.kind() == ErrorKind::kUsage);
   }

@@ -1,5 +1,5 @@
-// One traffic row of any format through the row parser and the redaction; the first byte chooses the options. What is accepted
-// must be a valid record that survives being written and read again; what is refused must have a reason.
+// One traffic row of any format through the row parser and the redaction; the first byte chooses the options. What is
+// accepted must be a valid record that survives being written and read again; what is refused must have a reason.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
@@ -32,7 +32,8 @@ void check(const ParsedRow& row) {
   RedactionCounts counts;
   static const IdKey key("fuzz");
   redact_record(record, key, counts);
-  for (const std::string* text : {&record.id, &record.conversation, &record.prompt, &record.response, &record.text}) require(is_valid_utf8(*text));
+  for (const std::string* text : {&record.id, &record.conversation, &record.prompt, &record.response, &record.text})
+    require(is_valid_utf8(*text));
   for (const ChatMessage& m : record.messages) require(is_valid_utf8(m.content));
   if (record.id.empty()) record.id = "i";
   if (record.conversation.empty()) record.conversation = record.id;
@@ -56,7 +57,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   require(!line.rows.empty());
   for (const ParsedRow& row : line.rows) check(row);
   if (bytes[0] & 128) {  // half of a batch with a good other half, and a document
-    check(parse_batch_pair(text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})", options));
+    check(parse_batch_pair(
+        text, R"({"custom_id":"a","response":{"body":{"choices":[{"message":{"role":"assistant","content":"a"}}]}}})",
+        options));
     check(parse_batch_pair(R"({"custom_id":"a","body":{"messages":[{"role":"user","content":"q"}]}})", text, options));
     check(parse_document(text));
   }

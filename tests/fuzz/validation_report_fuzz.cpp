@@ -1,4 +1,5 @@
-// Text through the reader of validation reports. What is accepted is written and read again to the same value, and has an exit code.
+// Text through the reader of validation reports. What is accepted is written and read again to the same value, and has
+// an exit code.
 #include <cstdlib>
 #include <string_view>
 
@@ -19,10 +20,14 @@ Json settled(const Json& json) { return to_json(validation_report_from_json(json
 }  // namespace
 
 std::vector<std::string> fuzz_seeds() {
-  Json parts = {{"config", std::string(64, '0')}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, '3')}};
+  Json parts = {{"config", std::string(64, '0')},
+                {"header", std::string(64, '1')},
+                {"tokenizer", std::string(64, '2')},
+                {"weights", std::string(64, '3')}};
   parts["id"] = sha256_hex(canonical_json(parts));
   const Fingerprint f = fingerprint_from_json(parts, "seed");
-  Json whole = to_json(specdec::testing::sample_report(f, f)), small = to_json(specdec::testing::sample_report(f, f, "inconclusive"));
+  Json whole = to_json(specdec::testing::sample_report(f, f)),
+       small = to_json(specdec::testing::sample_report(f, f, "inconclusive"));
   for (const char* key : {"speed", "lossless", "baseline"}) small.erase(key);
   small["segments"] = Json::array();
   return {canonical_json(whole), canonical_json(small)};
@@ -35,7 +40,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const int code = verdict_exit_code(report.verdict);
     require(code == 0 || (code >= 3 && code <= 6));
     const Json once = settled(to_json(report)), twice = settled(once);
-    require(twice["verdict"] == once["verdict"] && twice["segments"].size() == once["segments"].size() && twice["inputs"] == once["inputs"]);
+    require(twice["verdict"] == once["verdict"] && twice["segments"].size() == once["segments"].size() &&
+            twice["inputs"] == once["inputs"]);
   } catch (const Error& e) {
     require(e.kind() == ErrorKind::kData);
   }

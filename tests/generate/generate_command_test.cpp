@@ -68,7 +68,8 @@ TEST_F(GenerateCommand, JsonObject) {
   o.speculation.k = 3;
   const Json object = to_json(run(o), "2026-11-21T12:00:00Z");
   EXPECT_EQ(object["schema"], "specdec.generate/1");
-  for (const char* key : {"text", "token_ids", "drafted", "accepted", "steps", "seconds", "finish_reason", "started", "tool_version", "verdict", "inputs"})
+  for (const char* key : {"text", "token_ids", "drafted", "accepted", "steps", "seconds", "finish_reason", "started",
+                          "tool_version", "verdict", "inputs"})
     EXPECT_TRUE(object.contains(key)) << key;
   EXPECT_EQ(object["token_ids"].size(), 40u);
   EXPECT_EQ(object["emitted"], 40);
@@ -117,7 +118,8 @@ TEST_F(GenerateCommand, WhatTheAnswerMayBe) {
     return speculative;
   };
   const int32_t first = free.result.tokens.at(3);
-  const auto biased = ruled([&](GenerateOptions& o) { o.logit_bias = {std::to_string(first) + "=-100"}; }).result.tokens;
+  const auto biased =
+      ruled([&](GenerateOptions& o) { o.logit_bias = {std::to_string(first) + "=-100"}; }).result.tokens;
   EXPECT_EQ(std::count(biased.begin(), biased.end(), first), 0);
   EXPECT_EQ(ruled([](GenerateOptions& o) { o.bad_words = {"there", "was"}; }).text.find("was"), std::string::npos);
   ruled([](GenerateOptions& o) { o.presence_penalty = 2; });

@@ -48,8 +48,10 @@ struct ModelArgument : RealModels {
     m.provenance = Json::object();
     for (const auto& entry : fs::recursive_directory_iterator(directory))
       if (entry.is_regular_file())
-        m.files.push_back({entry.path().lexically_relative(directory).generic_string(), entry.file_size(), sha256_file(entry.path())});
-    std::sort(m.files.begin(), m.files.end(), [](const PackagedFile& a, const PackagedFile& b) { return a.path < b.path; });
+        m.files.push_back({entry.path().lexically_relative(directory).generic_string(), entry.file_size(),
+                           sha256_file(entry.path())});
+    std::sort(m.files.begin(), m.files.end(),
+              [](const PackagedFile& a, const PackagedFile& b) { return a.path < b.path; });
     write_file_atomic(directory / "manifest.json", canonical_json(to_json(m)));
     return directory.string();
   }
@@ -59,8 +61,10 @@ TEST_F(ModelArgument, LocalDirectory) {
   EXPECT_EQ(resolve_model(target.string()).directory, fs::path(target));
   EXPECT_TRUE(resolve_model(target.string()).draft.empty());
   fs::create_directory(root / "empty");
-  EXPECT_TRUE(contains(error_of(ErrorKind::kModel, [&] { resolve_model((root / "empty").string()); }), "no config.json"));
-  EXPECT_TRUE(contains(error_of(ErrorKind::kModel, [&] { resolve_model((target / "config.json").string()); }), "found a file"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kModel, [&] { resolve_model((root / "empty").string()); }), "no config.json"));
+  EXPECT_TRUE(
+      contains(error_of(ErrorKind::kModel, [&] { resolve_model((target / "config.json").string()); }), "found a file"));
   error_of(ErrorKind::kModel, [&] { resolve_model((root / "absent").string()); });
   error_of(ErrorKind::kUsage, [&] { resolve_model(""); });
 }
@@ -84,7 +88,8 @@ TEST_F(ModelArgument, HubCacheWithoutNetwork) {
 
 TEST_F(ModelArgument, NamesThatLeaveTheCacheAreNoNames) {
   fill_cache("0123abcd", "main");
-  for (const char* bad : {"org/../name", "../org/name", "org/name@../../etc", "org/na me", "/org/name", "org/", "/name", "org/name@"})
+  for (const char* bad :
+       {"org/../name", "../org/name", "org/name@../../etc", "org/na me", "/org/name", "org/", "/name", "org/name@"})
     error_of(ErrorKind::kModel, [&] { resolve_model(bad); });
   write_file_atomic(repository() / "refs" / "main", "../../../target");
   error_of(ErrorKind::kModel, [&] { resolve_model("org/name"); });

@@ -14,7 +14,8 @@ struct RealModels : testing::Test {
   void SetUp() override {
     const char* shared = std::getenv("SPECDEC_SHARED");
     const fs::path models = fs::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models";
-    if (!fs::exists(models / "stories260K")) GTEST_SKIP() << models.string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";
+    if (!fs::exists(models / "stories260K"))
+      GTEST_SKIP() << models.string() << " is absent (set SPECDEC_SHARED): nothing tested with real models";
     std::string name = (fs::temp_directory_path() / "specdec_generate_XXXXXX").string();
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     root = name;

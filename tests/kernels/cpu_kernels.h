@@ -38,14 +38,17 @@ class CpuKernels : public testing::Test {
 using Types = testing::Types<float, Bf16>;
 
 // out [rows, n] held 0.5 everywhere; x wᵀ + bias was added to its first `used` rows, columns 2 to n − 2.
-inline void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w, const std::vector<float>& bias, int64_t rows,
-                     int64_t used, int64_t k, int64_t n, const char* set) {
+inline void expect_products(const std::vector<float>& out, const std::vector<float>& x, const std::vector<float>& w,
+                            const std::vector<float>& bias, int64_t rows, int64_t used, int64_t k, int64_t n,
+                            const char* set) {
   for (int64_t r = 0; r < rows; ++r) {
     for (int64_t c = 0; c < n; ++c) {
       double sum = 0;
-      for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
+      for (int64_t i = 0; i < k; ++i)
+        sum += static_cast<double>(x[static_cast<size_t>(r * k + i)]) * w[static_cast<size_t>(c * k + i)];
       const bool given = r < used && c >= 2 && c < n - 1;
-      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, 1e-5) << set << " k " << k << " row " << r << " column " << c;
+      EXPECT_NEAR(out[static_cast<size_t>(r * n + c)], given ? 0.5 + sum + bias[static_cast<size_t>(c)] : 0.5, 1e-5)
+          << set << " k " << k << " row " << r << " column " << c;
     }
   }
 }

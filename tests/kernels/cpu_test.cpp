@@ -29,7 +29,8 @@ TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
     for (const int64_t k : {1, 5, 8, 17, 44, 160}) {
       const int64_t rows = 7, n = 13;
       const auto x = random(static_cast<size_t>(rows * k), 1);
-      const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)), bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
+      const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)),
+                 bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
       const auto wide = widened(kernels, w), wide_bias = widened(kernels, bias);
       std::vector<float> out(static_cast<size_t>(rows * n), 0.5f);
       kernels.linear({x.data(), k, rows, w.data(), k, 2, n, bias.data(), out.data(), n, true});
@@ -37,7 +38,8 @@ TYPED_TEST(CpuKernels, LinearIsTheDotProduct) {
         for (int64_t c = 0; c < n; ++c) {
           double sum = 0;
           for (int64_t i = 0; i < k; ++i) sum += static_cast<double>(x[r * k + i]) * wide[c * k + i];
-          EXPECT_NEAR(out[r * n + c], c < 2 ? 0.5 : 0.5 + sum + wide_bias[c], 1e-5) << kernels.name << " k " << k << " row " << r << " column " << c;
+          EXPECT_NEAR(out[r * n + c], c < 2 ? 0.5 : 0.5 + sum + wide_bias[c], 1e-5)
+              << kernels.name << " k " << k << " row " << r << " column " << c;
         }
       }
     }
@@ -53,13 +55,15 @@ TYPED_TEST(CpuKernels, LinearRowsDoNotDependOnTheirNumber) {
       const auto x = random(static_cast<size_t>(most * k), 4);
       const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 5));
       std::vector<float> all(static_cast<size_t>(most * n));
-      for (int64_t r = 0; r < most; ++r) kernels.linear({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false});
+      for (int64_t r = 0; r < most; ++r)
+        kernels.linear({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
         const int64_t cut = rows % 11;  // as two threads would share the columns
         kernels.linear({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false});
         kernels.linear({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false});
-        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
+        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
+            << kernels.name << " k " << k << " rows " << rows;
       }
     }
   }
@@ -81,7 +85,8 @@ TYPED_TEST(CpuKernels, PackedMatricesComeBackAndTheirLinearIsTheDotProduct) {
       for (const int64_t n : {13, 32, 77, 130}) {
         const int64_t rows = 9;
         const auto x = random(static_cast<size_t>(rows * k), 1);
-        const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)), bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
+        const auto w = narrowed(kernels, random(static_cast<size_t>(n * k), 2)),
+                   bias = narrowed(kernels, random(static_cast<size_t>(n), 3));
         const auto wide = widened(kernels, w), wide_bias = widened(kernels, bias);
         const auto stream = packed(w, k, n);
         auto back = w;
@@ -107,17 +112,20 @@ TYPED_TEST(CpuKernels, PackedRowsDependNeitherOnTheirNumberNorOnTheSet) {
       const auto& kernels = *this->all[set];
       const auto w = packed(narrowed(kernels, random(static_cast<size_t>(n * k), 5)), k, n);
       std::vector<float> all(static_cast<size_t>(most * n));
-      for (int64_t r = 0; r < most; ++r) kernels.linear_packed({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
+      for (int64_t r = 0; r < most; ++r)
+        kernels.linear_packed({x.data() + r * k, k, 1, w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
         const int64_t cut = rows * 13 % 97;
         kernels.linear_packed({x.data(), k, rows, w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
         kernels.linear_packed({x.data(), k, rows, w.data(), k, cut, n, nullptr, out.data(), n, false, n});
-        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
+        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
+            << kernels.name << " k " << k << " rows " << rows;
       }
       if (set == 0) first = all;
       const bool fused = std::strcmp(kernels.name, "baseline") != 0;
-      for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
     }
   }
 }
@@ -128,13 +136,25 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
     for (const int64_t d : {2, 8, 12, 32, 80}) {
       const int64_t heads = 3, slots = 23;
       const auto q = random(static_cast<size_t>(heads * d), 6);
-      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)),
+                 v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
       const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
       const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
       const std::vector<int32_t> extra = {17, 20, 21};
       std::vector<float> scores(static_cast<size_t>(heads * slots)), out(static_cast<size_t>(heads * d));
       const Visible visible{15, extra.data(), 3};
-      kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &visible, 0.7f, scores.data(), slots, out.data()});
+      kernels.attention({q.data(),
+                         heads * d,
+                         1,
+                         heads,
+                         d,
+                         {k_blocks.data()},
+                         {v_blocks.data()},
+                         &visible,
+                         0.7f,
+                         scores.data(),
+                         slots,
+                         out.data()});
       for (int64_t h = 0; h < heads; ++h) {
         std::vector<double> expected(static_cast<size_t>(d));
         double total = 0;
@@ -145,7 +165,8 @@ TYPED_TEST(CpuKernels, AttentionIsTheSoftmaxAverage) {
           total += std::exp(0.7 * dot);
           for (int64_t i = 0; i < d; ++i) expected[i] += std::exp(0.7 * dot) * wide_v[s * d + i];
         }
-        for (int64_t i = 0; i < d; ++i) EXPECT_NEAR(out[h * d + i], expected[i] / total, 1e-5) << kernels.name << " d " << d;
+        for (int64_t i = 0; i < d; ++i)
+          EXPECT_NEAR(out[h * d + i], expected[i] / total, 1e-5) << kernels.name << " d " << d;
       }
     }
   }
@@ -157,7 +178,8 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
     const auto& kernels = *this->all[set];
     const int64_t heads = 2, d = 24, slots = 23;
     const auto q = random(static_cast<size_t>(heads * d), 6);
-    const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
+    const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 7)),
+               v = narrowed(kernels, random(static_cast<size_t>(slots * d), 8));
     const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
     const auto wide_k = widened(kernels, k), wide_v = widened(kernels, v);
     const std::vector<int32_t> extra = {17, 20, 21};
@@ -165,21 +187,37 @@ TYPED_TEST(CpuKernels, AttentionWithWindowAndSoftCap) {
       for (const int64_t first : {0, 1, 7, 14, 16}) {
         std::vector<int64_t> seen;
         for (int64_t i = first; i < 18; ++i) seen.push_back(i < 15 ? i : extra[static_cast<size_t>(i - 15)]);
-        std::vector<float> scores(static_cast<size_t>(heads * slots), std::nanf("")), out(static_cast<size_t>(heads * d));
+        std::vector<float> scores(static_cast<size_t>(heads * slots), std::nanf("")),
+            out(static_cast<size_t>(heads * d));
         const Visible visible{15, extra.data(), 3, first};
-        kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &visible, 0.7f, scores.data(), slots, out.data(), cap});
+        kernels.attention({q.data(),
+                           heads * d,
+                           1,
+                           heads,
+                           d,
+                           {k_blocks.data()},
+                           {v_blocks.data()},
+                           &visible,
+                           0.7f,
+                           scores.data(),
+                           slots,
+                           out.data(),
+                           cap});
         for (int64_t h = 0; h < heads; ++h) {
           std::vector<double> expected(static_cast<size_t>(d));
           double total = 0;
           for (const int64_t s : seen) {
             double score = 0;
-            for (int64_t i = 0; i < d; ++i) score += 0.7 * q[static_cast<size_t>(h * d + i)] * wide_k[static_cast<size_t>(s * d + i)];
+            for (int64_t i = 0; i < d; ++i)
+              score += 0.7 * q[static_cast<size_t>(h * d + i)] * wide_k[static_cast<size_t>(s * d + i)];
             if (cap != 0) score = cap * std::tanh(score / cap);
             total += std::exp(score);
-            for (int64_t i = 0; i < d; ++i) expected[static_cast<size_t>(i)] += std::exp(score) * wide_v[static_cast<size_t>(s * d + i)];
+            for (int64_t i = 0; i < d; ++i)
+              expected[static_cast<size_t>(i)] += std::exp(score) * wide_v[static_cast<size_t>(s * d + i)];
           }
           for (int64_t i = 0; i < d; ++i)
-            EXPECT_NEAR(out[static_cast<size_t>(h * d + i)], expected[static_cast<size_t>(i)] / total, 1e-5) << kernels.name << " first " << first << " cap " << cap;
+            EXPECT_NEAR(out[static_cast<size_t>(h * d + i)], expected[static_cast<size_t>(i)] / total, 1e-5)
+                << kernels.name << " first " << first << " cap " << cap;
         }
       }
     }
@@ -192,17 +230,41 @@ TYPED_TEST(CpuKernels, ListedSlotsEqualContiguousOnes) {
     const auto& kernels = *this->all[set];
     const int64_t heads = 2, d = 24, slots = 40;
     const auto q = random(static_cast<size_t>(heads * d), 9);
-    auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 10)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 11));
+    auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 10)),
+         v = narrowed(kernels, random(static_cast<size_t>(slots * d), 11));
     const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
-    std::vector<float> scores(static_cast<size_t>(heads * slots)), listed(static_cast<size_t>(heads * d)), alone(listed.size());
+    std::vector<float> scores(static_cast<size_t>(heads * slots)), listed(static_cast<size_t>(heads * d)),
+        alone(listed.size());
     const std::vector<int32_t> extra = {19, 23, 30, 38};
     const Visible tree{18, extra.data(), 4}, chain{22, nullptr, 0};
-    kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &tree, 1.0f, scores.data(), slots, listed.data()});
+    kernels.attention({q.data(),
+                       heads * d,
+                       1,
+                       heads,
+                       d,
+                       {k_blocks.data()},
+                       {v_blocks.data()},
+                       &tree,
+                       1.0f,
+                       scores.data(),
+                       slots,
+                       listed.data()});
     for (size_t i = 0; i < extra.size(); ++i) {
       std::copy_n(k.begin() + extra[i] * d, d, k.begin() + (18 + static_cast<int64_t>(i)) * d);
       std::copy_n(v.begin() + extra[i] * d, d, v.begin() + (18 + static_cast<int64_t>(i)) * d);
     }
-    kernels.attention({q.data(), heads * d, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, &chain, 1.0f, scores.data(), slots, alone.data()});
+    kernels.attention({q.data(),
+                       heads * d,
+                       1,
+                       heads,
+                       d,
+                       {k_blocks.data()},
+                       {v_blocks.data()},
+                       &chain,
+                       1.0f,
+                       scores.data(),
+                       slots,
+                       alone.data()});
     EXPECT_EQ(std::memcmp(listed.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name;
   }
 }
@@ -215,19 +277,57 @@ TYPED_TEST(CpuKernels, AttentionRowsDoNotDependOnTheirNumber) {
       for (const int64_t heads : {1, 3}) {
         const int64_t rows = 5, slots = 50, width = heads * d + 7;
         const auto q = random(static_cast<size_t>(rows * width), 14);
-        const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 15)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 16));
+        const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 15)),
+                   v = narrowed(kernels, random(static_cast<size_t>(slots * d), 16));
         const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
         const std::vector<int32_t> extra = {42, 43, 49};
-        const Visible all_visible[][5] = {{{37, nullptr, 0}, {38, nullptr, 0}, {39, nullptr, 0}, {40, nullptr, 0}, {41, nullptr, 0}},
-                                          {{36, extra.data(), 1}, {36, extra.data() + 1, 2}, {38, extra.data(), 3}, {0, extra.data(), 2}, {0, nullptr, 0}},
-                                          {{37, nullptr, 0, 20}, {38, nullptr, 0, 21}, {39, nullptr, 0, 22}, {40, nullptr, 0, 23}, {41, nullptr, 0, 40}},
-                                          {{36, extra.data(), 3, 38}, {12, nullptr, 0, 5}, {40, nullptr, 0, 33}, {36, extra.data(), 2, 31}, {0, extra.data(), 3, 1}}};
+        const Visible all_visible[][5] = {
+            {{37, nullptr, 0}, {38, nullptr, 0}, {39, nullptr, 0}, {40, nullptr, 0}, {41, nullptr, 0}},
+            {{36, extra.data(), 1},
+             {36, extra.data() + 1, 2},
+             {38, extra.data(), 3},
+             {0, extra.data(), 2},
+             {0, nullptr, 0}},
+            {{37, nullptr, 0, 20},
+             {38, nullptr, 0, 21},
+             {39, nullptr, 0, 22},
+             {40, nullptr, 0, 23},
+             {41, nullptr, 0, 40}},
+            {{36, extra.data(), 3, 38},
+             {12, nullptr, 0, 5},
+             {40, nullptr, 0, 33},
+             {36, extra.data(), 2, 31},
+             {0, extra.data(), 3, 1}}};
         for (const auto& visible : all_visible) {
-          std::vector<float> scores(static_cast<size_t>(rows * heads * slots), std::nanf("")), together(q.size(), 9), alone(q.size(), 9);
-          kernels.attention({q.data(), width, rows, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible, 0.5f, scores.data(), slots, together.data()});
+          std::vector<float> scores(static_cast<size_t>(rows * heads * slots), std::nanf("")), together(q.size(), 9),
+              alone(q.size(), 9);
+          kernels.attention({q.data(),
+                             width,
+                             rows,
+                             heads,
+                             d,
+                             {k_blocks.data()},
+                             {v_blocks.data()},
+                             visible,
+                             0.5f,
+                             scores.data(),
+                             slots,
+                             together.data()});
           for (int64_t r = 0; r < rows; ++r)
-            kernels.attention({q.data() + r * width, width, 1, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible + r, 0.5f, scores.data(), slots, alone.data() + r * width});
-          EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0) << kernels.name << " d " << d << " heads " << heads;
+            kernels.attention({q.data() + r * width,
+                               width,
+                               1,
+                               heads,
+                               d,
+                               {k_blocks.data()},
+                               {v_blocks.data()},
+                               visible + r,
+                               0.5f,
+                               scores.data(),
+                               slots,
+                               alone.data() + r * width});
+          EXPECT_EQ(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)), 0)
+              << kernels.name << " d " << d << " heads " << heads;
           if (visible[4].prefix + visible[4].num_extra == 0) {
             EXPECT_EQ(together[static_cast<size_t>(4 * width)], 0) << kernels.name;
           }
@@ -242,16 +342,19 @@ TYPED_TEST(CpuKernels, AttentionReadsBlocksWhereverTheyLie) {
   for (int set = 0; set < this->count; ++set) {
     const auto& kernels = *this->all[set];
     for (const int64_t d : {6, 8, 40, 72}) {
-      const int64_t rows = 3, heads = 2, slots = 5 * kBlockSlots - 7, width = heads * d, offset = 3, stride = kBlockSlots * d + 5;
+      const int64_t rows = 3, heads = 2, slots = 5 * kBlockSlots - 7, width = heads * d, offset = 3,
+                    stride = kBlockSlots * d + 5;
       const auto q = random(static_cast<size_t>(rows * width), 17);
-      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 18)), v = narrowed(kernels, random(static_cast<size_t>(slots * d), 19));
+      const auto k = narrowed(kernels, random(static_cast<size_t>(slots * d), 18)),
+                 v = narrowed(kernels, random(static_cast<size_t>(slots * d), 19));
       const auto k_blocks = blocks_of(k, d), v_blocks = blocks_of(v, d);
       std::vector<TypeParam> memory(static_cast<size_t>(10 * stride));
       std::vector<const void*> places[2];
       for (const auto* side : {&k, &v}) {
         for (int64_t block = 0; block < 5; ++block) {
           TypeParam* const place = memory.data() + (9 - 2 * block - (side == &k ? 0 : 1)) * stride;
-          std::copy_n(side->begin() + block * kBlockSlots * d, std::min(kBlockSlots, slots - block * kBlockSlots) * d, place + offset);
+          std::copy_n(side->begin() + block * kBlockSlots * d, std::min(kBlockSlots, slots - block * kBlockSlots) * d,
+                      place + offset);
           places[side == &k ? 0 : 1].push_back(place);
         }
       }
@@ -261,9 +364,32 @@ TYPED_TEST(CpuKernels, AttentionReadsBlocksWhereverTheyLie) {
                                         {{140, nullptr, 0, 33}, {141, nullptr, 0, 64}, {142, nullptr, 0, 127}}};
       for (const auto& visible : all_visible) {
         std::vector<float> scores(static_cast<size_t>(rows * heads * slots)), expected(q.size(), 9), found(q.size());
-        kernels.attention({q.data(), width, rows, heads, d, {k_blocks.data()}, {v_blocks.data()}, visible, 0.5f, scores.data(), slots, expected.data()});
-        kernels.attention({q.data(), width, rows, heads, d, {places[0].data(), offset}, {places[1].data(), offset}, visible, 0.5f, scores.data(), slots, found.data()});
-        EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0) << kernels.name << " d " << d;
+        kernels.attention({q.data(),
+                           width,
+                           rows,
+                           heads,
+                           d,
+                           {k_blocks.data()},
+                           {v_blocks.data()},
+                           visible,
+                           0.5f,
+                           scores.data(),
+                           slots,
+                           expected.data()});
+        kernels.attention({q.data(),
+                           width,
+                           rows,
+                           heads,
+                           d,
+                           {places[0].data(), offset},
+                           {places[1].data(), offset},
+                           visible,
+                           0.5f,
+                           scores.data(),
+                           slots,
+                           found.data()});
+        EXPECT_EQ(std::memcmp(found.data(), expected.data(), expected.size() * sizeof(float)), 0)
+            << kernels.name << " d " << d;
       }
     }
   }
@@ -283,25 +409,32 @@ TYPED_TEST(CpuKernels, ElementWise) {
     }
     kernels.gelu_tanh_mul(x.data(), y.data(), n, out.data());
     for (int64_t i = 0; i < n; ++i) {
-      const double g = x[i], expected = 0.5 * g * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * y[i];
+      const double g = x[i],
+                   expected =
+                       0.5 * g * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (g + 0.044715 * g * g * g))) * y[i];
       EXPECT_NEAR(out[i], expected, 1e-6 + 1e-6 * std::abs(expected)) << kernels.name << " " << x[i];
     }
     std::vector<float> capped = x;
     kernels.soft_cap(capped.data(), n, 0.5f, 30.0f);
-    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(capped[i], 30 * std::tanh(0.5 * x[i] / 30), 1e-6 + 1e-6 * std::abs(x[i])) << kernels.name << " " << x[i];
+    for (int64_t i = 0; i < n; ++i)
+      EXPECT_NEAR(capped[i], 30 * std::tanh(0.5 * x[i] / 30), 1e-6 + 1e-6 * std::abs(x[i]))
+          << kernels.name << " " << x[i];
     const auto weight = narrowed(kernels, y);
     kernels.rms_norm(x.data(), weight.data(), 1e-5f, 0.0f, n, out.data());
     double squares = 0;
     for (const float value : x) squares += static_cast<double>(value) * value;
     const auto wide = widened(kernels, weight);
-    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
+    for (int64_t i = 0; i < n; ++i)
+      EXPECT_NEAR(out[i], x[i] / std::sqrt(squares / n + 1e-5) * wide[i], 1e-5) << kernels.name;
     kernels.rms_norm(x.data(), weight.data(), 1e-5f, 1.0f, n, x.data());  // in place, the weight an offset to 1
-    for (int64_t i = 0; i < n; ++i) EXPECT_NEAR(x[i], out[i] + out[i] / wide[i], 1e-5 * (1 + std::abs(out[i] / wide[i]))) << kernels.name;
+    for (int64_t i = 0; i < n; ++i)
+      EXPECT_NEAR(x[i], out[i] + out[i] / wide[i], 1e-5 * (1 + std::abs(out[i] / wide[i]))) << kernels.name;
   }
 }
 
 TEST(Bf16, RoundsToNearestEven) {
-  const float in[] = {1.0f, 1.00390625f, 1.01171875f, 3.4e38f, -0.0f, std::nanf("")};  // 1 + 1/256 and 1 + 3/256 are ties
+  const float in[] = {1.0f,    1.00390625f, 1.01171875f,
+                      3.4e38f, -0.0f,       std::nanf("")};  // 1 + 1/256 and 1 + 3/256 are ties
   const uint16_t expected[] = {0x3f80, 0x3f80, 0x3f82, 0x7f80, 0x8000, 0x7fc0};
   const Kernels<Bf16>* all[3];
   for (int set = available<Bf16>(all) - 1; set >= 0; --set) {
@@ -319,7 +452,8 @@ TEST(Team, EveryPartOnceAndBarriersHold) {
       const auto [begin, end] = member.part(1003, 8);
       for (int64_t i = begin; i < end; ++i) ++first[static_cast<size_t>(i)];
       member.barrier();
-      for (int64_t i = member.id; i < 1003; i += member.size) second[static_cast<size_t>(i)] = first[static_cast<size_t>(1002 - i)];
+      for (int64_t i = member.id; i < 1003; i += member.size)
+        second[static_cast<size_t>(i)] = first[static_cast<size_t>(1002 - i)];
       member.barrier();
       if (member.id == 0) {
         for (const int value : second) complete &= value == 1;

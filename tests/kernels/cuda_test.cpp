@@ -41,7 +41,8 @@ TEST(Cuda, KernelsMatchTheReference) {
     const auto random = [&](at::IntArrayRef shape) { return at::randn(shape).to(dtype); };
     const auto compare = [&](const at::Tensor& found, const at::Tensor& expected) {
       EXPECT_EQ(found.scalar_type(), expected.scalar_type());
-      EXPECT_LT((found.cpu().to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(), tolerance * std::max(1.0, expected.abs().max().item<double>()));
+      EXPECT_LT((found.cpu().to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(),
+                tolerance * std::max(1.0, expected.abs().max().item<double>()));
     };
     for (const int64_t n : {3, 160, 1000}) {
       const at::Tensor x = random({5, n}), w = random({n}), y = random({5, n});

@@ -18,7 +18,8 @@ struct Quantised {
   int64_t k, n;
   std::vector<Int8> w;
   std::vector<float> wide;  // what it stands for
-  Quantised(const std::vector<float>& from, int64_t k, int64_t n) : k(k), n(n), w(static_cast<size_t>(n * pack_row_bytes<Int8>(nullptr, k))), wide(from.size()) {
+  Quantised(const std::vector<float>& from, int64_t k, int64_t n)
+      : k(k), n(n), w(static_cast<size_t>(n * pack_row_bytes<Int8>(nullptr, k))), wide(from.size()) {
     quantise(from.data(), k, n, 0, n, w.data());
     dequantise(w.data(), k, n, 0, n, wide.data());
   }
@@ -33,15 +34,20 @@ TEST(Int8Weights, AreWithinHalfAStepOfTheirGroupAndQuantiseAgainToTheSame) {
       for (int64_t o = 0; o < n; ++o) {
         for (int64_t i = 0; i < k; ++i) {
           float largest = 0;
-          for (int64_t j = i / 64 * 64; j < std::min(k, i / 64 * 64 + 64); ++j) largest = std::max(largest, std::abs(from[static_cast<size_t>(o * k + j)]));
-          EXPECT_LE(std::abs(q.wide[static_cast<size_t>(o * k + i)] - from[static_cast<size_t>(o * k + i)]), largest / 254 * 1.001) << k << " " << n;
+          for (int64_t j = i / 64 * 64; j < std::min(k, i / 64 * 64 + 64); ++j)
+            largest = std::max(largest, std::abs(from[static_cast<size_t>(o * k + j)]));
+          EXPECT_LE(std::abs(q.wide[static_cast<size_t>(o * k + i)] - from[static_cast<size_t>(o * k + i)]),
+                    largest / 254 * 1.001)
+              << k << " " << n;
         }
       }
-      for (int64_t o = 0; o < std::min<int64_t>(n, 32); ++o) {  // the first group's scales come first; products with them are exact
+      for (int64_t o = 0; o < std::min<int64_t>(n, 32);
+           ++o) {  // the first group's scales come first; products with them are exact
         float scale;
         std::memcpy(&scale, q.w.data() + 4 * o, sizeof scale);
         const float wide = q.wide[static_cast<size_t>(o * k)];
-        EXPECT_EQ(wide == 0 ? 0 : static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide)) << k << " " << n;
+        EXPECT_EQ(wide == 0 ? 0 : static_cast<double>(scale) * std::round(wide / scale), static_cast<double>(wide))
+            << k << " " << n;
       }
       const Quantised again(q.wide, k, n);
       EXPECT_EQ(std::memcmp(again.w.data(), q.w.data(), q.w.size()), 0) << k << " " << n;
@@ -58,7 +64,8 @@ std::vector<float> fixed_inputs(std::vector<float> x, int64_t k) {
       for (size_t i = first; i < end; ++i) largest = std::max(largest, std::abs(x[i]));
       int exponent = 0;
       std::frexp(largest, &exponent);
-      for (size_t i = first; i < end; ++i) x[i] = std::ldexp(std::min(std::nearbyint(std::ldexp(x[i], 15 - exponent)), 32767.0f), exponent - 15);
+      for (size_t i = first; i < end; ++i)
+        x[i] = std::ldexp(std::min(std::nearbyint(std::ldexp(x[i], 15 - exponent)), 32767.0f), exponent - 15);
     }
   }
   return x;
@@ -69,7 +76,8 @@ template <class T>
 void int8_linear(const Kernels<T>& kernels, LinearCall<Int8, T> call) {
   std::vector<FixedInputs> fixed(static_cast<size_t>(std::min(call.rows, kFixedRows) * fixed_groups(call.k)));
   call.fixed = fixed.data();
-  for (int64_t left = call.rows; left > 0; left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
+  for (int64_t left = call.rows; left > 0;
+       left -= call.rows, call.x += call.rows * call.ldx, call.out += call.rows * call.ldo) {
     call.rows = std::min(left, kFixedRows);
     kernels.linear_int8(call);
   }
@@ -105,17 +113,20 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
     for (int set = 0; set < this->count; ++set) {
       const auto& kernels = *this->all[set];
       std::vector<float> all(static_cast<size_t>(most * n));
-      for (int64_t r = 0; r < most; ++r) int8_linear(kernels, {x.data() + r * k, k, 1, q.w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
+      for (int64_t r = 0; r < most; ++r)
+        int8_linear(kernels, {x.data() + r * k, k, 1, q.w.data(), k, 0, n, nullptr, all.data() + r * n, n, false, n});
       for (const int64_t rows : {2, 3, 4, 5, 6, 7, 8, 16, 40}) {
         std::vector<float> out(static_cast<size_t>(rows * n));
         const int64_t cut = rows * 13 % 97;  // as two threads would share the columns
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, 0, cut, nullptr, out.data(), n, false, n});
         int8_linear(kernels, {x.data(), k, rows, q.w.data(), k, cut, n, nullptr, out.data(), n, false, n});
-        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0) << kernels.name << " k " << k << " rows " << rows;
+        EXPECT_EQ(std::memcmp(out.data(), all.data(), out.size() * sizeof(float)), 0)
+            << kernels.name << " k " << k << " rows " << rows;
       }
       if (set == 0) first = all;
       const bool fused = std::strcmp(kernels.name, "baseline") != 0;
-      for (size_t i = 0; i < all.size(); ++i) EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
+      for (size_t i = 0; i < all.size(); ++i)
+        EXPECT_NEAR(all[i], first[i], fused ? 0 : 2e-5) << kernels.name << " k " << k;
     }
   }
 }
@@ -124,7 +135,9 @@ TYPED_TEST(Int8Kernels, RowsDependNeitherOnTheirNumberNorOnTheSet) {
 TYPED_TEST(Int8Kernels, ProductsTakeInputsOfAnySize) {
   const int64_t k = 64 * 6, n = 33;
   auto x = random(static_cast<size_t>(k), 7);
-  for (size_t i = 0; i < 64; ++i) x[i] *= std::pow(10.0f, static_cast<float>(i % 9) - 4), x[64 + i] = 0, x[128 + i] *= 1e-41f, x[192 + i] *= 1e30f, x[256 + i] = i % 2 ? 3.99999f : -3.99999f;
+  for (size_t i = 0; i < 64; ++i)
+    x[i] *= std::pow(10.0f, static_cast<float>(i % 9) - 4), x[64 + i] = 0, x[128 + i] *= 1e-41f, x[192 + i] *= 1e30f,
+                                                                   x[256 + i] = i % 2 ? 3.99999f : -3.99999f;
   const Quantised q(random(static_cast<size_t>(n * k), 8), k, n);
   const auto taken = fixed_inputs(x, k);
   for (int set = 0; set < this->count; ++set) {
@@ -136,10 +149,12 @@ TYPED_TEST(Int8Kernels, ProductsTakeInputsOfAnySize) {
       for (int64_t o = 0; o < n; ++o) {
         double sum = 0, size = 0;
         for (int64_t i = first; i < first + 64; ++i) {
-          const double product = static_cast<double>(taken[static_cast<size_t>(i)]) * q.wide[static_cast<size_t>(o * k + i)];
+          const double product =
+              static_cast<double>(taken[static_cast<size_t>(i)]) * q.wide[static_cast<size_t>(o * k + i)];
           sum += product, size += std::abs(product);
         }
-        EXPECT_NEAR(out[static_cast<size_t>(o)], sum, 3e-7 * size + 1e-37) << kernels.name << " group " << first / 64 << " output " << o;
+        EXPECT_NEAR(out[static_cast<size_t>(o)], sum, 3e-7 * size + 1e-37)
+            << kernels.name << " group " << first / 64 << " output " << o;
       }
     }
     for (const float broken : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {

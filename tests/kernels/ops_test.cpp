@@ -1,9 +1,8 @@
 // Every variant of every op against the reference, over dtypes and awkward sizes.
 #include "engine/kernels/ops.h"
 
-#include <gtest/gtest.h>
-
 #include <ATen/Parallel.h>
+#include <gtest/gtest.h>
 
 #include "engine/kernels/variants.h"
 
@@ -19,7 +18,8 @@ void expect_close(const at::Tensor& found, const at::Tensor& expected) {
   ASSERT_EQ(found.sizes(), expected.sizes());
   ASSERT_EQ(found.scalar_type(), expected.scalar_type());
   const double scale = std::max(1.0, expected.abs().max().item<double>());
-  EXPECT_LT((found.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(), tolerance(expected.scalar_type()) * scale);
+  EXPECT_LT((found.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item<double>(),
+            tolerance(expected.scalar_type()) * scale);
 }
 
 class Ops : public ::testing::TestWithParam<at::ScalarType> {
@@ -63,12 +63,15 @@ TEST_P(Ops, SiluMul) {
 TEST_P(Ops, Attention) {
   for (const int64_t d : {6, 8, 20, 32, 64}) {
     for (const int64_t groups : {1, 2, 4}) {
-      const at::Tensor q = random({2, 3, 4, d}, dtype), k = random({2, groups, 21, d}, dtype), v = random({2, groups, 21, d}, dtype, 3);
+      const at::Tensor q = random({2, 3, 4, d}, dtype), k = random({2, groups, 21, d}, dtype),
+                       v = random({2, groups, 21, d}, dtype, 3);
       expect_close(attention(q, k, v), ref::attention(q, k, v, {}, {}, {}));
       at::Tensor allowed = at::rand({2, 3, 21}) > 0.5;
       allowed.select(2, 0).fill_(true);
       expect_close(attention(q, k, v, allowed), ref::attention(q, k, v, allowed, {}, {}));
-      for (const AttentionOptions& options : {AttentionOptions{.window = 5}, AttentionOptions{.scale = 0.3, .soft_cap = 2}, AttentionOptions{.soft_cap = 2, .window = 3}}) {
+      for (const AttentionOptions& options :
+           {AttentionOptions{.window = 5}, AttentionOptions{.scale = 0.3, .soft_cap = 2},
+            AttentionOptions{.soft_cap = 2, .window = 3}}) {
         expect_close(attention(q, k, v, {}, options), ref::attention(q, k, v, {}, options, {}));
         expect_close(attention(q, k, v, allowed, options), ref::attention(q, k, v, allowed, options, {}));
       }
@@ -89,8 +92,8 @@ TEST_P(Ops, WriteIntoGivenOutput) {
 INSTANTIATE_TEST_SUITE_P(Dtypes, Ops, testing::Values(at::kFloat, at::kBFloat16, at::kHalf),
                          [](const auto& info) { return std::string(c10::toString(info.param)); });
 
-// Whole sequences take another kernel: its values and its gradients against ATen's, keys as training hands them over (transposed)
-// and contiguous, and the same bits from one thread and from two.
+// Whole sequences take another kernel: its values and its gradients against ATen's, keys as training hands them over
+// (transposed) and contiguous, and the same bits from one thread and from two.
 TEST(SequenceAttention, ValuesAndGradients) {
   for (const int64_t length : {17, 40, 131}) {
     for (const int64_t d : {6, 8, 24, 64}) {
@@ -98,7 +101,8 @@ TEST(SequenceAttention, ValuesAndGradients) {
         for (const bool transposed : {true, false}) {
           const auto leaf = [](const at::Tensor& x) { return x.clone().requires_grad_(true); };
           const at::Tensor q = random({3, length, 4, d}, at::kFloat), k = random({3, length, groups, d}, at::kFloat, 2),
-                           v = random({3, length, groups, d}, at::kFloat, 3), up = random({3, length, 4, d}, at::kFloat, 4);
+                           v = random({3, length, groups, d}, at::kFloat, 3),
+                           up = random({3, length, 4, d}, at::kFloat, 4);
           const auto heads_first = [&](const at::Tensor& x) {
             const at::Tensor t = x.transpose(1, 2);
             return transposed ? t : t.contiguous();
@@ -114,10 +118,12 @@ TEST(SequenceAttention, ValuesAndGradients) {
           for (size_t i = 0; i < found.size(); ++i) expect_close(found[i], expected[i]);
           const int threads = at::get_num_threads();
           at::set_num_threads(threads == 1 ? 2 : 1);
-          const at::Tensor ql = leaf(q), kl = leaf(k), vl = leaf(v), out = attention(ql, heads_first(kl), heads_first(vl));
+          const at::Tensor ql = leaf(q), kl = leaf(k), vl = leaf(v),
+                           out = attention(ql, heads_first(kl), heads_first(vl));
           (out * up).sum().backward();
           at::set_num_threads(threads);
-          EXPECT_TRUE(out.equal(found[0]) && ql.grad().equal(found[1]) && kl.grad().equal(found[2]) && vl.grad().equal(found[3]));
+          EXPECT_TRUE(out.equal(found[0]) && ql.grad().equal(found[1]) && kl.grad().equal(found[2]) &&
+                      vl.grad().equal(found[3]));
         }
       }
     }
@@ -129,12 +135,16 @@ TEST(Reference, MatchesTheFormulas) {
   const at::Tensor x = random({2, 6}, at::kFloat), w = random({6}, at::kFloat), d = x.to(at::kDouble);
   expect_close(ref::rms_norm(x, w, 0.1, {}), (d / (d.pow(2).mean(-1, true) + 0.1).sqrt() * w).to(at::kFloat));
   expect_close(ref::silu_mul(x, x, {}), (d / (1 + (-d).exp()) * d).to(at::kFloat));
-  const at::Tensor angle = at::tensor({0.3, 1.1, 2.0}), turned = ref::rope(x.view({2, 1, 6}), angle.cos().expand({2, 3}), angle.sin().expand({2, 3}), {});
+  const at::Tensor angle = at::tensor({0.3, 1.1, 2.0}),
+                   turned = ref::rope(x.view({2, 1, 6}), angle.cos().expand({2, 3}), angle.sin().expand({2, 3}), {});
   for (int64_t i = 0; i < 3; ++i) {
-    EXPECT_NEAR(turned[1][0][i].item<double>(), (x[1][i] * angle[i].cos() - x[1][i + 3] * angle[i].sin()).item<double>(), 1e-5);
-    EXPECT_NEAR(turned[1][0][i + 3].item<double>(), (x[1][i + 3] * angle[i].cos() + x[1][i] * angle[i].sin()).item<double>(), 1e-5);
+    EXPECT_NEAR(turned[1][0][i].item<double>(),
+                (x[1][i] * angle[i].cos() - x[1][i + 3] * angle[i].sin()).item<double>(), 1e-5);
+    EXPECT_NEAR(turned[1][0][i + 3].item<double>(),
+                (x[1][i + 3] * angle[i].cos() + x[1][i] * angle[i].sin()).item<double>(), 1e-5);
   }
-  const at::Tensor q = random({1, 2, 2, 4}, at::kFloat), k = random({1, 1, 3, 4}, at::kFloat), v = random({1, 1, 3, 4}, at::kFloat, 5);
+  const at::Tensor q = random({1, 2, 2, 4}, at::kFloat), k = random({1, 1, 3, 4}, at::kFloat),
+                   v = random({1, 1, 3, 4}, at::kFloat, 5);
   const at::Tensor out = ref::attention(q, k, v, {}, {}, {});
   for (int64_t s = 0; s < 2; ++s) {
     for (int64_t h = 0; h < 2; ++h) {
@@ -146,7 +156,8 @@ TEST(Reference, MatchesTheFormulas) {
 
 // The window counts keys that a query may see, whatever lies between them.
 TEST(Reference, WindowKeepsTheLastVisibleKeys) {
-  const at::Tensor q = random({1, 3, 2, 4}, at::kFloat), k = random({1, 1, 7, 4}, at::kFloat), v = random({1, 1, 7, 4}, at::kFloat, 5);
+  const at::Tensor q = random({1, 3, 2, 4}, at::kFloat), k = random({1, 1, 7, 4}, at::kFloat),
+                   v = random({1, 1, 7, 4}, at::kFloat, 5);
   const at::Tensor kept = at::zeros({1, 3, 7}, at::kBool), allowed = at::zeros({1, 3, 7}, at::kBool);
   for (int64_t s = 0; s < 3; ++s) {
     for (int64_t key = 3 + s; key <= 4 + s; ++key) kept[0][s][key] = true;
@@ -160,7 +171,8 @@ TEST(Reference, WindowKeepsTheLastVisibleKeys) {
   }
   expect_close(ref::attention(q, k, v, allowed, {.window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
   // With a soft-cap the softmax is written out: without effect it is ATen's.
-  expect_close(ref::attention(q, k, v, allowed, {.soft_cap = 1e4, .window = 3}, {}), ref::attention(q, k, v, kept, {}, {}));
+  expect_close(ref::attention(q, k, v, allowed, {.soft_cap = 1e4, .window = 3}, {}),
+               ref::attention(q, k, v, kept, {}, {}));
 }
 
 TEST(Dispatch, GradientsFlowThroughTheReference) {

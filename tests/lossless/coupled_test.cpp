@@ -1,5 +1,6 @@
-// The coupled rule: shared noise has no outcomes to enumerate, so what is shown is that one draw follows its weights, and that the text
-// of a seed is the one that plain decoding draws, for every draft, K, rule of the request and neighbour.
+// The coupled rule: shared noise has no outcomes to enumerate, so what is shown is that one draw follows its weights,
+// and that the text of a seed is the one that plain decoding draws, for every draft, K, rule of the request and
+// neighbour.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -23,7 +24,9 @@ TEST(Coupled, OneDrawFollowsItsWeights) {
   for (const float w : weights) total += w;
   for (const bool by_seed : {true, false}) {
     std::vector<int64_t> counts(weights.size());
-    for (int64_t i = 0; i < kDraws; ++i) ++counts[static_cast<size_t>(SeededRandomness(by_seed ? static_cast<uint64_t>(i) : 3).draw_at(by_seed ? 7 : i, weights))];
+    for (int64_t i = 0; i < kDraws; ++i)
+      ++counts[static_cast<size_t>(
+          SeededRandomness(by_seed ? static_cast<uint64_t>(i) : 3).draw_at(by_seed ? 7 : i, weights))];
     double statistic = 0;
     for (size_t x = 0; x < weights.size(); ++x) {
       const double want = weights[x] / total * kDraws;
@@ -64,7 +67,8 @@ TEST(Coupled, AcceptsWithinItsBounds) {
     int64_t agreed = 0;
     SeededRandomness noise(8);
     for (int64_t i = 0; i < kDraws; ++i) agreed += noise.draw_at(i, p) == noise.draw_at(i, q);
-    const double rate = static_cast<double>(agreed) / kDraws, alpha = overlap(p, q), slack = 4 * std::sqrt(0.25 / kDraws);
+    const double rate = static_cast<double>(agreed) / kDraws, alpha = overlap(p, q),
+                 slack = 4 * std::sqrt(0.25 / kDraws);
     EXPECT_GE(rate, alpha / (2 - alpha) - slack);
     EXPECT_LE(rate, alpha + slack);
   }
@@ -115,7 +119,9 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
 TEST(Coupled, TheTextDependsOnTheSeedAlone) {
   std::set<toy::Tokens> texts;
   for (uint64_t seed = 0; seed < 60; ++seed) {
-    const SamplingOptions sampling = seed % 3 == 0 ? SamplingOptions{} : seed % 3 == 1 ? SamplingOptions{.temperature = 0.7, .top_p = 0.9} : SamplingOptions{.top_k = 5, .min_p = 0.02};
+    const SamplingOptions sampling = seed % 3 == 0   ? SamplingOptions{}
+                                     : seed % 3 == 1 ? SamplingOptions{.temperature = 0.7, .top_p = 0.9}
+                                                     : SamplingOptions{.top_k = 5, .min_p = 0.02};
     const auto [plain, none] = text_of(seed, {.k = 0, .sampling = sampling});
     EXPECT_EQ(none, 0);
     texts.insert(plain);
@@ -126,7 +132,9 @@ TEST(Coupled, TheTextDependsOnTheSeedAlone) {
         EXPECT_GT(drafted, 0);
       }
     for (const std::vector<int>& tree : {std::vector<int>{2}, {3, 2, 1}, {2, 2, 2}})
-      EXPECT_EQ(text_of(seed, {2, static_cast<int>(tree.size()), sampling, static_cast<int>(seed % 3), tree}).first, plain) << "seed " << seed << ", a tree";
+      EXPECT_EQ(text_of(seed, {2, static_cast<int>(tree.size()), sampling, static_cast<int>(seed % 3), tree}).first,
+                plain)
+          << "seed " << seed << ", a tree";
   }
   EXPECT_GT(texts.size(), 55u);
 }

@@ -19,30 +19,30 @@ struct Case {
   int64_t vocab = 3;
   SamplingOptions sampling;
   LogitRules rules;
-  bool rules_left_out = false;       // a wrong step: only the draft knows the rules, verification does not
+  bool rules_left_out = false;  // a wrong step: only the draft knows the rules, verification does not
   VerifyRule rule = VerifyRule::kToken;
-  std::vector<int> tree;             // of every sequence; empty: chains
-  ControllerOptions controller;      // fixed_k by default below
+  std::vector<int> tree;         // of every sequence; empty: chains
+  ControllerOptions controller;  // fixed_k by default below
   const CostModel* costs = nullptr;
-  toy::Tokens prompt;                // before the sequence's own first token
-  bool without_model = false;        // no draft model
-  bool suffix = false;               // a draft from the text beside the model's, of the same options
-  int64_t length = 3;                // tokens compared
-  int64_t remaining = 8;             // more than `length`: K is not cut near its end
-  int sequences = 1;                 // of two, the second's fixed K is one less
-  int64_t room = 1 << 20;            // tokens of a target pass; where a batch needs more, each of its sequences steps alone
-  bool held_forgotten = false;       // a wrong step: what was drafted for a pass without room is drawn anew
+  toy::Tokens prompt;           // before the sequence's own first token
+  bool without_model = false;   // no draft model
+  bool suffix = false;          // a draft from the text beside the model's, of the same options
+  int64_t length = 3;           // tokens compared
+  int64_t remaining = 8;        // more than `length`: K is not cut near its end
+  int sequences = 1;            // of two, the second's fixed K is one less
+  int64_t room = 1 << 20;       // tokens of a target pass; where a batch needs more, each of its sequences steps alone
+  bool held_forgotten = false;  // a wrong step: what was drafted for a pass without room is drawn anew
   Stepper::VerifyFn verify_fn = &verify;
   // Wraps the enumerating randomness (a wrong use of noise); empty = as it is.
   std::function<std::unique_ptr<Randomness>(Randomness&)> wrap;
 };
 
 struct Outcome {
-  double error = 0;                  // largest |probability − target's| over all token strings
-  double mass = 0;                   // 1
-  double accepted = 0;               // E[accepted] of the first step of the first sequence
+  double error = 0;     // largest |probability − target's| over all token strings
+  double mass = 0;      // 1
+  double accepted = 0;  // E[accepted] of the first step of the first sequence
   int min_drafted = 1 << 20, max_drafted = 0;
-  int64_t without_room = 0;          // passes
+  int64_t without_room = 0;               // passes
   int from_text = 0, kept_from_text = 0;  // the most in a step
   int64_t runs = 0;
 };
@@ -80,7 +80,9 @@ struct Lane {
   Sequence sequence;
 
   Lane(const Case& c, int index, Randomness& randomness)
-      : controller(options(c, index, false), c.costs), suffix{{}, {options(c, index, true), c.costs}}, state(c.rules, tokens(c, index)) {
+      : controller(options(c, index, false), c.costs),
+        suffix{{}, {options(c, index, true), c.costs}},
+        state(c.rules, tokens(c, index)) {
     sequence.tokens = tokens(c, index);
     sequence.sampling = c.sampling;
     sequence.rules = c.rules.any() && !c.rules_left_out ? &state : nullptr;
@@ -151,7 +153,8 @@ inline Outcome enumerate(const Case& c) {
       first = false;
     }
     std::vector<toy::Tokens> texts;
-    for (const Sequence* s : sequences) texts.emplace_back(s->tokens.begin() + first_token, s->tokens.begin() + first_token + c.length);
+    for (const Sequence* s : sequences)
+      texts.emplace_back(s->tokens.begin() + first_token, s->tokens.begin() + first_token + c.length);
     joint[texts] += choices.weight();
     out.mass += choices.weight();
     out.accepted += choices.weight() * accepted;

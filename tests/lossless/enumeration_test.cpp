@@ -1,9 +1,10 @@
 // Stepper::step itself, over every outcome: what it emits is distributed as the target's own tokens.
+#include "tests/lossless/enumeration.h"
+
 #include <gtest/gtest.h>
 
 #include <limits>
 
-#include "tests/lossless/enumeration.h"
 #include "tests/lossless/oracle_values.h"
 
 namespace specdec::decode {
@@ -47,8 +48,10 @@ TEST(Enumeration, EveryRuleAndK) {
 }
 
 TEST(Enumeration, SamplingOptionsOnBothModels) {
-  const SamplingOptions options[] = {{.temperature = 0.6}, {.temperature = 1.7}, {.top_k = 2}, {.top_p = 0.7}, {.min_p = 0.4},
-                                     {.temperature = 1.3, .top_k = 2, .top_p = 0.8, .min_p = 0.3}, {.temperature = 0}};
+  const SamplingOptions options[] = {{.temperature = 0.6}, {.temperature = 1.7},
+                                     {.top_k = 2},         {.top_p = 0.7},
+                                     {.min_p = 0.4},       {.temperature = 1.3, .top_k = 2, .top_p = 0.8, .min_p = 0.3},
+                                     {.temperature = 0}};
   for (const VerifyRule rule : kRules)
     for (const SamplingOptions& o : options) {
       Case c = fixed(2, rule);
@@ -194,8 +197,8 @@ TEST(Enumeration, BatchOfTwoSequences) {
   }
 }
 
-// How much is drafted depends on what was drawn, and so does whether there is room for it. What was drafted is verified later all the
-// same; drawing again, as if it were for another reason, fails.
+// How much is drafted depends on what was drawn, and so does whether there is room for it. What was drafted is verified
+// later all the same; drawing again, as if it were for another reason, fails.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
   const CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {

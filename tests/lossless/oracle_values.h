@@ -1,5 +1,6 @@
-// Tables and expected numbers of accepted tokens of an independent enumeration of the verification rules in plain Python
-// (shared/oracle/verify_enum.py, seed 1; random.Random's Mersenne twister): its P and Q by drafted prefix, vocabulary 3.
+// Tables and expected numbers of accepted tokens of an independent enumeration of the verification rules in plain
+// Python (shared/oracle/verify_enum.py, seed 1; random.Random's Mersenne twister): its P and Q by drafted prefix,
+// vocabulary 3.
 #pragma once
 
 #include <array>

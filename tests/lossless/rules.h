@@ -1,5 +1,5 @@
-// The logit rules as their definitions say, by counting the whole text anew for every token: what the step's own bookkeeping is
-// compared with.
+// The logit rules as their definitions say, by counting the whole text anew for every token: what the step's own
+// bookkeeping is compared with.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,8 @@
 
 namespace specdec::decode::toy {
 
-// No 2 behind a 1, and at most two 0 in an answer; and some token is always left. As a Constraint it checks how it is used.
+// No 2 behind a 1, and at most two 0 in an answer; and some token is always left. As a Constraint it checks how it is
+// used.
 class Automaton final : public Constraint {
  public:
   static bool allows(const Tokens& answer, int32_t token) {
@@ -30,7 +31,8 @@ class Automaton final : public Constraint {
     answer_.push_back(token);
   }
   void pop(int64_t count) override {
-    if (count < 1 || count > static_cast<int64_t>(answer_.size())) throw std::logic_error("popped more than was pushed");
+    if (count < 1 || count > static_cast<int64_t>(answer_.size()))
+      throw std::logic_error("popped more than was pushed");
     answer_.resize(answer_.size() - static_cast<size_t>(count));
   }
 
@@ -39,14 +41,16 @@ class Automaton final : public Constraint {
 };
 
 // context = `prompt` tokens, then the answer so far.
-inline void apply_reference(const LogitRules& rules, std::span<const int32_t> context, size_t prompt, std::span<float> logits) {
+inline void apply_reference(const LogitRules& rules, std::span<const int32_t> context, size_t prompt,
+                            std::span<float> logits) {
   const Tokens answer(context.begin() + static_cast<ptrdiff_t>(prompt), context.end());
   for (size_t x = 0; x < logits.size(); ++x) {
     const int32_t id = static_cast<int32_t>(x);
     double l = logits[x];
     for (const auto& [biased, value] : rules.bias)
       if (biased == id) l += value;
-    if (std::count(context.begin(), context.end(), id) > 0) l = l > 0 ? l / rules.repetition_penalty : l * rules.repetition_penalty;
+    if (std::count(context.begin(), context.end(), id) > 0)
+      l = l > 0 ? l / rules.repetition_penalty : l * rules.repetition_penalty;
     const auto count = static_cast<double>(std::count(answer.begin(), answer.end(), id));
     l -= rules.frequency_penalty * count + (count > 0 ? rules.presence_penalty : 0);
     bool forbidden = rules.constraint && !Automaton::allows(answer, id);

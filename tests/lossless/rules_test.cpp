@@ -1,5 +1,6 @@
-// Penalties, bias, bad words and grammars under speculation: the joint distribution of what the step emits is that of plain decoding
-// with the same rules, for every rule of verification; and is not when verification leaves the rules out.
+// Penalties, bias, bad words and grammars under speculation: the joint distribution of what the step emits is that of
+// plain decoding with the same rules, for every rule of verification; and is not when verification leaves the rules
+// out.
 #include <gtest/gtest.h>
 
 #include "tests/lossless/enumeration.h"
@@ -29,14 +30,15 @@ std::vector<NamedRules> each_and_together() {
       make("bias", [](LogitRules& r) { r.bias = {{0, 1.5f}, {1, -2.f}}; }),
       make("bad words", [](LogitRules& r) { r.bad_words = {{1, 0}, {0, 1, 1}}; }),
       make("grammar", [](LogitRules& r) { r.constraint = automaton; }),
-      make("all", [](LogitRules& r) {
-        r.presence_penalty = -0.4;
-        r.frequency_penalty = 0.8;
-        r.repetition_penalty = 0.7;
-        r.bias = {{1, 0.9f}, {0, -0.6f}};
-        r.bad_words = {{1, 0}};
-        r.constraint = automaton;
-      }),
+      make("all",
+           [](LogitRules& r) {
+             r.presence_penalty = -0.4;
+             r.frequency_penalty = 0.8;
+             r.repetition_penalty = 0.7;
+             r.bias = {{1, 0.9f}, {0, -0.6f}};
+             r.bad_words = {{1, 0}};
+             r.constraint = automaton;
+           }),
   };
 }
 
@@ -63,13 +65,15 @@ TEST(Rules, EveryRuleForEveryKAndVerification) {
 }
 
 TEST(Rules, WithTemperatureAndCutsAndGreedy) {
-  const SamplingOptions options[] = {{.temperature = 0}, {.temperature = 1.4, .top_k = 2}, {.top_p = 0.8, .min_p = 0.2}};
+  const SamplingOptions options[] = {
+      {.temperature = 0}, {.temperature = 1.4, .top_k = 2}, {.top_p = 0.8, .min_p = 0.2}};
   for (const NamedRules& named : each_and_together())
     for (const VerifyRule rule : kBoth)
       for (const SamplingOptions& sampling : options) {
         Case c = ruled(named.rules, 2, rule);
         c.sampling = sampling;
-        EXPECT_LE(enumerate(c).error, kRounding) << named.name << " " << to_string(rule) << " T=" << sampling.temperature;
+        EXPECT_LE(enumerate(c).error, kRounding)
+            << named.name << " " << to_string(rule) << " T=" << sampling.temperature;
       }
 }
 
@@ -109,7 +113,8 @@ TEST(Rules, LeftOutOnVerificationEachOneIsFound) {
       }
 }
 
-// The state as it was at the start of the step, for all its positions: what an engine does that applies penalties once a step.
+// The state as it was at the start of the step, for all its positions: what an engine does that applies penalties once
+// a step.
 class Frozen final : public Constraint {
  public:
   void allowed(std::span<uint32_t> bits) override {

@@ -107,7 +107,8 @@ TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
     }
     for (int i = 0; i < kTokens; ++i)
       for (int a = 0; a < kVocab; ++a) {
-        const std::vector<int64_t> counts(transitions[i].begin() + a * kVocab, transitions[i].begin() + (a + 1) * kVocab);
+        const std::vector<int64_t> counts(transitions[i].begin() + a * kVocab,
+                                          transitions[i].begin() + (a + 1) * kVocab);
         int64_t n = 0;
         for (const int64_t c : counts) n += c;
         if (n < 200) continue;

@@ -17,11 +17,13 @@ namespace specdec::decode::toy {
 
 using Tokens = std::vector<int32_t>;
 
-// Logits of the next token after a context (the prompt included). Keeps every sequence's tokens as its "cache" and counts passes.
+// Logits of the next token after a context (the prompt included). Keeps every sequence's tokens as its "cache" and
+// counts passes.
 class Model final : public CausalModel {
  public:
   using Logits = std::function<void(std::span<const int32_t> context, std::span<float> logits)>;
-  Model(int64_t vocab, Logits logits, int64_t max_length = 1 << 20) : vocab_(vocab), max_length_(max_length), logits_(std::move(logits)) {}
+  Model(int64_t vocab, Logits logits, int64_t max_length = 1 << 20)
+      : vocab_(vocab), max_length_(max_length), logits_(std::move(logits)) {}
 
   int64_t vocab_size() const override { return vocab_; }
   int64_t max_length() const override { return max_length_; }
@@ -70,7 +72,8 @@ class Model final : public CausalModel {
         const int32_t parent = e.parents.empty() ? static_cast<int32_t>(i) - 1 : e.parents[i];
         contexts.push_back(parent < 0 ? before : contexts.at(static_cast<size_t>(parent)));
         contexts.back().push_back(e.tokens[i]);
-        if (static_cast<int64_t>(contexts.back().size()) > max_length_) throw std::logic_error("text longer than the model allows");
+        if (static_cast<int64_t>(contexts.back().size()) > max_length_)
+          throw std::logic_error("text longer than the model allows");
         if (i + static_cast<size_t>(e.num_logits) >= e.tokens.size()) logits_(contexts.back(), out.row(row++));
       }
     }
@@ -105,7 +108,8 @@ inline Model::Logits random_logits(uint64_t seed, double spread = 2.0) {
   };
 }
 
-// Walks all outcomes depth first: run with begin() … advance() until it returns false. weight() is the run's probability.
+// Walks all outcomes depth first: run with begin() … advance() until it returns false. weight() is the run's
+// probability.
 class Enumerator final : public Randomness {
  public:
   void begin() {
@@ -132,7 +136,9 @@ class Enumerator final : public Randomness {
     weight_ *= weights[id] / total;
     return id;
   }
-  int32_t draw_at(int64_t, std::span<const float>) override { throw std::logic_error("shared noise has no outcomes to walk"); }
+  int32_t draw_at(int64_t, std::span<const float>) override {
+    throw std::logic_error("shared noise has no outcomes to walk");
+  }
   bool accept(Purpose, double probability) override {
     if (probability >= 1) return true;
     if (!(probability > 0)) return false;

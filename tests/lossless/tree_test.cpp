@@ -1,4 +1,5 @@
-// Trees through the whole step, every outcome: drawn without replacement, verified by each rule, caches cut down to the path.
+// Trees through the whole step, every outcome: drawn without replacement, verified by each rule, caches cut down to the
+// path.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -28,8 +29,11 @@ void expect_exact(const Case& c, const std::string& what) {
 }
 
 TEST(Trees, EveryRuleAndShape) {
-  for (const std::vector<int>& tree : std::vector<std::vector<int>>{{1}, {2}, {3}, {1, 2}, {2, 1}, {1, 1, 1}, {1, 3}, {2, 2}})
-    for (const VerifyRule rule : kRules) expect_exact(tree_case(tree, rule), to_string(rule) + ", first level " + std::to_string(tree[0]) + " of " + std::to_string(tree.size()));
+  for (const std::vector<int>& tree :
+       std::vector<std::vector<int>>{{1}, {2}, {3}, {1, 2}, {2, 1}, {1, 1, 1}, {1, 3}, {2, 2}})
+    for (const VerifyRule rule : kRules)
+      expect_exact(tree_case(tree, rule),
+                   to_string(rule) + ", first level " + std::to_string(tree[0]) + " of " + std::to_string(tree.size()));
 }
 
 TEST(Trees, GreedyAndCuts) {
@@ -115,7 +119,8 @@ TEST(Trees, OfOneChildAreChains) {
   }
 }
 
-// A node without children among neighbours that have some: nothing may follow it there in the draft, while the target goes on.
+// A node without children among neighbours that have some: nothing may follow it there in the draft, while the target
+// goes on.
 TEST(Trees, DeadEndsBesideNeighbours) {
   const float none = -std::numeric_limits<float>::infinity();
   for (const VerifyRule rule : kRules)
@@ -140,12 +145,14 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
   for (const bool throws : {true, false}) {
     toy::Model target(6, toy::random_logits(1)), draft(6, [&](std::span<const int32_t> x, std::span<float> l) {
       toy::random_logits(2)(x, l);
-      if (!throws && x.size() == 4 && x.front() == 1) std::fill(l.begin(), l.end(), std::numeric_limits<float>::quiet_NaN());
+      if (!throws && x.size() == 4 && x.front() == 1)
+        std::fill(l.begin(), l.end(), std::numeric_limits<float>::quiet_NaN());
     });
     if (throws)
       draft.before_pass = [&draft](std::span<const Extension> extensions) {
         for (const Extension& e : extensions)
-          if (!e.parents.empty() && draft.cache(e.sequence).front() == 1) throw Error(ErrorKind::kDevice, "a level of a tree");
+          if (!e.parents.empty() && draft.cache(e.sequence).front() == 1)
+            throw Error(ErrorKind::kDevice, "a level of a tree");
       };
     Stepper stepper(target, &draft);
     std::deque<SeededRandomness> noise;
@@ -195,23 +202,28 @@ TEST(Trees, WrongRulesAreFound) {
     return enumerate(c).error;
   };
   // A second child tested against q as if the first had not been drawn from it: twins of a tree drawn with replacement.
-  EXPECT_GE(error(VerifyRule::kToken, [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) -> VerifyResult {
-    const int32_t first = next_child(in, -1), second = next_child(in, -1, first + 1);
-    std::vector<float> p(in.p[0].begin(), in.p[0].end());
-    for (const int32_t child : {first, second}) {
-      if (child < 0) break;
-      const auto x = static_cast<size_t>(in.drafted[static_cast<size_t>(child)]);
-      if (r.accept(Purpose::kAccept, std::min(1.0, static_cast<double>(p[x]) / in.q[0][x]))) return {1, r.draw(Purpose::kTarget, in.p[static_cast<size_t>(child) + 1]), child};
-      scratch.assign(p.size(), 0);
-      double total = 0;
-      for (size_t i = 0; i < p.size(); ++i) total += scratch[i] = std::max(p[i] - in.q[0][i], 0.f);
-      for (size_t i = 0; i < p.size() && total > 0; ++i) p[i] = static_cast<float>(scratch[i] / total);
-    }
-    return {0, r.draw(Purpose::kResidual, p), -1};
-  }), kWrong);
+  EXPECT_GE(error(VerifyRule::kToken,
+                  [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) -> VerifyResult {
+                    const int32_t first = next_child(in, -1), second = next_child(in, -1, first + 1);
+                    std::vector<float> p(in.p[0].begin(), in.p[0].end());
+                    for (const int32_t child : {first, second}) {
+                      if (child < 0) break;
+                      const auto x = static_cast<size_t>(in.drafted[static_cast<size_t>(child)]);
+                      if (r.accept(Purpose::kAccept, std::min(1.0, static_cast<double>(p[x]) / in.q[0][x])))
+                        return {1, r.draw(Purpose::kTarget, in.p[static_cast<size_t>(child) + 1]), child};
+                      scratch.assign(p.size(), 0);
+                      double total = 0;
+                      for (size_t i = 0; i < p.size(); ++i) total += scratch[i] = std::max(p[i] - in.q[0][i], 0.f);
+                      for (size_t i = 0; i < p.size() && total > 0; ++i) p[i] = static_cast<float>(scratch[i] / total);
+                    }
+                    return {0, r.draw(Purpose::kResidual, p), -1};
+                  }),
+            kWrong);
   // The likeliest tokens of the draft verified as if they had been drawn from q.
   Case c = tree_case({2}, VerifyRule::kTarget);
-  c.verify_fn = [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>&) { return verify_recursive(in, r); };
+  c.verify_fn = [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>&) {
+    return verify_recursive(in, r);
+  };
   EXPECT_GE(enumerate(c).error, kWrong);
 }
 

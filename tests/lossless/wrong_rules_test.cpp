@@ -28,7 +28,8 @@ VerifyInput first(const VerifyInput& input, size_t k) {
 }
 
 TEST(WrongRules, ResidualIsTargetWithoutTheToken) {
-  const Stepper::VerifyFn rule = [](VerifyRule, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) -> VerifyResult {
+  const Stepper::VerifyFn rule = [](VerifyRule, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) -> VerifyResult {
     for (size_t i = 0; i < in.drafted.size(); ++i) {
       const int32_t x = in.drafted[i];
       if (r.accept(Purpose::kAccept, std::min(1.0, static_cast<double>(in.p[i][x]) / in.q[i][x]))) continue;
@@ -42,7 +43,8 @@ TEST(WrongRules, ResidualIsTargetWithoutTheToken) {
 }
 
 TEST(WrongRules, DraftDistributionOfAnotherTemperature) {
-  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) {
+  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) {
     std::vector<std::vector<float>> q;
     VerifyInput other = in;
     for (size_t i = 0; i < in.q.size(); ++i) {
@@ -59,7 +61,8 @@ TEST(WrongRules, DraftDistributionOfAnotherTemperature) {
 }
 
 TEST(WrongRules, TargetNotRenormalisedAfterTopP) {
-  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) {
+  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) {
     std::vector<std::vector<float>> p;
     VerifyInput other = in;
     for (const auto row : in.p) {
@@ -74,17 +77,20 @@ TEST(WrongRules, TargetNotRenormalisedAfterTopP) {
 }
 
 TEST(WrongRules, BlockTruncatedAfterLookingAtAcceptance) {
-  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) {
+  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) {
     const VerifyResult seen = verify(base, in, r, scratch);
     if (seen.accepted == static_cast<int64_t>(in.drafted.size())) return seen;
-    return VerifyResult{seen.accepted, r.draw(Purpose::kTarget, in.p[seen.accepted])};  // as if no more had been drafted
+    return VerifyResult{seen.accepted,
+                        r.draw(Purpose::kTarget, in.p[seen.accepted])};  // as if no more had been drafted
   };
   EXPECT_GE(error_of(rule), kWrong);
   EXPECT_GE(error_of(rule, VerifyRule::kBlock), kWrong);
 }
 
 TEST(WrongRules, DrawnTokenDiscardedForItsOwnLowConfidence) {
-  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) {
+  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) {
     size_t k = 0;
     while (k < in.drafted.size() && in.q[k][in.drafted[k]] >= 0.3f) ++k;
     return verify(base, first(in, k), r, scratch);
@@ -94,7 +100,8 @@ TEST(WrongRules, DrawnTokenDiscardedForItsOwnLowConfidence) {
 }
 
 TEST(WrongRules, RejectedTokenKept) {
-  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r, std::vector<float>& scratch) {
+  const Stepper::VerifyFn rule = [](VerifyRule base, const VerifyInput& in, Randomness& r,
+                                    std::vector<float>& scratch) {
     VerifyResult result = verify(base, in, r, scratch);
     if (result.accepted < static_cast<int64_t>(in.drafted.size())) result.next = in.drafted[result.accepted];
     return result;
@@ -102,8 +109,8 @@ TEST(WrongRules, RejectedTokenKept) {
   EXPECT_GE(error_of(rule), kWrong);
 }
 
-// Draws each draft token by inverse CDF from a uniform, and draws the residual from the same uniform: given the drafted token,
-// the uniform is uniform in that token's interval of q's CDF.
+// Draws each draft token by inverse CDF from a uniform, and draws the residual from the same uniform: given the drafted
+// token, the uniform is uniform in that token's interval of q's CDF.
 class ReusedNoise final : public Randomness {
  public:
   explicit ReusedNoise(Randomness& inner) : inner_(inner) {}
@@ -136,7 +143,10 @@ class ReusedNoise final : public Randomness {
     ++accepts_;
     return inner_.accept(purpose, probability);
   }
-  int32_t draw_at(int64_t position, std::span<const float> weights) override { return inner_.draw_at(position, weights); }
+  int32_t draw_at(int64_t position, std::span<const float> weights) override {
+    return inner_.draw_at(position, weights);
+  }
+
  private:
   void reset() {
     intervals_.clear();
@@ -161,7 +171,10 @@ class ArgmaxDraft final : public Randomness {
     return purpose == Purpose::kDraft ? argmax(weights) : inner_.draw(purpose, weights);
   }
   bool accept(Purpose purpose, double probability) override { return inner_.accept(purpose, probability); }
-  int32_t draw_at(int64_t position, std::span<const float> weights) override { return inner_.draw_at(position, weights); }
+  int32_t draw_at(int64_t position, std::span<const float> weights) override {
+    return inner_.draw_at(position, weights);
+  }
+
  private:
   Randomness& inner_;
 };

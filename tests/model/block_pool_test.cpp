@@ -111,7 +111,9 @@ TEST(BlockPool, WritesCopiesAndGathers) {
     const at::Tensor all = at::arange(4 * kSlots * 12, at::kFloat).view({4 * kSlots, 3, 4});
     for (int64_t i = 0; i < 4; ++i) {
       for (const int64_t layer : {0, 1}) {
-        for (const int64_t side : {0, 1}) pool.write(order[static_cast<size_t>(i)], 0, layer, side, all.narrow(0, i * kSlots, kSlots) * (1 + 2 * layer + side));
+        for (const int64_t side : {0, 1})
+          pool.write(order[static_cast<size_t>(i)], 0, layer, side,
+                     all.narrow(0, i * kSlots, kSlots) * (1 + 2 * layer + side));
       }
     }
     for (const int64_t length : {int64_t{0}, int64_t{1}, kSlots, 3 * kSlots + 5, 4 * kSlots}) {

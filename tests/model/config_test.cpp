@@ -12,8 +12,8 @@ namespace specdec::model {
 namespace {
 
 Json minimal() {
-  return {{"model_type", "llama"},        {"vocab_size", 100},          {"hidden_size", 64},
-          {"intermediate_size", 128},     {"num_hidden_layers", 3},     {"num_attention_heads", 8}};
+  return {{"model_type", "llama"},    {"vocab_size", 100},      {"hidden_size", 64},
+          {"intermediate_size", 128}, {"num_hidden_layers", 3}, {"num_attention_heads", 8}};
 }
 Json with(const char* key, Json value) {
   Json config = minimal();
@@ -36,7 +36,11 @@ TEST(Config, Defaults) {
 }
 
 TEST(Config, RopeInBothForms) {
-  const Json scaling = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
+  const Json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 64}};
   Json older = with("rope_theta", 500000.0), newer = minimal();
   older["rope_scaling"] = scaling;
   newer["rope_parameters"] = scaling;
@@ -57,10 +61,23 @@ TEST(Config, RopeInBothForms) {
 
 TEST(Config, WrittenFormIsReadBackAndHasNoNulls) {
   Json source = minimal();
-  source.update(Json{{"head_dim", 16}, {"num_key_value_heads", 2}, {"attention_bias", true}, {"mlp_bias", true}, {"tie_word_embeddings", true},
-                     {"dtype", "bfloat16"}, {"rms_norm_eps", 1e-6}, {"max_position_embeddings", 4096}, {"bos_token_id", 1}, {"eos_token_id", {2, 7}},
-                     {"rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 5e5}, {"factor", 4.0}, {"low_freq_factor", 1.0},
-                                          {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 1024}}}});
+  source.update(Json{{"head_dim", 16},
+                     {"num_key_value_heads", 2},
+                     {"attention_bias", true},
+                     {"mlp_bias", true},
+                     {"tie_word_embeddings", true},
+                     {"dtype", "bfloat16"},
+                     {"rms_norm_eps", 1e-6},
+                     {"max_position_embeddings", 4096},
+                     {"bos_token_id", 1},
+                     {"eos_token_id", {2, 7}},
+                     {"rope_parameters",
+                      {{"rope_type", "llama3"},
+                       {"rope_theta", 5e5},
+                       {"factor", 4.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 1024}}}});
   const DecoderConfig c = parse(source), again = parse(to_json(c));
   EXPECT_EQ(to_json(again), to_json(c));
   EXPECT_EQ(again.rope, c.rope);
@@ -85,7 +102,8 @@ TEST(Config, ReducedVocabularyIsWrittenAsRanges) {
   EXPECT_EQ(c.draft_vocab, (std::vector<int32_t>{0, 1, 2, 5, 7, 8}));
   EXPECT_EQ(to_json(c)["specdec_draft_vocab"], "0-2,5,7-8");
   EXPECT_FALSE(to_json(parse(minimal())).contains("specdec_draft_vocab"));
-  for (const char* bad : {"x", "3,", ",3", "3,3", "4,3", "3-3", "4-2", "1-", "-1", "1--2", "1 2", "99999999", "0-99999999", "1,0x2", "18446744073709551617"}) {
+  for (const char* bad : {"x", "3,", ",3", "3,3", "4,3", "3-3", "4-2", "1-", "-1", "1--2", "1 2", "99999999",
+                          "0-99999999", "1,0x2", "18446744073709551617"}) {
     json["specdec_draft_vocab"] = bad;
     EXPECT_THROW(parse_decoder_config(json, "config.json"), Error) << bad;
   }
@@ -130,43 +148,61 @@ TEST(Config, RefusesWhatItCannotRun) {
       {with("bos_token_id", "x"), "bos_token_id"},
       {with("tie_word_embeddings", 1), "tie_word_embeddings"},
   };
-  for (const auto& [config, expected] : bad) EXPECT_NE(message(config).find(expected), std::string::npos) << message(config);
+  for (const auto& [config, expected] : bad)
+    EXPECT_NE(message(config).find(expected), std::string::npos) << message(config);
   Json disagree = with("dtype", "float32");
   disagree["torch_dtype"] = "bfloat16";
   EXPECT_NE(message(disagree).find("disagree"), std::string::npos);
   EXPECT_NO_THROW(parse(with("auto_map", {{"AutoModelForCausalLM", "evil.Model"}})));  // remote code is never run
 }
 
-// As their authors publish them (the keys that matter), before transformers 5.
-TEST(Config, PublishedFamilies) {
-  const Json shape = {{"vocab_size", 1000}, {"hidden_size", 64}, {"intermediate_size", 96}, {"num_hidden_layers", 6}, {"num_attention_heads", 4}, {"num_key_value_heads", 2}};
-  const auto family = [&](Json extra) {
-    extra.update(shape);
-    const DecoderConfig c = parse(extra);
-    EXPECT_EQ(to_json(parse(to_json(c))), to_json(c)) << c.model_type;
-    return c;
-  };
-  const auto windows = [](const DecoderConfig& c) {
-    std::vector<int64_t> out;
-    for (const LayerConfig& layer : c.layers) out.push_back(layer.window);
-    return out;
-  };
-  using Windows = std::vector<int64_t>;
+// A family's configuration as its authors publish it (the keys that matter), before transformers 5, in a small shape.
+DecoderConfig family(Json published) {
+  published.update({{"vocab_size", 1000},
+                    {"hidden_size", 64},
+                    {"intermediate_size", 96},
+                    {"num_hidden_layers", 6},
+                    {"num_attention_heads", 4},
+                    {"num_key_value_heads", 2}});
+  const DecoderConfig c = parse(published);
+  EXPECT_EQ(to_json(parse(to_json(c))), to_json(c)) << c.model_type;
+  return c;
+}
 
+using Windows = std::vector<int64_t>;
+Windows windows(const DecoderConfig& c) {
+  Windows out;
+  for (const LayerConfig& layer : c.layers) out.push_back(layer.window);
+  return out;
+}
+
+TEST(Config, PublishedMistralAndQwen) {
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", 4096}})), Windows(6, 4096));
   EXPECT_EQ(windows(family({{"model_type", "mistral"}, {"sliding_window", nullptr}})), Windows(6, 0));
   EXPECT_EQ(windows(family({{"model_type", "mistral"}})), Windows(6, 4096));  // absent: the family's
 
-  const Json qwen = {{"model_type", "qwen2"}, {"sliding_window", 131072}, {"max_window_layers", 4}, {"use_sliding_window", false}, {"rope_theta", 1e6}};
+  const Json qwen = {{"model_type", "qwen2"},
+                     {"sliding_window", 131072},
+                     {"max_window_layers", 4},
+                     {"use_sliding_window", false},
+                     {"rope_theta", 1e6}};
   EXPECT_EQ(windows(family(qwen)), Windows(6, 0));
   EXPECT_TRUE(family(qwen).layers[5].qkv_bias && !family(qwen).layers[5].out_bias);
   Json sliding = qwen;
   sliding["use_sliding_window"] = true;
   EXPECT_EQ(windows(family(sliding)), (Windows{0, 0, 0, 0, 131072, 131072}));
   EXPECT_EQ(to_json(family(sliding))["max_window_layers"], 4);
+}
 
-  const DecoderConfig gemma2 = family({{"model_type", "gemma2"}, {"hidden_act", "gelu_pytorch_tanh"}, {"hidden_activation", "gelu_pytorch_tanh"}, {"head_dim", 256},
-                                       {"query_pre_attn_scalar", 144}, {"sliding_window", 4096}, {"attn_logit_softcapping", 50.0}, {"final_logit_softcapping", 30.0}});
+TEST(Config, PublishedGemma) {
+  const DecoderConfig gemma2 = family({{"model_type", "gemma2"},
+                                       {"hidden_act", "gelu_pytorch_tanh"},
+                                       {"hidden_activation", "gelu_pytorch_tanh"},
+                                       {"head_dim", 256},
+                                       {"query_pre_attn_scalar", 144},
+                                       {"sliding_window", 4096},
+                                       {"attn_logit_softcapping", 50.0},
+                                       {"final_logit_softcapping", 30.0}});
   EXPECT_EQ(windows(gemma2), (Windows{4096, 0, 4096, 0, 4096, 0}));
   EXPECT_TRUE(gemma2.tie_embeddings && gemma2.activation == Activation::kGeluTanh && gemma2.layers[0].mlp_out_norm);
   EXPECT_DOUBLE_EQ(gemma2.attention_scale(), 1.0 / 12);
@@ -174,29 +210,57 @@ TEST(Config, PublishedFamilies) {
   EXPECT_EQ(gemma2.attention_soft_cap, 50);
   EXPECT_EQ(to_json(gemma2)["query_pre_attn_scalar"].dump(), "144");  // transformers refuses 144.0
 
-  const DecoderConfig gemma3 = family({{"model_type", "gemma3_text"}, {"head_dim", 256}, {"sliding_window", 512}, {"sliding_window_pattern", 3}, {"rope_theta", 1e6},
-                                       {"rope_local_base_freq", 10000.0}, {"attn_logit_softcapping", nullptr}, {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  const DecoderConfig gemma3 = family({{"model_type", "gemma3_text"},
+                                       {"head_dim", 256},
+                                       {"sliding_window", 512},
+                                       {"sliding_window_pattern", 3},
+                                       {"rope_theta", 1e6},
+                                       {"rope_local_base_freq", 10000.0},
+                                       {"attn_logit_softcapping", nullptr},
+                                       {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
   EXPECT_EQ(windows(gemma3), (Windows{512, 512, 0, 512, 512, 0}));
   EXPECT_TRUE(gemma3.layers[0].rope == LayerRope::kLocal && gemma3.layers[2].rope == LayerRope::kGlobal);
-  EXPECT_TRUE(gemma3.rope.kind == RopeConfig::Kind::kLinear && gemma3.local_rope.kind == RopeConfig::Kind::kDefault && gemma3.local_rope.theta == 10000);
+  EXPECT_TRUE(gemma3.rope.kind == RopeConfig::Kind::kLinear && gemma3.local_rope.kind == RopeConfig::Kind::kDefault &&
+              gemma3.local_rope.theta == 10000);
   EXPECT_EQ(gemma3.attention_soft_cap, 0);
+}
 
+TEST(Config, PublishedPhiAndSmolLm) {
   const Json six = {1.0, 1.1, 1.2, 1.3, 1.4, 1.5};
-  const DecoderConfig phi = family({{"model_type", "phi3"}, {"partial_rotary_factor", 0.75}, {"max_position_embeddings", 131072}, {"original_max_position_embeddings", 4096},
-                                    {"rope_scaling", {{"type", "longrope"}, {"short_factor", six}, {"long_factor", six}}}, {"tie_word_embeddings", true}});
+  const DecoderConfig phi =
+      family({{"model_type", "phi3"},
+              {"partial_rotary_factor", 0.75},
+              {"max_position_embeddings", 131072},
+              {"original_max_position_embeddings", 4096},
+              {"rope_scaling", {{"type", "longrope"}, {"short_factor", six}, {"long_factor", six}}},
+              {"tie_word_embeddings", true}});
   EXPECT_EQ(phi.rope.kind, RopeConfig::Kind::kLongRope);
   EXPECT_EQ(phi.rope.original_max_position, 4096);
   EXPECT_NEAR(phi.rope.attention_factor, 1.190238, 1e-6);  // sqrt(1 + log 32 / log 4096)
 
-  const DecoderConfig smol = family({{"model_type", "smollm3"}, {"no_rope_layers", {1, 1, 1, 0, 1, 1}}, {"use_sliding_window", false}, {"sliding_window", nullptr}});
-  EXPECT_TRUE(smol.layers[3].rope == LayerRope::kNone && smol.layers[5].rope == LayerRope::kGlobal && smol.rope.theta == 2e6);
+  const DecoderConfig smol = family({{"model_type", "smollm3"},
+                                     {"no_rope_layers", {1, 1, 1, 0, 1, 1}},
+                                     {"use_sliding_window", false},
+                                     {"sliding_window", nullptr}});
+  EXPECT_TRUE(smol.layers[3].rope == LayerRope::kNone && smol.layers[5].rope == LayerRope::kGlobal &&
+              smol.rope.theta == 2e6);
+}
 
-  const DecoderConfig moe = family({{"model_type", "qwen3_moe"}, {"num_experts", 8}, {"num_experts_per_tok", 2}, {"moe_intermediate_size", 16}, {"norm_topk_prob", true},
-                                    {"decoder_sparse_step", 2}, {"mlp_only_layers", {3}}});
+TEST(Config, PublishedMixtureAndYarn) {
+  const DecoderConfig moe = family({{"model_type", "qwen3_moe"},
+                                    {"num_experts", 8},
+                                    {"num_experts_per_tok", 2},
+                                    {"moe_intermediate_size", 16},
+                                    {"norm_topk_prob", true},
+                                    {"decoder_sparse_step", 2},
+                                    {"mlp_only_layers", {3}}});
   EXPECT_TRUE(!moe.layers[0].experts && moe.layers[1].experts && !moe.layers[3].experts && moe.layers[5].experts);
   EXPECT_EQ(to_json(moe)["mlp_only_layers"], (Json{0, 2, 3, 4}));
 
-  const DecoderConfig yarn = family({{"model_type", "qwen3"}, {"max_position_embeddings", 40960}, {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}});
+  const DecoderConfig yarn =
+      family({{"model_type", "qwen3"},
+              {"max_position_embeddings", 40960},
+              {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32768}}}});
   EXPECT_EQ(yarn.head_dim, 128);
   EXPECT_NEAR(yarn.rope.attention_factor, 0.1 * std::log(4.0) + 1, 1e-12);
 }
@@ -216,22 +280,31 @@ TEST(Config, RefusesWhatAFamilyCannotBe) {
   };
   const std::tuple<const char*, Json, const char*> bad[] = {
       {"gemma3", Json::object(), "image encoder"},
-      {"mistral", {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}}, "same attention in every layer"},
+      {"mistral",
+       {{"layer_types", {"full_attention", "sliding_attention", "full_attention"}}},
+       "same attention in every layer"},
       {"qwen2", {{"layer_types", {"full_attention"}}}, "expected 3 entries"},
       {"qwen2", {{"layer_types", {"full_attention", "chunked_attention", "full_attention"}}}, "chunked_attention"},
       {"gemma2", {{"use_bidirectional_attention", true}}, "causal"},
       {"gemma2", {{"hidden_activation", "relu"}}, "gelu_pytorch_tanh"},
       {"gemma3_text", {{"sliding_window", nullptr}}, "sliding_window"},
-      {"gemma3_text", {{"rope_parameters", {{"sliding_attention", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}}}, "depends on the length"},
-      {"gemma3_text", {{"rope_theta", 1e6}, {"rope_parameters", {{"full_attention", {{"rope_theta", 1e5}}}}}}, "disagree"},
-      {"phi3", {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}}}}, "expected 4 numbers"},
+      {"gemma3_text",
+       {{"rope_parameters", {{"sliding_attention", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}}},
+       "depends on the length"},
+      {"gemma3_text",
+       {{"rope_theta", 1e6}, {"rope_parameters", {{"full_attention", {{"rope_theta", 1e5}}}}}},
+       "disagree"},
+      {"phi3",
+       {{"rope_scaling", {{"type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", {1.0}}}}},
+       "expected 4 numbers"},
       {"smollm3", {{"no_rope_layers", {1}}}, "no_rope_layers"},
       {"mixtral", {{"num_local_experts", 4}, {"num_experts_per_tok", 5}}, "num_experts_per_tok"},
       {"mixtral", Json::object(), "num_experts"},
       {"llama", {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}}}, "factor"},
       {"llama", {{"head_dim", 2}, {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}}}}, "dynamic"},
   };
-  for (const auto& [type, extra, expected] : bad) EXPECT_NE(message(type, extra).find(expected), std::string::npos) << type << ": " << message(type, extra);
+  for (const auto& [type, extra, expected] : bad)
+    EXPECT_NE(message(type, extra).find(expected), std::string::npos) << type << ": " << message(type, extra);
 }
 
 TEST(Config, EndOfTextFromBothFiles) {

@@ -17,14 +17,16 @@ namespace {
 DecoderConfig config_like(const std::string& kind) {
   DecoderConfig c;
   c.model_type = "llama";
-  c.vocab_size = 90, c.hidden_size = 192, c.intermediate_size = 500, c.num_layers = 3, c.num_heads = 6, c.num_kv_heads = 3, c.head_dim = 40;
+  c.vocab_size = 90, c.hidden_size = 192, c.intermediate_size = 500, c.num_layers = 3, c.num_heads = 6,
+  c.num_kv_heads = 3, c.head_dim = 40;
   c.layers.resize(3);
   if (kind != "llama") c.hidden_size = 72, c.intermediate_size = 130, c.head_dim = 20;
   if (kind == "gemma") {
     c.norm_offset = 1, c.norm_rounds_last = true, c.activation = Activation::kGeluTanh;
     c.embedding_scale = 1.7, c.attention_scalar = 20, c.attention_soft_cap = 3, c.final_soft_cap = 5;
     c.local_rope.theta = 100;
-    for (LayerConfig& layer : c.layers) layer.attention_out_norm = layer.mlp_out_norm = true, layer.qk_norm = QkNorm::kHead;
+    for (LayerConfig& layer : c.layers)
+      layer.attention_out_norm = layer.mlp_out_norm = true, layer.qk_norm = QkNorm::kHead;
     for (const size_t l : {size_t{0}, size_t{2}}) c.layers[l].window = 9, c.layers[l].rope = LayerRope::kLocal;
   } else if (kind == "olmo") {
     c.norm_rounds_last = true, c.rope.rotary_fraction = 0.5;
@@ -44,7 +46,9 @@ DecoderConfig config_like(const std::string& kind) {
 // Matrices as their dtype says, or packed.
 class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, const char*, bool>> {
  protected:
-  Incremental() : decoder(random_decoder(config_like(std::get<1>(GetParam())), 11, at::kCPU, std::get<0>(GetParam()))), dtype(decoder.config.dtype) {
+  Incremental()
+      : decoder(random_decoder(config_like(std::get<1>(GetParam())), 11, at::kCPU, std::get<0>(GetParam()))),
+        dtype(decoder.config.dtype) {
     for (const Parameter& p : list_parameters(decoder.weights, decoder.config)) {
       if (p.tensor->scalar_type() == at::kChar) {
         p.tensor->copy_(kernels::quantise_int8(kernels::dequantise_int8(*p.tensor, p.shape[1]) * 4));
@@ -57,12 +61,15 @@ class Incremental : public ::testing::TestWithParam<std::tuple<at::ScalarType, c
   }
   KvCache cache() const { return KvCache(decoder.config, at::kCPU, dtype); }
   at::Tensor run(KvCache& kv, size_t from, size_t count, int64_t logits = -1) const {
-    const SequencePart part{.cache = &kv, .tokens = std::span(ids).subspan(from, count), .num_logits = logits < 0 ? static_cast<int64_t>(count) : logits};
+    const SequencePart part{.cache = &kv,
+                            .tokens = std::span(ids).subspan(from, count),
+                            .num_logits = logits < 0 ? static_cast<int64_t>(count) : logits};
     return forward(decoder, std::span(&part, 1));
   }
   Decoder decoder;
   at::ScalarType dtype;  // of all but int8 matrices
-  // What the reference may differ by, of the largest logit: inputs of int8 products are rounded to 2^-15 of their group's largest.
+  // What the reference may differ by, of the largest logit: inputs of int8 products are rounded to 2^-15 of their
+  // group's largest.
   const double tolerance = std::get<0>(GetParam()) == at::kChar ? 1e-3 : dtype == at::kFloat ? 1e-5 : 4e-2;
   std::vector<int32_t> ids;
 };
@@ -95,7 +102,8 @@ TEST_P(Incremental, AReducedHeadGivesTheKeptLogitsAndNoOthers) {
     EXPECT_TRUE(at::equal(logits.index_select(1, index), whole.index_select(1, index)));
     EXPECT_EQ(logits.isneginf().sum().item<int64_t>(), 20 * (90 - 8));
   }
-  const at::Tensor trained = forward(decoder, TrainBatch{at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + 20), at::kLong).unsqueeze(0)});
+  const at::Tensor trained = forward(
+      decoder, TrainBatch{at::tensor(std::vector<int32_t>(ids.begin(), ids.begin() + 20), at::kLong).unsqueeze(0)});
   EXPECT_TRUE(at::allclose(trained[0].to(at::kFloat), whole.index_select(1, index), 3e-2, 3e-2));
 }
 
@@ -123,7 +131,9 @@ TEST_P(Incremental, NeighboursAndThreadsChangeNothing) {
   std::vector<SequencePart> parts;
   std::vector<at::Tensor> expected;
   for (size_t i = 0; i < 3; ++i) {
-    parts.push_back({.cache = &together[i], .tokens = std::span(ids).subspan(from[i], counts[i]), .num_logits = static_cast<int64_t>(counts[i])});
+    parts.push_back({.cache = &together[i],
+                     .tokens = std::span(ids).subspan(from[i], counts[i]),
+                     .num_logits = static_cast<int64_t>(counts[i])});
     expected.push_back(run(alone[i], from[i], counts[i]));
   }
   EXPECT_TRUE(at::equal(forward(decoder, parts), at::cat(expected)));
@@ -172,10 +182,14 @@ TEST_P(Incremental, ObserverSeesTheResidualStream) {
     kernels::force_reference(false);
     EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
     const at::Tensor scale = at::scalar_tensor(decoder.config.embedding_scale, at::kFloat).to(dtype);
-    EXPECT_TRUE(at::equal(first, decoder.weights.embed.index({at::tensor({ids[0], ids[1], ids[2], ids[3], ids[4]})}) * scale));
+    EXPECT_TRUE(
+        at::equal(first, decoder.weights.embed.index({at::tensor({ids[0], ids[1], ids[2], ids[3], ids[4]})}) * scale));
     KvCache other = cache();
     const DecoderConfig& c = decoder.config;
-    at::Tensor logits = kernels::linear(kernels::rms_norm(last, decoder.weights.norm, {c.rms_norm_eps, c.norm_offset, c.norm_rounds_last}), decoder.weights.lm_head).to(at::kFloat);
+    at::Tensor logits = kernels::linear(kernels::rms_norm(last, decoder.weights.norm,
+                                                          {c.rms_norm_eps, c.norm_offset, c.norm_rounds_last}),
+                                        decoder.weights.lm_head)
+                            .to(at::kFloat);
     if (c.final_soft_cap != 0) logits = kernels::soft_cap(logits, c.final_soft_cap);
     const at::Tensor expected = run(other, 0, 5);
     EXPECT_LT((logits - expected).abs().max().item<double>(), tolerance * expected.abs().max().item<double>());
@@ -185,13 +199,16 @@ TEST_P(Incremental, ObserverSeesTheResidualStream) {
 TEST_P(Incremental, ObserversErrorComesOut) {
   KvCache kv = cache();
   const SequencePart part{.cache = &kv, .tokens = std::span(ids).first(5)};
-  EXPECT_THROW(forward(decoder, std::span(&part, 1), [](int64_t, const at::Tensor&) { throw Error(ErrorKind::kData, "tap"); }), Error);
+  EXPECT_THROW(
+      forward(decoder, std::span(&part, 1), [](int64_t, const at::Tensor&) { throw Error(ErrorKind::kData, "tap"); }),
+      Error);
   EXPECT_EQ(kv.length(), 0);
 }
 
 // Branches of a tree in one pass, deeper than a window of 4 and of 9: each is the branch alone, bit for bit.
 TEST_P(Incremental, BranchesEqualTheirChains) {
-  const std::vector<int32_t> nodes(ids.begin() + 60, ids.begin() + 75);  // two chains from a common root: 0, 1 3 5 … and 2 4 6 …
+  const std::vector<int32_t> nodes(ids.begin() + 60,
+                                   ids.begin() + 75);  // two chains from a common root: 0, 1 3 5 … and 2 4 6 …
   const auto count = static_cast<int64_t>(nodes.size());
   SequencePart tree{.tokens = nodes, .num_logits = count, .tree_mask = at::zeros({count, count}, at::kBool)};
   for (int64_t i = 0; i < count; ++i) {
@@ -215,14 +232,21 @@ TEST_P(Incremental, BranchesEqualTheirChains) {
 }
 
 const auto name_of = [](const auto& info) {
-  return std::string(c10::toString(std::get<0>(info.param))) + "_" + std::get<1>(info.param) + (std::get<2>(info.param) ? "_packed" : "");
+  return std::string(c10::toString(std::get<0>(info.param))) + "_" + std::get<1>(info.param) +
+         (std::get<2>(info.param) ? "_packed" : "");
 };
 INSTANTIATE_TEST_SUITE_P(Models, Incremental,
-                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16), ::testing::Values("llama", "gemma", "olmo", "experts"), ::testing::Bool()), name_of);
+                         ::testing::Combine(::testing::Values(at::kFloat, at::kBFloat16),
+                                            ::testing::Values("llama", "gemma", "olmo", "experts"), ::testing::Bool()),
+                         name_of);
 INSTANTIATE_TEST_SUITE_P(Int8Models, Incremental,
-                         ::testing::Combine(::testing::Values(at::kChar), ::testing::Values("llama", "gemma", "olmo", "experts"), ::testing::Values(false)), name_of);
+                         ::testing::Combine(::testing::Values(at::kChar),
+                                            ::testing::Values("llama", "gemma", "olmo", "experts"),
+                                            ::testing::Values(false)),
+                         name_of);
 
-// int8 matrices beside bf16, tied: the error that quantising makes, and rows that are the same bits whatever shares the pass.
+// int8 matrices beside bf16, tied: the error that quantising makes, and rows that are the same bits whatever shares the
+// pass.
 TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
   for (const auto side : {at::kFloat, at::kBFloat16}) {
     DecoderConfig c = config_like("llama");
@@ -230,14 +254,16 @@ TEST(Int8Decoder, IsCloseToTheWideOneAndItsRowsStandAlone) {
     const Decoder wide = random_decoder(c, 3, at::kCPU, side), int8 = random_decoder(c, 3, at::kCPU, at::kChar);
     EXPECT_EQ(int8.weights.embed.scalar_type(), side);
     EXPECT_EQ(int8.weights.norm.scalar_type(), side);
-    for (const at::Tensor* matrix : {&int8.weights.layers[1].q, &int8.weights.layers[1].down, &int8.weights.lm_head}) EXPECT_EQ(matrix->scalar_type(), at::kChar);
+    for (const at::Tensor* matrix : {&int8.weights.layers[1].q, &int8.weights.layers[1].down, &int8.weights.lm_head})
+      EXPECT_EQ(matrix->scalar_type(), at::kChar);
     std::vector<int32_t> ids;
     for (int i = 0; i < 32; ++i) ids.push_back(i * 29 % 90);
     const auto run = [&](const Decoder& decoder, size_t step) {
       KvCache kv(c, at::kCPU, side);
       std::vector<at::Tensor> rows;
       for (size_t i = 0; i < ids.size(); i += step) {
-        const SequencePart part{.cache = &kv, .tokens = std::span(ids).subspan(i, step), .num_logits = static_cast<int64_t>(step)};
+        const SequencePart part{
+            .cache = &kv, .tokens = std::span(ids).subspan(i, step), .num_logits = static_cast<int64_t>(step)};
         rows.push_back(forward(decoder, std::span(&part, 1)));
       }
       return at::cat(rows);
@@ -271,7 +297,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   for (const size_t count : {3, 7, 16, 40}) {
     KvCache kv(c, at::kCPU, at::kFloat);
     std::vector<at::Tensor> parts;
-    for (size_t at = 0; at < 40; at += count) parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
+    for (size_t at = 0; at < 40; at += count)
+      parts.push_back(run(kv, at, std::min(count, 40 - at), static_cast<int64_t>(std::min(count, 40 - at))));
     EXPECT_TRUE(at::equal(at::cat(parts), alone)) << count;
   }
   // Dropped below the border and continued, beside a neighbour that stays short and one that is long.
@@ -287,9 +314,11 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
   const at::Tensor expected = at::cat({alone.narrow(0, 21, 6), alone.narrow(0, 10, 2), alone.narrow(0, 35, 1)});
   EXPECT_TRUE(at::equal(forward(decoder, parts, observer), expected));
   EXPECT_EQ(layers, (std::vector<int64_t>{0, 1, 2, 3}));
-  const at::Tensor from_states = at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
+  const at::Tensor from_states =
+      at::linear(kernels::rms_norm(last, decoder.weights.norm, c.rms_norm_eps), decoder.weights.lm_head);
   EXPECT_LT((from_states - expected).abs().max().item<double>(), 1e-4);
-  // A copy of the beginning knows its tokens and its scaling: it goes on below the border and beyond, and so does what it came from.
+  // A copy of the beginning knows its tokens and its scaling: it goes on below the border and beyond, and so does what
+  // it came from.
   for (const int64_t length : {0, 20, 30}) {
     KvCache copy = third.prefix(length);
     EXPECT_TRUE(at::equal(run(copy, static_cast<size_t>(length), 8, 8), alone.narrow(0, length, 8))) << length;
@@ -301,7 +330,8 @@ TEST(StretchedPass, CutsAndNeighboursChangeNothing) {
 TEST(BadParts, AreErrors) {
   DecoderConfig c;
   c.model_type = "llama";
-  c.vocab_size = 10, c.hidden_size = 8, c.intermediate_size = 8, c.num_layers = 1, c.num_heads = 2, c.num_kv_heads = 1, c.head_dim = 4;
+  c.vocab_size = 10, c.hidden_size = 8, c.intermediate_size = 8, c.num_layers = 1, c.num_heads = 2, c.num_kv_heads = 1,
+  c.head_dim = 4;
   c.layers.resize(1);
   const Decoder decoder = random_decoder(c, 1, at::kCPU, at::kFloat);
   KvCache kv(c, at::kCPU, at::kFloat);

@@ -43,7 +43,8 @@ TEST(KvCacheTest, GrowsKeepsAndCounts) {
     EXPECT_TRUE(at::equal(kv.values(0).select(1, 200 + i), -all[places[static_cast<size_t>(i)]]));
   }
   EXPECT_TRUE(at::equal(kv.keys(0).select(1, 199), all[199]));
-  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{100}, {201, 201}, {202, 201}, {203}}) EXPECT_THROW(kv.keep(200, wrong), Error);
+  for (const std::vector<int64_t>& wrong : {std::vector<int64_t>{100}, {201, 201}, {202, 201}, {203}})
+    EXPECT_THROW(kv.keep(200, wrong), Error);
 }
 
 // A cache and what it should hold: a text, and of each token a value that says which tokens came before it.
@@ -54,12 +55,15 @@ struct Checked {
   std::vector<float> values = {};
 };
 
-float value_of(float before, int32_t token) { return std::fmod(before * 31 + static_cast<float>(token) * 7 + 1, 9973.f); }
+float value_of(float before, int32_t token) {
+  return std::fmod(before * 31 + static_cast<float>(token) * 7 + 1, 9973.f);
+}
 
 struct Caches {
   explicit Caches(int64_t blocks) {
     config.num_layers = 2, config.num_kv_heads = 2, config.head_dim = 3;
-    pool = std::make_shared<BlockPool>(config, at::kCPU, at::kFloat, blocks * BlockPool::block_bytes(config, at::kFloat));
+    pool =
+        std::make_shared<BlockPool>(config, at::kCPU, at::kFloat, blocks * BlockPool::block_bytes(config, at::kFloat));
   }
   Checked open(uint64_t tenant) const {
     Checked out{KvCache(pool), tenant};
@@ -67,7 +71,8 @@ struct Caches {
     return out;
   }
   // What a pass does; position: of the tokens, none for a chain.
-  static void write(Checked& c, std::span<const int32_t> tokens, std::span<const float> values, std::span<const int64_t> positions) {
+  static void write(Checked& c, std::span<const int32_t> tokens, std::span<const float> values,
+                    std::span<const int64_t> positions) {
     const auto count = static_cast<int64_t>(tokens.size());
     c.cache.record(tokens, positions);
     const at::Tensor rows = at::tensor(values).view({count, 1, 1}) * at::arange(1, 7, at::kFloat).view({1, 2, 3});
@@ -133,7 +138,8 @@ TEST(KvCacheTest, ForksShareUntilTheyWrite) {
   // A path is kept in blocks that others read.
   const Checked c{a.cache.prefix(a.cache.length()), 0, a.text, a.values};
   a.cache.keep(kSpan + 1, std::vector<int64_t>{kSpan + 3, 2 * kSpan + 1});
-  for (const int64_t place : {kSpan + 3, 2 * kSpan + 1}) a.text[static_cast<size_t>(kSpan + 1 + (place > 2 * kSpan))] = a.text[static_cast<size_t>(place)];
+  for (const int64_t place : {kSpan + 3, 2 * kSpan + 1})
+    a.text[static_cast<size_t>(kSpan + 1 + (place > 2 * kSpan))] = a.text[static_cast<size_t>(place)];
   a.values[kSpan + 1] = a.values[kSpan + 3];
   a.values[kSpan + 2] = a.values[2 * kSpan + 1];
   a.text.resize(kSpan + 3), a.values.resize(kSpan + 3);
@@ -192,6 +198,31 @@ TEST(KvCacheTest, PublishedBlocksDoNotChange) {
   Caches::check(other);
 }
 
+// Writes a random tree of `count` tokens and keeps the path to one of its nodes, or nothing of it.
+void write_tree_and_keep_a_path(Checked& c, int64_t count, const std::function<int64_t(int64_t)>& below,
+                                const std::vector<std::unique_ptr<Checked>>& open) {
+  const auto length = static_cast<int64_t>(c.text.size());
+  std::vector<int32_t> tokens;
+  std::vector<float> values;
+  std::vector<int64_t> positions, parents, path;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t parent = below(i + 1) - 1;
+    parents.push_back(parent);
+    positions.push_back(parent < 0 ? length : positions[static_cast<size_t>(parent)] + 1);
+    tokens.push_back(static_cast<int32_t>(below(3)));
+    values.push_back(value_of(parent < 0 ? c.values.back() : values[static_cast<size_t>(parent)], tokens.back()));
+  }
+  Caches::write(c, tokens, values, positions);
+  for (const auto& other : open) other->cache.publish();  // nothing of the tree but its chain
+  for (int64_t node = below(count + 1) - 1; node >= 0; node = parents[static_cast<size_t>(node)])
+    path.insert(path.begin(), length + node);
+  c.cache.keep(length, path);
+  for (const int64_t place : path) {
+    c.text.push_back(tokens[static_cast<size_t>(place - length)]);
+    c.values.push_back(values[static_cast<size_t>(place - length)]);
+  }
+}
+
 // Random passes, trees, cuts, forks, ends and beginnings of several sequences, against texts that are simply copied.
 TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
   const Caches p(40);
@@ -218,25 +249,12 @@ TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
         c.cache.truncate(length);
       } else if (what < 9 || length == 0) {
         std::vector<int32_t> tokens;
-        for (int64_t i = 0; i < count; ++i) tokens.push_back(static_cast<int32_t>(below(150) == 0 ? 99 : (length + i) % 11));
+        for (int64_t i = 0; i < count; ++i)
+          tokens.push_back(static_cast<int32_t>(below(150) == 0 ? 99 : (length + i) % 11));
         Caches::extend(c, tokens);
-      } else {  // a tree, and of it a path
+      } else {
         ++trees;
-        std::vector<int32_t> tokens;
-        std::vector<float> values;
-        std::vector<int64_t> positions, parents, path;
-        for (int64_t i = 0; i < count; ++i) {
-          const int64_t parent = below(i + 1) - 1;
-          parents.push_back(parent);
-          positions.push_back(parent < 0 ? length : positions[static_cast<size_t>(parent)] + 1);
-          tokens.push_back(static_cast<int32_t>(below(3)));
-          values.push_back(value_of(parent < 0 ? c.values.back() : values[static_cast<size_t>(parent)], tokens.back()));
-        }
-        Caches::write(c, tokens, values, positions);
-        for (const auto& other : open) other->cache.publish();  // nothing of the tree but its chain
-        for (int64_t node = below(count + 1) - 1; node >= 0; node = parents[static_cast<size_t>(node)]) path.insert(path.begin(), length + node);
-        c.cache.keep(length, path);
-        for (const int64_t place : path) c.text.push_back(tokens[static_cast<size_t>(place - length)]), c.values.push_back(values[static_cast<size_t>(place - length)]);
+        write_tree_and_keep_a_path(c, count, below, open);
       }
     } else if (what < 16) {
       const int64_t left = std::max<int64_t>(0, length - below(what == 12 ? 150 : 6));
@@ -245,7 +263,10 @@ TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
     } else if (what == 16 && open.size() < 12) {
       ++forks;
       const int64_t left = below(length + 1);
-      open.push_back(std::make_unique<Checked>(Checked{c.cache.prefix(left), c.tenant, {c.text.begin(), c.text.begin() + left}, {c.values.begin(), c.values.begin() + left}}));
+      open.push_back(std::make_unique<Checked>(Checked{c.cache.prefix(left),
+                                                       c.tenant,
+                                                       {c.text.begin(), c.text.begin() + left},
+                                                       {c.values.begin(), c.values.begin() + left}}));
     } else if (what == 17 || length > 400) {
       c.cache.publish();
       std::swap(chosen, open.back());
@@ -253,7 +274,8 @@ TEST(KvCacheTest, TenThousandOperationsAgainstAContiguousModel) {
     } else {
       c.cache.publish();
     }
-    if (step % 3 == 0 && !open.empty()) Caches::check(*open[static_cast<size_t>(below(static_cast<int64_t>(open.size())))]);
+    if (step % 3 == 0 && !open.empty())
+      Caches::check(*open[static_cast<size_t>(below(static_cast<int64_t>(open.size())))]);
     if (HasFatalFailure()) FAIL() << "step " << step;
     std::set<void*> held;
     for (const auto& each : open) held.insert(each->cache.blocks().begin(), each->cache.blocks().end());

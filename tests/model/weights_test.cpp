@@ -18,7 +18,8 @@ using specdec::testing::Scratch;
 DecoderConfig tiny(bool tied = false) {
   DecoderConfig c;
   c.model_type = "llama";
-  c.vocab_size = 40, c.hidden_size = 16, c.intermediate_size = 24, c.num_layers = 2, c.num_heads = 4, c.num_kv_heads = 2, c.head_dim = 6;
+  c.vocab_size = 40, c.hidden_size = 16, c.intermediate_size = 24, c.num_layers = 2, c.num_heads = 4,
+  c.num_kv_heads = 2, c.head_dim = 6;
   c.layers.assign(2, {.qkv_bias = true, .out_bias = true, .mlp_bias = true});
   c.tie_embeddings = tied;
   return c;
@@ -41,8 +42,13 @@ struct Stored {  // a checkpoint in memory that tests bend
   void write(const fs::path& file, size_t begin = 0, size_t end = SIZE_MAX) const {
     std::vector<TensorToWrite> out;
     for (size_t i = begin; i < std::min(end, names.size()); ++i) {
-      const char* dtype = tensors[i].scalar_type() == at::kFloat ? "F32" : tensors[i].scalar_type() == at::kLong ? "I64" : "BF16";
-      out.push_back({names[i], dtype, tensors[i].sizes().vec(), {static_cast<const std::byte*>(tensors[i].const_data_ptr()), tensors[i].nbytes()}});
+      const char* dtype = tensors[i].scalar_type() == at::kFloat  ? "F32"
+                          : tensors[i].scalar_type() == at::kLong ? "I64"
+                                                                  : "BF16";
+      out.push_back({names[i],
+                     dtype,
+                     tensors[i].sizes().vec(),
+                     {static_cast<const std::byte*>(tensors[i].const_data_ptr()), tensors[i].nbytes()}});
     }
     write_safetensors(file, out);
   }
@@ -62,7 +68,9 @@ void expect_equal(Decoder& a, Decoder& b) {
   std::vector<at::Tensor> tensors;
   a.weights.visit(a.config, [&](const std::string&, at::Tensor& tensor) { tensors.push_back(tensor); });
   size_t i = 0;
-  b.weights.visit(b.config, [&](const std::string& name, at::Tensor& tensor) { EXPECT_TRUE(at::equal(tensor, tensors.at(i++))) << name; });
+  b.weights.visit(b.config, [&](const std::string& name, at::Tensor& tensor) {
+    EXPECT_TRUE(at::equal(tensor, tensors.at(i++))) << name;
+  });
   EXPECT_EQ(i, tensors.size());
 }
 
@@ -72,7 +80,8 @@ TEST(Weights, SaveAndLoad) {
       const Scratch scratch;
       Decoder saved = random_decoder(tiny(tied), 5, at::kCPU, dtype);
       save_decoder(saved, scratch.root());
-      Decoder loaded = load_decoder(scratch.root(), at::kCPU, resolve_dtype("auto", load_decoder_config(scratch.root())));
+      Decoder loaded =
+          load_decoder(scratch.root(), at::kCPU, resolve_dtype("auto", load_decoder_config(scratch.root())));
       expect_equal(saved, loaded);
       EXPECT_EQ(loaded.weights.lm_head.is_same(loaded.weights.embed), tied);
       EXPECT_EQ(SafetensorsFile(scratch / "model.safetensors").tensors().contains("lm_head.weight"), !tied);
@@ -93,7 +102,8 @@ TEST(Weights, ShardedAndConverted) {
   stored.write(scratch / "b.safetensors", 7);
   Json map;
   for (size_t i = 0; i < stored.names.size(); ++i) map[stored.names[i]] = i < 7 ? "a.safetensors" : "b.safetensors";
-  write_file_atomic(scratch / "model.safetensors.index.json", Json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
+  write_file_atomic(scratch / "model.safetensors.index.json",
+                    Json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
   Decoder loaded = load_decoder(scratch.root(), at::kCPU, at::kFloat);
   expect_equal(saved, loaded);
   const Decoder narrow = load_decoder(scratch.root(), at::kCPU, at::kBFloat16);
@@ -112,15 +122,25 @@ TEST(Weights, WrongTensorsAreErrors) {
   };
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   EXPECT_EQ(error_of([](Stored&) {}), "loaded");
-  EXPECT_NE(error_of([&](Stored& s) { s.names[static_cast<size_t>(std::find(s.names.begin(), s.names.end(), up) - s.names.begin())] = "other"; }).find(up + " is missing"), std::string::npos);
-  EXPECT_NE(error_of([&](Stored& s) { s[up] = s[up].t().contiguous(); }).find("[16, 24], config.json asks for [24, 16]"), std::string::npos);
-  EXPECT_NE(error_of([&](Stored& s) { s.add("model.layers.2.mlp.up_proj.weight", at::zeros({24, 16})); }).find("model.layers.2.mlp.up_proj.weight"), std::string::npos);
+  EXPECT_NE(error_of([&](Stored& s) {
+              s.names[static_cast<size_t>(std::find(s.names.begin(), s.names.end(), up) - s.names.begin())] = "other";
+            }).find(up + " is missing"),
+            std::string::npos);
+  EXPECT_NE(
+      error_of([&](Stored& s) { s[up] = s[up].t().contiguous(); }).find("[16, 24], config.json asks for [24, 16]"),
+      std::string::npos);
+  EXPECT_NE(error_of([&](Stored& s) {
+              s.add("model.layers.2.mlp.up_proj.weight", at::zeros({24, 16}));
+            }).find("model.layers.2.mlp.up_proj.weight"),
+            std::string::npos);
   EXPECT_NE(error_of([&](Stored& s) { s[up] = at::zeros({24, 16}, at::kLong); }).find("I64"), std::string::npos);
   for (const float bad : {std::nanf(""), std::numeric_limits<float>::infinity()}) {
     EXPECT_NE(error_of([&](Stored& s) { s[up][3][4] = bad; }).find(up + " holds NaN or infinite"), std::string::npos);
-    EXPECT_NE(error_of([&](Stored& s) { s[up] = s[up].to(at::kBFloat16), s[up][3][4] = bad; }).find("NaN"), std::string::npos);
+    EXPECT_NE(error_of([&](Stored& s) { s[up] = s[up].to(at::kBFloat16), s[up][3][4] = bad; }).find("NaN"),
+              std::string::npos);
   }
-  EXPECT_EQ(error_of([&](Stored& s) { s.add("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({3})); }), "loaded");
+  EXPECT_EQ(error_of([&](Stored& s) { s.add("model.layers.0.self_attn.rotary_emb.inv_freq", at::zeros({3})); }),
+            "loaded");
 }
 
 TEST(Weights, ValuesThatDoNotFitFp16AreErrors) {
@@ -172,7 +192,8 @@ TEST(MemoryPlan, CountsAndRefuses) {
   MemoryPlan plan = plan_memory(c, at::kFloat, &c, at::kBFloat16, 3, 100, at::kCPU);
   EXPECT_EQ(plan.target_bytes, 4 * num_parameters(c));
   EXPECT_EQ(plan.draft_bytes, 2 * num_parameters(c));
-  EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) * (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
+  EXPECT_EQ(plan.cache_bytes(), 3 * 128 * (2 * 2 * 2 * 6) *
+                                    (4 + 2));  // sequences × tokens in whole blocks × (k, v) × layers × G × D × bytes
   EXPECT_GT(plan.available_bytes, 1 << 20);
   EXPECT_NO_THROW(check_memory(plan));
   plan.available_bytes = plan.total() - 1;
@@ -195,7 +216,8 @@ TEST(MemoryPlan, GivesUpWhatItCan) {
   const MemoryPlan whole = plan_memory(c, at::kFloat, &c, at::kFloat, kSequences, kTokens, at::kCPU);
   const MemoryPlan int8 = plan_memory(c, at::kFloat, &c, at::kChar, kSequences, kTokens, at::kCPU);
   const MemoryPlan alone = plan_memory(c, at::kFloat, nullptr, at::kFloat, kSequences, kTokens, at::kCPU);
-  const int64_t caches = whole.cache_bytes(), rest = whole.total() - caches, int8_rest = int8.total() - int8.cache_bytes(), alone_rest = alone.total() - alone.cache_bytes();
+  const int64_t caches = whole.cache_bytes(), rest = whole.total() - caches,
+                int8_rest = int8.total() - int8.cache_bytes(), alone_rest = alone.total() - alone.cache_bytes();
   ASSERT_LT(int8_rest, rest);
 
   EXPECT_EQ(fit(whole.total()).given_up, "");

@@ -38,7 +38,8 @@ TEST(Baselines, WhatTheGateDidNotMeasureIsNotJudged) {
   const Baseline cold = baselines(report);
   EXPECT_EQ(cold.find("code t0")->first, "code t0");
   EXPECT_EQ(cold.find("poems t0")->first, "") << "a domain never seen, under the conditions of the gate";
-  for (const char* key : {"code", "code t0.7", "code t0 json", "poems", "-", "code t0 eff"}) EXPECT_EQ(cold.find(key), nullptr) << key;
+  for (const char* key : {"code", "code t0.7", "code t0 json", "poems", "-", "code t0 eff"})
+    EXPECT_EQ(cold.find(key), nullptr) << key;
   report.temperature = 1;
   const Baseline usual = baselines(report);
   EXPECT_EQ(usual.find("code")->first, "code");
@@ -64,13 +65,15 @@ TEST(StratumKey, IsDomainTemperatureAndGrammar) {
   EXPECT_EQ(key(1), "code json eff");
 }
 
-// `requests` over `days`, of domains d0, d1, … with the given shares of a hundred, acceptance .70 and a swing of `slow` a day.
+// `requests` over `days`, of domains d0, d1, … with the given shares of a hundred, acceptance .70 and a swing of `slow`
+// a day.
 EstimatedBaseline estimate(int64_t requests, double days, const std::vector<int>& shares, double slow = 0) {
   return estimate_baseline([&](const auto& take) {
     Traffic t(9);
     for (int64_t n = 0; n < requests; ++n) {
       AcceptanceRecord r;
-      r.time = 1795000000 + static_cast<int64_t>(static_cast<double>(n) * days * 86400 / static_cast<double>(requests - 1));
+      r.time =
+          1795000000 + static_cast<int64_t>(static_cast<double>(n) * days * 86400 / static_cast<double>(requests - 1));
       int64_t at = n % 100;
       size_t s = 0;
       while (s + 1 < shares.size() && at >= shares[s]) at -= shares[s++];
@@ -83,7 +86,8 @@ EstimatedBaseline estimate(int64_t requests, double days, const std::vector<int>
 
 TEST(EstimatedBaselines, NeedRequestsAndADay) {
   EXPECT_EQ(estimate(1000, 1, {100}).problem, "");
-  EXPECT_NE(estimate(999, 2, {100}).problem.find("999 requests over 2"), std::string::npos) << estimate(999, 2, {100}).problem;
+  EXPECT_NE(estimate(999, 2, {100}).problem.find("999 requests over 2"), std::string::npos)
+      << estimate(999, 2, {100}).problem;
   EXPECT_NE(estimate(5000, 0.5, {100}).problem.find("at least 1000 over 1"), std::string::npos);
   EXPECT_NE(estimate_baseline([](const auto&) {}).problem, "");
 }
@@ -99,7 +103,8 @@ TEST(EstimatedBaselines, SmallStrataAreFoldedAndUnseenOnesAreNotJudged) {
   EXPECT_NEAR(e.baseline.strata.at("d0").mean, 0.70, 0.01);
   EXPECT_NEAR(e.baseline.strata.at("d0").sd, 0.105, 0.01);
   EXPECT_NEAR(e.baseline.strata.at("d0").standard_error, 0.105 / 60, 0.0015);
-  EXPECT_EQ(estimate(2000, 2, std::vector<int>(50, 2)).baseline.strata.size(), 1u) << "50 domains of 40 requests: all are other";
+  EXPECT_EQ(estimate(2000, 2, std::vector<int>(50, 2)).baseline.strata.size(), 1u)
+      << "50 domains of 40 requests: all are other";
   EXPECT_EQ(estimate(20000, 2, std::vector<int>(50, 2)).baseline.strata.size(), Baseline::kMaxStrata);
 }
 

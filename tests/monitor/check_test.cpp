@@ -1,5 +1,3 @@
-#include "monitor/look.h"
-
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +6,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
 #include "monitor/counter_chart.h"
+#include "monitor/look.h"
 #include "tests/base/manual_clock.h"
 #include "tests/base/sample_report.h"
 #include "tests/base/scratch.h"
@@ -88,8 +87,8 @@ TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
   EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
 }
 
-// The gate predicted 1.7 / (0.4 + 1.1) = 1.133 for K = 1 at overlap .70 and measured less, for what predictions leave out. At .67 the
-// prediction is 1.113, still above 1.
+// The gate predicted 1.7 / (0.4 + 1.1) = 1.133 for K = 1 at overlap .70 and measured less, for what predictions leave
+// out. At .67 the prediction is 1.113, still above 1.
 TEST_F(Monitored, WorthIsWhatWasMeasuredScaledByThePredictions) {
   const auto measured = [this](const std::string& name, double speedup) {
     make_package(name, 0, [speedup](ValidationReport& r) {
@@ -124,7 +123,8 @@ TEST_F(Monitored, AHubNameIsAskedForEachTime) {
   fs::rename(dir / "p" / "target", dir / "hub");
   Json manifest = parse_json(get(dir / "p" / "manifest.json"), "");
   manifest["target"]["reference"] = "org/name";
-  std::erase_if(manifest["files"].get_ref<Json::array_t&>(), [](const Json& f) { return f["path"].get<std::string>().starts_with("target/"); });
+  std::erase_if(manifest["files"].get_ref<Json::array_t&>(),
+                [](const Json& f) { return f["path"].get<std::string>().starts_with("target/"); });
   put(dir / "p" / "manifest.json", canonical_json(manifest));
   HubSnapshot now{dir / "hub", std::string(40, 'a')};
   set_hub_resolver([&](const HubName& hub) {
@@ -187,7 +187,10 @@ TEST_F(Monitored, AnEndpointThatIsBeingUpdated) {
   net::ToyServer server([&](const net::ToyRequest& request) {
     if (request.method == "GET") return net::ToyReply{200, R"({"data":[{"id":"m"}]})", "", false, false};
     Json top = Json::array();
-    for (const auto& [token, logprob] : (philox_uniform(9, 0, ++asked) < share ? after : before).call(ToyModel::prompt_index(Json::parse(request.body)["messages"][0]["content"]))) top.push_back({{"token", token}, {"logprob", logprob}});
+    for (const auto& [token, logprob] :
+         (philox_uniform(9, 0, ++asked) < share ? after : before)
+             .call(ToyModel::prompt_index(Json::parse(request.body)["messages"][0]["content"])))
+      top.push_back({{"token", token}, {"logprob", logprob}});
     const Json choice = {{"logprobs", {{"content", Json::array({{{"top_logprobs", top}}})}}}};
     return net::ToyReply{200, Json{{"choices", Json::array({choice})}}.dump(), "", false, false};
   });
@@ -210,7 +213,9 @@ TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
   CheckResult r = look();
   EXPECT_EQ(r.verdict, "healthy") << r.reason;
   EXPECT_EQ(r.json["evidence"]["of_another_draft"], 600);
-  EXPECT_NE(r.json["evidence"]["notes"].dump().find("600 of 700 new requests were made with another draft"), std::string::npos) << r.json["evidence"]["notes"];
+  EXPECT_NE(r.json["evidence"]["notes"].dump().find("600 of 700 new requests were made with another draft"),
+            std::string::npos)
+      << r.json["evidence"]["notes"];
 }
 
 // Records that name their target say what is served: nobody gave --target.
@@ -222,7 +227,8 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(r.verdict, "stale_target") << r.reason;
   EXPECT_EQ(r.exit_code, 5);
   EXPECT_EQ(r.json["inputs"]["served"], "0123456789ab");
-  EXPECT_EQ(r.json["figure"], (Json{{"name", "target"}, {"value", "0123456789ab"}, {"limit", target_id.substr(0, 12)}}));
+  EXPECT_EQ(r.json["figure"],
+            (Json{{"name", "target"}, {"value", "0123456789ab"}, {"limit", target_id.substr(0, 12)}}));
   EXPECT_EQ(r.json["next"], "specdec loop run LOOP.toml");
   for (int i = 0; i < 2; ++i) EXPECT_EQ(look().exit_code, 5) << "again and again, not once";
   options.sources.clear();
@@ -247,7 +253,7 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;   // the look that found it judges nothing
+  int64_t before = 60;  // the look that found it judges nothing
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -260,7 +266,8 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   for (const int read : {30, 0}) {
     const CheckResult r = look();
     EXPECT_EQ(r.json["evidence"]["new_records"], read);
-    EXPECT_NE(r.reason.find("30 records name the bound target again, 50 in a row end this"), std::string::npos) << r.reason;
+    EXPECT_NE(r.reason.find("30 records name the bound target again, 50 in a row end this"), std::string::npos)
+        << r.reason;
   }
   write_requests(30, 0.80, 0.60);
   write_requests(20, 0.80, 0.60, "own", "");
@@ -315,7 +322,8 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// A time that no calendar has, or that lies ahead, is a broken line, and neither the drift beside it nor a later one is lost.
+// A time that no calendar has, or that lies ahead, is a broken line, and neither the drift beside it nor a later one is
+// lost.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);
@@ -340,7 +348,9 @@ TEST_F(Monitored, ABadSourceIsSetAsideAndNamed) {
   options.sources = {dir / "log.jsonl", dir / "nothing.jsonl"};
   CheckResult r = look();
   EXPECT_EQ(r.verdict, "warn");
-  EXPECT_NE(r.reason.find("a source is set aside: " + (dir / "nothing.jsonl").string() + ": no such file"), std::string::npos) << r.reason;
+  EXPECT_NE(r.reason.find("a source is set aside: " + (dir / "nothing.jsonl").string() + ": no such file"),
+            std::string::npos)
+      << r.reason;
   EXPECT_EQ(r.json["evidence"]["watched"], 200);
   EXPECT_EQ(r.json["evidence"]["sources"]["set_aside"].size(), 1u);
   write_requests(600, 0.80, 0.45);
@@ -361,7 +371,8 @@ TEST_F(Monitored, TheReasonSaysWhatIsMissing) {
   CheckResult r = look();
   EXPECT_EQ(r.exit_code, 4);
   EXPECT_NE(r.reason.find("no source is given"), std::string::npos) << r.reason;
-  EXPECT_EQ(r.json["next"], "specdec monitor check --package " + options.package + " --source http://127.0.0.1:8000/metrics --state " + options.state.string());
+  EXPECT_EQ(r.json["next"], "specdec monitor check --package " + options.package +
+                                " --source http://127.0.0.1:8000/metrics --state " + options.state.string());
   options.sources = {dir / "log.jsonl"};
   write_requests(12, 0.80, 0.60);
   r = look();
@@ -384,7 +395,8 @@ TEST_F(Monitored, SecretsAreNowhere) {
   server.page("vllm:spec_decode_num_drafts_total 5\n");
   const std::string address = server.url().substr(7);
   const auto nowhere = [&](const std::string& text) {
-    for (const char* secret : {"hunter2", "s3cret", "B0/xyz"}) EXPECT_EQ(text.find(secret), std::string::npos) << text.substr(0, 2000);
+    for (const char* secret : {"hunter2", "s3cret", "B0/xyz"})
+      EXPECT_EQ(text.find(secret), std::string::npos) << text.substr(0, 2000);
   };
   options.sources = {"http://me:hunter2@" + address + "?token=s3cret"};
   options.policy.webhooks = {SecretUrl("http://127.0.0.1:1/services/T0/B0/xyz", SecretUrl::Shows::kHost)};
@@ -400,19 +412,23 @@ TEST_F(Monitored, SecretsAreNowhere) {
   nowhere(testing::error_of([&] { look(); }, ErrorKind::kNetwork));
   options.sources = {dir / "log.jsonl"};
   write_requests(100, 0.80, 0.60, "own", "0123456789ab");
-  const CheckResult r = look();   // a transition: the webhook is written down, asked in vain, and left for the next check
+  // a transition: the webhook is written down, asked in vain, and left for the next check
+  const CheckResult r = look();
   EXPECT_EQ(r.json["actions"][0]["kind"], "webhook") << r.json["actions"];
   nowhere(r.json.dump());
   nowhere(get(options.state));
   nowhere(get(options.state.string() + ".report.json"));
   for (const fs::path& file : {options.state, fs::path(options.state.string() + "-journal")})
-    if (fs::exists(file)) EXPECT_EQ(fs::status(file).permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none) << file;
+    if (fs::exists(file))
+      EXPECT_EQ(fs::status(file).permissions() & (fs::perms::group_all | fs::perms::others_all), fs::perms::none)
+          << file;
 }
 
 TEST_F(Monitored, TheCommandRunsOnceAnAlarm) {
   write_requests(100, 0.80, 0.60);
   const std::string out = dir / "out";
-  options.on_drift = "echo \"$SPECDEC_ALARM_VERDICT,$SPECDEC_ALARM_SEGMENT,$SPECDEC_ALARM_PACKAGE\" >> " + out + "; test -s \"$SPECDEC_ALARM_REPORT\" && test -e " + (dir / "works").string();
+  options.on_drift = "echo \"$SPECDEC_ALARM_VERDICT,$SPECDEC_ALARM_SEGMENT,$SPECDEC_ALARM_PACKAGE\" >> " + out +
+                     "; test -s \"$SPECDEC_ALARM_REPORT\" && test -e " + (dir / "works").string();
   EXPECT_FALSE(look().json.contains("trigger"));
   write_requests(600, 0.80, 0.45);
   EXPECT_EQ(look().json["trigger"], (Json{{"ran", true}, {"exit_code", 1}})) << "works does not exist yet";
@@ -440,7 +456,8 @@ TEST_F(Monitored, WrongArgumentsAndFiles) {
   expect_error(ErrorKind::kData, {"no package"}, with([&](auto& o) { o.package = dir / "nothing"; }));
   expect_error(ErrorKind::kData, {"no such file"}, with([&](auto& o) { o.sources = {dir / "nothing.jsonl"}; }));
   expect_error(ErrorKind::kUsage, {"--fail-on"}, with([](auto& o) { o.fail_on = "x"; }));
-  expect_error(ErrorKind::kUsage, {"--target", "--target-key-file"}, with([](auto& o) { o.target = "http://user:secret@x/v1"; }));
+  expect_error(ErrorKind::kUsage, {"--target", "--target-key-file"},
+               with([](auto& o) { o.target = "http://user:secret@x/v1"; }));
   expect_error(ErrorKind::kModel, {"nothing"}, with([&](auto& o) { o.target = dir / "nothing"; }));
   State held(dir / "held.db");
   EXPECT_TRUE(State(dir / "held.db").history(9).empty()) << "a failed look leaves no trace";

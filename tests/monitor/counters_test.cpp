@@ -1,7 +1,6 @@
-#include "monitor/counter_chart.h"
-
 #include <gtest/gtest.h>
 
+#include "monitor/counter_chart.h"
 #include "monitor/scrape.h"
 #include "tests/base/scratch.h"
 #include "tests/monitor/loopback.h"
@@ -58,10 +57,12 @@ TEST(Exposition, AbsentIsNotZero) {
 
 TEST(Exposition, MalformedTextNamesTheLine) {
   const std::string name = "specdec:spec_decode_num_accepted_tokens_per_pos_total";
-  for (const std::string bad : {"{x=\"1\"} 2", "a{x=1} 2", "a{x=\"1} 2", "a{x=\"1\" 2", "a", "a b", "specdec:spec_decode_num_drafts_total -1",
-                                "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf"})
+  for (const std::string bad :
+       {"{x=\"1\"} 2", "a{x=1} 2", "a{x=\"1} 2", "a{x=\"1\" 2", "a", "a b", "specdec:spec_decode_num_drafts_total -1",
+        "specdec:spec_decode_num_drafts_total NaN", "specdec:spec_decode_num_drafts_total +Inf"})
     expect_error(ErrorKind::kData, {"page: line 2: "}, [&] { parse_exposition("# fine\n" + bad + "\n", "page"); });
-  for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"65\"}", "{position=\"99999999999999\"}", "{position=\"-1\"}"})
+  for (const std::string position : {"", "{position=\"\"}", "{position=\"x\"}", "{position=\"65\"}",
+                                     "{position=\"99999999999999\"}", "{position=\"-1\"}"})
     expect_error(ErrorKind::kData, {"page: line 1: "}, [&] { parse_exposition(name + position + " 1", "page"); });
   std::string many;
   for (int i = 0; i < 100001; ++i) many += "\n";
@@ -70,11 +71,16 @@ TEST(Exposition, MalformedTextNamesTheLine) {
 
 TEST(Counters, DifferencesAreBySeriesAndReplica) {
   const auto page = [](int a0, int a1, int b0) {
-    const auto line = [](const std::string& labels, int v) { return "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=" + labels + "} " + std::to_string(v) + "\n"; };
-    return parse_exposition(line("\"0\",position=\"0\"", a0) + line("\"0\",position=\"1\"", a1) + (b0 < 0 ? "" : line("\"1\",position=\"0\"", b0)), "page");
+    const auto line = [](const std::string& labels, int v) {
+      return "vllm:spec_decode_num_accepted_tokens_per_pos_total{engine=" + labels + "} " + std::to_string(v) + "\n";
+    };
+    return parse_exposition(line("\"0\",position=\"0\"", a0) + line("\"0\",position=\"1\"", a1) +
+                                (b0 < 0 ? "" : line("\"1\",position=\"0\"", b0)),
+                            "page");
   };
   EXPECT_EQ(difference(page(15, 9, 22), page(10, 7, 20)).accepted_at, (std::vector<double>{7, 2}));
-  // Engine 0 was restarted: the sum alone (30 to 34) would not show it. All of its series begin anew, its second one too.
+  // Engine 0 was restarted: the sum alone (30 to 34) would not show it. All of its series begin anew, its second one
+  // too.
   EXPECT_EQ(difference(page(3, 8, 31), page(10, 7, 20)).accepted_at, (std::vector<double>{14, 8}));
   // A replica that was not there before has a past that is not ours.
   EXPECT_EQ(difference(page(15, 9, 500), page(10, 7, -1)).accepted_at, (std::vector<double>{5, 2}));
@@ -88,8 +94,14 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
 // Of several replicas the one whose numbers cannot be is set aside, and one that serves another pair is taken out.
 TEST(Counters, ABadReplicaIsSetAside) {
   const auto page = [](const std::string& b, const std::string& target) {
-    return parse_exposition("specdec:spec_decode_num_drafts_total{instance=\"a\"} 100\nspecdec:spec_decode_num_drafts_total{instance=\"b\"} " + b +
-                                "\nspecdec:info{instance=\"a\",draft=\"d\",target=\"one\"} 1\nspecdec:info{instance=\"b\",draft=\"d\",target=\"" + target + "\"} 1\n", "page");
+    return parse_exposition(
+        "specdec:spec_decode_num_drafts_total{instance=\"a\"} "
+        "100\nspecdec:spec_decode_num_drafts_total{instance=\"b\"} " +
+            b +
+            "\nspecdec:info{instance=\"a\",draft=\"d\",target=\"one\"} "
+            "1\nspecdec:info{instance=\"b\",draft=\"d\",target=\"" +
+            target + "\"} 1\n",
+        "page");
   };
   for (const char* absurd : {"1e305", "-1", "NaN", "+Inf", "9.1e15"}) {
     const Counters c = page(absurd, "one");
@@ -116,18 +128,24 @@ TEST(Counters, ABadReplicaIsSetAside) {
 }
 
 TEST(Exposition, OneModelAndOneEngine) {
-  const std::string a = "vllm:spec_decode_num_drafts_total{model_name=\"a\"} 4\n", b = "vllm:spec_decode_num_drafts_total{model_name=\"b\"} 7\n";
+  const std::string a = "vllm:spec_decode_num_drafts_total{model_name=\"a\"} 4\n",
+                    b = "vllm:spec_decode_num_drafts_total{model_name=\"b\"} 7\n";
   expect_error(ErrorKind::kData, {"page", "a, b", "--model"}, [&] { parse_exposition(a + b, "page"); });
   expect_error(ErrorKind::kData, {"page", "a, b", "--model c"}, [&] { parse_exposition(a + b, "page", "c"); });
   EXPECT_EQ(parse_exposition(a + b, "page", "b").drafts, 7);
-  EXPECT_EQ(parse_exposition("llamacpp:spec_decode_num_drafts_total 3\n", "page", "b").drafts, 3) << "a page that does not name its model";
-  expect_error(ErrorKind::kData, {"llamacpp, vllm"}, [&] { parse_exposition(a + "llamacpp:spec_decode_num_drafts_total 3\n", "page"); });
+  EXPECT_EQ(parse_exposition("llamacpp:spec_decode_num_drafts_total 3\n", "page", "b").drafts, 3)
+      << "a page that does not name its model";
+  expect_error(ErrorKind::kData, {"llamacpp, vllm"},
+               [&] { parse_exposition(a + "llamacpp:spec_decode_num_drafts_total 3\n", "page"); });
 }
 
 const char kAnswer[] = R"({"status":"success","data":{"resultType":"vector","result":[
- {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"a:8000","job":"vllm","model_name":"m"},"value":[1795000000.5,"10"]},
- {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"b:8000","job":"vllm","model_name":"m"},"value":[1795000000.5,"4"]},
- {"metric":{"__name__":"vllm:spec_decode_num_accepted_tokens_per_pos_total","instance":"a:8000","job":"vllm","model_name":"m","position":"0"},"value":[1795000000.5,"8"]}]}})";
+ {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"a:8000","job":"vllm","model_name":"m"},
+  "value":[1795000000.5,"10"]},
+ {"metric":{"__name__":"vllm:spec_decode_num_drafts_total","instance":"b:8000","job":"vllm","model_name":"m"},
+  "value":[1795000000.5,"4"]},
+ {"metric":{"__name__":"vllm:spec_decode_num_accepted_tokens_per_pos_total","instance":"a:8000",
+  "job":"vllm","model_name":"m","position":"0"},"value":[1795000000.5,"8"]}]}})";
 
 TEST(Prometheus, AnInstantVectorIsAPage) {
   const Counters c = parse_query_answer(kAnswer, "server");
@@ -135,10 +153,14 @@ TEST(Prometheus, AnInstantVectorIsAPage) {
   EXPECT_EQ(c.engine, "vllm");
   EXPECT_EQ(c.drafts, 14);
   EXPECT_EQ(c.accepted_at, std::vector<double>{8});
-  EXPECT_FALSE(parse_query_answer(R"({"status":"success","data":{"resultType":"vector","result":[]}})", "server").any) << "absent is not zero";
-  for (const char* bad : {"", "[]", "{}", R"({"status":"error","error":"x"})", R"({"status":"success","data":{"resultType":"matrix","result":[]}})",
-                          R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1]}]}})",
-                          R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{"__name__":"vllm:spec_decode_num_drafts_total"},"value":[1,"NaN"]}]}})"})
+  EXPECT_FALSE(parse_query_answer(R"({"status":"success","data":{"resultType":"vector","result":[]}})", "server").any)
+      << "absent is not zero";
+  for (const char* bad :
+       {"", "[]", "{}", R"({"status":"error","error":"x"})",
+        R"({"status":"success","data":{"resultType":"matrix","result":[]}})",
+        R"({"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1]}]}})",
+        R"({"status":"success","data":{"resultType":"vector",)"
+        R"("result":[{"metric":{"__name__":"vllm:spec_decode_num_drafts_total"},"value":[1,"NaN"]}]}})"})
     EXPECT_THROW(parse_query_answer(bad, "server"), PageError) << bad;
 }
 
@@ -159,7 +181,9 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
 }
 
 // Pages of the engines' own exporters: fixtures/engines.py says how they were made.
-Counters fixture(const std::string& name) { return parse_exposition(testing::get(fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures" / name), name); }
+Counters fixture(const std::string& name) {
+  return parse_exposition(testing::get(fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures" / name), name);
+}
 
 TEST(Fixtures, EveryEnginesPageIsRead) {
   const Counters vllm = fixture("vllm.prom");
@@ -200,8 +224,10 @@ TEST(Fixtures, EveryEnginesDropIsSeen) {
       Counters c;
       c.engine = engine;
       if (engine != "trtllm") c.drafts = 1000;
-      if (engine == "sglang") c.generated = 1000 + a0 + a1 + a2;
-      else c.accepted_at = {a0, a1, a2};
+      if (engine == "sglang")
+        c.generated = 1000 + a0 + a1 + a2;
+      else
+        c.accepted_at = {a0, a1, a2};
       if (engine == "trtllm") c.drafted_at = {1000, 1000, 1000};
       if (engine == "vllm" || engine == "llamacpp") c.drafted = 3000;
       return c;
@@ -227,7 +253,8 @@ TEST(Fetch, ReadsAPageAndNamesWhatFailed) {
   EXPECT_EQ(fetch(server.url()), kPage);
   EXPECT_EQ(server.last_request().find("Authorization"), std::string::npos);
   EXPECT_EQ(fetch(server.url(), "key-1"), kPage);
-  EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos) << server.last_request();
+  EXPECT_NE(server.last_request().find("\r\nAuthorization: Bearer key-1\r\n"), std::string::npos)
+      << server.last_request();
   server.page("gone", 404);
   expect_error(ErrorKind::kData, {server.url(), "404"}, [&] { fetch(server.url()); });
   server.page("busy", 503);

@@ -81,7 +81,8 @@ TEST(Detector, ShortAndEmptyRequestsAreNotWatched) {
 }
 
 TEST(Detector, UnknownStrataUseTheBaselineOfEverything) {
-  Detector with(by_domain({{"code", flat_baseline(0.6)}, {"", flat_baseline(0.7, 0)}})), without(by_domain({{"code", flat_baseline(0.6)}}));
+  Detector with(by_domain({{"code", flat_baseline(0.6)}, {"", flat_baseline(0.7, 0)}})),
+      without(by_domain({{"code", flat_baseline(0.6)}}));
   Traffic traffic(1);
   EXPECT_TRUE(with.add("poems", traffic.request(0.7), 0));
   EXPECT_EQ(with.strata().at("").total.n, 1);
@@ -100,11 +101,13 @@ TEST(Detector, ImpossibleEvidenceNeitherOverflowsNorStops) {
 
 // One process or two: the same bits.
 TEST(Detector, StateSurvivesARestartBitForBit) {
-  const std::map<std::string, StratumBaseline> baselines = {{"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
+  const std::map<std::string, StratumBaseline> baselines = {
+      {"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
   Detector whole(by_domain(baselines)), first(by_domain(baselines));
   Traffic traffic(11);
   std::vector<std::pair<std::string, AcceptanceCounts>> stream;
-  for (int i = 0; i < 700; ++i) stream.emplace_back(i % 3 ? "a" : i % 2 ? "b" : "c", traffic.request(i < 400 ? 0.72 : 0.55));
+  for (int i = 0; i < 700; ++i)
+    stream.emplace_back(i % 3 ? "a" : i % 2 ? "b" : "c", traffic.request(i < 400 ? 0.72 : 0.55));
   for (size_t i = 0; i < stream.size(); ++i) whole.add(stream[i].first, stream[i].second, static_cast<int64_t>(i));
   for (size_t i = 0; i < 350; ++i) first.add(stream[i].first, stream[i].second, static_cast<int64_t>(i));
   Detector second(by_domain(baselines));
@@ -125,7 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start with the largest product of any bet, over the whole past: against all of them, one by one.
+// The change point is the start with the largest product of any bet, over the whole past: against all of them, one by
+// one.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<Observation> seen;
@@ -158,7 +162,7 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;   // the first thousand have left the window
+    const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;  // the first thousand have left the window
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }
   EXPECT_GT(same.mix_test().p_value, 0.001);
@@ -171,7 +175,12 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 
 TEST(Cusum, LimitsAreSiegmunds) {
   // h for 1e5 steps, and the steps to an alarm at twice the reference.
-  for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330}, {.125, 31.0, 226}, {.15, 26.9, 165}, {.20, 21.3, 100}, {.25, 17.7, 67}, {.50, 9.65, 20}}) {
+  for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
+                                    {.125, 31.0, 226},
+                                    {.15, 26.9, 165},
+                                    {.20, 21.3, 100},
+                                    {.25, 17.7, 67},
+                                    {.50, 9.65, 20}}) {
     EXPECT_NEAR(cusum_limit(k, 1e5), h, 0.1);
     EXPECT_NEAR(cusum_run_length(2 * k, k, h), delay, 0.02 * delay + 1);
   }

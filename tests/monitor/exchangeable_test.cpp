@@ -27,10 +27,11 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// Day after day without a change: the mean of the e-values is at most 1 and alarms are as rare as stated, though the pool is shared by all looks.
+// Day after day without a change: the mean of the e-values is at most 1 and alarms are as rare as stated, though the
+// pool is shared by all looks.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);   // reached by ½ · 200 in one look
+  const double level = std::log(100.0);  // reached by ½ · 200 in one look
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -60,8 +61,8 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// The same without exchangeable looks: a first look that all later ones are tested against. Its chance deviation is shared by all, which is
-// why the pool is what it is.
+// The same without exchangeable looks: a first look that all later ones are tested against. Its chance deviation is
+// shared by all, which is why the pool is what it is.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -102,12 +103,13 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {   // a small one overlaps with the noise: one mode, moved
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small one overlaps with the noise: one mode, moved
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
-      newest[3] = before.look(kCalls)[3];   // one prompt that the change left alone
-      EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step << ", one prompt as before";
+      newest[3] = before.look(kCalls)[3];  // one prompt that the change left alone
+      EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes)
+          << trial << ", step " << step << ", one prompt as before";
     }
   }
 }
@@ -125,7 +127,8 @@ TEST(Exchangeable, ServersWithoutNoise) {
 
 // Two tokens, one of which the second look's calls do not name: it counts with their smallest log-probability.
 TEST(Exchangeable, MissingTokensAreCensored) {
-  const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}}, newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
+  const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
+                     newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
   PhiloxStream stream(7, 0);
   // a: 0.5; b: |−2 − (−3)| = 1; c: |−2 − (−3)| = 1
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
@@ -157,7 +160,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;   // of f over the p-values that 200 permutations can have
+  double integral = 0;  // of f over the p-values that 200 permutations can have
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);

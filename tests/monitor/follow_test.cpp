@@ -1,5 +1,6 @@
 #include "monitor/follow.h"
 
+#include "base/file_lock.h"
 #include "monitor/child.h"
 #include "tests/monitor/looped.h"
 
@@ -23,7 +24,9 @@ TEST_F(Looped, AnAlarmIsConfirmedOnTheCanarySet) {
   EXPECT_EQ(r.json["waiting"][0], "no redistillation: no redistillation is set up (--loop, --redistil or --job)");
   const std::string asked = get(dir / "asked");
   EXPECT_NE(asked.find("--data canary-data"), std::string::npos) << asked;
-  EXPECT_NE(asked.find("--parts acceptance --baseline " + options.state.string() + ".actions/baseline.json"), std::string::npos) << asked;
+  EXPECT_NE(asked.find("--parts acceptance --baseline " + options.state.string() + ".actions/baseline.json"),
+            std::string::npos)
+      << asked;
   const auto rows = State(options.state).transitions(9);
   EXPECT_EQ(rows[1].evidence["baseline"]["paired_requests"], 200);
   EXPECT_EQ(rows[0].evidence["evidence"]["strata"].size(), 2u);
@@ -163,7 +166,8 @@ TEST_F(Tried, ABetterCandidateIsPromoted) {
   scores(admin, -0.2, 0.3);
   const CheckResult r = see();
   EXPECT_EQ(r.json["state"], "CANARY");
-  EXPECT_NE(r.json["waiting"].dump().find("[-0.200, +0.300] over 200 conversations"), std::string::npos) << r.json["waiting"];
+  EXPECT_NE(r.json["waiting"].dump().find("[-0.200, +0.300] over 200 conversations"), std::string::npos)
+      << r.json["waiting"];
   scores(admin, -0.005, 0.3);
   const CheckResult promoted = see();
   EXPECT_EQ(promoted.json["state"], "HEALTHY");
@@ -207,7 +211,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   const CheckResult r = see();
   EXPECT_EQ(r.json["state"], "ROLLED_BACK");
   EXPECT_EQ(get(dir / "store/refs/production"), package + "\n");
-  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "promote", "load", "promote"})) << "the server has the former draft";
+  EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "promote", "load", "promote"}))
+      << "the server has the former draft";
   EXPECT_TRUE(memory().rejected.contains(candidate));
   EXPECT_EQ(see().json["inputs"]["package"], package);
   draft_id = old_draft;
@@ -216,7 +221,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
-// `specdec package` that ends with 74 says nothing about a package: the move is made later, and an alarm meanwhile waits for it.
+// `specdec package` that ends with 74 says nothing about a package: the move is made later, and an alarm meanwhile
+// waits for it.
 TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   write_requests(200, 0.80, 0.60);
   const std::string candidate = make_candidate("c", 5);
@@ -224,7 +230,8 @@ TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   scores(admin, 0.05, 0.3);
   put(dir / "package.code", "74");
   const CheckResult failed = see();
-  EXPECT_NE(failed.json["waiting"].dump().find("promote: channel production: exit 74"), std::string::npos) << failed.json["waiting"];
+  EXPECT_NE(failed.json["waiting"].dump().find("promote: channel production: exit 74"), std::string::npos)
+      << failed.json["waiting"];
   write_requests(600, 0.80, 0.45);
   EXPECT_EQ(see().verdict, "drift") << "of the package that is still in the channel";
   EXPECT_EQ(stage(), "HEALTHY");
@@ -241,7 +248,8 @@ TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   fs::remove(dir / "package.code");
   EXPECT_EQ(see().json["inputs"]["package"], package);
   EXPECT_EQ(get(dir / "store/refs/production"), package + "\n");
-  EXPECT_EQ(way().substr(0, way().find("relapse")), "HEALTHY -candidate-> CANDIDATE -on_trial-> CANARY -better-> HEALTHY -");
+  EXPECT_EQ(way().substr(0, way().find("relapse")),
+            "HEALTHY -candidate-> CANDIDATE -on_trial-> CANARY -better-> HEALTHY -");
 }
 
 TEST_F(Tried, AMoveThatNeverSucceedsIsGivenUp) {
@@ -296,7 +304,8 @@ TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "drop"}));
 }
 
-// The target is swapped: no probe, no cooldown; the candidate is of the new target, and that target is no news while it is worked on.
+// The target is swapped: no probe, no cooldown; the candidate is of the new target, and that target is no news while it
+// is worked on.
 TEST_F(Tried, AStaleTargetToItsEnd) {
   options.policy.loop = "LOOP.toml";
   write_requests(200, 0.80, 0.60);
@@ -346,14 +355,17 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
   options.policy.loop = "/etc/LOOP.toml";
   options.policy.job = dir / "job.yaml";
   options.policy.job_image = "specdec:1";
-  options.policy.redistil = "printf %s $(grep -o 'specdec-redistil-[0-9a-f]*' " + options.policy.job + ") >> " + (dir / "applied").string();
+  options.policy.redistil =
+      "printf %s $(grep -o 'specdec-redistil-[0-9a-f]*' " + options.policy.job + ") >> " + (dir / "applied").string();
   drift();
   EXPECT_EQ(see().json["state"], "REDISTILLING");
   const Json job = read_json(dir / "job.yaml");
   EXPECT_EQ(job["kind"], "Job");
   EXPECT_EQ(job["metadata"]["name"], "specdec-redistil-" + memory().key.substr(0, 16));
-  EXPECT_EQ(job["spec"]["template"]["spec"]["containers"][0]["command"], (Json{"specdec", "loop", "run", "/etc/LOOP.toml"}));
-  EXPECT_EQ(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"], Json({0, 74, 75})) << "another node may have a disk that works";
+  EXPECT_EQ(job["spec"]["template"]["spec"]["containers"][0]["command"],
+            (Json{"specdec", "loop", "run", "/etc/LOOP.toml"}));
+  EXPECT_EQ(job["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"], Json({0, 74, 75}))
+      << "another node may have a disk that works";
   EXPECT_EQ(trainings(), 0) << "the cluster's work";
   EXPECT_EQ(get(dir / "applied"), "specdec-redistil-" + memory().key.substr(0, 16));
   EXPECT_EQ(see().json["state"], "REDISTILLING");
@@ -362,11 +374,12 @@ TEST_F(Looped, AJobIsNamedAfterItsKey) {
 }
 
 TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
-  ChildOrder order{.argv = shell("echo >> " + (dir / "ran").string() + "; exit 3"), .environment = {}, .outcome = dir / "ends/one"};
+  ChildOrder order{
+      .argv = shell("echo >> " + (dir / "ran").string() + "; exit 3"), .environment = {}, .outcome = dir / "ends/one"};
   put(dir / "ends/one.code", "7\n");
   EXPECT_EQ(run_child(order).code, 7);
   EXPECT_FALSE(fs::exists(dir / "ran"));
-  for (const char* cut_short : {"", "1"}) {   // by a power cut
+  for (const char* cut_short : {"", "1"}) {  // by a power cut
     put(dir / "ends/one.code", cut_short);
     EXPECT_EQ(run_child(order).code, 3);
     EXPECT_EQ(get(dir / "ends/one.code"), "3\n");
@@ -386,7 +399,8 @@ TEST_F(Looped, WrongFlags) {
   expect_error(ErrorKind::kUsage, {"--admin", "--candidate"}, with([](Policy& p) { p.admin = "unix:x"; }));
   expect_error(ErrorKind::kUsage, {"--loop", "--redistil"}, with([](Policy& p) { p.loop = p.redistil = "x"; }));
   expect_error(ErrorKind::kUsage, {"--canary", "--probe"}, with([](Policy& p) { p.canary = p.probe = "x"; }));
-  expect_error(ErrorKind::kUsage, {"--redistil-gpu-hours", "--tokens-per-second"}, with([](Policy& p) { p.gpu_hours = 1; }));
+  expect_error(ErrorKind::kUsage, {"--redistil-gpu-hours", "--tokens-per-second"},
+               with([](Policy& p) { p.gpu_hours = 1; }));
   expect_error(ErrorKind::kUsage, {"--job-image"}, with([](Policy& p) { p.job = "x"; }));
   expect_error(ErrorKind::kUsage, {"--job", "--loop"}, with([](Policy& p) { p.job = p.job_image = p.redistil = "x"; }));
   const FileLock lock(options.state.string() + ".lock");

@@ -16,7 +16,8 @@ const fs::path kFixtures = fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixture
 std::vector<AcceptanceRecord> read_fixture(const std::string& name) {
   std::vector<AcceptanceRecord> records;
   FilePosition position;
-  const ReadFigures figures = read_records(kFixtures / name, file_identity(kFixtures / name), position, [&](const AcceptanceRecord& r) { records.push_back(r); });
+  const ReadFigures figures = read_records(kFixtures / name, file_identity(kFixtures / name), position,
+                                           [&](const AcceptanceRecord& r) { records.push_back(r); });
   EXPECT_EQ(figures.broken_lines, 0) << figures.first_problem;
   for (const AcceptanceRecord& r : records) r.validate(name);
   return records;
@@ -25,7 +26,7 @@ std::vector<AcceptanceRecord> read_fixture(const std::string& name) {
 TEST(ForeignRecords, VllmsResponses) {
   const auto records = read_fixture("vllm.jsonl");
   ASSERT_EQ(records.size(), 2u);
-  const AcceptanceRecord& summary = records[0];   // [8, 4, 10, 18], K = 3
+  const AcceptanceRecord& summary = records[0];  // [8, 4, 10, 18], K = 3
   EXPECT_EQ(summary.time, 1795262400);
   EXPECT_FALSE(summary.efficiency);
   EXPECT_EQ(summary.counts.steps, 40);
@@ -33,7 +34,7 @@ TEST(ForeignRecords, VllmsResponses) {
   EXPECT_EQ(summary.counts.reached_at, (std::vector<int64_t>{40, 32, 28}));
   EXPECT_EQ(summary.counts.accepted_at, (std::vector<int64_t>{32, 28, 18}));
   EXPECT_EQ(summary.counts.overlap_sum_at, (std::vector<double>{32, 28, 18}));
-  const AcceptanceRecord& detailed = records[1];   // its draft lengths differ: the steps are taken one by one
+  const AcceptanceRecord& detailed = records[1];  // its draft lengths differ: the steps are taken one by one
   EXPECT_FALSE(detailed.efficiency);
   EXPECT_EQ(detailed.counts.drafted, 96);
   EXPECT_EQ(detailed.counts.accepted, 74);
@@ -51,7 +52,7 @@ TEST(ForeignRecords, SglangsRequestLog) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].temperature, 0);
   EXPECT_FALSE(records[0].constrained);
-  EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{40, 31, 25}));   // [9, 6, 5, 20]
+  EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{40, 31, 25}));  // [9, 6, 5, 20]
   EXPECT_EQ(records[0].counts.accepted, 76);
   EXPECT_EQ(records[1].temperature, 0.6);
   EXPECT_TRUE(records[1].constrained);
@@ -69,21 +70,29 @@ TEST(ForeignRecords, LlamasTimingsKnowTheEfficiencyAlone) {
 }
 
 TEST(ForeignRecords, TensorRtAndWhatOthersWrap) {
-  const std::string trt = R"({"total_accepted_draft_tokens":30,"total_draft_tokens":60,"num_spec_steps":20,"acceptance_histogram":[8,0,6,6],"num_spec_tokens":null})";
-  auto records = foreign_records(R"({"response":{"body":{"choices":[{"speculative_decoding":)" + trt + R"(},{"speculative_decoding":)" + trt + R"(}]}},"domain":"a b/c"})", "x");
+  const std::string trt = R"({"total_accepted_draft_tokens":30,"total_draft_tokens":60,"num_spec_steps":20,)"
+                          R"("acceptance_histogram":[8,0,6,6],"num_spec_tokens":null})";
+  auto records = foreign_records(R"({"response":{"body":{"choices":[{"speculative_decoding":)" + trt +
+                                     R"(},{"speculative_decoding":)" + trt + R"(}]}},"domain":"a b/c"})",
+                                 "x");
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1].counts.reached_at, (std::vector<int64_t>{20, 12, 12}));
   EXPECT_EQ(records[1].segment, "a_b_c");
-  records = foreign_records(R"({"num_draft_tokens":5,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1]})", "x");
+  records = foreign_records(
+      R"({"num_draft_tokens":5,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1]})", "x");
   EXPECT_TRUE(records[0].efficiency) << "5 tokens in 2 steps: what each drafted is not known";
-  records = foreign_records(R"({"num_draft_tokens":5,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1],"acceptance_histogram_by_draft_length":{"2":[0,0,1],"3":[1,0,0,0]}})", "x");
+  records = foreign_records(
+      R"({"num_draft_tokens":5,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1],)"
+      R"("acceptance_histogram_by_draft_length":{"2":[0,0,1],"3":[1,0,0,0]}})",
+      "x");
   EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{2, 1, 0}));
 }
 
 TEST(ForeignRecords, WhatIsNoneSaysSo) {
   for (const char* text : {"{}", "[]", "{\"timings\":{\"draft_n\":3}}", "{\"messages\":[{\"spec_verify_ct\":3}]}"})
     expect_error(ErrorKind::kData, {"line 1", "no acceptance in it"}, [&] { foreign_records(text, "line 1"); });
-  const Json good = Json::parse(R"({"num_draft_tokens":6,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1]})");
+  const Json good = Json::parse(
+      R"({"num_draft_tokens":6,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1]})");
   EXPECT_NO_THROW(foreign_records(good.dump(), "x"));
   const auto broken = [&](const char* key, const Json& value) {
     Json bad = good;

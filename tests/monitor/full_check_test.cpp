@@ -12,7 +12,8 @@ namespace {
 class FullCheck : public ::testing::Test {
  protected:
   FullCheck() {
-    for (const char* name : {"packaged", "served"}) testing::write_tiny_model(dir / name, {.layers = 2, .vocab = 512, .hidden = 128});
+    for (const char* name : {"packaged", "served"})
+      testing::write_tiny_model(dir / name, {.layers = 2, .vocab = 512, .hidden = 128});
   }
   TargetSight look(const fs::path& packaged) {
     const TargetSight sight = check_every_byte(pair, packaged, dir / "served", memory);

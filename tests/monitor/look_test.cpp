@@ -65,7 +65,6 @@ class Looked : public ::testing::Test {
   Traffic traffic{31};
   int64_t written = 0;
   static constexpr int64_t kNow = 1796000000;
-
 };
 
 TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
@@ -73,7 +72,9 @@ TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   write(300, 0.40, [](AcceptanceRecord& r) { r.temperature = 0; });
   const Json e = look();
   EXPECT_EQ(judged.verdict, "inconclusive");
-  EXPECT_NE(judged.reason.find("300 of 300 new requests are of conditions that were never measured (such as '- t0')"), std::string::npos) << judged.reason;
+  EXPECT_NE(judged.reason.find("300 of 300 new requests are of conditions that were never measured (such as '- t0')"),
+            std::string::npos)
+      << judged.reason;
   EXPECT_EQ(e["without_baseline"], 300);
   EXPECT_EQ(e["requests"], 0);
 }
@@ -86,7 +87,8 @@ TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   });
   const Json e = look();
   EXPECT_EQ(judged.verdict, "inconclusive");
-  EXPECT_NE(judged.reason.find("200 of 200 new requests were decoded without the draft"), std::string::npos) << judged.reason;
+  EXPECT_NE(judged.reason.find("200 of 200 new requests were decoded without the draft"), std::string::npos)
+      << judged.reason;
   EXPECT_EQ(e["not_drafted"], 200);
   EXPECT_EQ(e["without_baseline"], 0);
 }
@@ -112,7 +114,8 @@ TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
   write(50, 0.10, [](AcceptanceRecord& r) { r.time = kNow + 2 * 86400; });
   EXPECT_EQ(measure_baseline(options.sources, package, kNow).requests, 3140) << "nor is what lies in the future";
   package.manifest.draft.id = std::string(64, 'e');
-  expect_error(ErrorKind::kData, {options.baseline, "dddddddddddd", "eeeeeeeeeeee", "monitor baseline"}, [&] { look(); });
+  expect_error(ErrorKind::kData, {options.baseline, "dddddddddddd", "eeeeeeeeeeee", "monitor baseline"},
+               [&] { look(); });
   expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package, kNow); });
 }
 
@@ -124,7 +127,8 @@ TEST_F(Looked, EachFileOfADirectoryCostsTheSame) {
   options.sources = {(dir / "year").string()};
   int made = 0;
   const auto cost_of_a_file = [&](int more) {
-    for (int i = 0; i < more; ++i) fs::copy_file(dir / "records.jsonl", dir / ("year/" + std::to_string(made++) + ".jsonl"));
+    for (int i = 0; i < more; ++i)
+      fs::copy_file(dir / "records.jsonl", dir / ("year/" + std::to_string(made++) + ".jsonl"));
     const auto cost = [&](const char* new_records) {
       Json e;
       const int64_t taken = allocations_of([&] { e = look(); });
@@ -149,15 +153,17 @@ TEST_F(Looked, ReplicasAreOneProcess) {
     for (int i = 0; i < 2; ++i) {
       drafts[i] += 1000;
       accepted[i] += 1000 * overlap[i];
-      servers[i]->page("vllm:spec_decode_num_drafts_total{model_name=\"m\"} " + std::to_string(drafts[i]) + "\nvllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} " +
-                       std::to_string(drafts[i]) + "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",position=\"0\"} " + std::to_string(accepted[i]) + "\n");
+      servers[i]->page("vllm:spec_decode_num_drafts_total{model_name=\"m\"} " + std::to_string(drafts[i]) +
+                       "\nvllm:spec_decode_num_draft_tokens_total{model_name=\"m\"} " + std::to_string(drafts[i]) +
+                       "\nvllm:spec_decode_num_accepted_tokens_per_pos_total{model_name=\"m\",position=\"0\"} " +
+                       std::to_string(accepted[i]) + "\n");
     }
     look();
     return judged.verdict;
   };
   for (int i = 0; i < 30; ++i) scrape(0.70 + 0.02 * traffic.normal(), 0.70 + 0.02 * traffic.normal());
   EXPECT_EQ(judged.verdict, "healthy") << judged.reason;
-  drafts[1] = accepted[1] = 0;   // one is restarted
+  drafts[1] = accepted[1] = 0;  // one is restarted
   for (int i = 0; i < 5; ++i) EXPECT_EQ(scrape(0.70, 0.70), "healthy") << judged.reason;
   for (int i = 0; i < 20; ++i) scrape(0.70, 0.58);
   EXPECT_EQ(judged.verdict, "drift");

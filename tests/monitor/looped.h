@@ -32,14 +32,16 @@ class ToyAdmin {
       r.body = body.dump();
       return r;
     };
-    if (!token.empty() && request.head.find("Bearer " + token) == std::string::npos) return answer(401, {{"error", {{"message", "no key"}}}});
+    if (!token.empty() && request.head.find("Bearer " + token) == std::string::npos)
+      return answer(401, {{"error", {{"message", "no key"}}}});
     if (request.method == "POST") {
       const Json order = Json::parse(request.body);
       const std::string action = order["action"];
       orders_.push_back(action);
       if (action == "load") {
         if (!refuse.empty()) return answer(409, {{"error", {{"message", refuse}}}});
-        status_["candidate"] = {{"name", order["draft"]}, {"id", read_manifest(order["draft"].get<std::string>()).draft.id}};
+        status_["candidate"] = {{"name", order["draft"]},
+                                {"id", read_manifest(order["draft"].get<std::string>()).draft.id}};
         status_["state"] = "canary";
         status_.erase("paired");
       } else if (action == "promote") {
@@ -56,7 +58,10 @@ class ToyAdmin {
 
   std::mutex mutex_;
   std::vector<std::string> orders_;
-  Json status_ = {{"schema", "specdec.draft/1"}, {"state", "none"}, {"serving", {{"name", "old"}, {"id", "old"}}}, {"candidate", nullptr}};
+  Json status_ = {{"schema", "specdec.draft/1"},
+                  {"state", "none"},
+                  {"serving", {{"name", "old"}, {"id", "old"}}},
+                  {"candidate", nullptr}};
   net::ToyServer server_{[this](const net::ToyRequest& request) { return reply(request); }};
 };
 
@@ -67,14 +72,18 @@ class Looped : public Monitored {
     package = to_store("p", "production");
     options.package = (dir / "store").string() + ":production";
     options.policy.min_fresh = 100;
-    specdec::testing::put(dir / "specdec",
-        "#!/bin/sh\ncd " + dir.root().string() + "\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\necho \"$*\" >> asked\ncase \"$1 $2\" in\n"
-        "validate*) cat probe.json; exit $(cat probe.code 2>/dev/null || echo 0);;\n"
-        "\"loop run\") echo \"$SPECDEC_ALARM_KEY\" >> trained; [ -e train.sh ] && . ./train.sh; exit $(cat train.code 2>/dev/null || echo 0);;\n"
-        "package*) [ -e package.code ] && exit $(cat package.code);;\nesac\ncase \"$1 $2\" in\n"
-        "\"package promote\") cp store/refs/$7 store/refs/$7.former 2>/dev/null; echo \"${3#sha256-}\" > store/refs/$7;;\n"
-        "\"package rollback\") [ -e store/refs/$6.former ] || exit 7; cp store/refs/$6.former store/refs/$6;;\n"
-        "esac\n");
+    specdec::testing::put(
+        dir / "specdec",
+        "#!/bin/sh\ncd " + dir.root().string() +
+            "\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\necho \"$*\" >> asked\ncase \"$1 $2\" in\n"
+            "validate*) cat probe.json; exit $(cat probe.code 2>/dev/null || echo 0);;\n"
+            "\"loop run\") echo \"$SPECDEC_ALARM_KEY\" >> trained; [ -e train.sh ] && . ./train.sh; exit $(cat "
+            "train.code 2>/dev/null || echo 0);;\n"
+            "package*) [ -e package.code ] && exit $(cat package.code);;\nesac\ncase \"$1 $2\" in\n"
+            "\"package promote\") cp store/refs/$7 store/refs/$7.former 2>/dev/null; echo \"${3#sha256-}\" > "
+            "store/refs/$7;;\n"
+            "\"package rollback\") [ -e store/refs/$6.former ] || exit 7; cp store/refs/$6.former store/refs/$6;;\n"
+            "esac\n");
     fs::permissions(dir / "specdec", fs::perms::owner_all);
     options.program = dir / "specdec";
   }
@@ -87,7 +96,8 @@ class Looped : public Monitored {
     return digest;
   }
   // Another draft for the same target, in the channel "candidate".
-  std::string make_candidate(const std::string& name, int bump, const std::function<void(ValidationReport&)>& change = {}) {
+  std::string make_candidate(const std::string& name, int bump,
+                             const std::function<void(ValidationReport&)>& change = {}) {
     const std::string was_draft = draft_id, was_target = target_id;
     make_package(name, bump, change);
     new_draft = draft_id;
@@ -105,7 +115,8 @@ class Looped : public Monitored {
   std::string stage() { return name(memory().stage); }
   std::string way() {
     std::string text;
-    for (const TransitionEntry& t : State(options.state).transitions(INT64_MAX)) text += (text.empty() ? t.from + " " : "") + "-" + t.event + "-> " + t.to + " ";
+    for (const TransitionEntry& t : State(options.state).transitions(INT64_MAX))
+      text += (text.empty() ? t.from + " " : "") + "-" + t.event + "-> " + t.to + " ";
     return text;
   }
   int64_t trainings() {
@@ -113,10 +124,15 @@ class Looped : public Monitored {
     return std::count(lines.begin(), lines.end(), '\n');
   }
   static std::string probe(double value, double low, double high, int n = 200) {
-    return Json({{"baseline", {{"alpha_difference", value}, {"ci", {low, high}}, {"paired_requests", n}}}}).dump() + "\n";
+    return Json({{"baseline", {{"alpha_difference", value}, {"ci", {low, high}}, {"paired_requests", n}}}}).dump() +
+           "\n";
   }
   void scores(ToyAdmin& admin, double low, double high, double candidate = 0.9) {
-    admin.set([&](Json& s) { s["paired"] = {{"conversations", 200}, {"difference", {{"value", (low + high) / 2}, {"ci", {low, high}}}}, {"candidate", {{"value", candidate}, {"ci", {candidate, candidate}}}}}; });
+    admin.set([&](Json& s) {
+      s["paired"] = {{"conversations", 200},
+                     {"difference", {{"value", (low + high) / 2}, {"ci", {low, high}}}},
+                     {"candidate", {{"value", candidate}, {"ci", {candidate, candidate}}}}};
+    });
   }
 
   std::string package, new_draft;

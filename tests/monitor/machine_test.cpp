@@ -28,14 +28,17 @@ std::map<std::pair<std::string, std::string>, Documented> documented() {
   };
   bool inside = false;
   for (std::string line; std::getline(page, line);) {
-    if (line.rfind("| from | event | to | does |", 0) == 0) inside = true;
-    else if (inside && line.rfind("|", 0) != 0) inside = false;
+    if (line.rfind("| from | event | to | does |", 0) == 0)
+      inside = true;
+    else if (inside && line.rfind("|", 0) != 0)
+      inside = false;
     else if (inside && line.rfind("|--", 0) != 0) {
       const std::vector<std::string> c = cells(line);
       std::istringstream states(c.at(0));
       for (std::string state; std::getline(states, state, ',');) {
         state.erase(0, state.find_first_not_of(' '));
-        EXPECT_TRUE(table.emplace(std::pair{state, c.at(1)}, Documented{c.at(2), c.at(3)}).second) << "twice: " << state << " " << c.at(1);
+        EXPECT_TRUE(table.emplace(std::pair{state, c.at(1)}, Documented{c.at(2), c.at(3)}).second)
+            << "twice: " << state << " " << c.at(1);
       }
     }
   }
@@ -62,7 +65,8 @@ TEST(Machine, IsTheTableOfItsPage) {
       EXPECT_EQ(name(move->to), row.mapped().to) << name(stage) << " × " << name(event);
       EXPECT_EQ(acts_of(*move), row.mapped().acts) << name(stage) << " × " << name(event);
     }
-  EXPECT_TRUE(table.empty()) << "unknown state or event in docs/monitor.md: " << table.begin()->first.first << " × " << table.begin()->first.second;
+  EXPECT_TRUE(table.empty()) << "unknown state or event in docs/monitor.md: " << table.begin()->first.first << " × "
+                             << table.begin()->first.second;
 }
 
 // What must hold on every way through the machine, whatever the world does.
@@ -77,16 +81,20 @@ TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
     if (!move) continue;
     const auto does = [&](Act act) { return std::count(move->acts.begin(), move->acts.end(), act) == 1; };
     if (does(Act::kRedistil)) {
-      EXPECT_TRUE(stage == Stage::kConfirmed || stage == Stage::kStaleTarget || stage == Stage::kDisabled) << name(stage);
+      EXPECT_TRUE(stage == Stage::kConfirmed || stage == Stage::kStaleTarget || stage == Stage::kDisabled)
+          << name(stage);
       EXPECT_EQ(event, Event::kGo);
       EXPECT_EQ(move->to, Stage::kRedistilling);
       trained = true;
     }
-    if (move->to == Stage::kConfirmed) EXPECT_TRUE(stage == Stage::kSuspect || stage == Stage::kRedistilling) << "an alarm is confirmed before money is spent";
+    if (move->to == Stage::kConfirmed)
+      EXPECT_TRUE(stage == Stage::kSuspect || stage == Stage::kRedistilling)
+          << "an alarm is confirmed before money is spent";
     if (does(Act::kPromote)) EXPECT_TRUE(loaded && tried && event == Event::kBetter) << "promoted without a trial";
     if (move->to == Stage::kCanary) EXPECT_TRUE(loaded);
     if (does(Act::kLoad)) loaded = true, tried = true;
-    if (loaded && move->to != Stage::kCandidate && move->to != Stage::kCanary && !does(Act::kPromote)) EXPECT_TRUE(does(Act::kDrop)) << "left on trial: " << name(stage) << " × " << name(event);
+    if (loaded && move->to != Stage::kCandidate && move->to != Stage::kCanary && !does(Act::kPromote))
+      EXPECT_TRUE(does(Act::kDrop)) << "left on trial: " << name(stage) << " × " << name(event);
     if (move->to != Stage::kCandidate && move->to != Stage::kCanary) loaded = tried = false;
     if (event == Event::kStale) EXPECT_EQ(move->to, Stage::kStaleTarget);
     if (does(Act::kDisable)) {
@@ -94,7 +102,8 @@ TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
       EXPECT_FALSE(speculates(move->to));
     }
     if (speculates(move->to)) off = false;
-    if (move->to == Stage::kHealthy || move->to == Stage::kCandidate) EXPECT_FALSE(off) << "speculation stays off after " << name(event);
+    if (move->to == Stage::kHealthy || move->to == Stage::kCandidate)
+      EXPECT_FALSE(off) << "speculation stays off after " << name(event);
     stage = move->to;
     seen.insert(stage);
   }
@@ -104,7 +113,9 @@ TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
 
 TEST(Machine, EventsOfALook) {
   Memory m;
-  const auto event = [&](const std::string& verdict, const std::string& package = "p", int64_t now = 100) { return event_of(m, {verdict, package, "t2", true}, now); };
+  const auto event = [&](const std::string& verdict, const std::string& package = "p", int64_t now = 100) {
+    return event_of(m, {verdict, package, "t2", true}, now);
+  };
   EXPECT_EQ(event("healthy"), Event::kQuiet);
   EXPECT_EQ(event("warn"), Event::kAmber);
   EXPECT_EQ(event("inconclusive"), std::nullopt);

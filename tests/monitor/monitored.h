@@ -43,11 +43,12 @@ class Monitored : public ::testing::Test {
   }
 
   // `n` requests, chat and code in turn, of the given means.
-  void write_requests(int n, double chat, double code, const std::string& draft = "own", const std::string& target = "own") {
+  void write_requests(int n, double chat, double code, const std::string& draft = "own",
+                      const std::string& target = "own") {
     std::ofstream out(dir / "log.jsonl", std::ios::app);
     for (int i = 0; i < n; ++i) {
       AcceptanceRecord r;
-      r.time = 1699990000 + written++;   // before ManualClock's now
+      r.time = 1699990000 + written++;  // before ManualClock's now
       r.segment = i % 2 ? "code" : "chat";
       r.draft = draft == "own" ? draft_id.substr(0, 12) : draft;
       r.target = target == "own" ? target_id.substr(0, 12) : target;

@@ -15,7 +15,15 @@ TEST_F(Looped, AFiringAlertIsEvidenceUntilItIsAnswered) {
   options.policy.alert = dir / "alert.json";
   put(dir / "probe.json", probe(-0.02, -0.05, 0.01));
   const auto alert = [&](const std::string& status, const std::string& starts) {
-    put(dir / "alert.json", Json({{"version", "4"}, {"groupKey", "g"}, {"status", status}, {"alerts", {{{"status", status}, {"labels", {{"alertname", "SlowTokens"}}}, {"annotations", Json::object()}, {"startsAt", starts}}}}}).dump());
+    put(dir / "alert.json", Json({{"version", "4"},
+                                  {"groupKey", "g"},
+                                  {"status", status},
+                                  {"alerts",
+                                   {{{"status", status},
+                                     {"labels", {{"alertname", "SlowTokens"}}},
+                                     {"annotations", Json::object()},
+                                     {"startsAt", starts}}}}})
+                                .dump());
   };
   write_requests(200, 0.80, 0.60);
   alert("firing", "2026-11-22T01:00:00Z");
@@ -61,7 +69,9 @@ TEST_F(Looped, WebhooksAreSignedAndDeliveredUntilTheyArrive) {
   EXPECT_EQ(got[1].path, "/in?team=1");
   EXPECT_EQ(got[0].body, got[1].body);
   EXPECT_EQ(Json::parse(got[1].body)["to"], "SUSPECT");
-  EXPECT_NE(got[1].head.find("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256("secret", got[1].body))), std::string::npos) << got[1].head;
+  EXPECT_NE(got[1].head.find("X-Specdec-Signature-256: sha256=" + to_hex(hmac_sha256("secret", got[1].body))),
+            std::string::npos)
+      << got[1].head;
   const auto delivery = [](const net::ToyRequest& r) { return r.head.substr(r.head.find("X-Specdec-Delivery: "), 84); };
   EXPECT_EQ(delivery(got[0]), delivery(got[1]));
   EXPECT_EQ(State(options.state).actions_of("webhook", 0)[0].attempts, 2);
@@ -96,21 +106,27 @@ TEST_F(Looped, ATextfileForPrometheus) {
   drift();
   see();
   const std::string page = get(dir / "specdec.prom");
-  for (const char* line : {"specdec_state{state=\"HEALTHY\"} 0\n", "specdec_state{state=\"SUSPECT\"} 1\n", "specdec_acceptance_baseline{segment=\"chat\"} 0.8\n",
-                           "specdec_monitor_last_success_timestamp_seconds 1700000000\n", "specdec_redistillations_total 0\n", "# TYPE specdec_drift_evalue_log10 gauge\n"})
+  for (const char* line : {"specdec_state{state=\"HEALTHY\"} 0\n", "specdec_state{state=\"SUSPECT\"} 1\n",
+                           "specdec_acceptance_baseline{segment=\"chat\"} 0.8\n",
+                           "specdec_monitor_last_success_timestamp_seconds 1700000000\n",
+                           "specdec_redistillations_total 0\n", "# TYPE specdec_drift_evalue_log10 gauge\n"})
     EXPECT_NE(page.find(line), std::string::npos) << line << page;
 }
 
 TEST(Alert, OnlyAlertmanagersOwnWordsWithinBounds) {
   std::map<std::string, std::string> alerts;
-  const auto take = [&](const Json& message) { return [&alerts, message] { take_alert(message.dump(), "a.json", alerts); }; };
+  const auto take = [&](const Json& message) {
+    return [&alerts, message] { take_alert(message.dump(), "a.json", alerts); };
+  };
   const Json one = {{"status", "firing"}, {"labels", {{"alertname", "X"}}}, {"startsAt", "2026"}};
   expect_error(ErrorKind::kData, {"a.json"}, [&] { take_alert("{", "a.json", alerts); });
   expect_error(ErrorKind::kData, {"a.json", "object"}, take(Json::array()));
-  expect_error(ErrorKind::kData, {"version", "\"4\""}, take({{"version", "3"}, {"groupKey", "g"}, {"alerts", Json::array()}}));
+  expect_error(ErrorKind::kData, {"version", "\"4\""},
+               take({{"version", "3"}, {"groupKey", "g"}, {"alerts", Json::array()}}));
   expect_error(ErrorKind::kData, {"groupKey"}, take({{"version", "4"}, {"alerts", Json::array()}}));
   expect_error(ErrorKind::kData, {"alerts"}, take({{"version", "4"}, {"groupKey", "g"}, {"alerts", Json::array({1})}}));
-  expect_error(ErrorKind::kData, {"alerts"}, take({{"version", "4"}, {"groupKey", "g"}, {"alerts", std::vector<Json>(1001, one)}}));
+  expect_error(ErrorKind::kData, {"alerts"},
+               take({{"version", "4"}, {"groupKey", "g"}, {"alerts", std::vector<Json>(1001, one)}}));
   EXPECT_TRUE(alerts.empty());
   take({{"version", "4"}, {"groupKey", "g"}, {"alerts", Json::array({one, one})}})();
   take({{"version", "4"}, {"groupKey", "h"}, {"alerts", Json::array({one})}})();

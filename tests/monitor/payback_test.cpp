@@ -17,7 +17,8 @@ Policy costs(double gpu_hours) {
   return p;
 }
 
-// 50,000 requests a day of 200 tokens at 1,000 tokens/s on 4 GPUs are 11.11 GPU hours a day; from 1.2 to 1.5 a fifth of it is saved.
+// 50,000 requests a day of 200 tokens at 1,000 tokens/s on 4 GPUs are 11.11 GPU hours a day; from 1.2 to 1.5 a fifth of
+// it is saved.
 TEST(Payback, WhatItCostsHasToComeBackWithinTheHorizon) {
   const Payback p = payback(costs(22), 50000, 1.2, 1.5);
   EXPECT_NEAR(p.gain_gpu_hours, 22.222, 0.001);

@@ -24,18 +24,25 @@ class Scraped : public Monitored {
     return look();
   }
   std::string page(const std::string& info) const {
-    const auto line = [](const std::string& name, double value) { return "specdec:" + name + " " + std::to_string(value) + "\n"; };
+    const auto line = [](const std::string& name, double value) {
+      return "specdec:" + name + " " + std::to_string(value) + "\n";
+    };
     return line("spec_decode_num_drafts_total", drafts) + line("spec_decode_num_draft_tokens_total", drafts) +
-           line("spec_decode_num_accepted_tokens_total", sum) + line("spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", sum) +
+           line("spec_decode_num_accepted_tokens_total", sum) +
+           line("spec_decode_num_accepted_tokens_per_pos_total{position=\"0\"}", sum) +
            line("spec_decode_num_reached_tokens_per_pos_total{position=\"0\"}", drafts) +
-           line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) + line("generation_tokens_total", generated) + info;
+           line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) +
+           line("generation_tokens_total", generated) + info;
   }
   // The verdict after one more scrape of vLLM's page, 1000 steps with K = 1 later.
   std::string vllm(double overlap) {
     drafts += 1000;
     sum += 1000 * overlap;
-    const auto line = [](const std::string& name, double value) { return "vllm:spec_decode_num_" + name + " " + std::to_string(value) + "\n"; };
-    server.page(line("drafts_total", drafts) + line("draft_tokens_total", drafts) + line("accepted_tokens_per_pos_total{position=\"0\"}", sum));
+    const auto line = [](const std::string& name, double value) {
+      return "vllm:spec_decode_num_" + name + " " + std::to_string(value) + "\n";
+    };
+    server.page(line("drafts_total", drafts) + line("draft_tokens_total", drafts) +
+                line("accepted_tokens_per_pos_total{position=\"0\"}", sum));
     return look().verdict;
   }
   double noisy(double mean) { return mean + 0.01 * traffic.normal(); }
@@ -45,7 +52,7 @@ class Scraped : public Monitored {
 };
 
 TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
-  scrape(1000, 0.7);   // the base of the differences
+  scrape(1000, 0.7);  // the base of the differences
   for (int i = 0; i < 40; ++i) {
     const CheckResult r = scrape(1000, noisy(0.70));
     EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? "inconclusive" : "healthy") << i << ": " << r.reason;
@@ -103,7 +110,7 @@ TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
 
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
-  for (int i = 0; i < 300; ++i) scrape(10, 0.02);   // 10 steps a scrape: 5 scrapes make a bucket
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // 10 steps a scrape: 5 scrapes make a bucket
   EXPECT_EQ(look().verdict, "drift");
 }
 
@@ -121,7 +128,9 @@ TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
 
 // The README's own line: a page as the only source, and no --target.
 TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
-  const auto info = [this](const std::string& target) { return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n"; };
+  const auto info = [this](const std::string& target) {
+    return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n";
+  };
   for (int i = 0; i < 12; ++i) scrape(1000, noisy(0.7), info(target_id));
   EXPECT_EQ(look().verdict, "healthy");
   const std::string other(64, 'b');
@@ -162,7 +171,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
     server.page(page(""));
     expect_error(ErrorKind::kData, {server.url(), "no count", "[0, 9007199254740992]"}, [&] { look(); });
   }
-  drafts = drafts_before + 1e15;   // within what a counter holds, and more than any server makes
+  drafts = drafts_before + 1e15;  // within what a counter holds, and more than any server makes
   server.page(page(""));
   CheckResult r = look();
   EXPECT_EQ(r.verdict, "warn") << r.reason;
@@ -171,7 +180,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
   EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
   for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
   EXPECT_EQ(r.verdict, "healthy") << r.reason;
-  sum += 100000;   // overlap without steps
+  sum += 100000;  // overlap without steps
   server.page(page(""));
   r = look();
   EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;
@@ -195,7 +204,8 @@ TEST_F(Scraped, AStateThatHoldsAnAbsurdCounterBeginsAnew) {
 
 TEST_F(Scraped, AnotherPairsCountersAreNotJudged) {
   scrape(1000, 0.7);
-  const CheckResult r = scrape(1000, 0.01, "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n");
+  const CheckResult r =
+      scrape(1000, 0.01, "specdec:info{draft=\"beef\",target=\"" + target_id.substr(0, 12) + "\"} 1\n");
   EXPECT_EQ(r.verdict, "warn");
   EXPECT_NE(r.reason.find("another pair"), std::string::npos) << r.reason;
   const std::string own = "specdec:info{draft=\"" + draft_id + "\",target=\"" + target_id + "\"} 1\n";

@@ -50,9 +50,11 @@ class Served : public ::testing::Test {
 TEST_F(Served, AServerThatNamesAnotherTargetIsBelieved) {
   EXPECT_EQ(page("m", kBound).look(), "");
   EXPECT_EQ(page("m", kOther).look(), "stale");
-  EXPECT_EQ(verdict.stale, "m serves another target than the draft was validated for (bbbbbbbbbbbb, bound to aaaaaaaaaaaa)");
+  EXPECT_EQ(verdict.stale,
+            "m serves another target than the draft was validated for (bbbbbbbbbbbb, bound to aaaaaaaaaaaa)");
   EXPECT_EQ(verdict.target, kOther);
-  EXPECT_EQ(page("m", kOther).sight(Witness::kDirectory, kBound).look(), "stale") << "the server knows better than a directory";
+  EXPECT_EQ(page("m", kOther).sight(Witness::kDirectory, kBound).look(), "stale")
+      << "the server knows better than a directory";
   EXPECT_EQ(look(), "stale") << "a look that compares the package's copy with itself ends nothing";
   EXPECT_NE(verdict.stale.find("nobody has named the bound target since"), std::string::npos) << verdict.stale;
   EXPECT_EQ(sight(Witness::kDirectory, kBound).look(), "stale") << "nor does a directory that no server has read";
@@ -129,7 +131,8 @@ TEST_F(Served, RecordsTellWhatWasServedLast) {
   EXPECT_NE(verdict.stale.find("the newest 3 records name another target"), std::string::npos) << verdict.stale;
   EXPECT_EQ(look(), "stale");
   EXPECT_EQ(records(49, kBound).look(), "stale");
-  EXPECT_NE(verdict.stale.find("49 records name the bound target again, 50 in a row end this"), std::string::npos) << verdict.stale;
+  EXPECT_NE(verdict.stale.find("49 records name the bound target again, 50 in a row end this"), std::string::npos)
+      << verdict.stale;
   EXPECT_EQ(records(1, kBound).look(), "");
   EXPECT_EQ(records(20, kOther).records(60, kBound).look(), "") << "an episode that nobody saw";
   for (int i = 0; i < 20; ++i) records(2, kBound).records(1, kOther);
@@ -154,7 +157,8 @@ TEST_F(Served, OldRecordsAndRecordsBesideARunningServer) {
   records(60, kOther);
   now += 3 * kDay;
   EXPECT_EQ(look(), "") << "what was served three days ago may have ended since";
-  EXPECT_EQ(records(60, kBound).page("m", kOther).look(), "stale") << "the server was restarted, and nobody asked it anything yet";
+  EXPECT_EQ(records(60, kBound).page("m", kOther).look(), "stale")
+      << "the server was restarted, and nobody asked it anything yet";
   EXPECT_EQ(records(60, kOther).page("m", kBound).look(), "");
 }
 
@@ -168,7 +172,7 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
     records(10, kBound);
     check();
     now += 3600;
-    records(2, kBound).records(5, kOther).records(2, kBound);   // no check saw it
+    records(2, kBound).records(5, kOther).records(2, kBound);  // no check saw it
     for (const int hours : {20, 24, 24}) {
       now += (hours - 1) * 3600;
       records(9, kBound);
@@ -201,7 +205,8 @@ TEST(Fingerprints, AreComparedByTheDigitsThatBothHave) {
   EXPECT_FALSE(same_target(kBound, kBound.substr(0, 11))) << "too few to name one";
   EXPECT_FALSE(same_target("", ""));
   EXPECT_TRUE(is_fingerprint("0123456789ab"));
-  for (const char* text : {"", "0123456789a", "0123456789aG", "0123456789AB"}) EXPECT_FALSE(is_fingerprint(text)) << text;
+  for (const char* text : {"", "0123456789a", "0123456789aG", "0123456789AB"})
+    EXPECT_FALSE(is_fingerprint(text)) << text;
 }
 
 }  // namespace

@@ -24,11 +24,14 @@ struct Reader {
   std::vector<int64_t> times;
   ReadFigures read(const fs::path& file) {
     const std::string identity = file_identity(file);
-    return read_records(file, identity, positions[identity], [this](const AcceptanceRecord& r) { times.push_back(r.time); });
+    return read_records(file, identity, positions[identity],
+                        [this](const AcceptanceRecord& r) { times.push_back(r.time); });
   }
 };
 
-void append(const fs::path& file, const std::string& text) { std::ofstream(file, std::ios::app | std::ios::binary) << text; }
+void append(const fs::path& file, const std::string& text) {
+  std::ofstream(file, std::ios::app | std::ios::binary) << text;
+}
 
 TEST(ReadRecords, EachRecordOnce) {
   Scratch dir;
@@ -60,7 +63,8 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
   Scratch dir;
   const fs::path file = dir / "a.jsonl";
   Reader reader;
-  put(file, line(1) + "hello\n\n" + R"({"schema":"specdec.acceptance/9"})" + "\n" + std::string(70000, 'x') + "\n" + line(2));
+  put(file,
+      line(1) + "hello\n\n" + R"({"schema":"specdec.acceptance/9"})" + "\n" + std::string(70000, 'x') + "\n" + line(2));
   const ReadFigures figures = reader.read(file);
   EXPECT_EQ(figures.records, 2);
   EXPECT_EQ(figures.broken_lines, 3);
@@ -71,19 +75,28 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
 // Whatever is wrong with a line, and wherever in it somebody's name stands: the reason names place and kind alone.
 TEST(ReadRecords, NothingOfABrokenLineIsRepeated) {
   const std::string name = "JaneDoe4111111111111111";
-  std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}", "{\"" + name + "\":1,\"" + name + "\":2}", "{\"schema\":\"specdec.acceptance/" + name + "\"}"};
+  std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}",
+                                    "{\"" + name + "\":1,\"" + name + "\":2}",
+                                    "{\"schema\":\"specdec.acceptance/" + name + "\"}"};
   const std::string own = line(7);
-  const Json vllm = Json::parse(R"({"num_draft_tokens":6,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1],"per_step_drafted":[3,3],"per_step_accepted":[0,2],
+  const Json vllm = Json::parse(
+      R"({"num_draft_tokens":6,"num_accepted_draft_tokens":2,"num_spec_steps":2,"acceptance_histogram":[1,0,1],
+          "per_step_drafted":[3,3],"per_step_accepted":[0,2],
                                     "acceptance_histogram_by_draft_length":{"3":[1,0,1,0]}})");
-  for (const Json& good : {Json::parse(own), vllm, Json::parse(R"({"spec_verify_ct":4,"spec_num_proposed_drafts":8,"spec_num_correct_drafts":3,"spec_correct_drafts_histogram":[1,3]})"),
-                           Json::parse(R"({"request_parameters":"{}","draft_n":5,"draft_n_accepted":3})")})
+  for (const Json& good :
+       {Json::parse(own), vllm,
+        Json::parse(R"({"spec_verify_ct":4,"spec_num_proposed_drafts":8,"spec_num_correct_drafts":3,)"
+                    R"("spec_correct_drafts_histogram":[1,3]})"),
+        Json::parse(R"({"request_parameters":"{}","draft_n":5,"draft_n_accepted":3})")})
     for (const auto& [key, value] : good.items())
-      for (const Json& bad : {Json(name), Json{{name, name}}, Json::array({name}), Json(4111111111111111), Json(-4111111111111111), Json(4.111111111111111e300), Json(nullptr)}) {
+      for (const Json& bad : {Json(name), Json{{name, name}}, Json::array({name}), Json(4111111111111111),
+                              Json(-4111111111111111), Json(4.111111111111111e300), Json(nullptr)}) {
         Json broken = good;
         broken[key] = bad;
         lines.push_back(broken.dump());
       }
-  for (size_t at = 0; at < own.size(); at += 3) lines.push_back(own.substr(0, at) + name + own.substr(at, own.size() - 1 - at));
+  for (size_t at = 0; at < own.size(); at += 3)
+    lines.push_back(own.substr(0, at) + name + own.substr(at, own.size() - 1 - at));
   int refused = 0;
   for (const std::string& text : lines) {
     Scratch dir;
@@ -105,7 +118,8 @@ TEST(ReadRecords, AGiantLineNeitherFillsTheMemoryNorHidesTheNext) {
   const ReadFigures figures = reader.read(file);
   EXPECT_EQ(figures.broken_lines, 2);
   EXPECT_EQ(figures.records, 2);
-  EXPECT_NE(figures.first_problem.find("line 2 since the last check: longer than 1 MiB"), std::string::npos) << figures.first_problem;
+  EXPECT_NE(figures.first_problem.find("line 2 since the last check: longer than 1 MiB"), std::string::npos)
+      << figures.first_problem;
 }
 
 TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
@@ -115,13 +129,15 @@ TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
   std::string text, long_line(300000, ' ');
   std::vector<int64_t> times;
   for (int64_t i = 0; i < 6000; ++i) {
-    text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") + line(i);   // no two lines begin alike
+    text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") +
+            line(i);  // no two lines begin alike
     if (i % 2000 != 7) times.push_back(i);
   }
   put(file, text + line(6000).substr(0, 30));
   const ReadFigures figures = reader.read(file);
   EXPECT_EQ(figures.broken_lines, 3);
-  EXPECT_NE(figures.first_problem.find("line 8 since the last check: record: JSON of 300"), std::string::npos) << figures.first_problem;
+  EXPECT_NE(figures.first_problem.find("line 8 since the last check: record: JSON of 300"), std::string::npos)
+      << figures.first_problem;
   EXPECT_EQ(reader.times, times);
   EXPECT_EQ(reader.positions.begin()->second.offset, text.size());
 }
@@ -132,8 +148,8 @@ TEST(ReadRecords, RotationIsFollowed) {
   put(dir / "a.jsonl", line(1) + line(2));
   reader.read(dir / "a.jsonl");
   append(dir / "a.jsonl", line(3));
-  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");   // renamed: read on, not again
-  put(dir / "a.jsonl", line(4));                     // a new file in its place: from the start
+  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // renamed: read on, not again
+  put(dir / "a.jsonl", line(4));                   // a new file in its place: from the start
   for (const fs::path& file : record_files(dir.root())) reader.read(file);
   EXPECT_EQ(reader.times, (std::vector<int64_t>{1, 2, 3, 4}));
 }
@@ -145,7 +161,8 @@ TEST(ReadRecords, ATruncatedAndRewrittenFileIsReadFromTheStart) {
   put(file, line(1));
   reader.read(file);
   for (const bool longer : {false, true}) {
-    std::ofstream(file, std::ios::trunc | std::ios::binary) << line(7) << (longer ? line(8) + line(9) : "");   // the same inode
+    std::ofstream(file, std::ios::trunc | std::ios::binary)
+        << line(7) << (longer ? line(8) + line(9) : "");  // the same inode
     reader.times.clear();
     reader.positions[file_identity(file)].head = std::string(64, '0');
     reader.read(file);

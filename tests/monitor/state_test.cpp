@@ -23,7 +23,8 @@ TEST(State, RemembersAcrossProcesses) {
     state.set_value("detector", "x\0y");
     state.set_value("detector", "two");
     state.set_position("1:2", {77, "abc"});
-    state.set_counters("u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2\n", "page"));
+    state.set_counters(
+        "u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2\n", "page"));
     state.append(HistoryEntry{0, 5, "healthy", "p", {{"reason", "a"}}});
     state.append(HistoryEntry{0, 6, "drift", "p", {{"reason", "b"}}});
     state.commit();
@@ -58,7 +59,9 @@ TEST(State, NothingOfAnUncommittedLookStays) {
 
 TEST(State, IsDurableAndAppendOnly) {
   Scratch dir;
-  { State(dir / "s.db").append(HistoryEntry{0, 1, "healthy", "p", Json::object()}); }
+  {
+    State(dir / "s.db").append(HistoryEntry{0, 1, "healthy", "p", Json::object()});
+  }
   SQLite::Database db((dir / "s.db").string(), SQLite::OPEN_READWRITE);
   EXPECT_THROW(db.exec("DELETE FROM history"), SQLite::Exception);
   EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
@@ -110,10 +113,12 @@ TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
     State state(dir / "s.db");
     state.set_value("trigger p 1 drift", "0");
     state.set_value("trigger p 2 drift", "1");
-    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", "http://me:hunter2@host/metrics?token=s3cret: dropped"}}});
+    state.append(
+        HistoryEntry{0, 5, "drift", "p", {{"reason", "http://me:hunter2@host/metrics?token=s3cret: dropped"}}});
     state.append(HistoryEntry{0, 6, "trigger", "p", {{"command", "curl -H hunter2"}, {"exit_code", 0}}});
   }
-  SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("DROP TABLE action; DROP TABLE transition; PRAGMA user_version = 1");
+  SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE)
+      .exec("DROP TABLE action; DROP TABLE transition; PRAGMA user_version = 1");
   put(dir / "s.db.v1", "cut short");
   State state(dir / "s.db", State::Open::kExisting);
   EXPECT_EQ(state.history(9).size(), 2u);
@@ -124,7 +129,8 @@ TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
   EXPECT_EQ(SQLite::Database((dir / "s.db").string()).execAndGet("PRAGMA user_version").getInt(), 3);
   for (const char* file : {"s.db", "s.db.v1"}) {
     const std::string bytes = get(dir / file);
-    for (const char* secret : {"hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
+    for (const char* secret : {"hunter2", "s3cret"})
+      EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
     SQLite::Database db((dir / file).string(), SQLite::OPEN_READWRITE);
     EXPECT_THROW(db.exec("UPDATE history SET verdict = 'x'"), SQLite::Exception) << file << ": still append-only";
   }
@@ -150,16 +156,20 @@ TEST(State, OtherFilesAreRefusedAndLeftAlone) {
   expect_error(ErrorKind::kData, {"text.db", "not a monitor state"}, [&] { State(dir / "text.db"); });
   EXPECT_EQ(get(dir / "text.db"), std::string(5000, 'x'));
   EXPECT_EQ(fs::status(dir / "text.db").permissions(), fs::perms(0644)) << "who else may read it is not ours to say";
-  SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE).exec("CREATE TABLE t (x)");
+  SQLite::Database((dir / "other.db").string(), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE)
+      .exec("CREATE TABLE t (x)");
   expect_error(ErrorKind::kData, {"other.db", "another program"}, [&] { State(dir / "other.db"); });
-  { State newer(dir / "newer.db"); }
+  {
+    State newer(dir / "newer.db");
+  }
   SQLite::Database((dir / "newer.db").string(), SQLite::OPEN_READWRITE).exec("PRAGMA user_version = 4");
   expect_error(ErrorKind::kData, {"newer.db", "version 4"}, [&] { State(dir / "newer.db"); });
   expect_error(ErrorKind::kData, {"not a regular file"}, [&] { State(dir.root()); });
   expect_error(ErrorKind::kIo, {"nowhere"}, [&] { State(dir / "nowhere/s.db"); });
   for (const bool empty : {false, true}) {
     if (empty) put(dir / "absent.db", "");
-    expect_error(ErrorKind::kData, {"absent.db", "no monitor state"}, [&] { State(dir / "absent.db", State::Open::kExisting); });
+    expect_error(ErrorKind::kData, {"absent.db", "no monitor state"},
+                 [&] { State(dir / "absent.db", State::Open::kExisting); });
   }
 }
 
@@ -179,8 +189,12 @@ TEST(State, DamageIsAnError) {
 
 TEST(State, IsItsUsersAlone) {
   Scratch dir;
-  const auto others = [&](const char* name) { return fs::status(dir / name).permissions() & (fs::perms::group_all | fs::perms::others_all); };
-  { State state(dir / "s.db"); }
+  const auto others = [&](const char* name) {
+    return fs::status(dir / name).permissions() & (fs::perms::group_all | fs::perms::others_all);
+  };
+  {
+    State state(dir / "s.db");
+  }
   EXPECT_EQ(others("s.db"), fs::perms::none);
   fs::permissions(dir / "s.db", fs::perms::owner_read | fs::perms::owner_write | fs::perms::others_read);
   State state(dir / "s.db");
@@ -191,7 +205,8 @@ TEST(State, IsItsUsersAlone) {
   state.commit();
 }
 
-// What an earlier version wrote down of URLs and commands is gone when the file is opened again, by a check or by a report.
+// What an earlier version wrote down of URLs and commands is gone when the file is opened again, by a check or by a
+// report.
 TEST(State, FormerSecretsAreForgotten) {
   Scratch dir;
   {
@@ -205,12 +220,22 @@ TEST(State, FormerSecretsAreForgotten) {
     a.kind = "command";
     a.payload = {{"argv", {"/bin/sh", "-c", "curl -H hunter2"}}};
     state.add_action(a);
-    for (const char* url : {"1 http://me:hunter2@host/metrics", "1 http://host/metrics?token=s3cret", "1 http://***@host/metrics?***", "1 prometheus+http://host?match={job=\"v\"}"})
+    for (const char* url : {"1 http://me:hunter2@host/metrics", "1 http://host/metrics?token=s3cret",
+                            "1 http://***@host/metrics?***", "1 prometheus+http://host?match={job=\"v\"}"})
       state.set_counters(url, {});
-    const std::string url = "http://me:hunter2@host:9090/metrics?token=s3cret", alarm = url + ", http://b/metrics: acceptance is 0.1";
-    state.append(HistoryEntry{0, 5, "drift", "p", {{"reason", alarm}, {"evidence", {{"notes", {alarm}}, {"counter_alarms", {alarm}}, {"sources", {{"set_aside", {url}}}}}}}});
-    state.append(HistoryEntry{0, 6, "trigger", "p", {{"command", "curl -H hunter2"}, {"exit_code", 3}, {"reason", "--on-drift: exit 3"}}});
-    state.append(TransitionEntry{0, 6, "HEALTHY", "SUSPECT", "alarm", alarm, {{"evidence", {{"counter_alarms", {alarm}}}}}});
+    const std::string url = "http://me:hunter2@host:9090/metrics?token=s3cret",
+                      alarm = url + ", http://b/metrics: acceptance is 0.1";
+    state.append(HistoryEntry{
+        0,
+        5,
+        "drift",
+        "p",
+        {{"reason", alarm},
+         {"evidence", {{"notes", {alarm}}, {"counter_alarms", {alarm}}, {"sources", {{"set_aside", {url}}}}}}}});
+    state.append(HistoryEntry{
+        0, 6, "trigger", "p", {{"command", "curl -H hunter2"}, {"exit_code", 3}, {"reason", "--on-drift: exit 3"}}});
+    state.append(
+        TransitionEntry{0, 6, "HEALTHY", "SUSPECT", "alarm", alarm, {{"evidence", {{"counter_alarms", {alarm}}}}}});
     state.set_value("machine", Json({{"reason", alarm}}).dump());
     state.set_value("removed", std::string(20000, 'x') + url);
   }
@@ -223,7 +248,8 @@ TEST(State, FormerSecretsAreForgotten) {
   State state(dir / "s.db", State::Open::kExisting);
   for (const char* file : {"s.db", "s.db.v1"}) {
     const std::string bytes = get(dir / file);
-    for (const char* secret : {"B0/xyz", "hunter2", "s3cret"}) EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
+    for (const char* secret : {"B0/xyz", "hunter2", "s3cret"})
+      EXPECT_EQ(bytes.find(secret), std::string::npos) << file << ": " << secret;
   }
   const std::string shown = "http://***@host:9090/metrics?***, http://b/metrics: acceptance is 0.1";
   const std::vector<HistoryEntry> history = state.history(9);
@@ -233,8 +259,12 @@ TEST(State, FormerSecretsAreForgotten) {
   EXPECT_EQ(history[1].evidence, (Json{{"exit_code", 3}, {"reason", "--on-drift: exit 3"}}));
   EXPECT_EQ(state.transitions(9).at(0).reason, shown);
   EXPECT_EQ(Json::parse(state.value("machine"))["reason"], shown);
-  EXPECT_THROW(SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE history SET verdict = 'x'"), SQLite::Exception);
-  EXPECT_THROW(SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE transition SET reason = 'x'"), SQLite::Exception);
+  EXPECT_THROW(
+      SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE history SET verdict = 'x'"),
+      SQLite::Exception);
+  EXPECT_THROW(
+      SQLite::Database((dir / "s.db").string(), SQLite::OPEN_READWRITE).exec("UPDATE transition SET reason = 'x'"),
+      SQLite::Exception);
   EXPECT_EQ(state.action("k")->payload, (Json{{"body", {{"n", 1}}}}));
   EXPECT_TRUE(state.counters("1 http://***@host/metrics?***"));
   EXPECT_TRUE(state.counters("1 prometheus+http://host?match={job=\"v\"}"));

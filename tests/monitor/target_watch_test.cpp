@@ -21,11 +21,12 @@ using testing::expect_error;
 // An OpenAI-compatible engine with toy models behind it.
 struct Engine {
   ToyModel old_model{5}, new_model{5, 0.05};
-  double new_share = 0;             // of the calls
+  double new_share = 0;  // of the calls
   bool chat = true, completions = true, logprobs = true, text = true;
   int most_top = 20;
   std::string key, greedy_end;
-  Json model = {{"id", "m"}, {"object", "model"}, {"owned_by", "vllm"}, {"created", 1}, {"root", "org/m"}, {"parent", nullptr}, {"max_model_len", 4096}};
+  Json model = {{"id", "m"},       {"object", "model"}, {"owned_by", "vllm"},   {"created", 1},
+                {"root", "org/m"}, {"parent", nullptr}, {"max_model_len", 4096}};
   std::map<std::string, net::ToyReply> pages;
   std::string fingerprint = "fp_1";
   int posts = 0, gets = 0, broken = 0;
@@ -69,11 +70,16 @@ struct Engine {
         chat_top.push_back({{"token", token}, {"logprob", logprob}, {"bytes", nullptr}});
         map[token] = logprob;
       }
-      choice["logprobs"] = is_chat ? Json{{"content", {{{"token", tokens[0].first}, {"logprob", tokens[0].second}, {"top_logprobs", chat_top}}}}} : Json{{"tokens", {tokens[0].first}}, {"top_logprobs", {map}}};
+      choice["logprobs"] =
+          is_chat ? Json{{"content",
+                          {{{"token", tokens[0].first}, {"logprob", tokens[0].second}, {"top_logprobs", chat_top}}}}}
+                  : Json{{"tokens", {tokens[0].first}}, {"top_logprobs", {map}}};
     }
     const std::string answer = top > 0 ? "x" : "About " + sha256_hex(prompt) + greedy_end;
-    if (is_chat) choice["message"] = {{"role", "assistant"}, {"content", answer}};
-    else choice["text"] = answer;
+    if (is_chat)
+      choice["message"] = {{"role", "assistant"}, {"content", answer}};
+    else
+      choice["text"] = answer;
     return said({{"object", "x"}, {"system_fingerprint", fingerprint}, {"choices", Json::array({choice})}});
   }
 };
@@ -187,7 +193,8 @@ TEST_F(TargetWatch, EnginesSayWhatTheyServe) {
   EXPECT_EQ(id["build_info"], "b1");
   EXPECT_EQ(id["chat_template_sha256"], sha256_hex("{{ x }}"));
   EXPECT_FALSE(id.contains("version"));
-  for (const std::string& head : engine.requests) EXPECT_EQ(head.find("/elsewhere"), std::string::npos) << "no redirect is followed";
+  for (const std::string& head : engine.requests)
+    EXPECT_EQ(head.find("/elsewhere"), std::string::npos) << "no redirect is followed";
 }
 
 TEST_F(TargetWatch, CompletionsAndFewerTokensWhereChatHasNone) {

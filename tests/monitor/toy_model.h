@@ -1,5 +1,5 @@
-// A model's answers to eight one-character prompts: fixed logits of 60 tokens, changed by a fine-tuning step of the given standard deviation,
-// and serving noise on each call.
+// A model's answers to eight one-character prompts: fixed logits of 60 tokens, changed by a fine-tuning step of the
+// given standard deviation, and serving noise on each call.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,8 @@ class ToyModel {
     return static_cast<size_t>(std::find(kPrompts.begin(), kPrompts.end(), prompt) - kPrompts.begin());
   }
 
-  explicit ToyModel(int seed, double step = 0, double noise = 0.02) : noise_(noise), stream_(static_cast<uint64_t>(seed), step == 0 ? 1 : 2) {
+  explicit ToyModel(int seed, double step = 0, double noise = 0.02)
+      : noise_(noise), stream_(static_cast<uint64_t>(seed), step == 0 ? 1 : 2) {
     PhiloxStream base(static_cast<uint64_t>(seed), 3), change(static_cast<uint64_t>(seed), 4);
     for (auto& logits : logits_)
       for (double& x : logits) x = 2 * normal(base) + step * normal(change);
@@ -40,7 +41,8 @@ class ToyModel {
     std::iota(order.begin(), order.end(), size_t{0});
     std::partial_sort(order.begin(), order.begin() + 20, order.end(), [&](size_t a, size_t b) { return x[a] > x[b]; });
     TopLogprobs top;
-    for (size_t i = 0; i < 20; ++i) top.emplace_back("t" + std::to_string(order[i]), static_cast<float>(x[order[i]] - most - std::log(sum)));
+    for (size_t i = 0; i < 20; ++i)
+      top.emplace_back("t" + std::to_string(order[i]), static_cast<float>(x[order[i]] - most - std::log(sum)));
     return top;
   }
   LogprobCalls look(int calls) {

@@ -17,7 +17,7 @@ struct Traffic {
   explicit Traffic(uint64_t stream) : random(20261121, stream) {}
   PhiloxStream random;
 
-  double normal() {   // Box and Muller
+  double normal() {  // Box and Muller
     if (std::exchange(has_spare_, false)) return spare_;
     const double radius = std::sqrt(-2 * std::log(random.uniform())), angle = 2 * std::numbers::pi * random.uniform();
     spare_ = radius * std::sin(angle);
@@ -30,8 +30,9 @@ struct Traffic {
     return request_at(std::clamp(mean + sd * normal(), 0.0, 1.0), tested);
   }
   AcceptanceCounts request_at(double rate, int64_t tested = 200) {
-    const double room = std::min(rate, 1 - rate);   // symmetric: the mean stays
-    const double x = rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
+    const double room = std::min(rate, 1 - rate);  // symmetric: the mean stays
+    const double x =
+        rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
     AcceptanceCounts counts;
     counts.steps = tested;
     counts.reached_at = {tested};
@@ -39,7 +40,8 @@ struct Traffic {
     return counts;
   }
 
-  // 60 verification steps of K drafted tokens whose acceptance falls with the position; a request's luck moves all positions.
+  // 60 verification steps of K drafted tokens whose acceptance falls with the position; a request's luck moves all
+  // positions.
   AcceptanceCounts chain(const std::vector<double>& hazards, size_t k, double sd = 0.08) {
     const double luck = sd * normal();
     AcceptanceCounts counts;
@@ -70,7 +72,8 @@ class BetaRates {
     std::vector<double> cumulative(kGrid + 1);
     for (int i = 0; i < kGrid; ++i) {
       const double x = (i + 0.5) / kGrid;
-      cumulative[static_cast<size_t>(i) + 1] = cumulative[static_cast<size_t>(i)] + std::exp((a - 1) * std::log(x) + (b - 1) * std::log1p(-x));
+      cumulative[static_cast<size_t>(i) + 1] =
+          cumulative[static_cast<size_t>(i)] + std::exp((a - 1) * std::log(x) + (b - 1) * std::log1p(-x));
     }
     double sum = 0;
     for (int q = 0, i = 0; q < kTable; ++q) {
@@ -100,6 +103,6 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }   // of any domain
+inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }  // of any domain
 
 }  // namespace specdec::monitor

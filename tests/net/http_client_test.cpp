@@ -49,29 +49,35 @@ TEST(HttpClient, RedirectsThatAreRefused) {
   std::string location;
   ToyServer server([&](const ToyRequest&) -> ToyReply { return {302, "", "Location: " + location + "\r\n"}; });
   location = "/again";
-  expect_error(ErrorKind::kNetwork, {"more than 5 times"}, [&] { HttpClient().once(get(server.url(), Redirects::kAnywhere)); });
+  expect_error(ErrorKind::kNetwork, {"more than 5 times"},
+               [&] { HttpClient().once(get(server.url(), Redirects::kAnywhere)); });
   for (const char* other : {"file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1:1/"}) {
     location = other;
-    expect_error(ErrorKind::kNetwork, {"another protocol"}, [&] { HttpClient().once(get(server.url(), Redirects::kAnywhere)); });
+    expect_error(ErrorKind::kNetwork, {"another protocol"},
+                 [&] { HttpClient().once(get(server.url(), Redirects::kAnywhere)); });
   }
 }
 
 TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
   const std::string whole(32 << 20, 'x');
   size_t begin = 0, calls = 0;
-  ToyServer server([&](const ToyRequest&) -> ToyReply { return {206, whole.substr(begin), "Content-Range: bytes " + std::to_string(begin) + "-/*\r\n", false, ++calls < 4}; });
+  ToyServer server([&](const ToyRequest&) -> ToyReply {
+    return {206, whole.substr(begin), "Content-Range: bytes " + std::to_string(begin) + "-/*\r\n", false, ++calls < 4};
+  });
   Backoff twice;
   twice.max_attempts = 2;
   twice.sleep = [](double) {};
   HttpClient client;
-  const HttpReply reply = client.send([&] {
-    HttpRequest r = get(server.url());
-    r.on_body = [&](const HttpReply& head, std::string_view bytes) {
-      EXPECT_EQ(head.status, 206);
-      begin += bytes.size();
-    };
-    return r;
-  }, twice);
+  const HttpReply reply = client.send(
+      [&] {
+        HttpRequest r = get(server.url());
+        r.on_body = [&](const HttpReply& head, std::string_view bytes) {
+          EXPECT_EQ(head.status, 206);
+          begin += bytes.size();
+        };
+        return r;
+      },
+      twice);
   EXPECT_EQ(reply.problem, "");
   EXPECT_EQ(calls, 4u);
   EXPECT_EQ(begin, whole.size());
@@ -85,18 +91,22 @@ TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
 TEST(HttpClient, BytesThatCameBeforeAreNoProgress) {
   const std::string whole(8 << 20, 'x');
   for (const int status : {200, 206}) {
-    ToyServer server([&](const ToyRequest&) -> ToyReply { return {status, whole, status == 206 ? "Content-Range: bytes 0-8388607/8388608\r\n" : "", false, true}; });
+    ToyServer server([&](const ToyRequest&) -> ToyReply {
+      return {status, whole, status == 206 ? "Content-Range: bytes 0-8388607/8388608\r\n" : "", false, true};
+    });
     Backoff backoff;
     backoff.max_attempts = 3;
     int waits = 0;
     backoff.sleep = [&](double) {
       if (++waits > 20) throw Error(ErrorKind::kInternal, "without end");
     };
-    const HttpReply reply = HttpClient().send([&] {
-      HttpRequest r = get(server.url());
-      r.on_body = [](const HttpReply&, std::string_view) {};
-      return r;
-    }, backoff);
+    const HttpReply reply = HttpClient().send(
+        [&] {
+          HttpRequest r = get(server.url());
+          r.on_body = [](const HttpReply&, std::string_view) {};
+          return r;
+        },
+        backoff);
     EXPECT_NE(reply.problem, "");
     EXPECT_EQ(reply.attempts, 3);
     EXPECT_EQ(waits, 2);
@@ -151,7 +161,8 @@ TEST(HttpClient, AForeignUrl) {
   });
   HttpRequest foreign = get(server.url() + "/x?signature=s3cret");
   foreign.foreign = true;
-  expect_error(ErrorKind::kNetwork, {"leads to " + server.url(), "private network"}, [&] { HttpClient().once(foreign); });
+  expect_error(ErrorKind::kNetwork, {"leads to " + server.url(), "private network"},
+               [&] { HttpClient().once(foreign); });
   EXPECT_EQ(calls, 0);
   HttpClient client;
   client.once(get(server.url() + "/own"));
@@ -172,13 +183,43 @@ TEST(HttpClient, Addresses) {
     EXPECT_EQ(::inet_pton(AF_INET6, text, &v6.sin6_addr), 1) << text;
     return is_private(reinterpret_cast<const sockaddr&>(v6));
   };
-  for (const char* inside : {"127.0.0.1", "10.1.2.3", "172.16.0.1", "172.31.255.255", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1", "::", "fe80::1", "fd00::1",
-                             "::ffff:10.0.0.1", "::ffff:169.254.169.254", "::10.0.0.1", "64:ff9b::10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::8.8.8.8", "2002:a00:1::", "2002:a9fe:a9fe::1",
-                             "2002:7f00:1::", "2001:0:0808:0808::f5ff:fffe", "2001:0:a00:1::f7f7:f7f7", "2606:4700::5efe:10.0.0.1", "2606:4700::200:5efe:10.0.0.1", "fec0::1", "ff02::1",
-                             "192.0.0.8", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255"})
+  for (const char* inside : {"127.0.0.1",
+                             "10.1.2.3",
+                             "172.16.0.1",
+                             "172.31.255.255",
+                             "192.168.1.1",
+                             "169.254.169.254",
+                             "100.64.0.1",
+                             "0.0.0.0",
+                             "::1",
+                             "::",
+                             "fe80::1",
+                             "fd00::1",
+                             "::ffff:10.0.0.1",
+                             "::ffff:169.254.169.254",
+                             "::10.0.0.1",
+                             "64:ff9b::10.0.0.1",
+                             "64:ff9b::a9fe:a9fe",
+                             "64:ff9b:1::8.8.8.8",
+                             "2002:a00:1::",
+                             "2002:a9fe:a9fe::1",
+                             "2002:7f00:1::",
+                             "2001:0:0808:0808::f5ff:fffe",
+                             "2001:0:a00:1::f7f7:f7f7",
+                             "2606:4700::5efe:10.0.0.1",
+                             "2606:4700::200:5efe:10.0.0.1",
+                             "fec0::1",
+                             "ff02::1",
+                             "192.0.0.8",
+                             "198.18.0.1",
+                             "224.0.0.1",
+                             "240.0.0.1",
+                             "255.255.255.255"})
     EXPECT_TRUE(is_inside(inside)) << inside;
-  for (const char* outside : {"8.8.8.8", "172.32.0.1", "172.15.0.1", "192.169.0.1", "100.128.0.1", "11.0.0.1", "2606:4700::1", "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1",
-                              "2001:0:0808:0808::f7f7:f7f7", "2606:4700::5efe:8.8.8.8", "198.20.0.1", "192.0.1.1", "223.255.255.255"})
+  for (const char* outside :
+       {"8.8.8.8", "172.32.0.1", "172.15.0.1", "192.169.0.1", "100.128.0.1", "11.0.0.1", "2606:4700::1",
+        "::ffff:8.8.8.8", "64:ff9b::8.8.8.8", "2002:808:808::1", "2001:0:0808:0808::f7f7:f7f7",
+        "2606:4700::5efe:8.8.8.8", "198.20.0.1", "192.0.1.1", "223.255.255.255"})
     EXPECT_FALSE(is_inside(outside)) << outside;
 }
 
@@ -219,15 +260,18 @@ TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
   HttpRequest r;
   r.redirects = Redirects::kAnywhere;
   r.url = "http://8.8.8.8/away";
-  expect_error(ErrorKind::kNetwork, {"redirected to http://169.254.169.254:80", "private network"}, [&] { HttpClient().once(r); });
-  for (const char* inside : {"http://10.0.0.1/", "http://[::ffff:10.0.0.1]/", "http://[64:ff9b::a00:1]/", "http://metadata.google.internal/", "http://intranet/"}) {
+  expect_error(ErrorKind::kNetwork, {"redirected to http://169.254.169.254:80", "private network"},
+               [&] { HttpClient().once(r); });
+  for (const char* inside : {"http://10.0.0.1/", "http://[::ffff:10.0.0.1]/", "http://[64:ff9b::a00:1]/",
+                             "http://metadata.google.internal/", "http://intranet/"}) {
     r.url = inside;
     r.foreign = true;
     expect_error(ErrorKind::kNetwork, {"private network"}, [&] { HttpClient().once(r); });
   }
   EXPECT_EQ(asked, std::vector<std::string>{"http://8.8.8.8/away"}) << "nothing inside was asked for";
   r.url = "http://1.1.1.1/there";
-  EXPECT_EQ(HttpClient().once(r).body, "through the proxy") << "a public address leads out, although the proxy is inside";
+  EXPECT_EQ(HttpClient().once(r).body, "through the proxy")
+      << "a public address leads out, although the proxy is inside";
   HttpClient client;
   r.foreign = false;
   r.url = "http://10.0.0.1/own";
@@ -238,10 +282,13 @@ TEST(HttpClient, BehindAProxyTheHostIsJudgedAndNotTheProxy) {
 }
 
 TEST(HttpClient, WhichProxy) {
-  const Environment environment({{"http_proxy", "http://p:1"}, {"HTTPS_PROXY", "http://s:2"}, {"no_proxy", "example.org, .lan,10.0.0.0/8 *.x"}});
+  const Environment environment(
+      {{"http_proxy", "http://p:1"}, {"HTTPS_PROXY", "http://s:2"}, {"no_proxy", "example.org, .lan,10.0.0.0/8 *.x"}});
   EXPECT_EQ(proxy_of("http://host/x"), "http://p:1");
   EXPECT_EQ(proxy_of("https://host/x"), "http://s:2");
-  for (const char* direct : {"http://example.org", "https://a.example.org:1/x", "http://b.lan", "http://10.9.8.7:1", "http://127.0.0.1:5", "http://localhost", "http://[::1]:2"}) EXPECT_EQ(proxy_of(direct), "") << direct;
+  for (const char* direct : {"http://example.org", "https://a.example.org:1/x", "http://b.lan", "http://10.9.8.7:1",
+                             "http://127.0.0.1:5", "http://localhost", "http://[::1]:2"})
+    EXPECT_EQ(proxy_of(direct), "") << direct;
   EXPECT_EQ(proxy_of("http://notexample.org"), "http://p:1");
   EXPECT_EQ(proxy_of("http://11.0.0.1"), "http://p:1");
   const Environment none(std::vector<std::pair<const char*, std::string>>{{"no_proxy", "*"}});
@@ -250,10 +297,14 @@ TEST(HttpClient, WhichProxy) {
 
 TEST(HttpClient, Urls) {
   EXPECT_EQ(base_url("https://host:1/a/b//", "X", "Y"), "https://host:1/a/b");
-  for (const char* bad : {"", "host", "ftp://host", "http://", "http://host?x", "http://ho st", "http://host/#a"}) expect_error(ErrorKind::kUsage, {"X: expected"}, [&] { base_url(bad, "X", "Y"); });
-  const std::string refused = testing::error_of([] { base_url("https://me:sekret@host", "X", "Y"); }, ErrorKind::kUsage);
+  for (const char* bad : {"", "host", "ftp://host", "http://", "http://host?x", "http://ho st", "http://host/#a"})
+    expect_error(ErrorKind::kUsage, {"X: expected"}, [&] { base_url(bad, "X", "Y"); });
+  const std::string refused =
+      testing::error_of([] { base_url("https://me:sekret@host", "X", "Y"); }, ErrorKind::kUsage);
   EXPECT_EQ(refused.find("sekret"), std::string::npos);
-  EXPECT_EQ(testing::error_of([] { base_url("https://host/?token=sekret", "X", "Y"); }, ErrorKind::kUsage).find("sekret"), std::string::npos);
+  EXPECT_EQ(
+      testing::error_of([] { base_url("https://host/?token=sekret", "X", "Y"); }, ErrorKind::kUsage).find("sekret"),
+      std::string::npos);
   EXPECT_EQ(percent_encoded("a b/c#%?\xc3\xa9-._~", true), "a%20b/c%23%25%3F%C3%A9-._~");
   EXPECT_EQ(percent_encoded("refs/pr/1", false), "refs%2Fpr%2F1");
   EXPECT_EQ(origin_of("https://HOST/x"), "https://host:443");
@@ -261,8 +312,12 @@ TEST(HttpClient, Urls) {
   EXPECT_NE(origin_of("http://host/x"), origin_of("https://host/x"));
   EXPECT_NE(origin_of("https://host:444"), origin_of("https://host"));
   EXPECT_EQ(origin_of("nonsense"), "");
-  for (const char* safe : {"https://host", "http://localhost:1", "http://127.0.0.1", "http://127.9.9.9:80", "http://[::1]:5"}) EXPECT_TRUE(keeps_secrets(safe)) << safe;
-  for (const char* unsafe : {"http://host", "http://10.0.0.1", "http://127.0.0.1.host", "http://localhost.host", "http://[::2]", "ftp://127.0.0.1", ""}) EXPECT_FALSE(keeps_secrets(unsafe)) << unsafe;
+  for (const char* safe :
+       {"https://host", "http://localhost:1", "http://127.0.0.1", "http://127.9.9.9:80", "http://[::1]:5"})
+    EXPECT_TRUE(keeps_secrets(safe)) << safe;
+  for (const char* unsafe : {"http://host", "http://10.0.0.1", "http://127.0.0.1.host", "http://localhost.host",
+                             "http://[::2]", "ftp://127.0.0.1", ""})
+    EXPECT_FALSE(keeps_secrets(unsafe)) << unsafe;
 }
 
 }  // namespace

@@ -18,8 +18,16 @@ class HubEnvironment : public ::testing::Test {
     for (const char* name : kNames) ::unsetenv(name);
   }
   static void set(const char* name, const std::string& value) { ::setenv(name, value.c_str(), 1); }
-  static constexpr const char* kNames[] = {"HF_ENDPOINT", "HF_HOME", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "HF_TOKEN_PATH", "HF_HUB_DISABLE_IMPLICIT_TOKEN", "HF_HUB_OFFLINE",
-                                           "TRANSFORMERS_OFFLINE", "HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"};
+  static constexpr const char* kNames[] = {"HF_ENDPOINT",
+                                           "HF_HOME",
+                                           "HF_TOKEN",
+                                           "HUGGING_FACE_HUB_TOKEN",
+                                           "HF_TOKEN_PATH",
+                                           "HF_HUB_DISABLE_IMPLICIT_TOKEN",
+                                           "HF_HUB_OFFLINE",
+                                           "TRANSFORMERS_OFFLINE",
+                                           "HF_HUB_ETAG_TIMEOUT",
+                                           "HF_HUB_DOWNLOAD_TIMEOUT"};
   testing::Scratch dir;
 };
 
@@ -61,8 +69,11 @@ TEST_F(HubEnvironment, TokensInTheirOrder) {
 }
 
 TEST(Hub, ModelFiles) {
-  for (const char* wanted : {"config.json", "tokenizer.model", "chat_template.jinja", "model-00001-of-00002.safetensors", "specdec.json"}) EXPECT_TRUE(is_model_file(wanted)) << wanted;
-  for (const char* unwanted : {"pytorch_model.bin", "modeling.py", "README.md", "onnx/model.safetensors", "../x.safetensors", ".safetensors", "training_args.bin", "a b.safetensors", ""})
+  for (const char* wanted :
+       {"config.json", "tokenizer.model", "chat_template.jinja", "model-00001-of-00002.safetensors", "specdec.json"})
+    EXPECT_TRUE(is_model_file(wanted)) << wanted;
+  for (const char* unwanted : {"pytorch_model.bin", "modeling.py", "README.md", "onnx/model.safetensors",
+                               "../x.safetensors", ".safetensors", "training_args.bin", "a b.safetensors", ""})
     EXPECT_FALSE(is_model_file(unwanted)) << unwanted;
 }
 

@@ -33,7 +33,8 @@ class ToyServer {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     socklen_t size = sizeof address;
-    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener_, 64) != 0) throw std::runtime_error("toy server: cannot listen");
+    if (::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(listener_, 64) != 0)
+      throw std::runtime_error("toy server: cannot listen");
     ::getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size);
     port_ = ntohs(address.sin_port);
     acceptor_ = std::thread([this] { accept_all(); });
@@ -84,7 +85,8 @@ class ToyServer {
       buffer.erase(0, end + 4 + length);
       const ToyReply reply = handler_(request);
       if (reply.drop) return close(fd);
-      const std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\n" + reply.headers + "Content-Length: " + std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
+      const std::string text = "HTTP/1.1 " + std::to_string(reply.status) + " X\r\n" + reply.headers +
+                               "Content-Length: " + std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
       for (size_t sent = 0, all = text.size() - (reply.cut ? reply.body.size() / 4 : 0); sent < all;) {
         const ssize_t n = ::send(fd, text.data() + sent, all - sent, MSG_NOSIGNAL);
         if (n < 0) return close(fd);

@@ -10,7 +10,10 @@ using specdec::testing::Pair;
 using specdec::testing::put;
 
 TEST(Card, LicenceOfTheFrontMatter) {
-  EXPECT_EQ(card_licence("---\nlicense: other\nlicense_name: llama3\r\nlicense_link: LICENSE\ntags: [x]\n---\nlicense: not this\n"), "license: other\nlicense_name: llama3\nlicense_link: LICENSE\n");
+  EXPECT_EQ(
+      card_licence(
+          "---\nlicense: other\nlicense_name: llama3\r\nlicense_link: LICENSE\ntags: [x]\n---\nlicense: not this\n"),
+      "license: other\nlicense_name: llama3\nlicense_link: LICENSE\n");
   EXPECT_EQ(card_licence("# no front matter\nlicense: mit\n"), "");
   EXPECT_EQ(card_licence(""), "");
 }
@@ -26,8 +29,12 @@ TEST(Card, SaysWhatItIsForAndHowItWasMeasured) {
   const PackageOutcome made = create_package(options, 0, {});
   ASSERT_EQ(made.exit_code, 0) << made.reason;
   const std::string card = get(made.path / "draft/README.md");
-  for (const char* text : {"---\nlicense: apache-2.0\nbase_model: org/Chat-7B\nbase_model_relation: finetune\nlibrary_name: transformers\n", "pass: acceptance 0.70 above the floor",
-                           "0.700 (0.650 to 0.750, 40 requests) at temperature 0.75", "1.400 (1.300 to 1.500, 8 requests) on cpu, fp32", "acceptance: code | 0.600", "K by batch: batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35)"})
+  for (const char* text :
+       {"---\nlicense: apache-2.0\nbase_model: org/Chat-7B\nbase_model_relation: finetune\nlibrary_name: "
+        "transformers\n",
+        "pass: acceptance 0.70 above the floor", "0.700 (0.650 to 0.750, 40 requests) at temperature 0.75",
+        "1.400 (1.300 to 1.500, 8 requests) on cpu, fp32", "acceptance: code | 0.600",
+        "K by batch: batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35)"})
     EXPECT_NE(card.find(text), std::string::npos) << text << " not in\n" << card;
   EXPECT_EQ(get(made.path / "target/README.md"), get(snapshot / "README.md")) << "the target keeps its own";
 }

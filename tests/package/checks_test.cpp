@@ -77,10 +77,19 @@ TEST_F(ChecksTest, KeysOfBothGenerations) {
 }
 
 TEST_F(ChecksTest, NotANumberInEveryFloatType) {
-  const std::vector<std::tuple<std::string, uint64_t, bool>> elements = {
-      {"F32", 0x7fc00000, false}, {"F32", 0xff800000, false}, {"F32", 0x7f7fffff, true}, {"F32", 0x00000001, true}, {"BF16", 0x7f80, false},
-      {"BF16", 0xffff, false},    {"BF16", 0x7f7f, true},     {"F16", 0x7c00, false},    {"F16", 0xfe00, false},    {"F16", 0x7bff, true},
-      {"F64", 0x7ff0000000000000, false}, {"F64", 0x7fefffffffffffff, true}, {"I32", 0x7fc00000, true}};
+  const std::vector<std::tuple<std::string, uint64_t, bool>> elements = {{"F32", 0x7fc00000, false},
+                                                                         {"F32", 0xff800000, false},
+                                                                         {"F32", 0x7f7fffff, true},
+                                                                         {"F32", 0x00000001, true},
+                                                                         {"BF16", 0x7f80, false},
+                                                                         {"BF16", 0xffff, false},
+                                                                         {"BF16", 0x7f7f, true},
+                                                                         {"F16", 0x7c00, false},
+                                                                         {"F16", 0xfe00, false},
+                                                                         {"F16", 0x7bff, true},
+                                                                         {"F64", 0x7ff0000000000000, false},
+                                                                         {"F64", 0x7fefffffffffffff, true},
+                                                                         {"I32", 0x7fc00000, true}};
   for (const auto& [dtype, bits, good] : elements)
     for (const char* model : {"target", "draft"}) {
       write_element("target", "F32", 0);
@@ -99,8 +108,10 @@ TEST_F(ChecksTest, NotANumberInEveryFloatType) {
 TEST_F(ChecksTest, ModelFilesOfAShardedModel) {
   write_tiny_model(dir / "sharded", {.layers = 2, .shards = 2});
   put(dir / "sharded/unused.safetensors", "x");
-  EXPECT_EQ(model_files(dir / "sharded"), (std::vector<std::string>{"config.json", "generation_config.json", "model-0.safetensors", "model-1.safetensors",
-                                                                    "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}));
+  EXPECT_EQ(
+      model_files(dir / "sharded"),
+      (std::vector<std::string>{"config.json", "generation_config.json", "model-0.safetensors", "model-1.safetensors",
+                                "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json"}));
 }
 
 }  // namespace

@@ -21,13 +21,15 @@ LaunchPlan plan() {
 std::map<std::string, std::string> files(const LaunchPlan& p) { return launch_files(p, known_engines()); }
 
 // Runs a launch script with a stand-in for the engine on PATH and returns the arguments it was called with.
-std::vector<std::string> arguments_of(const std::string& script_name, const std::string& script, const std::string& program, const testing::Scratch& dir) {
+std::vector<std::string> arguments_of(const std::string& script_name, const std::string& script,
+                                      const std::string& program, const testing::Scratch& dir) {
   const fs::path package = dir / "a \"package\" \\ here";
   put(package / "engines" / script_name, script);
   put(dir / "bin" / program, "#!/bin/sh\nfor a in \"$@\"; do printf '%s\\n' \"$a\"; done > \"$OUT\"\n");
   fs::permissions(dir / "bin" / program, fs::perms::owner_all);
   // The path has quotes: it reaches the shell through the environment.
-  const std::string command = "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
+  const std::string command =
+      "PATH='" + (dir / "bin").string() + "':$PATH OUT='" + (dir / "out").string() + "' bash \"$SCRIPT\" --port 1234";
   ::setenv("SCRIPT", (package / "engines" / script_name).c_str(), 1);
   EXPECT_EQ(std::system(command.c_str()), 0) << script;
   std::istringstream lines(get(dir / "out"));
@@ -51,8 +53,12 @@ TEST(Launch, VllmGetsTheScheduleAsJson) {
   EXPECT_EQ(after(arguments, "--dtype"), "bfloat16");
   EXPECT_EQ(after(arguments, "--port"), "1234");
   EXPECT_EQ(Json::parse(after(arguments, "--speculative-config")),
-            (Json{{"method", "draft_model"}, {"model", package + "/draft"}, {"num_speculative_tokens", 5}, {"draft_sample_method", "probabilistic"},
-                  {"rejection_sample_method", "standard"}, {"num_speculative_tokens_per_batch_size", {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}}}));
+            (Json{{"method", "draft_model"},
+                  {"model", package + "/draft"},
+                  {"num_speculative_tokens", 5},
+                  {"draft_sample_method", "probabilistic"},
+                  {"rejection_sample_method", "standard"},
+                  {"num_speculative_tokens_per_batch_size", {{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}}}));
 }
 
 TEST(Launch, VllmFollowsWhatWasValidated) {
@@ -77,8 +83,10 @@ TEST(Launch, TheEnvironmentChoosesAVariant) {
   p.variants = {"fp8", "int8"};
   const std::string package = (dir / "a \"package\" \\ here").string();
   const auto drafts = [&] {
-    return std::pair(Json::parse(after(arguments_of("vllm.sh", files(p)["vllm.sh"], "vllm", dir), "--speculative-config"))["model"].get<std::string>(),
-                     after(arguments_of("sglang.sh", files(p)["sglang.sh"], "python", dir), "--speculative-draft-model-path"));
+    return std::pair(
+        Json::parse(after(arguments_of("vllm.sh", files(p)["vllm.sh"], "vllm", dir), "--speculative-config"))["model"]
+            .get<std::string>(),
+        after(arguments_of("sglang.sh", files(p)["sglang.sh"], "python", dir), "--speculative-draft-model-path"));
   };
   EXPECT_EQ(drafts(), std::pair(package + "/draft", package + "/draft"));
   ::setenv("DRAFT", "int8", 1);
@@ -103,7 +111,8 @@ TEST(Launch, SglangStandaloneHasOneK) {
   EXPECT_EQ(after(arguments, "--speculative-num-draft-tokens"), "6");
   EXPECT_EQ(after(arguments, "--speculative-eagle-topk"), "1");
   // SGLang refuses or drops these for a draft model of its own.
-  for (const char* flag : {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
+  for (const char* flag :
+       {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
     EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 0) << flag;
   EXPECT_EQ(made.count("sglang-schedule.json"), 0u);
 }
@@ -116,9 +125,11 @@ TEST(Launch, SglangEagleGetsScheduleAndRule) {
   auto made = files(p);
   const auto arguments = arguments_of("sglang.sh", made["sglang.sh"], "python", dir);
   EXPECT_EQ(after(arguments, "--speculative-algorithm"), "EAGLE3");
-  for (const char* flag : {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
+  for (const char* flag :
+       {"--speculative-use-rejection-sampling", "--speculative-use-block-verification", "--speculative-adaptive"})
     EXPECT_EQ(std::count(arguments.begin(), arguments.end(), flag), 1) << flag;
-  EXPECT_EQ(after(arguments, "--speculative-adaptive-config"), (dir / "a \"package\" \\ here/engines/sglang-schedule.json").string());
+  EXPECT_EQ(after(arguments, "--speculative-adaptive-config"),
+            (dir / "a \"package\" \\ here/engines/sglang-schedule.json").string());
   const Json schedule = Json::parse(made["sglang-schedule.json"]);
   EXPECT_EQ(schedule["1"]["candidate_steps"], Json::array({5}));
   EXPECT_EQ(schedule["5"]["candidate_steps"], Json::array({3}));
@@ -136,7 +147,8 @@ TEST(Launch, WhatAnEagleConfigIs) {
 
 TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
   const testing::Scratch dir;
-  put(dir / "llama/convert_hf_to_gguf.py", "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(sys.argv[1])");
+  put(dir / "llama/convert_hf_to_gguf.py",
+      "import sys; open(sys.argv[sys.argv.index('--outfile') + 1], 'w').write(sys.argv[1])");
   ::setenv("LLAMA_CPP", (dir / "llama").c_str(), 1);
   ::setenv("GGUF_DIR", (dir / "gguf").c_str(), 1);
   const auto arguments = arguments_of("llama.cpp.sh", files(plan())["llama.cpp.sh"], "llama-server", dir);
@@ -150,8 +162,9 @@ TEST(Launch, LlamaCppConvertsOnceAndNamesBothFiles) {
 
 TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
   const std::string yaml = files(plan())["tensorrt-llm.yaml"];
-  for (const char* line : {"\ndtype: bfloat16\n", "\ndisable_overlap_scheduler: true\n", "  decoding_type: DraftTarget\n", "  speculative_model: draft\n",
-                           "  max_draft_len: 5\n", "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
+  for (const char* line :
+       {"\ndtype: bfloat16\n", "\ndisable_overlap_scheduler: true\n", "  decoding_type: DraftTarget\n",
+        "  speculative_model: draft\n", "  max_draft_len: 5\n", "  draft_len_schedule:\n    4: 5\n    16: 3\n"})
     EXPECT_NE(yaml.find(line), std::string::npos) << line << " not in\n" << yaml;
   EXPECT_EQ(yaml.find("    64:"), std::string::npos) << "no speculation beyond the last key";
   const std::string older = files(plan())["tensorrt-llm-1.2.yaml"];
@@ -159,7 +172,8 @@ TEST(Launch, TensorrtLlmRangesByTheirLastBatch) {
   EXPECT_NE(older.find("  draft_len_schedule:\n    1: 5\n    5: 3\n    17: 0\n"), std::string::npos) << older;
   LaunchPlan rising = plan();
   rising.schedule = {{1, 1, 2}, {2, 8, 4}};
-  EXPECT_EQ(files(rising)["tensorrt-llm.yaml"].find("draft_len_schedule"), std::string::npos) << "the first entry must be the longest";
+  EXPECT_EQ(files(rising)["tensorrt-llm.yaml"].find("draft_len_schedule"), std::string::npos)
+      << "the first entry must be the longest";
 }
 
 TEST(Launch, KserveCarriesTheSameConfig) {
@@ -179,9 +193,11 @@ TEST(Launch, HelmValues) {
   EXPECT_NE(yaml.find("    - name: org-chat-7b\n"), std::string::npos) << yaml;
   EXPECT_NE(yaml.find("      modelURL: 'org/it''s'\n"), std::string::npos) << yaml;
   const size_t begin = yaml.find("- '{") + 3, end = yaml.find("}'\n", begin) + 1;
-  EXPECT_EQ(Json::parse(yaml.substr(begin, end - begin))["num_speculative_tokens_per_batch_size"], (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
+  EXPECT_EQ(Json::parse(yaml.substr(begin, end - begin))["num_speculative_tokens_per_batch_size"],
+            (Json{{1, 4, 5}, {5, 16, 3}, {17, 64, 0}}));
   p.name = "--/A.b/" + std::string(80, 'x') + "-";
-  EXPECT_NE(files(p)["helm-values.yaml"].find("- name: a-b-" + std::string(56, 'x') + "\n"), std::string::npos) << "RFC 1123";
+  EXPECT_NE(files(p)["helm-values.yaml"].find("- name: a-b-" + std::string(56, 'x') + "\n"), std::string::npos)
+      << "RFC 1123";
 }
 
 // For the engines' own parsers (engines/engine_parsers_test.py): CASE/engines/… below $SPECDEC_LAUNCH_OUT.
@@ -202,7 +218,8 @@ TEST(Launch, FilesForTheEnginesParsers) {
   cases["plain"] = plan();
   cases["plain"].schedule = {{1, 256, 0}};
   cases["lost"] = cases["plain"];
-  cases["lost"].verdict = "not_worth_it", cases["lost"].gate = "not worth it: speed-up at batch 1 0.912 [0.873, 0.953]: it's slower", cases["lost"].tried_k = 2;
+  cases["lost"].verdict = "not_worth_it",
+  cases["lost"].gate = "not worth it: speed-up at batch 1 0.912 [0.873, 0.953]: it's slower", cases["lost"].tried_k = 2;
   cases["fp32"] = plan();
   cases["fp32"].dtype = "fp32";
   for (const char* format : {"fp8", "int8"}) {
@@ -215,7 +232,8 @@ TEST(Launch, FilesForTheEnginesParsers) {
 
 TEST(Launch, SpecdecSettings) {
   const std::string toml = files(plan())["specdec.toml"];
-  for (const char* line : {"[serve]\n", "k = \"auto\"\n", "max-k = 5\n", "verify = \"token\"\n", "dtype = \"bf16\"\n", "# Schedule: batch 1-4: K 5 (predicted), 5-16: K 3 (predicted), 17-64: plain\n"})
+  for (const char* line : {"[serve]\n", "k = \"auto\"\n", "max-k = 5\n", "verify = \"token\"\n", "dtype = \"bf16\"\n",
+                           "# Schedule: batch 1-4: K 5 (predicted), 5-16: K 3 (predicted), 17-64: plain\n"})
     EXPECT_NE(toml.find(line), std::string::npos) << toml;
 }
 
@@ -250,7 +268,10 @@ TEST(Launch, EveryFileSaysWhatTheGateSaidAndWhatEachRowRestsOn) {
   for (const auto& [name, text] : made) {
     if (name == "sglang-schedule.json") continue;
     EXPECT_NE(text.find("# Gate: pass: acceptance 0.70 above the floor\n"), std::string::npos) << name << text;
-    EXPECT_NE(text.find("# Schedule: batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), "), std::string::npos) << name << text;
+    EXPECT_NE(
+        text.find("# Schedule: batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), "),
+        std::string::npos)
+        << name << text;
     EXPECT_EQ(text.find("did not pass"), std::string::npos) << name;
   }
   EXPECT_NE(made.at("vllm.sh").find("[[1,4,4],[5,16,3],[17,64,0]]"), std::string::npos) << made.at("vllm.sh");
@@ -277,7 +298,8 @@ TEST(Launch, ADraftThatDidNotPassStartsPlain) {
           EXPECT_NE(text.find("batch 1"), std::string::npos) << name;
           EXPECT_NE(text.find("K 2 measured 0.91 [0.87, 0.95]"), std::string::npos) << name << text;
           EXPECT_NE(text.find("To draft nevertheless"), std::string::npos) << name;
-          EXPECT_EQ(text.find('\xc2'), std::string::npos) << name << ": some parsers of YAML take U+0085 for a line's end";
+          EXPECT_EQ(text.find('\xc2'), std::string::npos)
+              << name << ": some parsers of YAML take U+0085 for a line's end";
           std::istringstream lines(text);
           for (std::string line; std::getline(lines, line);) {
             if (line.rfind("#", 0) == 0) continue;
@@ -287,7 +309,8 @@ TEST(Launch, ADraftThatDidNotPassStartsPlain) {
           }
         }
         EXPECT_NE(files(p)["specdec.toml"].find("\nk = 0\n"), std::string::npos);
-        EXPECT_NE(files(p)["tensorrt-llm.yaml"].find("\n#   max_draft_len: 2\n"), std::string::npos) << files(p)["tensorrt-llm.yaml"];
+        EXPECT_NE(files(p)["tensorrt-llm.yaml"].find("\n#   max_draft_len: 2\n"), std::string::npos)
+            << files(p)["tensorrt-llm.yaml"];
         EXPECT_NE(files(p)["vllm.sh"].find("add --speculative-config '{"), std::string::npos) << files(p)["vllm.sh"];
       }
 }

@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "deploy/package/lint_rules.h"
 #include "deploy/package/quantise.h"
 #include "tests/package/pair.h"
 
@@ -13,15 +14,28 @@ using specdec::testing::put;
 
 constexpr int64_t kVocab = 640, kHidden = 16, kMlp = 32, kHeads = 2, kSize = 8, kKept = 320, kLayers = 12;
 
-// A target with all of its tensors, a small model and an EAGLE-3 head for it that have nothing wrong with them, to be spoilt.
+// A target with all of its tensors, a small model and an EAGLE-3 head for it that have nothing wrong with them, to be
+// spoilt.
 class LintTest : public ::testing::Test {
  protected:
   using Shape = std::vector<int64_t>;
 
   LintTest() {
-    config_ = {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"}, {"vocab_size", kVocab}, {"hidden_size", kHidden}, {"intermediate_size", kMlp},
-               {"num_attention_heads", kHeads}, {"num_key_value_heads", kHeads}, {"head_dim", kSize}, {"num_hidden_layers", kLayers}, {"torch_dtype", "float32"},
-               {"dtype", "float32"}, {"rope_theta", 1e4}, {"rope_parameters", {{"rope_theta", 1e4}}}, {"max_position_embeddings", 128}, {"eos_token_id", 2},
+    config_ = {{"architectures", {"LlamaForCausalLM"}},
+               {"model_type", "llama"},
+               {"vocab_size", kVocab},
+               {"hidden_size", kHidden},
+               {"intermediate_size", kMlp},
+               {"num_attention_heads", kHeads},
+               {"num_key_value_heads", kHeads},
+               {"head_dim", kSize},
+               {"num_hidden_layers", kLayers},
+               {"torch_dtype", "float32"},
+               {"dtype", "float32"},
+               {"rope_theta", 1e4},
+               {"rope_parameters", {{"rope_theta", 1e4}}},
+               {"max_position_embeddings", 128},
+               {"eos_token_id", 2},
                {"tie_word_embeddings", false}};
     testing::write_tiny_model(dir / "target", {.vocab = kVocab, .hidden = kHidden});
     testing::write_tiny_model(dir / "draft", {.vocab = kVocab, .hidden = kHidden});
@@ -29,15 +43,21 @@ class LintTest : public ::testing::Test {
     Json small = config_;
     small["num_hidden_layers"] = 1;
     put(dir / "draft/config.json", small.dump());
-    std::map<std::string, Shape> model = {{"model.embed_tokens.weight", {kVocab, kHidden}}, {"lm_head.weight", {kVocab, kHidden}}, {"model.norm.weight", {kHidden}}};
+    std::map<std::string, Shape> model = {{"model.embed_tokens.weight", {kVocab, kHidden}},
+                                          {"lm_head.weight", {kVocab, kHidden}},
+                                          {"model.norm.weight", {kHidden}}};
     add_layer(model, "model.layers.0.", kHidden);
     tensors_["draft"] = model;
     write("draft");
     Json head = config_;
-    head.update(Json{{"architectures", {"LlamaForCausalLMEagle3"}}, {"num_hidden_layers", 1}, {"draft_vocab_size", kKept}, {"norm_before_residual", false},
+    head.update(Json{{"architectures", {"LlamaForCausalLMEagle3"}},
+                     {"num_hidden_layers", 1},
+                     {"draft_vocab_size", kKept},
+                     {"norm_before_residual", false},
                      {"eagle_config", {{"use_aux_hidden_state", true}}}});
     put(dir / "head/config.json", head.dump());
-    std::map<std::string, Shape> eagle = {{"fc.weight", {kHidden, 3 * kHidden}}, {"norm.weight", {kHidden}}, {"lm_head.weight", {kKept, kHidden}}};
+    std::map<std::string, Shape> eagle = {
+        {"fc.weight", {kHidden, 3 * kHidden}}, {"norm.weight", {kHidden}}, {"lm_head.weight", {kKept, kHidden}}};
     add_layer(eagle, "midlayer.", 2 * kHidden);
     eagle["midlayer.hidden_norm.weight"] = {kHidden};
     tensors_["head"] = eagle;
@@ -76,7 +96,12 @@ class LintTest : public ::testing::Test {
   }
   void bind() {
     for (const char* model : {"draft", "head"})
-      put(dir / model / "specdec.json", to_json(DraftBinding{fingerprint_model(dir / "target"), "eagle3", "ce", {{"acceptance", {{"after", {{"value", 0.7}, {"ci", {0.68, 0.72}}}}}}}}).dump());
+      put(dir / model / "specdec.json",
+          to_json(DraftBinding{fingerprint_model(dir / "target"),
+                               "eagle3",
+                               "ce",
+                               {{"acceptance", {{"after", {{"value", 0.7}, {"ci", {0.68, 0.72}}}}}}}})
+              .dump());
   }
   void edit(const std::string& model, const std::string& pointer, const Json& value) {
     Json config = Json::parse(get(dir / model / "config.json"));
@@ -125,7 +150,8 @@ TEST_F(LintTest, GoodDraftsHaveNoFindings) {
 TEST_F(LintTest, VocabularyAndItsPadding) {
   edit("head", "/vocab_size", kVocab + 8);
   const auto findings = lint("head");
-  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.fatal && f.rule == "vocab-size"; }));
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(),
+                          [](const Finding& f) { return f.fatal && f.rule == "vocab-size"; }));
   zero_rows_ = 5;
   write("draft");
   expect("draft", false, "vocab-size", "the last 5 rows are zeros");
@@ -159,7 +185,9 @@ TEST_F(LintTest, MapOfTheReducedVocabulary) {
   bind();
   drop("head", "draft_vocab_size");
   const auto findings = lint("head");
-  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& f) { return f.rule == "vocab-map" && f.text.find("missing") != std::string::npos; }));
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& f) {
+    return f.rule == "vocab-map" && f.text.find("missing") != std::string::npos;
+  }));
 }
 
 TEST_F(LintTest, QuantisedMatricesAreKnown) {
@@ -173,7 +201,9 @@ TEST_F(LintTest, QuantisedMatricesAreKnown) {
     quantise_draft(dir / "draft", format, dir / format, {});
     EXPECT_EQ(about_tensors(format), "");
     edit(format, "/quantization_config", nullptr);
-    EXPECT_NE(about_tensors(format).find(format == "fp8" ? "q_proj.weight_scale: unknown" : "q_proj.weight: missing"), std::string::npos) << about_tensors(format);
+    EXPECT_NE(about_tensors(format).find(format == "fp8" ? "q_proj.weight_scale: unknown" : "q_proj.weight: missing"),
+              std::string::npos)
+        << about_tensors(format);
   }
 }
 
@@ -220,7 +250,8 @@ TEST_F(LintTest, AHeadThatWasNeverTrained) {
   marks_.clear();
   deviation_ = 0.02f;
   bool found = false;
-  for (float off : {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {  // 10,240 draws hit the deviation to 0.7 %
+  for (float off :
+       {1.0f, 0.9985f, 1.0015f, 0.997f, 1.003f, 0.9955f, 1.0045f}) {  // 10,240 draws hit the deviation to 0.7 %
     deviation_ = 0.02f * off;
     write("head");
     const auto findings = lint("head");
@@ -314,13 +345,15 @@ TEST_F(LintTest, Measured) {
   ValidationReport report = testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"));
   EXPECT_EQ(measured(report), "");
   report.alpha = {0.3, {0.28, 0.32}, 40};
-  EXPECT_NE(measured(report).find("acceptance 0.3 in the report, the trainer had 0.7"), std::string::npos) << measured(report);
+  EXPECT_NE(measured(report).find("acceptance 0.3 in the report, the trainer had 0.7"), std::string::npos)
+      << measured(report);
   report.draft = report.target;
   EXPECT_NE(measured(report).find("another draft"), std::string::npos);
 }
 
 TEST_F(LintTest, WhatTheGateSaid) {
-  ValidationReport report = testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), "not_worth_it");
+  ValidationReport report =
+      testing::sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), "not_worth_it");
   report.reason = "speed-up at batch 1 0.912 [0.873, 0.953]";
   report.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}};
   const auto texts = [&] {
@@ -332,7 +365,10 @@ TEST_F(LintTest, WhatTheGateSaid) {
   EXPECT_EQ(texts(), "warning: the gate did not pass: not worth it: speed-up at batch 1 0.912 [0.873, 0.953]\n");
   report.speedup = {0.912, {0.873, 0.953}, 8};
   report.schedule = {{1, 4, 2}};  // what earlier programs wrote
-  EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): validate and package the pair again"), std::string::npos) << texts();
+  EXPECT_NE(texts().find("warning: the schedule drafts although no gain was measured: batch 1-4: K 2 (predicted): "
+                         "validate and package the pair again"),
+            std::string::npos)
+      << texts();
   report.verdict = "pass";
   report.speedup = {1.4, {1.3, 1.5}, 8};
   EXPECT_EQ(texts(), "");
@@ -341,9 +377,17 @@ TEST_F(LintTest, WhatTheGateSaid) {
 TEST_F(LintTest, Speculators) {
   Json config = Json::parse(get(dir / "head/config.json")), inner = config;
   for (const char* key : {"draft_vocab_size", "norm_before_residual", "eagle_config"}) inner.erase(key);
-  Json outer = {{"architectures", {"Eagle3Speculator"}}, {"speculators_model_type", "eagle3"}, {"draft_vocab_size", kKept}, {"norm_before_residual", true},
-                {"eagle_aux_hidden_state_layer_ids", {1, 5, 7}}, {"transformer_layer_config", inner}, {"target_hidden_size", nullptr},
-                {"speculators_config", {{"algorithm", "eagle3"}, {"proposal_methods", {{{"proposal_type", "greedy"}, {"speculative_tokens", 3}}}}, {"verifier", {{"name_or_path", "org/target"}}}}}};
+  Json outer = {{"architectures", {"Eagle3Speculator"}},
+                {"speculators_model_type", "eagle3"},
+                {"draft_vocab_size", kKept},
+                {"norm_before_residual", true},
+                {"eagle_aux_hidden_state_layer_ids", {1, 5, 7}},
+                {"transformer_layer_config", inner},
+                {"target_hidden_size", nullptr},
+                {"speculators_config",
+                 {{"algorithm", "eagle3"},
+                  {"proposal_methods", {{{"proposal_type", "greedy"}, {"speculative_tokens", 3}}}},
+                  {"verifier", {{"name_or_path", "org/target"}}}}}};
   put(dir / "head/config.json", outer.dump());
   expect("head", false, "format", "vLLM alone reads it");
   edit("head", "/speculators_config/verifier/name_or_path", (dir / "target").string());
@@ -355,10 +399,11 @@ TEST_F(LintTest, Speculators) {
 }
 
 TEST_F(LintTest, FormatsThatNothingLoads) {
-  for (const auto& [config, text] : std::vector<std::pair<Json, std::string>>{{{{"medusa_num_heads", 4}}, "Medusa"},
-                                                                              {{{"model_type", "mlp_speculator"}}, "ArcticInference"},
-                                                                              {{{"architectures", {"LlamaForCausalLMEagle"}}}, "EAGLE-1"},
-                                                                              {{{"architectures", {"DFlashDraftModel"}}}, "parallel drafter"}}) {
+  for (const auto& [config, text] :
+       std::vector<std::pair<Json, std::string>>{{{{"medusa_num_heads", 4}}, "Medusa"},
+                                                 {{{"model_type", "mlp_speculator"}}, "ArcticInference"},
+                                                 {{{"architectures", {"LlamaForCausalLMEagle"}}}, "EAGLE-1"},
+                                                 {{{"architectures", {"DFlashDraftModel"}}}, "parallel drafter"}}) {
     put(dir / "head/config.json", config.dump());
     expect("head", true, "format", text);
   }
@@ -374,7 +419,8 @@ TEST_F(LintTest, Sarif) {
   EXPECT_EQ(run["tool"]["driver"]["rules"].size(), lint_rules().size());
   EXPECT_EQ(run["results"][0]["ruleId"], "layers");
   EXPECT_EQ(run["results"][0]["level"], "error");
-  EXPECT_EQ(run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"], (dir / "head/config.json").string());
+  EXPECT_EQ(run["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
+            (dir / "head/config.json").string());
 }
 
 }  // namespace

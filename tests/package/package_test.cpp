@@ -30,12 +30,29 @@ TEST(Package, HoldsBothModelsLaunchFilesAndManifest) {
   EXPECT_EQ(done.digest, sha256_hex(get(done.path / "manifest.json")));
   std::set<std::string> names;
   for (const auto& [name, bytes] : contents(done.path)) names.insert(name);
-  EXPECT_EQ(names, (std::set<std::string>{"manifest.json", "target/config.json", "target/generation_config.json", "target/model.safetensors",
-                                          "target/tokenizer.json", "target/tokenizer_config.json", "target/README.md", "target/LICENSE",
-                                          "draft/config.json", "draft/generation_config.json", "draft/model.safetensors", "draft/tokenizer.json",
-                                          "draft/tokenizer_config.json", "draft/specdec.json", "draft/README.md", "engines/specdec.toml", "engines/vllm.sh",
-                                          "engines/sglang.sh", "engines/tensorrt-llm.yaml", "engines/tensorrt-llm-1.2.yaml", "engines/llama.cpp.sh",
-                                          "engines/kserve.yaml", "engines/helm-values.yaml"}));
+  EXPECT_EQ(names, (std::set<std::string>{"manifest.json",
+                                          "target/config.json",
+                                          "target/generation_config.json",
+                                          "target/model.safetensors",
+                                          "target/tokenizer.json",
+                                          "target/tokenizer_config.json",
+                                          "target/README.md",
+                                          "target/LICENSE",
+                                          "draft/config.json",
+                                          "draft/generation_config.json",
+                                          "draft/model.safetensors",
+                                          "draft/tokenizer.json",
+                                          "draft/tokenizer_config.json",
+                                          "draft/specdec.json",
+                                          "draft/README.md",
+                                          "engines/specdec.toml",
+                                          "engines/vllm.sh",
+                                          "engines/sglang.sh",
+                                          "engines/tensorrt-llm.yaml",
+                                          "engines/tensorrt-llm-1.2.yaml",
+                                          "engines/llama.cpp.sh",
+                                          "engines/kserve.yaml",
+                                          "engines/helm-values.yaml"}));
   for (const auto& file : {"config.json", "model.safetensors"})
     for (const std::string& model : {std::string("target/"), std::string("draft/")})
       EXPECT_EQ(get(done.path / (model + file)), get(pair.dir / (model + file)));
@@ -106,8 +123,12 @@ TEST(Package, ReportOfAnotherPairIsStale) {
     EXPECT_NE(outcome.reason.find(reason), std::string::npos) << outcome.reason;
     EXPECT_FALSE(fs::exists(pair.dir / "store/packages")) << "nothing is written";
   };
-  refuse("target (weights) differ", [](Pair& p, PackageOptions&) { testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8}); });
-  refuse("draft (weights) differ", [](Pair& p, PackageOptions&) { testing::write_tiny_model(p.dir / "draft", {.bump = 1, .vocab = 64, .hidden = 8}); });
+  refuse("target (weights) differ", [](Pair& p, PackageOptions&) {
+    testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
+  });
+  refuse("draft (weights) differ", [](Pair& p, PackageOptions&) {
+    testing::write_tiny_model(p.dir / "draft", {.bump = 1, .vocab = 64, .hidden = 8});
+  });
   refuse("roles swapped", [](Pair&, PackageOptions& o) { std::swap(o.target, o.draft); });
   refuse("was made for target", [](Pair& p, PackageOptions&) {
     testing::write_tiny_model(p.dir / "target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -116,14 +137,16 @@ TEST(Package, ReportOfAnotherPairIsStale) {
 }
 
 TEST(Package, VerdictsThatAreNoPass) {
-  const std::vector<std::pair<std::string, int>> verdicts = {{"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  const std::vector<std::pair<std::string, int>> verdicts = {
+      {"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
   for (const auto& [verdict, code] : verdicts) {
     Pair pair;
     pair.write_report(verdict);
     const PackageOutcome refused = pair.create();
     EXPECT_EQ(refused.exit_code, code);
     EXPECT_NE(refused.reason.find(verdict), std::string::npos);
-    EXPECT_NE(refused.reason.find("acceptance 0.70 above the floor"), std::string::npos) << "with the figure it was judged by";
+    EXPECT_NE(refused.reason.find("acceptance 0.70 above the floor"), std::string::npos)
+        << "with the figure it was judged by";
     EXPECT_EQ(refused.gate["verdict"], verdict);
     EXPECT_EQ(refused.gate["judged_by"][0]["value"], 0.7);
     EXPECT_EQ(refused.next.rfind("specdec ", 0), 0u) << refused.next;
@@ -140,7 +163,8 @@ TEST(Package, VerdictsThatAreNoPass) {
 }
 
 TEST(Package, BadInputs) {
-  const auto refuse = [](ErrorKind kind, const std::string& reason, const std::function<void(Pair&, PackageOptions&)>& change) {
+  const auto refuse = [](ErrorKind kind, const std::string& reason,
+                         const std::function<void(Pair&, PackageOptions&)>& change) {
     Pair pair;
     PackageOptions options = pair.options();
     change(pair, options);
@@ -224,31 +248,36 @@ TEST(Package, SignaturesAndStoresThatDemandThem) {
   const fs::path store = pair.dir / "store", signature = made.path / kSignatureFile;
   expect_error(ErrorKind::kData, {"not signed"}, [&] { verify_package(made.path.string(), keys / "plain.pub"); });
   put(store / "trusted.pub", get(keys / "plain.pub"));
-  expect_error(ErrorKind::kData, {"not signed", "trusted.pub demands it"}, [&] { promote(store, made.digest, "prod", "", 0); });
+  expect_error(ErrorKind::kData, {"not signed", "trusted.pub demands it"},
+               [&] { promote(store, made.digest, "prod", "", 0); });
   expect_error(ErrorKind::kData, {"not signed"}, [&] { resolve_package(made.path.string(), false); });
   EXPECT_EQ(sign_package(made.path.string(), keys / "cheap.key", "correct horse", 1795262400).digest, made.digest);
   EXPECT_EQ(verify_package(made.path.string()).exit_code, 0) << "its signature is no file too many";
-  EXPECT_EQ(verify_package(made.path.string(), keys / "plain.pub").signer, read_minisign_keys(keys / "plain.pub")[0].name());
+  EXPECT_EQ(verify_package(made.path.string(), keys / "plain.pub").signer,
+            read_minisign_keys(keys / "plain.pub")[0].name());
   EXPECT_NE(get(signature).find("\tpackage:sha256-" + made.digest), std::string::npos);
   ::setenv("XDG_STATE_HOME", (pair.dir / "state").c_str(), 1);
   const ChannelSigner signer{keys / "plain.key", ""};
   EXPECT_TRUE(promote(store, made.digest, "prod", "", 0, signer).changed);
-  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { verify_package(made.path.string(), keys / "locked.pub"); });
+  expect_error(ErrorKind::kData, {"not among the trusted ones"},
+               [&] { verify_package(made.path.string(), keys / "locked.pub"); });
   put(store / "trusted.pub", get(keys / "locked.pub"));
-  expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { promote(store, made.digest, "canary", "", 0, signer); });
+  expect_error(ErrorKind::kData, {"not among the trusted ones"},
+               [&] { promote(store, made.digest, "canary", "", 0, signer); });
   expect_error(ErrorKind::kData, {"not among the trusted ones"}, [&] { resolve_model(store.string() + ":prod"); });
   put(store / "trusted.pub", get(keys / "plain.pub"));
   std::string text = get(signature);
   text[text.find("timestamp:") + 12] ^= 1;
   put(signature, text);
-  expect_error(ErrorKind::kData, {"trusted comment was changed"}, [&] { resolve_package(store.string() + ":prod", false); });
+  expect_error(ErrorKind::kData, {"trusted comment was changed"},
+               [&] { resolve_package(store.string() + ":prod", false); });
   put(store / "trusted.pub", "");
   expect_error(ErrorKind::kData, {"no public key"}, [&] { resolve_package(store.string() + ":prod", false); });
   ::unsetenv("XDG_STATE_HOME");
 }
 
-// SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole packages
-// and a channel that names one of them, and running the same again ends well.
+// SIGKILL at every write, fsync, rename, mkdir and unlink of packaging and promoting: the store always holds only whole
+// packages and a channel that names one of them, and running the same again ends well.
 TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   Pair pair(/*in_memory=*/true);
   const fs::path store = pair.dir / "store";
@@ -266,7 +295,8 @@ TEST(Package, TheStoreIsValidAtEveryKillPoint) {
   };
   const auto run = [&] { promote(store, pair.create(1795262500).digest, "prod", "second", 1795262500); };
   const auto check = [&](int n) {
-    for (const auto& entry : fs::directory_iterator(store / "packages")) EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << n;
+    for (const auto& entry : fs::directory_iterator(store / "packages"))
+      EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << n;
     const std::string current = read_channel(store, "prod");
     EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << n;
     (current == old.digest ? olds : news)++;

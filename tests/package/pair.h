@@ -18,10 +18,12 @@ struct Pair {
     write_report();
   }
   void bind() {
-    put(dir / "draft/specdec.json", to_json(DraftBinding{fingerprint_model(dir / "target"), "prune:1", "ce", {{"steps", 5}}}).dump());
+    put(dir / "draft/specdec.json",
+        to_json(DraftBinding{fingerprint_model(dir / "target"), "prune:1", "ce", {{"steps", 5}}}).dump());
   }
   void write_report(const std::string& verdict = "pass") {
-    put(dir / "report.json", to_json(sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), verdict)).dump());
+    put(dir / "report.json",
+        to_json(sample_report(fingerprint_model(dir / "target"), fingerprint_model(dir / "draft"), verdict)).dump());
   }
   deploy::PackageOptions options() const {
     deploy::PackageOptions o;

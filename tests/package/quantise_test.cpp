@@ -28,15 +28,19 @@ struct Draft {
     std::vector<std::byte> bytes;
     for (const float v : values) {
       const auto bits = std::bit_cast<uint32_t>(v);
-      const uint16_t half = dtype == "BF16" ? static_cast<uint16_t>(bits >> 16) : std::bit_cast<uint16_t>(static_cast<_Float16>(v));
+      const uint16_t half =
+          dtype == "BF16" ? static_cast<uint16_t>(bits >> 16) : std::bit_cast<uint16_t>(static_cast<_Float16>(v));
       const auto part = dtype == "F32" ? std::as_bytes(std::span(&v, 1)) : std::as_bytes(std::span(&half, 1));
       bytes.insert(bytes.end(), part.begin(), part.end());
     }
     fs::remove(dir / "draft/model.safetensors");
     write_safetensors(dir / "draft/model.safetensors",
-                      {{"model.norm.weight", "F32", {8}, std::as_bytes(std::span(norm))}, {kMatrix, dtype, {rows, static_cast<int64_t>(values.size()) / rows}, bytes}});
+                      {{"model.norm.weight", "F32", {8}, std::as_bytes(std::span(norm))},
+                       {kMatrix, dtype, {rows, static_cast<int64_t>(values.size()) / rows}, bytes}});
   }
-  QuantisedDraft make(const std::string& format) const { return quantise_draft(dir / "draft", format, dir / format, {}); }
+  QuantisedDraft make(const std::string& format) const {
+    return quantise_draft(dir / "draft", format, dir / format, {});
+  }
 };
 
 template <class T>
@@ -51,7 +55,8 @@ std::vector<T> tensor(const fs::path& directory, const std::string& name, const 
 // OCP's E4M3: every code's value from the definition.
 double e4m3(int code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
-  return (code & 128 ? -1 : 1) * (exponent ? (1 + mantissa / 8.0) * std::pow(2.0, exponent - 7) : mantissa / 8.0 * std::pow(2.0, -6));
+  return (code & 128 ? -1 : 1) *
+         (exponent ? (1 + mantissa / 8.0) * std::pow(2.0, exponent - 7) : mantissa / 8.0 * std::pow(2.0, -6));
 }
 
 TEST(Quantise, Fp8KeepsWhatItCanSayAndRoundsTiesToEven) {
@@ -89,7 +94,8 @@ std::vector<float> noise(size_t n) {
 TEST(Quantise, Fp8TakesTheNearestCodeInEveryRow) {
   constexpr size_t kRows = 6, kColumns = 40;
   std::vector<float> values = noise(kRows * kColumns);
-  for (size_t k = 0; k < kColumns; ++k) values[k] = 0, values[kColumns + k] *= 1e-30f, values[2 * kColumns + k] *= 1e30f;
+  for (size_t k = 0; k < kColumns; ++k)
+    values[k] = 0, values[kColumns + k] *= 1e-30f, values[2 * kColumns + k] *= 1e30f;
   const Draft draft(values, kRows);
   draft.make("fp8");
   const auto codes = tensor<uint8_t>(draft.dir / "fp8", kMatrix, "F8_E4M3");
@@ -112,19 +118,24 @@ TEST(Quantise, Fp8TakesTheNearestCodeInEveryRow) {
 
 // w = scale · (q − 128), packed by four along the inputs; the first checkpoint format stores the zero point less one.
 std::vector<double> unpack_gptq(const fs::path& directory, int64_t rows, int64_t columns, int64_t group) {
-  const auto packed = tensor<uint32_t>(directory, kStem + "qweight", "I32"), zeros = tensor<uint32_t>(directory, kStem + "qzeros", "I32");
+  const auto packed = tensor<uint32_t>(directory, kStem + "qweight", "I32"),
+             zeros = tensor<uint32_t>(directory, kStem + "qzeros", "I32");
   const auto scales = tensor<_Float16>(directory, kStem + "scales", "F16");
   const auto of = tensor<int32_t>(directory, kStem + "g_idx", "I32");
   EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "qweight").shape, (std::vector<int64_t>{columns / 4, rows}));
-  EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "qzeros").shape, (std::vector<int64_t>{columns / group, rows / 4}));
-  EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "scales").shape, (std::vector<int64_t>{columns / group, rows}));
+  EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "qzeros").shape,
+            (std::vector<int64_t>{columns / group, rows / 4}));
+  EXPECT_EQ(SafetensorsDirectory(directory).entry(kStem + "scales").shape,
+            (std::vector<int64_t>{columns / group, rows}));
   std::vector<double> out(static_cast<size_t>(rows * columns));
   for (int64_t n = 0; n < rows; ++n)
     for (int64_t k = 0; k < columns; ++k) {
       const int64_t g = of[static_cast<size_t>(k)];
       EXPECT_EQ(g, k / group);
-      const int q = packed[static_cast<size_t>(k / 4 * rows + n)] >> (8 * (k % 4)) & 255, zero = (zeros[static_cast<size_t>(g * (rows / 4) + n / 4)] >> (8 * (n % 4)) & 255) + 1;
-      out[static_cast<size_t>(n * columns + k)] = static_cast<double>(scales[static_cast<size_t>(g * rows + n)]) * (q - zero);
+      const int q = packed[static_cast<size_t>(k / 4 * rows + n)] >> (8 * (k % 4)) & 255,
+                zero = (zeros[static_cast<size_t>(g * (rows / 4) + n / 4)] >> (8 * (n % 4)) & 255) + 1;
+      out[static_cast<size_t>(n * columns + k)] =
+          static_cast<double>(scales[static_cast<size_t>(g * rows + n)]) * (q - zero);
     }
   return out;
 }
@@ -141,17 +152,22 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
     const QuantisedDraft done = draft.make("int8");
     EXPECT_LT(done.relative_error, 0.01);
     EXPECT_LT(done.bytes_after, done.bytes_before);
-    EXPECT_EQ(read_json(draft.dir / "int8/config.json")["quantization_config"]["group_size"], group == columns ? -1 : group);
+    EXPECT_EQ(read_json(draft.dir / "int8/config.json")["quantization_config"]["group_size"],
+              group == columns ? -1 : group);
     const auto got = unpack_gptq(draft.dir / "int8", kRows, columns, group);
     const auto scales = tensor<_Float16>(draft.dir / "int8", kStem + "scales", "F16");
     for (int64_t n = 0; n < kRows; ++n)  // nothing is cut off
       for (int64_t k = 0; k < columns; ++k)
-        EXPECT_GE(127 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]), std::fabs(values[static_cast<size_t>(n * columns + k)]));
+        EXPECT_GE(127 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]),
+                  std::fabs(values[static_cast<size_t>(n * columns + k)]));
     double error = 0, size = 0;
     for (int64_t n = 0; n < kRows; ++n)
       for (int64_t k = 0; k < columns; ++k) {
-        const double wanted = values[static_cast<size_t>(n * columns + k)], found = got[static_cast<size_t>(n * columns + k)];
-        EXPECT_LE(std::fabs(wanted - found), 0.5001 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)])) << columns << ": " << n << ", " << k;
+        const double wanted = values[static_cast<size_t>(n * columns + k)],
+                     found = got[static_cast<size_t>(n * columns + k)];
+        EXPECT_LE(std::fabs(wanted - found),
+                  0.5001 * static_cast<double>(scales[static_cast<size_t>(k / group * kRows + n)]))
+            << columns << ": " << n << ", " << k;
         error += (wanted - found) * (wanted - found), size += wanted * wanted;
       }
     EXPECT_NEAR(done.relative_error, std::sqrt(error / size), 1e-6);
@@ -160,7 +176,9 @@ TEST(Quantise, Int8IsWithinHalfAStep) {
 
 TEST(Quantise, SixteenBitDraftsAreRead) {
   std::vector<float> values = noise(8 * 32);
-  for (float& v : values) v = static_cast<float>(static_cast<_Float16>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));  // bf16 and fp16 both hold it
+  for (float& v : values)
+    // bf16 and fp16 both hold it
+    v = static_cast<float>(static_cast<_Float16>(std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0xffff0000u)));
   values[3] = 0x1p-20f;  // subnormal in fp16
   const Draft wide(values, 8), brain(values, 8, "BF16"), half(values, 8, "F16");
   for (const char* format : {"fp8", "int8"}) {
@@ -179,7 +197,8 @@ TEST(Quantise, TheRestStaysAndSaysWhatItIs) {
   EXPECT_EQ(config["quantization_config"]["config_groups"]["group_0"]["weights"]["strategy"], "channel");
   EXPECT_EQ(config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["dynamic"], true);
   EXPECT_EQ(config["vocab_size"], plain["vocab_size"]);
-  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight"}) EXPECT_EQ(tensor<float>(pair.dir / "fp8", name, "F32"), tensor<float>(pair.dir / "draft", name, "F32"));
+  for (const char* name : {"model.embed_tokens.weight", "model.norm.weight"})
+    EXPECT_EQ(tensor<float>(pair.dir / "fp8", name, "F32"), tensor<float>(pair.dir / "draft", name, "F32"));
   EXPECT_EQ(testing::get(pair.dir / "fp8/tokenizer.json"), testing::get(pair.dir / "draft/tokenizer.json"));
   const auto binding = read_binding(pair.dir / "fp8");
   ASSERT_TRUE(binding.has_value());
@@ -195,7 +214,8 @@ TEST(Quantise, ShardsKeepTheirNames) {
   testing::write_tiny_model(dir / "draft", {.layers = 3, .vocab = 16, .hidden = 8, .shards = 2});
   quantise_draft(dir / "draft", "int8", dir / "int8", {});
   const SafetensorsDirectory files(dir / "int8");  // refuses an index that does not fit
-  for (int i = 0; i < 3; ++i) EXPECT_TRUE(files.contains("model.layers." + std::to_string(i) + ".mlp.down_proj.qweight"));
+  for (int i = 0; i < 3; ++i)
+    EXPECT_TRUE(files.contains("model.layers." + std::to_string(i) + ".mlp.down_proj.qweight"));
   EXPECT_FALSE(files.contains(kMatrix));
 }
 
@@ -219,7 +239,8 @@ TEST(Quantise, WhatHasNoSuchFormIsRefused) {
   std::vector<float> bad = noise(64);
   bad[7] = std::nanf("");
   const Draft broken(bad, 8);
-  for (const char* format : {"fp8", "int8"}) expect_error(ErrorKind::kModel, {kMatrix, "NaN"}, [&] { broken.make(format); });
+  for (const char* format : {"fp8", "int8"})
+    expect_error(ErrorKind::kModel, {kMatrix, "NaN"}, [&] { broken.make(format); });
   EXPECT_FALSE(fs::exists(broken.dir / "fp8"));
 }
 
@@ -241,7 +262,9 @@ TEST(Quantise, PackagesCarryVariantsAndTheirReports) {
 
   quantise_draft(pair.dir / "draft", "fp8", pair.dir / "draft-fp8", {});
   const auto report = [&](const std::string& verdict) {
-    put(pair.dir / "fp8.json", to_json(testing::sample_report(fingerprint_model(pair.dir / "target"), fingerprint_model(pair.dir / "draft-fp8"), verdict)).dump());
+    put(pair.dir / "fp8.json", to_json(testing::sample_report(fingerprint_model(pair.dir / "target"),
+                                                              fingerprint_model(pair.dir / "draft-fp8"), verdict))
+                                   .dump());
   };
   options.variant_reports = {pair.dir / "fp8.json"};
   report("pass");

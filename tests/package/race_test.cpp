@@ -42,15 +42,19 @@ void publish(const fs::path& root, const fs::path& store, int publisher, int rou
   options.draft = work / "draft";
   options.report = work / "report.json";
   options.store = store;
-  testing::write_tiny_model(options.draft, {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // every second one is there already
+  testing::write_tiny_model(
+      options.draft,
+      {.bump = publisher * 16 + round / 2, .vocab = 64, .hidden = 8});  // every second one is there already
   const Fingerprint target = fingerprint_model(options.target);
   testing::put(options.draft / "specdec.json", to_json(DraftBinding{target, "prune:1", "ce", Json::object()}).dump());
-  testing::put(options.report, to_json(testing::sample_report(target, fingerprint_model(options.draft), "pass")).dump());
+  testing::put(options.report,
+               to_json(testing::sample_report(target, fingerprint_model(options.draft), "pass")).dump());
   until_free([&] {
     const PackageOutcome made = create_package(options, 1795262400 + round, {});
     if (made.exit_code != 0) throw Error(ErrorKind::kInternal, made.reason);
     until_free([&] { promote(store, made.digest, "prod", "", 1795262400 + round); });
-    if (round % 3 == 2) until_free([&] { promote(store, made.digest, "channel-" + std::to_string(publisher), "", 1795262400 + round); });
+    if (round % 3 == 2)
+      until_free([&] { promote(store, made.digest, "channel-" + std::to_string(publisher), "", 1795262400 + round); });
   });
 }
 
@@ -69,7 +73,8 @@ TEST(Race, EveryReaderSeesAWholePackage) {
       std::set<std::string> seen;
       for (int looks = 0; looks < 20 || !fs::exists(done); ++looks) {
         const auto package = resolve_package(store.string() + ":prod", true);
-        if (!package || package->root.filename() != "sha256-" + package->digest) throw Error(ErrorKind::kInternal, "no package");
+        if (!package || package->root.filename() != "sha256-" + package->digest)
+          throw Error(ErrorKind::kInternal, "no package");
         verify_files(package->root, package->manifest, true);  // still there, however many collections ran
         list_packages(store);
         seen.insert(package->digest);
@@ -102,8 +107,10 @@ TEST(Race, EveryReaderSeesAWholePackage) {
 
   const int removed = std::stoi(testing::get(pair.dir / "removed-0")) + std::stoi(testing::get(pair.dir / "removed-1"));
   EXPECT_GT(removed, 4) << "the collections had something to do";
-  for (const ListedPackage& package : list_packages(store)) EXPECT_NO_THROW(resolve_package(package.path.string(), true)) << package.problem;
-  for (int p = 0; p < kPublishers; ++p) EXPECT_TRUE(resolve_package(store.string() + ":channel-" + std::to_string(p), true));
+  for (const ListedPackage& package : list_packages(store))
+    EXPECT_NO_THROW(resolve_package(package.path.string(), true)) << package.problem;
+  for (int p = 0; p < kPublishers; ++p)
+    EXPECT_TRUE(resolve_package(store.string() + ":channel-" + std::to_string(p), true));
   EXPECT_EQ(testing::contents(store / "tmp").size(), 6u) << "locks alone: gc, prod and one a publisher";
 }
 

@@ -1,5 +1,6 @@
 #include "deploy/package/store.h"
 
+#include "base/file_lock.h"
 #include "tests/package/pair.h"
 
 namespace specdec::deploy {
@@ -41,7 +42,8 @@ TEST_F(StoreTest, PromoteAndRollBackThroughHistory) {
   EXPECT_EQ(get(store / "refs/prod"), digest(2) + "\n");
   EXPECT_FALSE(rollback(store, "prod", "alarm", 40, digest(0)).changed) << "it names another";
   EXPECT_EQ(rollback(store, "prod", "alarm", 40, digest(2)).to, digest(1));
-  EXPECT_EQ(rollback(store, "prod", "alarm", 50).to, digest(0)) << "a rollback of a rollback goes further back, not forward";
+  EXPECT_EQ(rollback(store, "prod", "alarm", 50).to, digest(0))
+      << "a rollback of a rollback goes further back, not forward";
   expect_error(ErrorKind::kData, {"had no package before"}, [&] { rollback(store, "prod", "", 60); });
   EXPECT_EQ(read_channel(store, "prod"), digest(0));
   std::istringstream lines(get(store / "refs/prod.log"));
@@ -70,7 +72,8 @@ TEST_F(StoreTest, RefusesWhatIsNotAWholePackageOfThisStore) {
   expect_error(ErrorKind::kData, {"not a store"}, [&] { promote(pair.dir / "target", digest(0), "prod", "", 0); });
   expect_error(ErrorKind::kData, {"no channel 'prod'"}, [&] { rollback(store, "prod", "", 0); });
   fs::copy(made[0].path, pair.dir / "elsewhere", fs::copy_options::recursive);
-  expect_error(ErrorKind::kData, {"not in the store"}, [&] { promote(store, (pair.dir / "elsewhere").string(), "prod", "", 0); });
+  expect_error(ErrorKind::kData, {"not in the store"},
+               [&] { promote(store, (pair.dir / "elsewhere").string(), "prod", "", 0); });
   put(made[0].path / "draft/config.json", "{}");
   expect_error(ErrorKind::kData, {"damaged package"}, [&] { promote(store, digest(0), "prod", "", 0); });
   EXPECT_FALSE(fs::exists(store / "refs/prod"));
@@ -125,7 +128,8 @@ TEST_F(StoreTest, GarbageIsWhatNothingHolds) {
   EXPECT_EQ(done.removed[0].digest, digest(1));
   EXPECT_EQ(done.bytes, planned.bytes);
   EXPECT_GT(done.bytes, 1000u);
-  EXPECT_EQ(why_of(done.kept), (std::map<std::string, std::string>{{digest(0), "channel prod"}, {digest(2), "newest"}}));
+  EXPECT_EQ(why_of(done.kept),
+            (std::map<std::string, std::string>{{digest(0), "channel prod"}, {digest(2), "newest"}}));
   EXPECT_FALSE(fs::exists(made[1].path));
   EXPECT_EQ(list_packages(store).size(), 2u);
   expect_error(ErrorKind::kData, {"no package"}, [&] { promote(store, digest(1), "prod", "", 2); });
@@ -168,7 +172,8 @@ TEST_F(StoreTest, PackagesInUseStay) {
 }
 
 TEST_F(StoreTest, AFreshPackageIsHeldUntilItsPublisherIsDone) {
-  for (const auto& entry : collect_garbage(store, 1, false).kept) EXPECT_TRUE(entry.why == "in use" || entry.why == "newest") << entry.why;
+  for (const auto& entry : collect_garbage(store, 1, false).kept)
+    EXPECT_TRUE(entry.why == "in use" || entry.why == "newest") << entry.why;
   EXPECT_EQ(list_packages(store).size(), 3u);
 }
 
@@ -183,7 +188,8 @@ TEST_F(StoreTest, GarbageOfKilledRunsGoes) {
   collect_garbage(store, 3, true);
   EXPECT_TRUE(fs::exists(store / "tmp/build.1.partial"));
   collect_garbage(store, 3, false);
-  for (const char* name : {"tmp/build.1.partial", "refs/prod.2.partial", "tmp/sha256-ff.removed.partial"}) EXPECT_FALSE(fs::exists(store / name)) << name;
+  for (const char* name : {"tmp/build.1.partial", "refs/prod.2.partial", "tmp/sha256-ff.removed.partial"})
+    EXPECT_FALSE(fs::exists(store / name)) << name;
   EXPECT_TRUE(fs::exists(store / "tmp/build.3.partial")) << "someone may be at work on it";
 }
 
@@ -201,8 +207,8 @@ TEST_F(StoreTest, ADamagedChannelStopsTheCollection) {
   EXPECT_EQ(std::distance(fs::directory_iterator(store / "packages"), fs::directory_iterator()), 3);
 }
 
-// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, packages are whole or
-// gone, and the same again ends well.
+// SIGKILL at every change that promote, rollback, pin and collect_garbage make: channels name whole packages, packages
+// are whole or gone, and the same again ends well.
 TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   let_go();
   promote(store, digest(0), "prod", "", 1);
@@ -222,12 +228,14 @@ TEST_F(StoreTest, ValidAtEveryKillPointOfTheStore) {
   };
   for (const auto& [name, action, least] : actions) {
     const int points = testing::for_each_kill_point(restore, action, [&, name = name, &action = action](int n) {
-      for (const auto& entry : fs::directory_iterator(store / "packages")) EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << name << n;
+      for (const auto& entry : fs::directory_iterator(store / "packages"))
+        EXPECT_NO_THROW(resolve_package(entry.path().string(), true)) << name << n;
       EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << name << n;
       EXPECT_NO_THROW(list_packages(store)) << name << n;
       EXPECT_NO_THROW(action()) << name << " again after kill point " << n;
       EXPECT_NO_THROW(collect()) << name << n;
-      for (const auto& entry : fs::directory_iterator(store / "tmp")) EXPECT_EQ(entry.path().extension(), ".lock") << name << n << entry.path();
+      for (const auto& entry : fs::directory_iterator(store / "tmp"))
+        EXPECT_EQ(entry.path().extension(), ".lock") << name << n << entry.path();
     });
     EXPECT_GE(points, least) << name;
     EXPECT_NO_THROW(resolve_package(store.string() + ":prod", true)) << name;

@@ -19,7 +19,9 @@ class BreakingSource : public PackageSource {
  public:
   BreakingSource(fs::path root, uint64_t breaks_after) : root_(std::move(root)), left_(breaks_after) {}
   std::string name() const override { return "source"; }
-  std::string text(const std::string& path, size_t) override { return fs::exists(root_ / path) ? get(root_ / path) : ""; }
+  std::string text(const std::string& path, size_t) override {
+    return fs::exists(root_ / path) ? get(root_ / path) : "";
+  }
   void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) override {
     const std::string bytes = get(root_ / path);
     for (size_t at = begin; at < bytes.size(); at += 100) {
@@ -72,7 +74,8 @@ TEST(Transfer, AnUploadEndsWithTheManifest) {
   EXPECT_TRUE(upload_package(made.path.string(), sink, false, {}).is_new);
   ASSERT_EQ(sink.announced.size(), files.size() + 2);
   EXPECT_EQ(sink.order.size(), sink.announced.size() - 1);
-  EXPECT_EQ(std::vector<std::string>(sink.order.end() - 2, sink.order.end()), (std::vector<std::string>{kSignatureFile, "manifest.json"}));
+  EXPECT_EQ(std::vector<std::string>(sink.order.end() - 2, sink.order.end()),
+            (std::vector<std::string>{kSignatureFile, "manifest.json"}));
   EXPECT_EQ(std::count(sink.order.begin(), sink.order.end(), sink.had), 0);
   KeepingSink whole;
   whole.there = true;
@@ -92,7 +95,8 @@ TEST(Transfer, APrivatePackageStaysPrivate) {
   const std::string open = create_package(options, 0, {}).path.string();
   KeepingSink sink;
   sink.open = true;
-  expect_error(ErrorKind::kUsage, {"place: anyone can read it", "--visibility public", "--i-understand"}, [&] { upload_package(closed, sink, false, {}); });
+  expect_error(ErrorKind::kUsage, {"place: anyone can read it", "--visibility public", "--i-understand"},
+               [&] { upload_package(closed, sink, false, {}); });
   EXPECT_TRUE(sink.announced.empty());
   EXPECT_TRUE(upload_package(closed, sink, /*may_be_read=*/true, {}).is_new);
   EXPECT_TRUE(upload_package(open, sink, false, {}).is_new);
@@ -118,7 +122,8 @@ TEST(Transfer, ALinkInAPackageIsNotCopied) {
   const PackageOutcome made = pair.create();
   fs::rename(made.path / "target/config.json", pair.dir / "aside");
   fs::create_symlink(pair.dir / "aside", made.path / "target/config.json");
-  expect_error(ErrorKind::kData, {"target/config.json"}, [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
+  expect_error(ErrorKind::kData, {"target/config.json"},
+               [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
   EXPECT_FALSE(fs::exists(pair.dir / "other/packages" / made.path.filename()));
 }
 
@@ -149,13 +154,15 @@ TEST(Transfer, WhatIsChangedOnTheWayHasNoName) {
   const PackageOutcome made = pair.create();
   const fs::path other = pair.dir / "other";
   BreakingSource line(made.path, 1u << 30);
-  expect_error(ErrorKind::kData, {"expected " + std::string(64, 'f')}, [&] { transfer_package(line, other, std::string(64, 'f'), {}); });
+  expect_error(ErrorKind::kData, {"expected " + std::string(64, 'f')},
+               [&] { transfer_package(line, other, std::string(64, 'f'), {}); });
   fs::copy(made.path, pair.dir / "evil", fs::copy_options::recursive);
   std::string weights = get(pair.dir / "evil/draft/model.safetensors");
   weights[700] ^= 1;
   put(pair.dir / "evil/draft/model.safetensors", weights);
   BreakingSource evil(pair.dir / "evil", 1u << 30);
-  expect_error(ErrorKind::kData, {"draft/model.safetensors is not what the manifest says"}, [&] { transfer_package(evil, other, made.digest, {}); });
+  expect_error(ErrorKind::kData, {"draft/model.safetensors is not what the manifest says"},
+               [&] { transfer_package(evil, other, made.digest, {}); });
   put(pair.dir / "evil/draft/model.safetensors", weights + "more");
   BreakingSource longer(pair.dir / "evil", 1u << 30);
   expect_error(ErrorKind::kData, {"has more than"}, [&] { transfer_package(longer, other, made.digest, {}); });
@@ -170,7 +177,8 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   const PackageOutcome made = pair.create();
   fs::create_directories(pair.dir / "other");
   put(pair.dir / "other/trusted.pub", get(keys / "plain.pub"));
-  expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
+  expect_error(ErrorKind::kData, {"not signed", "demands it"},
+               [&] { copy_package(made.path.string(), pair.dir / "other", {}); });
   sign_package(made.path.string(), keys / "plain.key", "", 0);
   const PackageOutcome copied = copy_package(made.path.string(), pair.dir / "other", {});
   EXPECT_FALSE(copied.signer.empty());
@@ -178,27 +186,33 @@ TEST(Transfer, AStoreThatDemandsSignatures) {
   EXPECT_TRUE(promote(pair.dir / "other", made.digest, "prod", "", 0, {keys / "plain.key", ""}).changed);
 }
 
-// Killed at every change of the file system: the other store has the whole package or none, and the same again ends well.
+// Killed at every change of the file system: the other store has the whole package or none, and the same again ends
+// well.
 TEST(Transfer, AtEveryKillPoint) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();
   const fs::path other = pair.dir / "other";
   const auto run = [&] { copy_package(made.path.string(), other, {}); };
-  const int points = testing::for_each_kill_point([&] { remove_tree(other); }, run, [&](int n) {
-    if (fs::exists(other / "packages")) {
-      for (const ListedPackage& p : list_packages(other)) EXPECT_NO_THROW(resolve_package(p.path.string(), true)) << n;
-    }
-    EXPECT_NO_THROW(run()) << n;
-    EXPECT_EQ(contents(other / "packages" / ("sha256-" + made.digest)), contents(made.path)) << n;
-  });
+  const int points = testing::for_each_kill_point(
+      [&] { remove_tree(other); }, run,
+      [&](int n) {
+        if (fs::exists(other / "packages")) {
+          for (const ListedPackage& p : list_packages(other))
+            EXPECT_NO_THROW(resolve_package(p.path.string(), true)) << n;
+        }
+        EXPECT_NO_THROW(run()) << n;
+        EXPECT_EQ(contents(other / "packages" / ("sha256-" + made.digest)), contents(made.path)) << n;
+      });
   EXPECT_GE(points, 50);
 }
 
-// Every other fault, and the power cut at any change: whole or not there, what was said to be done stays, and the same again ends well.
+// Every other fault, and the power cut at any change: whole or not there, what was said to be done stays, and the same
+// again ends well.
 TEST(Transfer, UnderFaultsAndPowerCuts) {
   const Pair pair(/*in_memory=*/true);
   const PackageOutcome made = pair.create();
-  const fs::path root = pair.dir / "root", other = root / "other", arrived = other / "packages" / ("sha256-" + made.digest);
+  const fs::path root = pair.dir / "root", other = root / "other",
+                 arrived = other / "packages" / ("sha256-" + made.digest);
   testing::Points points;
   const auto run = [&] { copy_package(made.path.string(), other, {}); };
   const auto before = [&] {

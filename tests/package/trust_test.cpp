@@ -1,4 +1,5 @@
-// Whom a package is trusted for: where it lies and how it was reached, signed and numbered channels, and that what was checked is what is read.
+// Whom a package is trusted for: where it lies and how it was reached, signed and numbered channels, and that what was
+// checked is what is read.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -34,7 +35,9 @@ class TrustTest : public ::testing::Test {
 
   void sign(const PackageOutcome& package) { sign_package(package.path.string(), kKeys / "plain.key", "", 1); }
   void demand(const fs::path& where) { put(where / "trusted.pub", get(kKeys / "plain.pub")); }
-  std::string named(const std::string& channel) { return resolve_package(store.string() + ":" + channel, false)->digest; }
+  std::string named(const std::string& channel) {
+    return resolve_package(store.string() + ":" + channel, false)->digest;
+  }
   void refused(const fs::path& argument) {
     SCOPED_TRACE(argument.string());
     expect_error(ErrorKind::kData, {"not signed", "demands it"}, [&] { resolve_package(argument.string(), false); });
@@ -104,9 +107,12 @@ TEST_F(TrustTest, AnEntryThatLeadsToAnotherPackageIsRefused) {
   const fs::path entry = second.path;
   fs::rename(entry, pair.dir / "aside");
   fs::create_directory_symlink(first.path.filename(), entry);
-  for (const std::string& argument : {store.string() + ":prod", (store / "refs/prod").string(), store.string() + ":sha256-" + second.digest.substr(0, 12), entry.string(), entry.string() + "/"}) {
+  for (const std::string& argument :
+       {store.string() + ":prod", (store / "refs/prod").string(),
+        store.string() + ":sha256-" + second.digest.substr(0, 12), entry.string(), entry.string() + "/"}) {
     SCOPED_TRACE(argument);
-    expect_error(ErrorKind::kData, {"a link leads to another package", first.digest.substr(0, 12)}, [&] { locate_package(argument); });
+    expect_error(ErrorKind::kData, {"a link leads to another package", first.digest.substr(0, 12)},
+                 [&] { locate_package(argument); });
     expect_error(ErrorKind::kData, {"a link leads to another package"}, [&] { resolve_model(argument); });
   }
 }
@@ -138,8 +144,11 @@ TEST_F(TrustTest, ChannelsAreSignedAndNumberedWhereTheStoreDemandsIt) {
   sign(first);
   sign(second);
   demand(store);
-  expect_error(ErrorKind::kData, {"refs/prod: not signed", "specdec package promote sha256-" + first.digest, "--channel prod --key"}, [&] { named("prod"); });
-  expect_error(ErrorKind::kUsage, {"--key", "trusted.pub demands signed channels"}, [&] { promote(store, second.digest, "prod", "", 2); });
+  expect_error(ErrorKind::kData,
+               {"refs/prod: not signed", "specdec package promote sha256-" + first.digest, "--channel prod --key"},
+               [&] { named("prod"); });
+  expect_error(ErrorKind::kUsage, {"--key", "trusted.pub demands signed channels"},
+               [&] { promote(store, second.digest, "prod", "", 2); });
   const ChannelChange mended = promote(store, first.digest, "prod", "", 2, signer);  // what the message said
   EXPECT_TRUE(mended.changed);
   EXPECT_EQ(mended.number, 1);
@@ -163,10 +172,13 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   promote(store, second.digest, "prod", "", 2, signer);
   EXPECT_EQ(named("prod"), second.digest);
   put(store / "refs/prod", old);  // signed, and old
-  expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"}, [&] { named("prod"); });
+  expect_error(ErrorKind::kData, {"an older state of the channel", "number 1", "number 2", "rollback --key"},
+               [&] { named("prod"); });
   fs::create_directory_symlink(store, pair.dir / "other-way");
-  expect_error(ErrorKind::kData, {"an older state of the channel"}, [&] { resolve_package((pair.dir / "other-way").string() + ":prod", false); });
-  expect_error(ErrorKind::kData, {"an older state of the channel"}, [&] { resolve_package((store / "refs/prod").string(), false); });
+  expect_error(ErrorKind::kData, {"an older state of the channel"},
+               [&] { resolve_package((pair.dir / "other-way").string() + ":prod", false); });
+  expect_error(ErrorKind::kData, {"an older state of the channel"},
+               [&] { resolve_package((store / "refs/prod").string(), false); });
   // Whoever may sign goes on above what was seen.
   EXPECT_EQ(promote(store, second.digest, "prod", "", 3, signer).number, 3);
   EXPECT_EQ(named("prod"), second.digest);
@@ -185,7 +197,8 @@ TEST_F(TrustTest, AnOlderStateOfAChannelIsRefused) {
   put(store / "refs/prod", second.digest + "\n");
   expect_error(ErrorKind::kData, {"not signed"}, [&] { named("prod"); });
   fs::remove(store / "trusted.pub");
-  expect_error(ErrorKind::kData, {"demanded signatures when it was last seen", "trusted.pub is gone"}, [&] { named("prod"); });
+  expect_error(ErrorKind::kData, {"demanded signatures when it was last seen", "trusted.pub is gone"},
+               [&] { named("prod"); });
   fs::remove_all(pair.dir / "state");
   EXPECT_EQ(named("prod"), second.digest) << "who has seen nothing cannot know";
 }
@@ -224,7 +237,8 @@ TEST_F(TrustTest, TheChannelsSignatureComesAlong) {
   const ChannelRecord old = read_channel_record(store, "prod");
   promote(store, second.digest, "prod", "", 2, signer);
   EXPECT_EQ(bring().number, 2);
-  expect_error(ErrorKind::kData, {"an older state of the channel"}, [&] { promote(other, first.digest, "prod", "", 3, {"", "", old}); });
+  expect_error(ErrorKind::kData, {"an older state of the channel"},
+               [&] { promote(other, first.digest, "prod", "", 3, {"", "", old}); });
   expect_error(ErrorKind::kUsage, {"--key"}, [&] { promote(other, first.digest, "canary", "", 3, {"", "", old}); });
 }
 
@@ -240,11 +254,12 @@ TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
     SCOPED_TRACE(what);
     expect_error(ErrorKind::kData, {"was changed after it had been checked"}, [&] { verified->require_unchanged(); });
     undo();
-    expect_error(ErrorKind::kData, {"was changed after it had been checked"}, [&] { verified->require_unchanged(); });  // there and back
+    expect_error(ErrorKind::kData, {"was changed after it had been checked"},
+                 [&] { verified->require_unchanged(); });  // there and back
     EXPECT_NO_THROW(checked()->require_unchanged());
   };
   const std::string bytes = get(weights);
-  struct stat info {};
+  struct stat info{};
   ASSERT_EQ(::stat(weights.c_str(), &info), 0);
   const auto write_in_place = [&](char c) {
     const int fd = ::open(weights.c_str(), O_WRONLY);
@@ -253,15 +268,20 @@ TEST_F(TrustTest, WhatChangesAfterTheCheckIsNoticed) {
     EXPECT_EQ(::futimens(fd, times), 0);
     ::close(fd);
   };
-  noticed("written in place, its time put back", [&] { write_in_place(static_cast<char>(bytes[500] ^ 1)); }, [&] { write_in_place(bytes[500]); });
-  noticed("another file for a moment", [&] { fs::rename(weights, pair.dir / "aside"), put(weights, bytes); }, [&] { fs::rename(pair.dir / "aside", weights); });
+  noticed(
+      "written in place, its time put back", [&] { write_in_place(static_cast<char>(bytes[500] ^ 1)); },
+      [&] { write_in_place(bytes[500]); });
+  noticed(
+      "another file for a moment", [&] { fs::rename(weights, pair.dir / "aside"), put(weights, bytes); },
+      [&] { fs::rename(pair.dir / "aside", weights); });
 }
 
 TEST_F(TrustTest, SmallFilesAreCheckedBeforeTheyAreRead) {
   const auto package = *locate_package(first.path.string());
   EXPECT_NO_THROW(verify_small_files(package, 1 << 20)->require_unchanged());
   put(first.path / "target/tokenizer_config.json", R"({"chat_template": "{{ evil }}"})");
-  expect_error(ErrorKind::kData, {"target/tokenizer_config.json was changed"}, [&] { verify_small_files(package, 1 << 20); });
+  expect_error(ErrorKind::kData, {"target/tokenizer_config.json was changed"},
+               [&] { verify_small_files(package, 1 << 20); });
 }
 
 }  // namespace

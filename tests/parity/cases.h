@@ -1,4 +1,5 @@
-// The models of golden/: Llama variants (make_goldens.py) and one or more of every family and scaling (make_family_goldens.py).
+// The models of golden/: Llama variants (make_goldens.py) and one or more of every family and scaling
+// (make_family_goldens.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,11 +14,30 @@
 namespace specdec::parity {
 
 inline const std::vector<std::string>& case_names() {
-  static const std::vector<std::string> names = {
-      "gqa_untied", "tied_wide_heads", "llama3_rope", "biases", "bf16", "families/mistral", "families/qwen2", "families/qwen3", "families/gemma2",
-      "families/gemma3", "families/phi3", "families/phi4_mini", "families/smollm3", "families/olmo2", "families/mixtral", "families/qwen3_moe",
-      "families/rope_linear", "families/rope_dynamic", "families/rope_yarn", "families/qwen3_bf16", "families/gemma2_bf16", "families/olmo2_bf16",
-      "families/mistral_fp16", "families/gemma3_fp16"};
+  static const std::vector<std::string> names = {"gqa_untied",
+                                                 "tied_wide_heads",
+                                                 "llama3_rope",
+                                                 "biases",
+                                                 "bf16",
+                                                 "families/mistral",
+                                                 "families/qwen2",
+                                                 "families/qwen3",
+                                                 "families/gemma2",
+                                                 "families/gemma3",
+                                                 "families/phi3",
+                                                 "families/phi4_mini",
+                                                 "families/smollm3",
+                                                 "families/olmo2",
+                                                 "families/mixtral",
+                                                 "families/qwen3_moe",
+                                                 "families/rope_linear",
+                                                 "families/rope_dynamic",
+                                                 "families/rope_yarn",
+                                                 "families/qwen3_bf16",
+                                                 "families/gemma2_bf16",
+                                                 "families/olmo2_bf16",
+                                                 "families/mistral_fp16",
+                                                 "families/gemma3_fp16"};
   return names;
 }
 
@@ -40,7 +60,8 @@ struct Case {
   model::Decoder decoder;
   std::map<std::string, at::Tensor> golden;
   at::Tensor tokens, positions, logits;
-  at::Tensor stepwise;  // what tokens give when they come one by one; differs from `logits` where a scaling depends on the length
+  at::Tensor stepwise;  // what tokens give when they come one by one; differs from `logits` where a scaling depends on
+                        // the length
 
   std::vector<int32_t> ids(int64_t row) const {
     const at::Tensor line = tokens[row].contiguous();
@@ -56,7 +77,11 @@ inline Case load_case(const std::string& name) {
   const auto config = model::load_decoder_config(golden_path(name));
   const auto golden = load_golden(name + ".safetensors");
   const at::Tensor logits = golden.at("logits");
-  return {model::load_decoder(golden_path(name), at::kCPU, config.dtype), golden, golden.at("tokens"), golden.at("positions"), logits,
+  return {model::load_decoder(golden_path(name), at::kCPU, config.dtype),
+          golden,
+          golden.at("tokens"),
+          golden.at("positions"),
+          logits,
           golden.contains("stepwise") ? golden.at("stepwise") : logits};
 }
 
@@ -67,13 +92,15 @@ struct LossAndGradients {
 
 // Cross-entropy of the next token, as make_family_goldens.py computes it.
 inline LossAndGradients train_once(Case& c) {
-  c.decoder.weights.visit(c.decoder.config, [](const std::string&, at::Tensor& tensor) { tensor = tensor.clone().requires_grad_(); });
+  c.decoder.weights.visit(c.decoder.config,
+                          [](const std::string&, at::Tensor& tensor) { tensor = tensor.clone().requires_grad_(); });
   if (c.decoder.config.tie_embeddings) c.decoder.weights.lm_head = c.decoder.weights.embed;
   const int64_t last = c.tokens.size(1) - 1;
   const at::Tensor log_q = model::forward(c.decoder, {.tokens = c.tokens, .positions = c.positions}).log_softmax(-1);
   LossAndGradients out{-log_q.narrow(1, 0, last).gather(-1, c.tokens.narrow(1, 1, last).unsqueeze(-1)).mean(), {}};
   out.loss.backward();
-  c.decoder.weights.visit(c.decoder.config, [&](const std::string& name, at::Tensor& tensor) { out.gradients[name] = tensor.grad(); });
+  c.decoder.weights.visit(c.decoder.config,
+                          [&](const std::string& name, at::Tensor& tensor) { out.gradients[name] = tensor.grad(); });
   return out;
 }
 

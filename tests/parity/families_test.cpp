@@ -1,4 +1,5 @@
-// Loss and gradients of every family against transformers, the files that are written for them, and the table of docs/models.md.
+// Loss and gradients of every family against transformers, the files that are written for them, and the table of
+// docs/models.md.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -22,14 +23,16 @@ TEST_P(Families, LossAndGradients) {
     ASSERT_TRUE(c.golden.contains("grad." + name)) << name;
     const at::Tensor& expected = c.golden.at("grad." + name);
     ASSERT_TRUE(gradient.defined()) << name;
-    EXPECT_LT(largest_difference(gradient, expected), 1e-5 * std::max(1.0, expected.abs().max().item<double>())) << name;
+    EXPECT_LT(largest_difference(gradient, expected), 1e-5 * std::max(1.0, expected.abs().max().item<double>()))
+        << name;
   }
   for (const auto& [name, tensor] : c.golden) {
     EXPECT_TRUE(!name.starts_with("grad.") || found.gradients.contains(name.substr(5))) << name;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Trained, Families, ::testing::ValuesIn(trained_case_names()), [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Trained, Families, ::testing::ValuesIn(trained_case_names()),
+                         [](const auto& info) { return test_name(info.param); });
 
 class Written : public ::testing::TestWithParam<std::string> {};
 
@@ -47,7 +50,8 @@ TEST_P(Written, IsReadBack) {
   for (const auto& [name, entry] : theirs.tensors()) EXPECT_TRUE(ours.tensors().contains(name)) << name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Written, ::testing::ValuesIn(case_names()), [](const auto& info) { return test_name(info.param); });
+INSTANTIATE_TEST_SUITE_P(Models, Written, ::testing::ValuesIn(case_names()),
+                         [](const auto& info) { return test_name(info.param); });
 
 // Layers taken out keep what they are: windows, ropes, experts.
 model::Decoder without_layer(const model::Decoder& decoder, int64_t layer) {
@@ -69,7 +73,8 @@ TEST_P(Written, KeepsItsMeaningWithoutALayer) {
   }
 }
 
-// For check_written.py: every model and every model without one of its layers, with the logits that transformers should give.
+// For check_written.py: every model and every model without one of its layers, with the logits that transformers should
+// give.
 TEST(WrittenModels, ForTransformers) {
   const char* directory = std::getenv("SPECDEC_PARITY_WRITE");
   if (!directory) GTEST_SKIP() << "SPECDEC_PARITY_WRITE=DIR writes models there for check_written.py";
@@ -77,14 +82,19 @@ TEST(WrittenModels, ForTransformers) {
     const Case c = load_case(name);
     for (int64_t layer = -1; layer < c.decoder.config.num_layers; ++layer) {
       const model::Decoder decoder = layer < 0 ? c.decoder : without_layer(c.decoder, layer);
-      const auto to = std::filesystem::path(directory) / (test_name(name) + (layer < 0 ? "" : "_without_" + std::to_string(layer)));
+      const auto to =
+          std::filesystem::path(directory) / (test_name(name) + (layer < 0 ? "" : "_without_" + std::to_string(layer)));
       std::filesystem::create_directories(to);
       model::save_decoder(decoder, to);
-      const at::Tensor logits = model::forward(decoder, {.tokens = c.tokens, .positions = c.positions}).to(at::kFloat).contiguous();
-      const auto view = [](const at::Tensor& t) { return std::span(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes()); };
-      write_safetensors(to / "expected.safetensors", {{"tokens", "I64", c.tokens.sizes().vec(), view(c.tokens)},
-                                                      {"positions", "I64", c.positions.sizes().vec(), view(c.positions)},
-                                                      {"logits", "F32", logits.sizes().vec(), view(logits)}});
+      const at::Tensor logits =
+          model::forward(decoder, {.tokens = c.tokens, .positions = c.positions}).to(at::kFloat).contiguous();
+      const auto view = [](const at::Tensor& t) {
+        return std::span(static_cast<const std::byte*>(t.const_data_ptr()), t.nbytes());
+      };
+      write_safetensors(to / "expected.safetensors",
+                        {{"tokens", "I64", c.tokens.sizes().vec(), view(c.tokens)},
+                         {"positions", "I64", c.positions.sizes().vec(), view(c.positions)},
+                         {"logits", "F32", logits.sizes().vec(), view(logits)}});
     }
   }
 }
@@ -94,7 +104,8 @@ double largest_logit_error(const Case& c) {
   double worst = 0;
   for (const bool reference : {false, true}) {
     kernels::force_reference(reference);
-    worst = std::max(worst, largest_difference(model::forward(c.decoder, {.tokens = c.tokens, .positions = c.positions}), c.logits));
+    worst = std::max(
+        worst, largest_difference(model::forward(c.decoder, {.tokens = c.tokens, .positions = c.positions}), c.logits));
     for (int64_t row = 0; row < c.tokens.size(0); ++row) {
       const std::vector<int32_t> ids = c.ids(row);
       for (const size_t chunk : {ids.size(), size_t{7}, size_t{1}}) {
@@ -102,8 +113,10 @@ double largest_logit_error(const Case& c) {
         std::vector<at::Tensor> pieces;
         for (size_t at = 0; at < ids.size(); at += chunk) {
           const size_t n = std::min(chunk, ids.size() - at);
-          model::SequencePart part{.cache = &kv, .tokens = std::span(ids).subspan(at, n), .num_logits = static_cast<int64_t>(n)};
-          for (size_t i = at; i < at + n; ++i) part.positions.push_back(c.positions[row][static_cast<int64_t>(i)].item<int64_t>());
+          model::SequencePart part{
+              .cache = &kv, .tokens = std::span(ids).subspan(at, n), .num_logits = static_cast<int64_t>(n)};
+          for (size_t i = at; i < at + n; ++i)
+            part.positions.push_back(c.positions[row][static_cast<int64_t>(i)].item<int64_t>());
           pieces.push_back(model::forward(c.decoder, std::span(&part, 1)));
         }
         worst = std::max(worst, largest_difference(at::cat(pieces), c.stepwise[row]));
@@ -120,15 +133,16 @@ TEST(ParityTable, OverAllFamilies) {
   for (const std::string& name : case_names()) {
     Case c = load_case(name);
     const double logits = largest_logit_error(c);
-    std::printf("| %s | %s | %.2f | %.1e |", name.substr(name.find('/') + 1).c_str(), model::dtype_name(c.decoder.config.dtype),
-                c.logits.abs().max().item<double>(), logits);
+    std::printf("| %s | %s | %.2f | %.1e |", name.substr(name.find('/') + 1).c_str(),
+                model::dtype_name(c.decoder.config.dtype), c.logits.abs().max().item<double>(), logits);
     if (!c.golden.contains("loss")) {
       std::puts(" | |");
       continue;
     }
     const LossAndGradients found = train_once(c);
     double worst = 0;
-    for (const auto& [parameter, gradient] : found.gradients) worst = std::max(worst, largest_difference(gradient, c.golden.at("grad." + parameter)));
+    for (const auto& [parameter, gradient] : found.gradients)
+      worst = std::max(worst, largest_difference(gradient, c.golden.at("grad." + parameter)));
     std::printf(" %.1e | %.1e |\n", std::abs(found.loss.item<double>() - c.golden.at("loss")[0].item<double>()), worst);
   }
 }

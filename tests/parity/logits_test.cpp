@@ -58,13 +58,15 @@ TEST_P(Logits, PrefillInChunks) {
   }
 }
 
-// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each is the branch alone.
+// Two branches from the same prefix in one tree-masked pass, across the border of longrope's scaling: each is the
+// branch alone.
 TEST_P(Logits, TreePass) {
   const auto ids = c.ids(0);
   const std::span<const int32_t> all(ids);
   const std::vector<int32_t> nodes = {ids[22], ids[23], 5, 9, ids[24]};  // 22 -> 23 -> 24 and 22 -> 5 -> 9
   const int parent[] = {-1, 0, 0, 2, 1};
-  SequencePart tree{.tokens = nodes, .num_logits = 5, .tree_mask = at::zeros({5, 5}, at::kBool), .positions = {22, 23, 23, 24, 24}};
+  SequencePart tree{
+      .tokens = nodes, .num_logits = 5, .tree_mask = at::zeros({5, 5}, at::kBool), .positions = {22, 23, 23, 24, 24}};
   for (int i = 0; i < 5; ++i) {
     for (int j = i; j >= 0; j = parent[j]) tree.tree_mask[i][j] = true;
   }
@@ -95,12 +97,15 @@ TEST_P(Logits, TruncatedAcrossTheBorder) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Logits, ::testing::Combine(::testing::ValuesIn(case_names()), ::testing::Bool()),
-                         [](const auto& info) { return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu"); });
+                         [](const auto& info) {
+                           return test_name(std::get<0>(info.param)) + (std::get<1>(info.param) ? "_ref" : "_cpu");
+                         });
 
 // A real trained model: 256 greedy tokens from BOS, whose text llama2.c documents.
 TEST(Stories260K, GreedyText) {
   const char* shared = std::getenv("SPECDEC_SHARED");
-  const auto directory = std::filesystem::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models" / "stories260K";
+  const auto directory =
+      std::filesystem::path(shared ? shared : SPECDEC_SOURCE_DIR "/../shared") / "data" / "models" / "stories260K";
   if (!std::filesystem::exists(directory)) GTEST_SKIP() << directory << " is absent (set SPECDEC_SHARED)";
   const auto expected = read_json(golden_path("stories260k_greedy.json")).get<std::vector<int32_t>>();
   for (const bool on : {false, true}) {

@@ -1,46 +1,109 @@
 #!/usr/bin/env python3
-"""Makes golden/families/: tiny random models of every family and every rope scaling. Pinned: transformers 5.23.0, torch 2.11.0.
+"""Makes golden/families/: tiny random models of every family and every rope scaling. Pinned: transformers 5.23.0, torch
+2.11.0.
 
     python make_family_goldens.py [CASE...]     all of them without names (deterministic on one machine)
 
 golden/families/<case>/             config.json, model.safetensors: a Hugging Face directory, as transformers writes it
-golden/families/<case>.safetensors  tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32 of one pass over the batch;
-    stepwise [B, S, V] where the scaling depends on the length: row s is the last row of a pass over s + 1 tokens of one sequence;
-    of fp32 cases loss [1] (mean over positions 0..S-2 of -log q(next token)) and grad.<name>. Names as DecoderWeights::visit gives them:
-    joined matrices (qkv_proj, gate_up_proj, experts) are split.
+golden/families/<case>.safetensors  tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32 of one pass over
+the batch;
+    stepwise [B, S, V] where the scaling depends on the length: row s is the last row of a pass over s + 1 tokens of one
+    sequence; of fp32 cases loss [1] (mean over positions 0..S-2 of -log q(next token)) and grad.<name>. Names as
+    DecoderWeights::visit gives them: joined matrices (qkv_proj, gate_up_proj, experts) are split.
 The second row crosses the border of the scaling (position 64; 24 for longrope); windows are shorter than the rows.
 """
-import copy, shutil, sys
+
+import copy
+import shutil
+import sys
 from pathlib import Path
+
 import torch
-from safetensors.torch import save_file
 import transformers as tf
+from safetensors.torch import save_file
 
 here = Path(__file__).resolve().parent / "golden" / "families"
-base = dict(vocab_size=48, hidden_size=24, intermediate_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
-            max_position_embeddings=64, bos_token_id=1, eos_token_id=2, pad_token_id=None, attn_implementation="eager")
+base = dict(
+    vocab_size=48,
+    hidden_size=24,
+    intermediate_size=32,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=None,
+    attn_implementation="eager",
+)
 factors = dict(short_factor=[1.0, 1.1, 1.3, 1.0, 1.2, 1.5], long_factor=[1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 llama = (tf.LlamaConfig, tf.LlamaForCausalLM)
 gemma2 = dict(sliding_window=8, query_pre_attn_scalar=16, attn_logit_softcapping=5.0, final_logit_softcapping=4.0)
-gemma3 = dict(num_hidden_layers=4, sliding_window=6, sliding_window_pattern=3, query_pre_attn_scalar=12,
-              rope_parameters={"full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=8.0), "sliding_attention": dict(rope_type="default", rope_theta=100.0)})
+gemma3 = dict(
+    num_hidden_layers=4,
+    sliding_window=6,
+    sliding_window_pattern=3,
+    query_pre_attn_scalar=12,
+    rope_parameters={
+        "full_attention": dict(rope_type="linear", rope_theta=5000.0, factor=8.0),
+        "sliding_attention": dict(rope_type="default", rope_theta=100.0),
+    },
+)
 cases = {
     "mistral": (tf.MistralConfig, tf.MistralForCausalLM, dict(sliding_window=7)),
-    "qwen2": (tf.Qwen2Config, tf.Qwen2ForCausalLM, dict(use_sliding_window=True, sliding_window=9, max_window_layers=2, tie_word_embeddings=True)),
+    "qwen2": (
+        tf.Qwen2Config,
+        tf.Qwen2ForCausalLM,
+        dict(use_sliding_window=True, sliding_window=9, max_window_layers=2, tie_word_embeddings=True),
+    ),
     "qwen3": (tf.Qwen3Config, tf.Qwen3ForCausalLM, dict(head_dim=12)),
     "gemma2": (tf.Gemma2Config, tf.Gemma2ForCausalLM, gemma2),
     "gemma3": (tf.Gemma3TextConfig, tf.Gemma3ForCausalLM, gemma3),
     "phi3": (tf.Phi3Config, tf.Phi3ForCausalLM, dict(sliding_window=11, num_key_value_heads=4)),
-    "phi4_mini": (tf.Phi3Config, tf.Phi3ForCausalLM, dict(hidden_size=32, num_attention_heads=2, num_key_value_heads=1, head_dim=16, max_position_embeddings=96, original_max_position_embeddings=24, tie_word_embeddings=True,
-                  rope_parameters=dict(rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75, **factors))),
+    "phi4_mini": (
+        tf.Phi3Config,
+        tf.Phi3ForCausalLM,
+        dict(
+            hidden_size=32,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            max_position_embeddings=96,
+            original_max_position_embeddings=24,
+            tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="longrope", rope_theta=1000.0, partial_rotary_factor=0.75, **factors),
+        ),
+    ),
     "smollm3": (tf.SmolLM3Config, tf.SmolLM3ForCausalLM, dict(no_rope_layer_interval=2)),
     "olmo2": (tf.Olmo2Config, tf.Olmo2ForCausalLM, dict()),
-    "mixtral": (tf.MixtralConfig, tf.MixtralForCausalLM, dict(num_hidden_layers=2, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2)),
-    "qwen3_moe": (tf.Qwen3MoeConfig, tf.Qwen3MoeForCausalLM, dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, norm_topk_prob=True, mlp_only_layers=[1])),
+    "mixtral": (
+        tf.MixtralConfig,
+        tf.MixtralForCausalLM,
+        dict(num_hidden_layers=2, intermediate_size=20, num_local_experts=4, num_experts_per_tok=2),
+    ),
+    "qwen3_moe": (
+        tf.Qwen3MoeConfig,
+        tf.Qwen3MoeForCausalLM,
+        dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, norm_topk_prob=True, mlp_only_layers=[1]),
+    ),
     "rope_linear": (*llama, dict(rope_parameters=dict(rope_type="linear", rope_theta=500.0, factor=4.0))),
     "rope_dynamic": (*llama, dict(rope_parameters=dict(rope_type="dynamic", rope_theta=500.0, factor=4.0))),
-    "rope_yarn": (*llama, dict(head_dim=16, max_position_embeddings=256, rope_parameters=dict(rope_type="yarn", rope_theta=500.0, factor=4.0,
-                  original_max_position_embeddings=64, beta_fast=4.0, beta_slow=1.0))),
+    "rope_yarn": (
+        *llama,
+        dict(
+            head_dim=16,
+            max_position_embeddings=256,
+            rope_parameters=dict(
+                rope_type="yarn",
+                rope_theta=500.0,
+                factor=4.0,
+                original_max_position_embeddings=64,
+                beta_fast=4.0,
+                beta_slow=1.0,
+            ),
+        ),
+    ),
     "qwen3_bf16": (tf.Qwen3Config, tf.Qwen3ForCausalLM, dict(dtype="bfloat16")),
     "gemma2_bf16": (tf.Gemma2Config, tf.Gemma2ForCausalLM, dict(gemma2, dtype="bfloat16")),
     "olmo2_bf16": (tf.Olmo2Config, tf.Olmo2ForCausalLM, dict(dtype="bfloat16")),
@@ -51,14 +114,19 @@ torch.set_num_threads(1)  # one order of summation
 
 
 def random_model(config_class, model_class, overrides, seed):
-    """Weights large enough that attention is peaked and logits are of order 1; in 16 bits smaller, or rounding is amplified."""
+    """Weights large enough that attention is peaked and logits are of order 1; in 16 bits smaller, or rounding is
+    amplified."""
     torch.manual_seed(seed)
     model = model_class(config_class(**{**base, **overrides})).float().eval()
     scale = 0.3 if "dtype" not in overrides else 0.15
     centre = 0.0 if "Gemma" in model_class.__name__ else 1.0
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(centre + 0.2 * torch.randn_like(p) if name.endswith("norm.weight") else torch.randn_like(p) * (scale if p.dim() >= 2 else 0.2))
+            p.copy_(
+                centre + 0.2 * torch.randn_like(p)
+                if name.endswith("norm.weight")
+                else torch.randn_like(p) * (scale if p.dim() >= 2 else 0.2)
+            )
     return model
 
 
@@ -66,8 +134,15 @@ def visited(name, tensor, config):
     """What visit() calls the parts of a tensor of transformers' modules."""
     width = config.head_dim
     if name.endswith("qkv_proj.weight"):
-        rows = [config.num_attention_heads * width, config.num_key_value_heads * width, config.num_key_value_heads * width]
-        return {name.replace("qkv_proj", part): piece for part, piece in zip(["q_proj", "k_proj", "v_proj"], tensor.split(rows))}
+        rows = [
+            config.num_attention_heads * width,
+            config.num_key_value_heads * width,
+            config.num_key_value_heads * width,
+        ]
+        return {
+            name.replace("qkv_proj", part): piece
+            for part, piece in zip(["q_proj", "k_proj", "v_proj"], tensor.split(rows))
+        }
     if name.endswith("experts.gate_up_proj") or name.endswith("experts.down_proj"):
         mixtral = config.model_type == "mixtral"
         names = ["w1", "w3"] if mixtral else ["gate_proj", "up_proj"]
@@ -80,7 +155,9 @@ def visited(name, tensor, config):
                 parts |= {f"{stem}.{k}.{part}.weight": piece for part, piece in zip(names, expert.chunk(2))}
         return parts
     if name.endswith("gate_up_proj.weight"):
-        return {name.replace("gate_up_proj", part): piece for part, piece in zip(["gate_proj", "up_proj"], tensor.chunk(2))}
+        return {
+            name.replace("gate_up_proj", part): piece for part, piece in zip(["gate_proj", "up_proj"], tensor.chunk(2))
+        }
     if config.model_type == "mixtral" and name.endswith("mlp.gate.weight"):
         return {name.replace("mlp.gate", "block_sparse_moe.gate"): tensor}
     return {name: tensor}
@@ -102,7 +179,16 @@ def make_case(name, config_class, model_class, overrides, seed):
         for row in range(2):
             fresh = copy.deepcopy(model)  # dynamic keeps the longest text it has seen
             with torch.no_grad():
-                rows.append(torch.stack([fresh(tokens[row : row + 1, : n + 1], position_ids=positions[row : row + 1, : n + 1]).logits[0, -1].float() for n in range(length)]))
+                rows.append(
+                    torch.stack(
+                        [
+                            fresh(tokens[row : row + 1, : n + 1], position_ids=positions[row : row + 1, : n + 1])
+                            .logits[0, -1]
+                            .float()
+                            for n in range(length)
+                        ]
+                    )
+                )
         tensors["stepwise"] = torch.stack(rows)
     logits = model(tokens, position_ids=positions).logits
     tensors["logits"] = logits.detach().float()
@@ -113,7 +199,13 @@ def make_case(name, config_class, model_class, overrides, seed):
         for parameter, p in model.named_parameters():
             tensors |= {f"grad.{part}": piece for part, piece in visited(parameter, p.grad, model.config).items()}
     save_file({k: v.contiguous().clone() for k, v in tensors.items()}, here / f"{name}.safetensors")
-    print(name, "largest logit", round(logits.abs().max().item(), 3), "parameters", sum(p.numel() for p in model.parameters()))
+    print(
+        name,
+        "largest logit",
+        round(logits.abs().max().item(), 3),
+        "parameters",
+        sum(p.numel() for p in model.parameters()),
+    )
 
 
 here.mkdir(exist_ok=True)

@@ -1,28 +1,52 @@
 #!/usr/bin/env python3
-"""Makes golden/: tiny random Llama models, their logits, and training references. Pinned: transformers 5.23.0, torch 2.11.0.
+"""Makes golden/: tiny random Llama models, their logits, and training references. Pinned: transformers 5.23.0, torch
+2.11.0.
 
     python make_goldens.py            writes golden/ beside this file (deterministic on one machine)
-    python make_goldens.py --stories DIR   also stories260k_greedy.json from the model in DIR (shared/data/models/stories260K)
+    python make_goldens.py --stories DIR   also stories260k_greedy.json from the model in DIR
+    (shared/data/models/stories260K)
 
 golden/<case>/            config.json, model.safetensors: a Hugging Face directory
 golden/<case>.safetensors tokens [B, S] int64, positions [B, S] int64, logits [B, S, V] fp32
 golden/train_<loss>.safetensors  (loss: ce, kl)
-    tokens [B, S] int64, teacher_logits [B, S, V] fp32, init.<name>, loss [10] fp32 (before each step), grad.<name> (of the
-    first step), after10.<name>; names as in model.safetensors. Metadata "config" is config.json, "adamw" the hyper-parameters.
-    Every step sees the same batch. ce: mean over positions 0..S-2 of -log q(next token). kl: mean over positions 0..S-1 of
-    Σ p log(p / q), p = softmax(teacher_logits). torch.optim.AdamW; weight decay on every parameter ("decay": "all") or on
-    matrices only ("decay": "matrices": after10 under after10_matrices.<name>).
+    tokens [B, S] int64, teacher_logits [B, S, V] fp32, init.<name>, loss [10] fp32 (before each step), grad.<name> (of
+    the first step), after10.<name>; names as in model.safetensors. Metadata "config" is config.json, "adamw" the
+    hyper-parameters. Every step sees the same batch. ce: mean over positions 0..S-2 of -log q(next token). kl: mean
+    over positions 0..S-1 of Σ p log(p / q), p = softmax(teacher_logits). torch.optim.AdamW; weight decay on every
+    parameter ("decay": "all") or on matrices only ("decay": "matrices": after10 under after10_matrices.<name>).
 """
-import argparse, json, shutil
+
+import argparse
+import json
+import shutil
 from pathlib import Path
+
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 here = Path(__file__).resolve().parent / "golden"
-base = dict(vocab_size=48, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            max_position_embeddings=128, rms_norm_eps=1e-5, bos_token_id=1, eos_token_id=2, attn_implementation="eager")
-llama3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
+base = dict(
+    vocab_size=48,
+    hidden_size=32,
+    intermediate_size=44,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=128,
+    rms_norm_eps=1e-5,
+    bos_token_id=1,
+    eos_token_id=2,
+    attn_implementation="eager",
+)
+llama3 = dict(
+    rope_type="llama3",
+    rope_theta=500.0,
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
 cases = {
     "gqa_untied": dict(),
     "tied_wide_heads": dict(tie_word_embeddings=True, head_dim=12, num_key_value_heads=4),
@@ -37,12 +61,17 @@ torch.set_num_threads(1)  # one order of summation
 
 
 def random_model(seed, scale=0.3, **overrides):
-    """Weights large enough that attention is peaked and logits are of order 1; in bf16 smaller, or rounding is amplified."""
+    """Weights large enough that attention is peaked and logits are of order 1; in bf16 smaller, or rounding is
+    amplified."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(LlamaConfig(**{**base, **overrides})).float().eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(1 + 0.2 * torch.randn_like(p) if name.endswith("norm.weight") else torch.randn_like(p) * (scale if p.dim() == 2 else 0.2))
+            p.copy_(
+                1 + 0.2 * torch.randn_like(p)
+                if name.endswith("norm.weight")
+                else torch.randn_like(p) * (scale if p.dim() == 2 else 0.2)
+            )
     return model
 
 
@@ -75,10 +104,14 @@ def make_training(loss_name, seed):
         teacher = torch.randn(2, 17, 40) * 2
         if decay == "all":
             groups = list(model.parameters())
-            tensors |= {"tokens": tokens, "teacher_logits": teacher} | {f"init.{n}": p.detach().clone() for n, p in model.named_parameters()}
+            tensors |= {"tokens": tokens, "teacher_logits": teacher} | {
+                f"init.{n}": p.detach().clone() for n, p in model.named_parameters()
+            }
         else:
-            groups = [{"params": [p for p in model.parameters() if p.dim() >= 2]},
-                      {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0}]
+            groups = [
+                {"params": [p for p in model.parameters() if p.dim() >= 2]},
+                {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+            ]
         optimizer, losses = torch.optim.AdamW(groups, **settings), []
         for step in range(steps):
             log_q = model(tokens).logits.log_softmax(-1)
@@ -99,13 +132,16 @@ def make_training(loss_name, seed):
         tensors |= {f"{tag}.{n}": p.detach().clone() for n, p in model.named_parameters()}
     adamw = dict(settings, betas=list(settings["betas"]), clip=0, steps=steps, decay="all")
     metadata = {"format": "pt", "config": json.dumps(model.config.to_dict()), "adamw": json.dumps(adamw)}
-    save_file({k: v.contiguous() for k, v in tensors.items()}, here / f"train_{loss_name}.safetensors", metadata=metadata)
+    save_file(
+        {k: v.contiguous() for k, v in tensors.items()}, here / f"train_{loss_name}.safetensors", metadata=metadata
+    )
     print(loss_name, [round(x.item(), 4) for x in losses], names[:2])
 
 
 def make_stories(directory):
     """256 greedy tokens from BOS, and that they are the text that llama2.c documents."""
     from transformers import AutoTokenizer
+
     model = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     ids = torch.tensor([[1]])
     with torch.no_grad():

@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its weights unpacked here with NumPy from the packed
-arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for the 8-bit float type).
+"""Makes golden/quantised/: a tiny Qwen2 in every packing that specdec reads, and its weights unpacked here with NumPy
+from the packed arrays alone. Pinned: numpy 2.4.2, safetensors 0.8.0, torch 2.11.0 (for the 8-bit float type).
 
 golden/quantised/<case>/             config.json, model.safetensors
 golden/quantised/<case>.safetensors  the weights of every parameter, fp32
-Cases: fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order (g_idx, asymmetric, second
-format), gptq_8bit (one group), awq.
+Cases: fp8_block, fp8_tensor, fp8_channel (compressed-tensors), gptq (symmetric, first format), gptq_act_order (g_idx,
+asymmetric, second format), gptq_8bit (one group), awq.
 """
-import json, shutil
+
+import json
+import shutil
 from pathlib import Path
+
 import numpy as np
 import torch
 from safetensors.torch import save_file
@@ -16,15 +19,43 @@ from safetensors.torch import save_file
 here = Path(__file__).resolve().parent / "golden" / "quantised"
 random = np.random.default_rng(7)
 hidden, heads, kv, width, inner, vocab, group = 32, 4, 2, 8, 48, 40, 8
-config = dict(architectures=["Qwen2ForCausalLM"], model_type="qwen2", vocab_size=vocab, hidden_size=hidden, intermediate_size=inner, num_hidden_layers=1,
-              num_attention_heads=heads, num_key_value_heads=kv, max_position_embeddings=64, rms_norm_eps=1e-6, rope_theta=10000.0, hidden_act="silu",
-              tie_word_embeddings=False, use_sliding_window=False, torch_dtype="float16")
+config = dict(
+    architectures=["Qwen2ForCausalLM"],
+    model_type="qwen2",
+    vocab_size=vocab,
+    hidden_size=hidden,
+    intermediate_size=inner,
+    num_hidden_layers=1,
+    num_attention_heads=heads,
+    num_key_value_heads=kv,
+    max_position_embeddings=64,
+    rms_norm_eps=1e-6,
+    rope_theta=10000.0,
+    hidden_act="silu",
+    tie_word_embeddings=False,
+    use_sliding_window=False,
+    torch_dtype="float16",
+)
 attention, mlp = "model.layers.0.self_attn.", "model.layers.0.mlp."
-matrices = {attention + "q_proj": (heads * width, hidden), attention + "k_proj": (kv * width, hidden), attention + "v_proj": (kv * width, hidden),
-            attention + "o_proj": (hidden, heads * width), mlp + "gate_proj": (inner, hidden), mlp + "up_proj": (inner, hidden), mlp + "down_proj": (hidden, inner)}
-plain = {"model.embed_tokens.weight": (vocab, hidden), "model.norm.weight": (hidden,), "lm_head.weight": (vocab, hidden),
-         "model.layers.0.input_layernorm.weight": (hidden,), "model.layers.0.post_attention_layernorm.weight": (hidden,),
-         attention + "q_proj.bias": (heads * width,), attention + "k_proj.bias": (kv * width,), attention + "v_proj.bias": (kv * width,)}
+matrices = {
+    attention + "q_proj": (heads * width, hidden),
+    attention + "k_proj": (kv * width, hidden),
+    attention + "v_proj": (kv * width, hidden),
+    attention + "o_proj": (hidden, heads * width),
+    mlp + "gate_proj": (inner, hidden),
+    mlp + "up_proj": (inner, hidden),
+    mlp + "down_proj": (hidden, inner),
+}
+plain = {
+    "model.embed_tokens.weight": (vocab, hidden),
+    "model.norm.weight": (hidden,),
+    "lm_head.weight": (vocab, hidden),
+    "model.layers.0.input_layernorm.weight": (hidden,),
+    "model.layers.0.post_attention_layernorm.weight": (hidden,),
+    attention + "q_proj.bias": (heads * width,),
+    attention + "k_proj.bias": (kv * width,),
+    attention + "v_proj.bias": (kv * width,),
+}
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]  # which output the i-th lowest nibble of a number holds
 
 
@@ -58,15 +89,24 @@ def fp8(name, shape, scale_shape, scale_name, repeat):
     codes = random.integers(0, 256, shape, dtype=np.uint8)
     codes[(codes & 127) == 127] = 0  # NaN
     scale = np.asarray(random.random(scale_shape) * 0.01 + 0.001, dtype=np.float32)
-    stored = {name + ".weight": torch.from_numpy(codes).view(torch.float8_e4m3fn), name + "." + scale_name: torch.from_numpy(scale),
-              name + ".input_scale": torch.ones(1)}
+    stored = {
+        name + ".weight": torch.from_numpy(codes).view(torch.float8_e4m3fn),
+        name + "." + scale_name: torch.from_numpy(scale),
+        name + ".input_scale": torch.ones(1),
+    }
     return stored, e4m3(codes) * repeat(scale)
 
 
 def fp8_block(name, shape):
     block = (16, 24)
     scale_shape = tuple(-(-n // b) for n, b in zip(shape, block))
-    return fp8(name, shape, scale_shape, "weight_scale_inv", lambda s: np.kron(s, np.ones(block, np.float32))[: shape[0], : shape[1]])
+    return fp8(
+        name,
+        shape,
+        scale_shape,
+        "weight_scale_inv",
+        lambda s: np.kron(s, np.ones(block, np.float32))[: shape[0], : shape[1]],
+    )
 
 
 def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=group):
@@ -82,7 +122,12 @@ def gptq(name, shape, bits=4, symmetric=True, act_order=False, offset=1, size=gr
         random.shuffle(index)
     packed = pack(random.integers(0, 2**bits, (inputs, outputs)), bits, 0)
     packed_zeros = pack((zeros - offset) % 2**bits, bits, 1)
-    stored = {name + ".qweight": packed, name + ".qzeros": packed_zeros, name + ".scales": scales, name + ".g_idx": index.astype(np.int32)}
+    stored = {
+        name + ".qweight": packed,
+        name + ".qzeros": packed_zeros,
+        name + ".scales": scales,
+        name + ".g_idx": index.astype(np.int32),
+    }
     if name.endswith("down_proj"):
         stored[name + ".bias"] = np.zeros(outputs, np.float16)  # as some quantisers write it
     zero = (unpack(packed_zeros, bits, 1) + offset) % 2**bits
@@ -96,21 +141,40 @@ def awq(name, shape):
     packed = pack(random.integers(0, 16, (inputs, outputs)), 4, 1, AWQ_ORDER)
     zeros = pack(random.integers(0, 16, (inputs // group, outputs)), 4, 1, AWQ_ORDER)
     index = np.arange(inputs) // group
-    weight = scales.astype(np.float32)[index] * (unpack(packed, 4, 1, AWQ_ORDER) - unpack(zeros, 4, 1, AWQ_ORDER)[index])
+    weight = scales.astype(np.float32)[index] * (
+        unpack(packed, 4, 1, AWQ_ORDER) - unpack(zeros, 4, 1, AWQ_ORDER)[index]
+    )
     stored = {name + ".qweight": packed, name + ".qzeros": zeros, name + ".scales": scales}
     return {k: torch.from_numpy(v) for k, v in stored.items()}, weight.T
 
 
-compressed = dict(quant_method="compressed-tensors", format="float-quantized", ignore=["lm_head"],
-                  config_groups=dict(group_0=dict(targets=["Linear"], weights=dict(num_bits=8, type="float", strategy="channel", symmetric=True))))
+compressed = dict(
+    quant_method="compressed-tensors",
+    format="float-quantized",
+    ignore=["lm_head"],
+    config_groups=dict(
+        group_0=dict(targets=["Linear"], weights=dict(num_bits=8, type="float", strategy="channel", symmetric=True))
+    ),
+)
 cases = {
-    "fp8_block": (dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[16, 24]), fp8_block),
-    "fp8_tensor": (dict(quant_method="fp8", activation_scheme="static"), lambda n, s: fp8(n, s, (), "weight_scale", lambda x: x)),
+    "fp8_block": (
+        dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic", weight_block_size=[16, 24]),
+        fp8_block,
+    ),
+    "fp8_tensor": (
+        dict(quant_method="fp8", activation_scheme="static"),
+        lambda n, s: fp8(n, s, (), "weight_scale", lambda x: x),
+    ),
     "fp8_channel": (compressed, lambda n, s: fp8(n, s, (s[0], 1), "weight_scale", lambda x: x)),
     "gptq": (dict(quant_method="gptq", bits=4, group_size=group, desc_act=False, sym=True), gptq),
-    "gptq_act_order": (dict(quant_method="gptq", bits=4, group_size=group, desc_act=True, sym=False, checkpoint_format="gptq_v2"),
-                       lambda n, s: gptq(n, s, symmetric=False, act_order=True, offset=0)),
-    "gptq_8bit": (dict(quant_method="gptq", bits=8, group_size=-1, desc_act=False, sym=False), lambda n, s: gptq(n, s, bits=8, symmetric=False, size=0)),
+    "gptq_act_order": (
+        dict(quant_method="gptq", bits=4, group_size=group, desc_act=True, sym=False, checkpoint_format="gptq_v2"),
+        lambda n, s: gptq(n, s, symmetric=False, act_order=True, offset=0),
+    ),
+    "gptq_8bit": (
+        dict(quant_method="gptq", bits=8, group_size=-1, desc_act=False, sym=False),
+        lambda n, s: gptq(n, s, bits=8, symmetric=False, size=0),
+    ),
     "awq": (dict(quant_method="awq", bits=4, group_size=group, zero_point=True, version="gemm"), awq),
 }
 here.mkdir(parents=True, exist_ok=True)
@@ -126,7 +190,14 @@ for case, (quantization, make) in cases.items():
         weights[name + ".weight"] = weight
     shutil.rmtree(here / case, ignore_errors=True)
     (here / case).mkdir()
-    (here / case / "config.json").write_text(json.dumps(config | {"quantization_config": quantization}, indent=1) + "\n")
-    save_file({k: v.contiguous() for k, v in stored.items()}, here / case / "model.safetensors", metadata={"format": "pt"})
-    save_file({k: torch.from_numpy(np.ascontiguousarray(v, dtype=np.float32)) for k, v in weights.items()}, here / f"{case}.safetensors")
+    (here / case / "config.json").write_text(
+        json.dumps(config | {"quantization_config": quantization}, indent=1) + "\n"
+    )
+    save_file(
+        {k: v.contiguous() for k, v in stored.items()}, here / case / "model.safetensors", metadata={"format": "pt"}
+    )
+    save_file(
+        {k: torch.from_numpy(np.ascontiguousarray(v, dtype=np.float32)) for k, v in weights.items()},
+        here / f"{case}.safetensors",
+    )
     print(case, {k.split(".")[-1]: (str(v.dtype), tuple(v.shape)) for k, v in stored.items() if "q_proj" in k})

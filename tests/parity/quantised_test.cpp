@@ -43,7 +43,9 @@ TEST_P(Quantised, IsWrittenPlain) {
   EXPECT_TRUE(at::equal(again.weights.layers[0].down, decoder.weights.layers[0].down));
 }
 
-INSTANTIATE_TEST_SUITE_P(Packings, Quantised, ::testing::Values("fp8_block", "fp8_tensor", "fp8_channel", "gptq", "gptq_act_order", "gptq_8bit", "awq"),
+INSTANTIATE_TEST_SUITE_P(Packings, Quantised,
+                         ::testing::Values("fp8_block", "fp8_tensor", "fp8_channel", "gptq", "gptq_act_order",
+                                           "gptq_8bit", "awq"),
                          [](const auto& info) { return info.param; });
 
 // A golden checkpoint that tests bend: its tensors as bytes.
@@ -89,8 +91,8 @@ std::string error_of(const std::string& name, const std::function<void(Bent&)>& 
   return bent.error();
 }
 
-#define EXPECT_SAYS(message, ...)                                                           \
-  for (const std::string& said = message; const char* part : {__VA_ARGS__}) {              \
+#define EXPECT_SAYS(message, ...)                                                              \
+  for (const std::string& said = message; const char* part : {__VA_ARGS__}) {                  \
     EXPECT_NE(said.find(part), std::string::npos) << "expected '" << part << "' in: " << said; \
   }
 
@@ -100,17 +102,27 @@ TEST(QuantisedErrors, PartsThatAreMissingOrWrong) {
     EXPECT_SAYS(error_of("gptq", [&](Bent& b) { b.tensors.erase(down(part)); }), part);
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors.erase(down("qweight")); }), "down_proj.weight is missing");
   EXPECT_EQ(error_of("gptq", [](Bent& b) { b.tensors.erase(down("g_idx")); }), "loaded");  // in order: k / group size
-  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].shape = {12, 16}; }), "[12, 16], expected [6, 32]");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].shape = {12, 16}; }),
+              "[12, 16], expected [6, 32]");
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("qweight")].dtype = "U32"; }), "dtype U32, expected I32");
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("g_idx")].bytes[3] = std::byte{0x7f}; }), "group");
-  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("bias")].bytes[5] = std::byte{0x3c}; }), "not part of", "down_proj.bias");
-  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors["model.layers.0.mlp.other.qweight"] = b.tensors[down("qweight")]; }), "not part of", "other.qweight");
-  EXPECT_SAYS(error_of("awq", [](Bent& b) { b.tensors[down("scales")].bytes[1] = std::byte{0x7c}; }), "NaN or infinite");
-  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.tensors.erase(down("weight_scale")); }), "down_proj.weight", "neither");
+  EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.tensors[down("bias")].bytes[5] = std::byte{0x3c}; }), "not part of",
+              "down_proj.bias");
+  EXPECT_SAYS(
+      error_of("gptq", [](Bent& b) { b.tensors["model.layers.0.mlp.other.qweight"] = b.tensors[down("qweight")]; }),
+      "not part of", "other.qweight");
+  EXPECT_SAYS(error_of("awq", [](Bent& b) { b.tensors[down("scales")].bytes[1] = std::byte{0x7c}; }),
+              "NaN or infinite");
+  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.tensors.erase(down("weight_scale")); }), "down_proj.weight",
+              "neither");
   EXPECT_SAYS(error_of("fp8_block", [](Bent& b) { b.tensors[down("weight_scale_inv")].shape = {1, 4}; }), "[1, 4]");
-  EXPECT_SAYS(error_of("fp8_channel", [](Bent& b) { b.tensors[down("weight")].bytes[7] = std::byte{0x7f}; }), "NaN or infinite");
-  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.config.erase("quantization_config"); }), "F8_E4M3", "quantization_config");
-  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.tensors["model.layers.0.mlp.odd_scale"] = b.tensors[down("weight_scale")]; }), "not part of", "odd_scale");
+  EXPECT_SAYS(error_of("fp8_channel", [](Bent& b) { b.tensors[down("weight")].bytes[7] = std::byte{0x7f}; }),
+              "NaN or infinite");
+  EXPECT_SAYS(error_of("fp8_tensor", [](Bent& b) { b.config.erase("quantization_config"); }), "F8_E4M3",
+              "quantization_config");
+  EXPECT_SAYS(error_of("fp8_tensor",
+                       [](Bent& b) { b.tensors["model.layers.0.mlp.odd_scale"] = b.tensors[down("weight_scale")]; }),
+              "not part of", "odd_scale");
 }
 
 TEST(QuantisedErrors, PackingsThatAreNotRead) {
@@ -125,7 +137,10 @@ TEST(QuantisedErrors, PackingsThatAreNotRead) {
   EXPECT_SAYS(with("fp8_block", "fmt", "e5m2"), "e5m2");
   EXPECT_SAYS(with("fp8_block", "weight_block_size", Json{128}), "weight_block_size");
   EXPECT_SAYS(with("fp8_channel", "format", "pack-quantized"), "pack-quantized");
-  EXPECT_SAYS(error_of("fp8_channel", [](Bent& b) { b.config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; }), "type 'int'");
+  EXPECT_SAYS(
+      error_of("fp8_channel",
+               [](Bent& b) { b.config["quantization_config"]["config_groups"]["group_0"]["weights"]["type"] = "int"; }),
+      "type 'int'");
   EXPECT_SAYS(error_of("gptq", [](Bent& b) { b.config["quantization_config"] = 4; }), "quantization_config");
 }
 

@@ -17,7 +17,9 @@ TEST_P(Training, LossAndGradients) {
   const auto golden = load_golden(file);
   const Json config = parse_json(SafetensorsFile(golden_path(file)).metadata().at("config"), file);
   model::Decoder decoder = model::random_decoder(model::parse_decoder_config(config, file), 0, at::kCPU, at::kFloat);
-  decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) { tensor = golden.at("init." + name).clone().requires_grad_(); });
+  decoder.weights.visit(decoder.config, [&](const std::string& name, at::Tensor& tensor) {
+    tensor = golden.at("init." + name).clone().requires_grad_();
+  });
 
   const at::Tensor tokens = golden.at("tokens"), log_q = model::forward(decoder, {.tokens = tokens}).log_softmax(-1);
   at::Tensor loss;
@@ -48,7 +50,8 @@ TEST(Packing, SegmentsAreIndependent) {
   const auto config = model::load_decoder_config(golden_path("gqa_untied"));
   const model::Decoder decoder = model::load_decoder(golden_path("gqa_untied"), at::kCPU, config.dtype);
   const at::Tensor a = at::arange(9).unsqueeze(0), b = at::arange(20, 33).unsqueeze(0);
-  const at::Tensor positions = at::cat({at::arange(9), at::arange(13)}).unsqueeze(0), segment = at::cat({at::zeros(9), at::ones(13)}).to(at::kLong).unsqueeze(0);
+  const at::Tensor positions = at::cat({at::arange(9), at::arange(13)}).unsqueeze(0),
+                   segment = at::cat({at::zeros(9), at::ones(13)}).to(at::kLong).unsqueeze(0);
   const at::Tensor packed = model::forward(decoder, {at::cat({a, b}, 1), positions, segment});
   EXPECT_LT(largest_difference(packed.narrow(1, 0, 9), model::forward(decoder, {.tokens = a})), 1e-5);
   EXPECT_LT(largest_difference(packed.narrow(1, 9, 13), model::forward(decoder, {.tokens = b})), 1e-5);

@@ -1,4 +1,5 @@
-// Who is let in before the queue: places for connections, turns of the workers, bytes, names. No socket, no thread, no clock.
+// Who is let in before the queue: places for connections, turns of the workers, bytes, names. No socket, no thread, no
+// clock.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -16,7 +17,8 @@ namespace {
 using Phase = Seat::Phase;
 
 TEST(GivesWay, TheLongestIdleOfThePeerThatHoldsMost) {
-  const std::vector<Seat> one = {{"a", Phase::kIdle, 5}, {"a", Phase::kIdle, 3}, {"a", Phase::kAnswering, 1}, {"a", Phase::kIdle, 4}};
+  const std::vector<Seat> one = {
+      {"a", Phase::kIdle, 5}, {"a", Phase::kIdle, 3}, {"a", Phase::kAnswering, 1}, {"a", Phase::kIdle, 4}};
   EXPECT_EQ(gives_way(one, "a"), 1u) << "a peer's own idle ones, too: behind a proxy there is only one";
   std::vector<Seat> two = one;
   two.push_back({"b", Phase::kIdle, 0});
@@ -24,7 +26,8 @@ TEST(GivesWay, TheLongestIdleOfThePeerThatHoldsMost) {
 }
 
 TEST(GivesWay, WhatIsBeingAnsweredNeverAndWhatIsReadOnlyToThoseWithLess) {
-  const std::vector<Seat> busy = {{"a", Phase::kAnswering, 1}, {"a", Phase::kReading, 7}, {"a", Phase::kReading, 6}, {"b", Phase::kReading, 2}};
+  const std::vector<Seat> busy = {
+      {"a", Phase::kAnswering, 1}, {"a", Phase::kReading, 7}, {"a", Phase::kReading, 6}, {"b", Phase::kReading, 2}};
   EXPECT_EQ(gives_way(busy, "c"), 2u);
   EXPECT_EQ(gives_way(busy, "b"), 2u) << "three against one";
   EXPECT_EQ(gives_way(busy, "a"), std::nullopt) << "nobody gains by half a request each";
@@ -147,13 +150,16 @@ TEST(ByteBudget, AnAnsweredRequestHoldsNothingWhoeverKeepsIt) {
 
 TEST(AllowedHosts, OwnNamesOfALoopbackServer) {
   const AllowedHosts hosts({"box.local", "My.Proxy:443"});
-  for (const char* own : {"localhost", "LocalHost:8000", "localhost.", "127.0.0.1", "127.9.8.7:1", "[::1]", "[::1]:8000", "box.local:8000", "my.proxy"})
+  for (const char* own : {"localhost", "LocalHost:8000", "localhost.", "127.0.0.1", "127.9.8.7:1", "[::1]",
+                          "[::1]:8000", "box.local:8000", "my.proxy"})
     EXPECT_TRUE(hosts.takes_host(own)) << own;
-  for (const char* foreign : {"", "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "128.0.0.1", "0.0.0.0", "[::2]", "[::1", "::1",
-                              "localhost:80:80", "localhost:x", "localhost@evil.example", "box"})
+  for (const char* foreign :
+       {"", "evil.example", "evil.example:8000", "localhost.evil.example", "127.0.0.1.evil.example", "128.0.0.1",
+        "0.0.0.0", "[::2]", "[::1", "::1", "localhost:80:80", "localhost:x", "localhost@evil.example", "box"})
     EXPECT_FALSE(hosts.takes_host(foreign)) << foreign;
   EXPECT_TRUE(hosts.takes_origin("http://localhost:8000"));
-  for (const char* foreign : {"null", "localhost", "https://evil.example", "http://"}) EXPECT_FALSE(hosts.takes_origin(foreign)) << foreign;
+  for (const char* foreign : {"null", "localhost", "https://evil.example", "http://"})
+    EXPECT_FALSE(hosts.takes_origin(foreign)) << foreign;
 }
 
 }  // namespace

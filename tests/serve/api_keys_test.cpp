@@ -19,8 +19,9 @@ TEST(ApiKeys, AcceptsBearerAndBasicOfEveryKeyAndNothingElse) {
   for (const char* good : {"Bearer first-key-123", "bearer second-key-456", "BEARER   third-key-789 ",
                            "Basic YW55Om1lOmZpcnN0", "Basic OnNlY29uZC1rZXktNDU2", "basic dXNlcjpmaXJzdC1rZXktMTIz"})
     EXPECT_EQ(keys.accepts(good), std::string(good) != "Basic YW55Om1lOmZpcnN0") << good;
-  for (const char* bad : {"", "Bearer", "Bearer ", "first-key-123", "Bearer first-key-12", "Bearer first-key-1234", "Bearer alice", "Bearer # people",
-                          "Token first-key-123", "Basic first-key-123", "Basic !!!!", "Basic Zmlyc3Qta2V5LTEyMw==", "Bearerfirst-key-123"})
+  for (const char* bad : {"", "Bearer", "Bearer ", "first-key-123", "Bearer first-key-12", "Bearer first-key-1234",
+                          "Bearer alice", "Bearer # people", "Token first-key-123", "Basic first-key-123", "Basic !!!!",
+                          "Basic Zmlyc3Qta2V5LTEyMw==", "Bearerfirst-key-123"})
     EXPECT_FALSE(keys.accepts(bad)) << bad;
   EXPECT_FALSE(ApiKeys().required());
   EXPECT_EQ(ApiKeys().tenant("Bearer first-key-123"), nullptr);

@@ -22,13 +22,18 @@ TEST(Api, ATenantsOwnQueueIs429AndLeavesRoomForTheOthers) {
   Running s(setup);
   s.start();
   s.runner.close_gate();
-  const auto request = [](const std::string& key) { return post("/v1/completions", R"({"prompt":"say:done"})", "Authorization: Bearer " + key + "\r\n"); };
+  const auto request = [](const std::string& key) {
+    return post("/v1/completions", R"({"prompt":"say:done"})", "Authorization: Bearer " + key + "\r\n");
+  };
   const auto metrics = [&] { return s.ask(get("/metrics", "Authorization: Bearer key-of-otto-1\r\n")).body; };
   std::vector<std::unique_ptr<Client>> accepted;
   const auto accept = [&](const std::string& key, int then_waiting) {
     accepted.push_back(std::make_unique<Client>(s.port));
     accepted.back()->send(request(key));
-    wait_until([&] { return s.runner.at_gate() && metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos; });
+    wait_until([&] {
+      return s.runner.at_gate() &&
+             metrics().find("specdec:num_requests_waiting " + std::to_string(then_waiting) + "\n") != std::string::npos;
+    });
   };
   accept("key-of-anna-1", 0);  // at the gate
   accept("key-of-anna-1", 1);
@@ -80,9 +85,12 @@ TEST(Api, ARepliesSizeIsPartOfAdmission) {
   refused(R"({"prompt":"loop","logprobs":20,"max_tokens":1000})", "max_tokens");
   refused(R"({"prompt":"loop","return_token_ids":true,"n":8,"max_tokens":1000})", "max_tokens");
   EXPECT_EQ(s.ask(post("/v1/completions", R"({"prompt":)" + list + R"(,"echo":true,"max_tokens":1})")).status, 200);
-  EXPECT_EQ(s.ask(post("/v1/completions", R"({"prompt":"say:x","logprobs":20,"max_tokens":1000,"stream":true})")).status, 200) << "a stream holds what is on its way";
+  EXPECT_EQ(
+      s.ask(post("/v1/completions", R"({"prompt":"say:x","logprobs":20,"max_tokens":1000,"stream":true})")).status, 200)
+      << "a stream holds what is on its way";
   // Without a length the answer is what fits.
-  const Response chat = s.ask(post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"loop"}],"n":8,"return_token_ids":true})"));
+  const Response chat = s.ask(
+      post("/v1/chat/completions", R"({"messages":[{"role":"user","content":"loop"}],"n":8,"return_token_ids":true})"));
   ASSERT_EQ(chat.status, 200) << chat.body;
   const Json usage = Json::parse(chat.body)["usage"];
   EXPECT_GT(usage["completion_tokens"], 2000);
@@ -102,9 +110,12 @@ TEST(Api, BytesOfAllRequestsAreCountedAndGivenBack) {
   s.start();
   s.runner.close_gate();
   const auto request = [](const std::string& key, size_t bytes) {
-    return post("/v1/completions", R"({"prompt":"say:done )" + std::string(bytes, 'x') + R"(","max_tokens":5})", "Authorization: Bearer " + key + "\r\n");
+    return post("/v1/completions", R"({"prompt":"say:done )" + std::string(bytes, 'x') + R"(","max_tokens":5})",
+                "Authorization: Bearer " + key + "\r\n");
   };
-  const auto code = [&](const std::string& key, size_t bytes) { return Json::parse(s.ask(request(key, bytes)).body)["error"]["code"].get<std::string>(); };
+  const auto code = [&](const std::string& key, size_t bytes) {
+    return Json::parse(s.ask(request(key, bytes)).body)["error"]["code"].get<std::string>();
+  };
   Client first(s.port);
   first.send(request("key-of-anna-1", 15000));  // 15,000 of text and 60,000 of tokens
   wait_until([&] { return s.runner.at_gate(); });
@@ -130,7 +141,9 @@ TEST(Api, ACompiledGrammarIsCountedAmongWhatRequestsHold) {
   s.start();
   const auto ask = [&](int properties) {
     Json schema = {{"type", "object"}, {"properties", Json::object()}};
-    for (int i = 0; i < properties; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "string"}, {"pattern", "a{1," + std::to_string(i % 50 + 2) + "}"}};
+    for (int i = 0; i < properties; ++i)
+      schema["properties"]["name" + std::to_string(i)] = {{"type", "string"},
+                                                          {"pattern", "a{1," + std::to_string(i % 50 + 2) + "}"}};
     return s.ask(post("/v1/completions", Json{{"prompt", "say:x"}, {"max_tokens", 2}, {"guided_json", schema}}.dump()));
   };
   EXPECT_EQ(ask(1).status, 200);
@@ -160,13 +173,15 @@ TEST(Api, TextThatIsFarTooLongIsRefusedByItsBeginning) {
     const Response r = s.ask(post("/v1/completions", R"({"prompt":")" + std::string(bytes, 'x') + "\"}"));
     EXPECT_EQ(r.status, 400) << bytes;
     EXPECT_EQ(Json::parse(r.body)["error"]["param"], "prompt");
-    const Response chat = s.ask(post("/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + std::string(bytes + 1, 'x') + R"("}]})"));
+    const Response chat = s.ask(post("/v1/chat/completions", R"({"messages":[{"role":"user","content":")" +
+                                                                 std::string(bytes + 1, 'x') + R"("}]})"));
     EXPECT_EQ(chat.status, 400) << bytes;
     EXPECT_EQ(Json::parse(chat.body)["error"]["param"], "messages");
   }
 }
 
-// Where a token may be long, the number of bytes says little: a piece of the text does, and never against a text that fits.
+// Where a token may be long, the number of bytes says little: a piece of the text does, and never against a text that
+// fits.
 TEST(Api, TextOfLongTokensIsRefusedByAPieceOfIt) {
   const Scratch dir;
   testing::write_byte_tokenizer(dir.root());
@@ -183,7 +198,9 @@ TEST(Api, TextOfLongTokensIsRefusedByAPieceOfIt) {
   s.model.tokenizer = &tokenizer;
   s.model.vocab_size = kVocab + 1;
   s.start();
-  const auto status = [&](const std::string& text) { return s.ask(post("/v1/completions", R"({"prompt":")" + text + R"(","max_tokens":5})")).status; };
+  const auto status = [&](const std::string& text) {
+    return s.ask(post("/v1/completions", R"({"prompt":")" + text + R"(","max_tokens":5})")).status;
+  };
   EXPECT_EQ(status(std::string(100000, 'L')), 200) << "fifty tokens";
   EXPECT_EQ(status(std::string(100000, 'L') + std::string(20, 'x')), 200);
   EXPECT_EQ(status(std::string(100000, 'x')), 400);

@@ -25,7 +25,8 @@ struct Response {
 
 class Client {
  public:
-  // `from`: the client's own address, of 127.0.0.0/8. `receives`: bytes that its socket takes unread, 0 for the system's choice.
+  // `from`: the client's own address, of 127.0.0.0/8. `receives`: bytes that its socket takes unread, 0 for the
+  // system's choice.
   explicit Client(int port, uint32_t from = INADDR_LOOPBACK, int receives = 0) {
     fd_ = ::socket(AF_INET, SOCK_STREAM, 0);
     sockaddr_in address{};
@@ -106,7 +107,8 @@ class Client {
       at = stop + 2;
     }
     if (r.status == 100) return read(head);
-    r.complete = head || r.status == 204 || (r.headers.count("transfer-encoding") ? read_chunks(r.body) : read_length(r));
+    r.complete =
+        head || r.status == 204 || (r.headers.count("transfer-encoding") ? read_chunks(r.body) : read_length(r));
     return r;
   }
 
@@ -158,8 +160,8 @@ inline std::string get(const std::string& path, const std::string& headers = "")
   return "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n" + headers + "\r\n";
 }
 inline std::string post(const std::string& path, const std::string& body, const std::string& headers = "") {
-  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + headers +
-         "\r\n" + body;
+  return "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n" + headers + "\r\n" + body;
 }
 
 }  // namespace specdec::deploy

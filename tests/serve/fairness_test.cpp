@@ -1,4 +1,5 @@
-// Whose turn it is, from the queue to the steps: the unit is the answer, whatever the requests are that answers come in.
+// Whose turn it is, from the queue to the steps: the unit is the answer, whatever the requests are that answers come
+// in.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -38,7 +39,8 @@ class CountingRunner final : public StepRunner {
   }
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
     runner.step(batch, results);
-    for (size_t i = 0; i < batch.size(); ++i) service[of_.at(batch[i]).tenant] += 2 * static_cast<int64_t>(results[i].emitted.size());
+    for (size_t i = 0; i < batch.size(); ++i)
+      service[of_.at(batch[i]).tenant] += 2 * static_cast<int64_t>(results[i].emitted.size());
   }
   void finish(SequenceKey key) override { runner.finish(key); }
   StageSeconds stage_seconds() const override { return {}; }
@@ -72,7 +74,8 @@ struct FairnessBench {
   std::unique_ptr<Scheduler> scheduler;
 };
 
-std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::vector<std::string>& prompts, int64_t n, int64_t max_tokens) {
+std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::vector<std::string>& prompts, int64_t n,
+                                         int64_t max_tokens) {
   auto r = std::make_shared<GenerationRequest>();
   r->id = "req-" + tenant;
   r->tenant = tenant;
@@ -114,8 +117,8 @@ TEST(Fairness, ManyAnswersOfOneRequestDelayOthersNoMoreThanManyRequests) {
   EXPECT_LE(singles, 40) << "and that is soon";
 }
 
-// Both always have something waiting; one sends many answers a request, with prompts that are shared and caches that are full now and
-// then. What the two were given stays within the bound of docs/serve.md.
+// Both always have something waiting; one sends many answers a request, with prompts that are shared and caches that
+// are full now and then. What the two were given stays within the bound of docs/serve.md.
 TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 60, kLongestAnswer = 24;
   // An answer's last step may emit up to three tokens more than it shows.
@@ -129,15 +132,19 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
     std::vector<std::shared_ptr<GenerationRequest>> sent;
     const auto below = [&random](int64_t n) { return static_cast<int64_t>(random.below(static_cast<uint64_t>(n))); };
     std::map<std::string, size_t> pushed;
-    const auto waiting = [&](const std::string& tenant) { return pushed[tenant] - b.runner.started[std::hash<std::string>{}(tenant)]; };
-    const auto push = [&](const std::string& tenant, const std::vector<std::string>& prompts, int64_t n, int64_t max_tokens) {
+    const auto waiting = [&](const std::string& tenant) {
+      return pushed[tenant] - b.runner.started[std::hash<std::string>{}(tenant)];
+    };
+    const auto push = [&](const std::string& tenant, const std::vector<std::string>& prompts, int64_t n,
+                          int64_t max_tokens) {
       b.queue.push(sent.emplace_back(asked(tenant, prompts, n, max_tokens)));
       pushed[tenant] += sent.back()->choices();
     };
     const auto refill = [&] {  // a turn starts four at most
       while (waiting("many") <= kBatch) {
         std::vector<std::string> prompts;
-        for (int64_t i = 1 + below(8); i > 0; --i) prompts.push_back(std::string(static_cast<size_t>(1 + below(kLongestPrompt)), 'p'));
+        for (int64_t i = 1 + below(8); i > 0; --i)
+          prompts.push_back(std::string(static_cast<size_t>(1 + below(kLongestPrompt)), 'p'));
         push("many", prompts, 1 + below(8), 1 + below(kLongestAnswer));
       }
       while (waiting("single") <= kBatch) push("single", {"s"}, 1, 1 + below(5));
@@ -146,7 +153,8 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
     for (int turn = 0; turn < 1500; ++turn) {
       refill();
       ASSERT_TRUE(b.scheduler->turn());
-      const int64_t many = b.runner.service[std::hash<std::string>{}("many")], single = b.runner.service[std::hash<std::string>{}("single")];
+      const int64_t many = b.runner.service[std::hash<std::string>{}("many")],
+                    single = b.runner.service[std::hash<std::string>{}("single")];
       ASSERT_LE(std::abs(many - single), kBound) << "seed " << seed << ", turn " << turn;
     }
     EXPECT_GT(b.runner.service[std::hash<std::string>{}("single")], 2000);

@@ -27,16 +27,18 @@ using testing::kEos;
 using testing::kVocab;
 using testing::Scratch;
 
-// Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS, "loop" by
-// endless letters, "die:start" and "die:step" fail there, "die:device" and "die:pass" do so because of the device; any other by a text
-// drawn from the seed.
+// Answers as a function of (prompt, seed, temperature) alone. A prompt that holds "say:X" is answered by X and EOS,
+// "loop" by endless letters, "die:start" and "die:step" fail there, "die:device" and "die:pass" do so because of the
+// device; any other by a text drawn from the seed.
 class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     wait_for_gate();
     const std::string prompt = bytes(spec.prompt);
-    if (prompt.find("die:start") != std::string::npos) throw Error(ErrorKind::kInternal, "out of luck at 0xdeadbeef in /home/secret/model");
-    if (prompt.find("die:device") != std::string::npos) throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
+    if (prompt.find("die:start") != std::string::npos)
+      throw Error(ErrorKind::kInternal, "out of luck at 0xdeadbeef in /home/secret/model");
+    if (prompt.find("die:device") != std::string::npos)
+      throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
     Running r;
     r.prompt = r.unread = static_cast<int64_t>(spec.prompt.size()) - 1;
     if (has(spec.same_prompt)) r.unread = 0;
@@ -50,13 +52,15 @@ class FakeRunner final : public StepRunner {
       if (spec.sampling.greedy()) key = 0;
       for (const char c : prompt) key = key * 1099511628211ull + static_cast<unsigned char>(c);
       const uint64_t length = 3 + static_cast<uint64_t>(philox_uniform(key, 0, 0) * 40);
-      for (uint64_t i = 1; i <= length; ++i) r.answer.push_back('a' + static_cast<int32_t>(philox_uniform(key, 0, i) * 26));
+      for (uint64_t i = 1; i <= length; ++i)
+        r.answer.push_back('a' + static_cast<int32_t>(philox_uniform(key, 0, i) * 26));
     }
     r.answer.push_back(kEos);
     r.stride = spec.seed;
     const std::lock_guard lock(mutex_);
     tenants_.push_back(spec.tenant);
-    overtaken_ += std::any_of(running_.begin(), running_.end(), [](const auto& other) { return other.second.suspended; });
+    overtaken_ +=
+        std::any_of(running_.begin(), running_.end(), [](const auto& other) { return other.second.suspended; });
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
@@ -168,9 +172,11 @@ class FakeRunner final : public StepRunner {
       return;
     }
     result.drafted = static_cast<int>((r.stride + r.at) % 4);
-    result.accepted = result.drafted > 0 ? static_cast<int>((r.stride + r.at) % (static_cast<size_t>(result.drafted) + 1)) : 0;
+    result.accepted =
+        result.drafted > 0 ? static_cast<int>((r.stride + r.at) % (static_cast<size_t>(result.drafted) + 1)) : 0;
     hold(r, result.accepted + 1);
-    for (int i = 0; i <= result.accepted; ++i, ++r.at) result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
+    for (int i = 0; i <= result.accepted; ++i, ++r.at)
+      result.emitted.push_back(r.endless || r.at >= r.answer.size() ? 'x' : r.answer[r.at]);
     result.overlaps.assign(static_cast<size_t>(std::min(result.accepted + 1, result.drafted)), 0.5);
   }
 

@@ -153,7 +153,8 @@ TEST(Http, StopEndsWhatIsAboutToRun) {  // fails by not ending
 TEST(Http, APortInUseIsAnErrorThatNamesIt) {
   Http h;
   HttpServer other(small_limits());
-  expect_error(ErrorKind::kIo, {"--port", std::to_string(h.port), "in use"}, [&] { other.listen("127.0.0.1", h.port, h.handler); });
+  expect_error(ErrorKind::kIo, {"--port", std::to_string(h.port), "in use"},
+               [&] { other.listen("127.0.0.1", h.port, h.handler); });
   expect_error(ErrorKind::kUsage, {"--host"}, [&] { other.listen("no such host.invalid", 0, h.handler); });
 }
 

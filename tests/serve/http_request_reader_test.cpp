@@ -8,7 +8,8 @@
 namespace specdec::deploy {
 namespace {
 
-// Paths and bodies of what is read of the bytes, cut at these places; at the end the status of the fault, if there is one.
+// Paths and bodies of what is read of the bytes, cut at these places; at the end the status of the fault, if there is
+// one.
 std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   using State = RequestReader::State;
   static const ServeLimits limits;
@@ -34,10 +35,12 @@ std::string read_in_pieces(const std::string& bytes, std::vector<size_t> cuts) {
   return out;
 }
 
-// Byte by byte is how a slow or a hostile client sends; Beast's parser asserts over a last chunk whose parts come alone.
+// Byte by byte is how a slow or a hostile client sends; Beast's parser asserts over a last chunk whose parts come
+// alone.
 TEST(RequestReader, RequestsMayBeCutAnywhere) {
   const std::string bytes =
-      "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3;e=v\r\nabc\r\nA\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n"
+      "POST /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: "
+      "chunked\r\n\r\n3;e=v\r\nabc\r\nA\r\n0123456789\r\n0\r\nTrailer: t\r\n\r\n"
       "POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"
       "POST /c HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhi"
       "GET /d HTTP/1.0\r\n\r\n";
@@ -46,16 +49,21 @@ TEST(RequestReader, RequestsMayBeCutAnywhere) {
   std::vector<size_t> everywhere;
   for (size_t i = 1; i < bytes.size(); ++i) {
     everywhere.push_back(i);
-    for (size_t j = i; j < std::min(i + 8, bytes.size()); ++j) ASSERT_EQ(read_in_pieces(bytes, {i, j}), expected) << i << " " << j;
+    for (size_t j = i; j < std::min(i + 8, bytes.size()); ++j)
+      ASSERT_EQ(read_in_pieces(bytes, {i, j}), expected) << i << " " << j;
   }
   EXPECT_EQ(read_in_pieces(bytes, everywhere), expected);
 }
 
 TEST(RequestReader, NothingBehindAFaultIsARequest) {
   const std::string next = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-  for (const auto& [head, status] : {std::pair{"Transfer-Encoding: chunked, identity", "400"}, {"Transfer-Encoding: gzip, chunked", "501"}, {"Content-Length: 0x0", "400"},
-                                     {"Content-Length: 0\r\n folded: y", "400"}, {"Content-Length: 0\r\nTransfer-Encoding: chunked", "400"}})
-    EXPECT_EQ(read_in_pieces("POST /a HTTP/1.1\r\nHost: x\r\n" + std::string(head) + "\r\n\r\n" + next, {}), status) << head;
+  for (const auto& [head, status] : {std::pair{"Transfer-Encoding: chunked, identity", "400"},
+                                     {"Transfer-Encoding: gzip, chunked", "501"},
+                                     {"Content-Length: 0x0", "400"},
+                                     {"Content-Length: 0\r\n folded: y", "400"},
+                                     {"Content-Length: 0\r\nTransfer-Encoding: chunked", "400"}})
+    EXPECT_EQ(read_in_pieces("POST /a HTTP/1.1\r\nHost: x\r\n" + std::string(head) + "\r\n\r\n" + next, {}), status)
+        << head;
 }
 
 }  // namespace

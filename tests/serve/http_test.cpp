@@ -98,7 +98,8 @@ TEST(Http, MalformedRequestsAreAnsweredAndClosed) {
       {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n", 400},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 3, 3\r\n\r\nabc", 400},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: +3\r\n\r\nabc", 400},
-      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
+      {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+       400},
       {"POST /echo HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {"POST /echo HTTP/1.0\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400},
       {"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501},
@@ -123,10 +124,12 @@ TEST(Http, MalformedRequestsAreAnsweredAndClosed) {
   }
 }
 
-// RFC 9112 6.3: a body whose end nobody can tell is no body of length 0, whose bytes would be taken for the next request.
+// RFC 9112 6.3: a body whose end nobody can tell is no body of length 0, whose bytes would be taken for the next
+// request.
 TEST(Http, ABodyThatEndsNowhereIsNotServedAsARequest) {
   Http h;
-  for (const std::string coding : {"gzip", "chunked, identity", "identity", "chunked;q=1", "xchunked", "chunked, chunked", "", ",", "chunked,"}) {
+  for (const std::string coding :
+       {"gzip", "chunked, identity", "identity", "chunked;q=1", "xchunked", "chunked, chunked", "", ",", "chunked,"}) {
     Client c(h.port);
     c.send("POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: " + coding + "\r\n\r\n" + get("/hello?smuggled"));
     const Response r = c.read();
@@ -142,7 +145,8 @@ TEST(Http, LimitsHoldJustUnderAtAndAbove) {
   for (const int delta : {-1, 0, 1}) {
     Client fields(h.port);
     std::string headers;
-    for (size_t i = 1; i < limits.header_fields + static_cast<size_t>(delta); ++i) headers += "A" + std::to_string(i) + ": b\r\n";
+    for (size_t i = 1; i < limits.header_fields + static_cast<size_t>(delta); ++i)
+      headers += "A" + std::to_string(i) + ": b\r\n";
     fields.send(get("/hello", headers));
     EXPECT_EQ(fields.read().status, delta > 0 ? 431 : 200);
 
@@ -169,7 +173,8 @@ TEST(Http, LimitsHoldJustUnderAtAndAbove) {
     const std::string empty = get("/hello", "A: \r\n");
     return get("/hello", "A: " + std::string(bytes - empty.size(), 'a') + "\r\n");
   };
-  for (const auto& [bytes, status] : {std::pair{limits.header_bytes - 1, 200}, {limits.header_bytes, 200}, {limits.header_bytes + 1, 431}}) {
+  for (const auto& [bytes, status] :
+       {std::pair{limits.header_bytes - 1, 200}, {limits.header_bytes, 200}, {limits.header_bytes + 1, 431}}) {
     Client c(h.port);
     c.send(sized(bytes));
     EXPECT_EQ(c.read().status, status) << bytes;

@@ -73,7 +73,9 @@ TEST(LiveGate, OneTenantLeavesPlacesToTheOthers) {
 
 TEST(LiveGate, ADraftOnTrialIsJudgedByItsPairedScores) {
   LiveGate gate;
-  Json trial = {{"state", "canary"}, {"candidate", {{"name", "new"}, {"id", kNew}}}, {"paired", {{"conversations", 0}, {"positions", 0}}}};
+  Json trial = {{"state", "canary"},
+                {"candidate", {{"name", "new"}, {"id", kNew}}},
+                {"paired", {{"conversations", 0}, {"positions", 0}}}};
   LiveGate::Reading reading = gate.read(kOld, trial);
   EXPECT_EQ(reading.role, "candidate");
   EXPECT_EQ(reading.draft, kNew);
@@ -92,7 +94,9 @@ TEST(LiveGate, FloorsOfTheQuery) {
   EXPECT_EQ(gate_floor("limit=3"), 0.60);
   EXPECT_EQ(gate_floor("floor=0.65"), 0.65);
   EXPECT_EQ(gate_floor("a=b&floor=1&floor=2"), 1);
-  for (const char* bad : {"floor=", "floor=1.01", "floor=-1", "floor=nan", "floor=0x1", "floor=0.5%20", "floor=1e-1", "floor=.", "floor= 1"}) EXPECT_FALSE(gate_floor(bad)) << bad;
+  for (const char* bad : {"floor=", "floor=1.01", "floor=-1", "floor=nan", "floor=0x1", "floor=0.5%20", "floor=1e-1",
+                          "floor=.", "floor= 1"})
+    EXPECT_FALSE(gate_floor(bad)) << bad;
 }
 
 TEST(LiveGate, TheRouteAsksForTheKeyAndRefusesABadFloor) {

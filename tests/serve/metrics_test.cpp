@@ -16,8 +16,10 @@ namespace {
 std::map<std::string, double> parse(const std::string& text) {
   std::map<std::string, double> samples;
   std::map<std::string, std::string> types;
-  const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+)"), type(R"(# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram))");
-  const std::regex sample(R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+|NaN|\+Inf))");
+  const std::regex help(R"(# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) .+)"),
+      type(R"(# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram))");
+  const std::regex sample(
+      R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(\{[a-z_]+="[^"\n]*"(,[a-z_]+="[^"\n]*")*\})? (-?[0-9.e+-]+|NaN|\+Inf))");
   std::istringstream lines(text);
   std::string line;
   std::smatch m;
@@ -33,7 +35,8 @@ std::map<std::string, double> parse(const std::string& text) {
     }
     std::string family = m[1];
     for (const char* suffix : {"_bucket", "_sum", "_count"})
-      if (family.ends_with(suffix) && types.count(family.substr(0, family.size() - std::string(suffix).size()))) family.resize(family.size() - std::string(suffix).size());
+      if (family.ends_with(suffix) && types.count(family.substr(0, family.size() - std::string(suffix).size())))
+        family.resize(family.size() - std::string(suffix).size());
     EXPECT_TRUE(types.count(family)) << "undeclared: " << line;
     EXPECT_TRUE(samples.emplace(std::string(m[1]) + std::string(m[2]), std::stod(m[4])).second) << "twice: " << line;
   }
@@ -54,10 +57,10 @@ StepResult step(int drafted, int accepted, std::vector<double> overlaps) {
 TEST(Metrics, CountsWhatTheContractDefines) {
   Metrics m;
   m.set_info({"toy", "target-fp", "draft-fp", ""});
-  m.step(step(3, 1, {0.5, 0.25}));      // reached 0 and 1, accepted 0
-  m.step(step(2, 2, {0.75, 1.0}));      // reached and accepted both
+  m.step(step(3, 1, {0.5, 0.25}));  // reached 0 and 1, accepted 0
+  m.step(step(2, 2, {0.75, 1.0}));  // reached and accepted both
   m.step(step(1, 0, {0.125}));
-  StepResult plain = step(0, 0, {});    // K = 0
+  StepResult plain = step(0, 0, {});  // K = 0
   plain.decision.plain = decode::PlainReason::kDoesNotPay;
   m.step(plain);
   m.batch(4, 1.5, {0.5, 0.25, 1.0, 0.125, 2});
@@ -80,7 +83,9 @@ TEST(Metrics, CountsWhatTheContractDefines) {
   for (const int k : {0, 1, 2, 3}) EXPECT_EQ(s[d + "num_steps_total{k=\"" + std::to_string(k) + "\"}"], 1);
   EXPECT_EQ(s[d + "num_draft_tokens_total"], 6);
   EXPECT_EQ(s[d + "num_accepted_tokens_total"], 3);
-  const auto at = [&](const std::string& name, int i) { return s.at(d + name + "_per_pos_total{position=\"" + std::to_string(i) + "\"}"); };
+  const auto at = [&](const std::string& name, int i) {
+    return s.at(d + name + "_per_pos_total{position=\"" + std::to_string(i) + "\"}");
+  };
   EXPECT_EQ(at("num_draft_tokens", 0), 3);
   EXPECT_EQ(at("num_draft_tokens", 1), 2);
   EXPECT_EQ(at("num_draft_tokens", 2), 1);
@@ -150,7 +155,8 @@ TEST(Metrics, DraftsThatAreGoneAreForgotten) {
   }
   std::set<std::string> names;
   for (const auto& [name, value] : parse(m.text(0, 0, 0)))
-    if (const size_t at = name.find("draft=\"draft"); at != std::string::npos) names.insert(name.substr(at + 7, name.find('"', at + 7) - at - 7));
+    if (const size_t at = name.find("draft=\"draft"); at != std::string::npos)
+      names.insert(name.substr(at + 7, name.find('"', at + 7) - at - 7));
   EXPECT_EQ(names.size(), Metrics::kDrafts);
   EXPECT_TRUE(names.contains("draft39") && names.contains("draft32") && !names.contains("draft31"));
 }
@@ -175,7 +181,8 @@ TEST(Metrics, TheDashboardAsksForWhatThereIs) {
   size_t names = 0;
   for (auto it = std::sregex_iterator(page.begin(), page.end(), asked); it != std::sregex_iterator(); ++it, ++names) {
     const std::string name = ((*it)[1] == "P" ? "specdec:" : "specdec:spec_decode_") + std::string((*it)[2]);
-    EXPECT_TRUE(text.find("\n" + name + "{") != std::string::npos || text.find("\n" + name + " ") != std::string::npos ||
+    EXPECT_TRUE(text.find("\n" + name + "{") != std::string::npos ||
+                text.find("\n" + name + " ") != std::string::npos ||
                 text.find("\n" + name + "_bucket{") != std::string::npos)
         << name;
   }

@@ -12,11 +12,14 @@ const ServeLimits kLimits;
 std::string chat(const std::string& more = "") {
   return R"({"messages":[{"role":"user","content":"hi"}])" + (more.empty() ? "" : "," + more) + "}";
 }
-std::string completion(const std::string& more = "") { return R"({"prompt":"hi")" + (more.empty() ? "" : "," + more) + "}"; }
+std::string completion(const std::string& more = "") {
+  return R"({"prompt":"hi")" + (more.empty() ? "" : "," + more) + "}";
+}
 
 ApiRequest accept(Endpoint endpoint, const std::string& body) {
   auto result = parse_request(endpoint, body, kLimits);
-  if (const auto* error = std::get_if<ApiError>(&result)) ADD_FAILURE() << error->param << ": " << error->message << "\n" << body.substr(0, 200);
+  if (const auto* error = std::get_if<ApiError>(&result))
+    ADD_FAILURE() << error->param << ": " << error->message << "\n" << body.substr(0, 200);
   return std::holds_alternative<ApiRequest>(result) ? std::get<ApiRequest>(result) : ApiRequest{};
 }
 
@@ -46,8 +49,12 @@ std::vector<Bad> bad_chats() {
       {C, R"({"messages":[{"role":"user","content":"a"},{"role":"user"}]})", "messages[1].content"},
       {C, R"({"messages":[{"role":"user","content":7}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":{"type":"text","text":"x"}}]})", "messages[0].content"},
-      {C, R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"http://169.254.169.254/"}}]}]})", "messages[0].content"},
-      {C, R"({"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})", "messages[0].content"},
+      {C,
+       R"({"messages":[{"role":"user","content":[{"type":"image_url",)"
+       R"("image_url":{"url":"http://169.254.169.254/"}}]}]})",
+       "messages[0].content"},
+      {C, R"({"messages":[{"role":"user","content":[{"type":"input_audio","input_audio":{}}]}]})",
+       "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":[{"type":"file","text":"x"}]}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})", "messages[0].content"},
       {C, R"({"messages":[{"role":"user","content":["x"]}]})", "messages[0].content"},
@@ -116,8 +123,9 @@ std::vector<std::pair<std::string, std::vector<std::string>>> bad_values() {
       {"presence_penalty", {"2.1", "-2.1", "\"0\"", "true"}},
       {"frequency_penalty", {"2.1", "-2.1", "[]"}},
       {"repetition_penalty", {"0", "-1", "1e-60", "1e-38", "0.0099", "2.1", "\"1\""}},
-      {"logit_bias", {R"({"5":101})", R"({"5":-100.5})", R"({"5":"1"})", R"({"-1":1})", R"({"05":1})", R"({"a":1})", R"({"":1})", R"({"2147483648":1})",
-                      R"({"5 ":1})", "[]", "7"}},
+      {"logit_bias",
+       {R"({"5":101})", R"({"5":-100.5})", R"({"5":"1"})", R"({"-1":1})", R"({"05":1})", R"({"a":1})", R"({"":1})",
+        R"({"2147483648":1})", R"({"5 ":1})", "[]", "7"}},
       {"bad_words", {"\"x\"", "[\"\"]", "[7]", "{}", "[\"\\u0000\"]"}},
       {"speculative", {"0", "\"false\""}},
       {"return_token_ids", {"1"}},
@@ -146,21 +154,29 @@ TEST(Protocol, EveryBadParameterIsA400ThatNamesIt) {
     EXPECT_EQ(error.type, "invalid_request_error") << bad.body;
     EXPECT_EQ(error.param, bad.param) << bad.body;
   }
-  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("stream":true,"stream_options":{"include_usage":1})")).param, "stream_options.include_usage");
-  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("max_tokens":5,"max_completion_tokens":6)")).param, "max_completion_tokens");
+  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("stream":true,
+    "stream_options":{"include_usage":1})"))
+                .param,
+            "stream_options.include_usage");
+  EXPECT_EQ(refuse(Endpoint::kChat, chat(R"("max_tokens":5,"max_completion_tokens":6)")).param,
+            "max_completion_tokens");
   const auto param = [](const std::string& more) { return refuse(Endpoint::kChat, chat(more)).param; };
-  for (const char* format : {"7", "{}", R"("text")", R"({"type":"xml"})", R"({"type":7})"}) EXPECT_EQ(param(std::string("\"response_format\":") + format), "response_format.type");
+  for (const char* format : {"7", "{}", R"("text")", R"({"type":"xml"})", R"({"type":7})"})
+    EXPECT_EQ(param(std::string("\"response_format\":") + format), "response_format.type");
   for (const char* schema : {"7", "{}", R"({"schema":7})", "null"})
-    EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":)" + std::string(schema) + "}"), "response_format.json_schema");
+    EXPECT_EQ(param(R"("response_format":{"type":"json_schema","json_schema":)" + std::string(schema) + "}"),
+              "response_format.json_schema");
   EXPECT_EQ(param(R"("structured_outputs":{"regex":7})"), "structured_outputs.regex");
   EXPECT_EQ(param(R"("structured_outputs":{"grammar":"x"})"), "structured_outputs.grammar");
   EXPECT_EQ(param(R"("guided_regex":"a","guided_choice":["b"])"), "guided_choice") << "one grammar a request";
-  EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"), "structured_outputs.regex");
+  EXPECT_EQ(param(R"("response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"})"),
+            "structured_outputs.regex");
 }
 
 TEST(Protocol, WhatIsNotOneBoundedJsonObjectIsA400) {
-  for (const std::string body : {"", " ", "null", "[]", "7", "{", R"({"prompt":"a"}x)", R"({"prompt":"a","prompt":"b"})", "{\"prompt\":\"\xff\"}",
-                                 R"({"prompt":"\ud800"})", R"({"prompt":NaN})", R"({"temperature":1e999,"prompt":"a"})", R"({'prompt':'a'})"}) {
+  for (const std::string body : {"", " ", "null", "[]", "7", "{", R"({"prompt":"a"}x)",
+                                 R"({"prompt":"a","prompt":"b"})", "{\"prompt\":\"\xff\"}", R"({"prompt":"\ud800"})",
+                                 R"({"prompt":NaN})", R"({"temperature":1e999,"prompt":"a"})", R"({'prompt':'a'})"}) {
     const ApiError error = refuse(Endpoint::kCompletions, body);
     EXPECT_EQ(error.status, 400) << body;
     EXPECT_EQ(error.code, "invalid_json") << body;
@@ -181,7 +197,9 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
     return std::holds_alternative<ApiRequest>(result) ? 200 : std::get<ApiError>(result).status;
   };
   // JSON depth: the object itself is one level.
-  const auto nested = [](int levels) { return completion("\"x\":" + std::string(levels, '[') + std::string(levels, ']')); };
+  const auto nested = [](int levels) {
+    return completion("\"x\":" + std::string(levels, '[') + std::string(levels, ']'));
+  };
   EXPECT_EQ(status(T, nested(62)), 200);
   EXPECT_EQ(status(T, nested(63)), 200);
   EXPECT_EQ(status(T, nested(64)), 400);
@@ -189,7 +207,8 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
   for (const auto& [delta, want] : {std::pair{-1, 200}, {0, 200}, {1, 400}}) {
     const auto n = [delta = delta](size_t limit) { return limit + static_cast<size_t>(delta); };
     EXPECT_EQ(status(T, completion("\"x\":[" + repeat("0", n(kLimits.array_items)) + "]")), want);
-    EXPECT_EQ(status(C, R"({"messages":[)" + repeat(R"({"role":"user","content":"x"})", n(kLimits.messages)) + "]}"), want);
+    EXPECT_EQ(status(C, R"({"messages":[)" + repeat(R"({"role":"user","content":"x"})", n(kLimits.messages)) + "]}"),
+              want);
     EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("\"x\"", n(kLimits.prompts)) + "]}"), want);
     EXPECT_EQ(status(T, R"({"prompt":[)" + repeat("[1]", n(kLimits.prompts)) + "]}"), want);
     EXPECT_EQ(status(T, completion("\"stop\":[" + repeat("\"s\"", n(kLimits.stop_strings)) + "]")), want);
@@ -206,16 +225,20 @@ TEST(Protocol, LimitsHoldJustUnderAtAndAbove) {
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 16) + "]}"), 200);
   EXPECT_EQ(status(T, R"({"n":8,"prompt":[)" + repeat("\"x\"", 17) + "]}"), 400);
   // Items are counted as such, not commas inside strings.
-  EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")), 200);
+  EXPECT_EQ(status(T, completion("\"x\":\"" + std::string(100000, ',') + "\\\"" + std::string(100000, ',') + "\"")),
+            200);
 }
 
 TEST(Protocol, ReadsAFullChatRequest) {
   const ApiRequest r = accept(Endpoint::kChat, R"({"model":"m","messages":[{"role":"system","content":"be brief"},
-    {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"x"}],"temperature":0.5,"top_p":0.9,"top_k":40,
-    "min_p":0.05,"max_completion_tokens":7,"seed":-3,"n":2,"stop":["x","y"],"stream":true,"stream_options":{"include_usage":true},
-    "return_token_ids":true,"include_metrics":true,"ignore_eos":true,"metadata":{"domain":"code","conversation_id":"c-1","more":"x"},
-    "user":"u","unknown":{"a":[1,2]},"tools":[],"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,"logprobs":false,
-    "response_format":{"type":"text"},"service_tier":"auto"})");
+    {"role":"user","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}],"name":"x"}],
+    "temperature":0.5,"top_p":0.9,"top_k":40,
+    "min_p":0.05,"max_completion_tokens":7,"seed":-3,"n":2,"stop":["x","y"],"stream":true,
+    "stream_options":{"include_usage":true},
+    "return_token_ids":true,"include_metrics":true,"ignore_eos":true,
+    "metadata":{"domain":"code","conversation_id":"c-1","more":"x"},
+    "user":"u","unknown":{"a":[1,2]},"tools":[],"logit_bias":{},"presence_penalty":0,"frequency_penalty":0.0,
+    "logprobs":false,"response_format":{"type":"text"},"service_tier":"auto"})");
   EXPECT_EQ(r.model, "m");
   ASSERT_EQ(r.messages.size(), 2u);
   EXPECT_EQ(r.messages[1].role, "user");
@@ -235,7 +258,9 @@ TEST(Protocol, ReadsAFullChatRequest) {
 }
 
 TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {
-  const ApiRequest r = accept(Endpoint::kChat, chat(R"("presence_penalty":-2,"frequency_penalty":2,"repetition_penalty":1.5,"logit_bias":{"7":-100,"0":0.5},
+  const ApiRequest r = accept(
+      Endpoint::kChat,
+      chat(R"("presence_penalty":-2,"frequency_penalty":2,"repetition_penalty":1.5,"logit_bias":{"7":-100,"0":0.5},
     "bad_words":["x","y z"],"logprobs":true,"top_logprobs":20,"speculative":false,"guided_regex":"a+")"));
   EXPECT_EQ(r.rules.presence_penalty, -2);
   EXPECT_EQ(r.rules.frequency_penalty, 2);
@@ -254,24 +279,31 @@ TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {
 }
 
 TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {
-  const auto grammar = [](const std::string& more) { return accept(Endpoint::kChat, chat(more)).grammar.value_or(RequestedGrammar{}); };
+  const auto grammar = [](const std::string& more) {
+    return accept(Endpoint::kChat, chat(more)).grammar.value_or(RequestedGrammar{});
+  };
   const std::string schema = R"({"type":"object","properties":{"zebra":{"type":"integer"},"ant":{"type":"string"}}})";
-  for (const std::string& form : {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" + schema + "}}",
-                                  "\"guided_json\":" + schema, "\"structured_outputs\":{\"json\":" + schema + "}"}) {
+  for (const std::string& form :
+       {R"("response_format":{"type":"json_schema","json_schema":{"name":"x","strict":true,"schema":)" + schema + "}}",
+        "\"guided_json\":" + schema, "\"structured_outputs\":{\"json\":" + schema + "}"}) {
     EXPECT_EQ(grammar(form).source, schema) << form;
     EXPECT_EQ(grammar(form).kind, text::GrammarKind::kJsonSchema);
   }
   EXPECT_EQ(grammar(R"("guided_json":"{\"type\":\"null\"}")").source, R"({"type":"null"})");
-  for (const char* form : {R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"json_object":true})"})
+  for (const char* form :
+       {R"("response_format":{"type":"json_object"})", R"("structured_outputs":{"json_object":true})"})
     EXPECT_EQ(grammar(form).source, R"({"type":"object"})");
   EXPECT_EQ(grammar(R"("guided_choice":["a.b","c|d","<é>"])").source, "(a\\x2eb|c\\x7cd|<é>)");
   EXPECT_EQ(grammar(R"("structured_outputs":{"choice":["yes"]})").source, "(yes)");
-  for (const char* none : {R"("response_format":{"type":"text"})", R"("guided_json":null)", R"("guided_json":{})", R"("structured_outputs":{})"})
+  for (const char* none : {R"("response_format":{"type":"text"})", R"("guided_json":null)", R"("guided_json":{})",
+                           R"("structured_outputs":{})"})
     EXPECT_FALSE(accept(Endpoint::kChat, chat(none)).grammar) << none;
 }
 
 TEST(Protocol, NullAndAbsentAreTheDefaults) {
-  const ApiRequest r = accept(Endpoint::kCompletions, completion(R"("temperature":null,"max_tokens":null,"stop":null,"n":null,"seed":null,"top_k":-1,
+  const ApiRequest r =
+      accept(Endpoint::kCompletions,
+             completion(R"("temperature":null,"max_tokens":null,"stop":null,"n":null,"seed":null,"top_k":-1,
     "stream":null,"logprobs":null,"echo":null,"best_of":1,"metadata":null,"stream_options":null,"model":null)"));
   EXPECT_EQ(r.sampling.temperature, 1);
   EXPECT_EQ(r.sampling.top_k, 0);
@@ -283,22 +315,29 @@ TEST(Protocol, NullAndAbsentAreTheDefaults) {
 TEST(Protocol, PromptsComeInFourForms) {
   EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":""})").prompts, std::vector<std::string>{""});
   EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":["a","b"]})").prompts, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[1,2]})").prompt_ids, (std::vector<std::vector<int32_t>>{{1, 2}}));
-  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[[1],[2,3]]})").prompt_ids, (std::vector<std::vector<int32_t>>{{1}, {2, 3}}));
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[1,2]})").prompt_ids,
+            (std::vector<std::vector<int32_t>>{{1, 2}}));
+  EXPECT_EQ(accept(Endpoint::kCompletions, R"({"prompt":[[1],[2,3]]})").prompt_ids,
+            (std::vector<std::vector<int32_t>>{{1}, {2, 3}}));
 }
 
 TEST(Protocol, ADomainThatDoesNotFitIsDropped) {
-  const auto domain = [](const std::string& metadata) { return accept(Endpoint::kChat, chat("\"metadata\":" + metadata)).domain; };
+  const auto domain = [](const std::string& metadata) {
+    return accept(Endpoint::kChat, chat("\"metadata\":" + metadata)).domain;
+  };
   EXPECT_EQ(domain(R"({"domain":"code-2_x.y"})"), "code-2_x.y");
-  EXPECT_EQ(domain("{\"domain\":\"" + std::string(kLimits.domain_bytes, 'd') + "\"}"), std::string(kLimits.domain_bytes, 'd'));
+  EXPECT_EQ(domain("{\"domain\":\"" + std::string(kLimits.domain_bytes, 'd') + "\"}"),
+            std::string(kLimits.domain_bytes, 'd'));
   EXPECT_EQ(domain("{\"domain\":\"" + std::string(kLimits.domain_bytes + 1, 'd') + "\"}"), "");
-  for (const char* unfit : {R"({"domain":7})", R"({"domain":"a b"})", R"({"domain":"a\"b"})", R"({"domain":"é"})", R"({"domain":["x"]})", "{}"})
+  for (const char* unfit : {R"({"domain":7})", R"({"domain":"a b"})", R"({"domain":"a\"b"})", R"({"domain":"é"})",
+                            R"({"domain":["x"]})", "{}"})
     EXPECT_EQ(domain(unfit), "") << unfit;
 }
 
 // A refusal quotes nothing of what was sent.
 TEST(Protocol, RefusalsDoNotEchoInput) {
-  for (const std::string& body : {chat(R"("temperature":"<script>/home/x 0xdeadbeef")"), chat(R"("stop":{"<script>":1})"), std::string("{\"<script>")}) {
+  for (const std::string& body : {chat(R"("temperature":"<script>/home/x 0xdeadbeef")"),
+                                  chat(R"("stop":{"<script>":1})"), std::string("{\"<script>")}) {
     const ApiError error = refuse(Endpoint::kChat, body);
     EXPECT_EQ(error_body(error, "req-1").find("script"), std::string::npos) << body;
   }

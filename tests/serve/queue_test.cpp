@@ -21,7 +21,10 @@ std::shared_ptr<GenerationRequest> waiting(const std::string& tenant, size_t pro
 // Takes the next answer and, as a scheduler does, reads all of its prompt but what the first step reads.
 std::shared_ptr<const GenerationRequest> take(RequestQueue& queue) {
   const RequestQueue::Next next = queue.try_pop();
-  if (next.request) queue.read(next.request->tenant, static_cast<int64_t>(next.request->prompts[next.choice / static_cast<size_t>(next.request->n)].size()) - 1);
+  if (next.request)
+    queue.read(
+        next.request->tenant,
+        static_cast<int64_t>(next.request->prompts[next.choice / static_cast<size_t>(next.request->n)].size()) - 1);
   return next.request;
 }
 
@@ -115,7 +118,8 @@ TEST(RequestQueue, ARequestTakesATurnForEveryAnswer) {
   EXPECT_EQ(queue.try_pop().choice, 0u) << "the next request of the tenant begins with its first answer";
 }
 
-TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {  // else prompts that are in the cache would be answered before everything else
+TEST(RequestQueue,
+     WhatCostsNothingStillTakesTurns) {  // else prompts that are in the cache would be answered before everything else
   RequestQueue queue(64);
   for (int i = 0; i < 4; ++i) queue.push(waiting("cached"));
   for (int i = 0; i < 4; ++i) queue.push(waiting("other"));
@@ -128,7 +132,8 @@ TEST(RequestQueue, WhatCostsNothingStillTakesTurns) {  // else prompts that are 
 // 2 max(prompt weight x longest prompt, answer weight x tokens that a full batch generates).
 TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
   constexpr int64_t kBatch = 4, kLongestPrompt = 300, kLongestAnswer = 40;
-  constexpr int64_t kBound = 2 * std::max(RequestQueue::kPromptWeight * kLongestPrompt, RequestQueue::kAnswerWeight * kBatch * kLongestAnswer);
+  constexpr int64_t kBound =
+      2 * std::max(RequestQueue::kPromptWeight * kLongestPrompt, RequestQueue::kAnswerWeight * kBatch * kLongestAnswer);
   struct Job {
     std::string tenant;
     int64_t left;
@@ -140,7 +145,8 @@ TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
     std::vector<Job> running;
     const auto refill = [&] {
       for (const char* tenant : {"short", "long"})
-        while (queue.size() < 40 && queue.would_push(tenant) == RequestQueue::Push::kAccepted && requests[tenant] < 20) {
+        while (queue.size() < 40 && queue.would_push(tenant) == RequestQueue::Push::kAccepted &&
+               requests[tenant] < 20) {
           queue.push(waiting(tenant, tenant[0] == 's' ? 1 + random.below(10) : 1 + random.below(kLongestPrompt)));
           ++requests[tenant];
         }
@@ -152,7 +158,8 @@ TEST(RequestQueue, ServiceStaysWithinTheBoundOfThePaper) {
         ASSERT_TRUE(request);
         --requests[request->tenant];
         served[request->tenant] += RequestQueue::kPromptWeight * static_cast<int64_t>(request->prompts[0].size());
-        running.push_back({request->tenant, 1 + static_cast<int64_t>(random.below(request->tenant[0] == 's' ? 5 : kLongestAnswer))});
+        running.push_back(
+            {request->tenant, 1 + static_cast<int64_t>(random.below(request->tenant[0] == 's' ? 5 : kLongestAnswer))});
         refill();
       }
       for (Job& job : running) {

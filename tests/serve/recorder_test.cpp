@@ -270,7 +270,8 @@ TEST(Recorder, RejectsHaveTheirOwnFilesAndNoText) {
   const auto all = lines(dir / "traffic/rejects" / files[0]);
   ASSERT_EQ(all.size(), 1u);
   const RejectRecord record = reject_record_from_line(all[0], "rejects");
-  EXPECT_EQ(record.id, traffic_record_from_json(Json::parse(lines(dir / "traffic" / names(dir / "traffic")[0])[0]), "traffic").id);
+  EXPECT_EQ(record.id,
+            traffic_record_from_json(Json::parse(lines(dir / "traffic" / names(dir / "traffic")[0])[0]), "traffic").id);
   EXPECT_EQ(record.conversation, "req-1");
   EXPECT_EQ(record.draft, std::string(12, 'c')) << "the draft that drafted";
   ASSERT_EQ(record.rejects.size(), 1u);

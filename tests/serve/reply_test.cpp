@@ -45,15 +45,20 @@ Json data(const std::string& event) {
 
 TEST(Reply, AWholeChatCompletion) {
   ReplyFrame f = frame(Endpoint::kChat);
-  EXPECT_EQ(Json::parse(full_reply(f, {answer("hi", FinishReason::kLength)})), Json::parse(R"({"id":"x-1","object":"chat.completion","created":1700000000,
+  EXPECT_EQ(Json::parse(full_reply(f, {answer("hi", FinishReason::kLength)})),
+            Json::parse(R"({"id":"x-1","object":"chat.completion","created":1700000000,
     "model":"m","system_fingerprint":"fp_0123","choices":[{"index":0,"logprobs":null,"finish_reason":"length",
-    "message":{"role":"assistant","content":"hi","refusal":null}}],"usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}})"));
+    "message":{"role":"assistant","content":"hi","refusal":null}}],
+    "usage":{"prompt_tokens":5,"completion_tokens":2,"total_tokens":7}})"));
   f.return_token_ids = f.include_metrics = true;
   const Json body = Json::parse(full_reply(f, {answer("hi")}));
   EXPECT_EQ(body["choices"][0]["token_ids"], Json::parse("[1,2]"));
   // vLLM's names.
-  EXPECT_EQ(body["metrics"], Json::parse(R"({"speculative_decoding":{"mean_acceptance_length":3.0,"draft_acceptance_rate":0.6666666666666666,
-    "acceptance_histogram":[0,1,0,1],"num_spec_steps":2,"num_accepted_draft_tokens":4,"num_draft_tokens":6,"num_spec_tokens":3}})"));
+  EXPECT_EQ(
+      body["metrics"],
+      Json::parse(R"({"speculative_decoding":{"mean_acceptance_length":3.0,"draft_acceptance_rate":0.6666666666666666,
+    "acceptance_histogram":[0,1,0,1],"num_spec_steps":2,
+    "num_accepted_draft_tokens":4,"num_draft_tokens":6,"num_spec_tokens":3}})"));
 }
 
 TEST(Reply, SeveralCompletionsShareUsageAndHaveNoMetrics) {
@@ -72,10 +77,12 @@ TEST(Reply, StreamEvents) {
   EXPECT_EQ(data(first_event(f, 0))["choices"][0]["delta"], Json::parse(R"({"role":"assistant","content":""})"));
   const Json delta = data(delta_event(f, 1, piece("hi", {7})));
   EXPECT_EQ(delta["object"], "chat.completion.chunk");
-  EXPECT_EQ(delta["choices"][0], Json::parse(R"({"index":1,"logprobs":null,"finish_reason":null,"delta":{"content":"hi"}})"));
+  EXPECT_EQ(delta["choices"][0],
+            Json::parse(R"({"index":1,"logprobs":null,"finish_reason":null,"delta":{"content":"hi"}})"));
   EXPECT_FALSE(delta.contains("usage"));
   EXPECT_EQ(delta_event(f, 0, piece("", {7})), "");
-  EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop))["choices"][0], Json::parse(R"({"index":0,"logprobs":null,"finish_reason":"stop","delta":{}})"));
+  EXPECT_EQ(data(finish_event(f, 0, FinishReason::kStop))["choices"][0],
+            Json::parse(R"({"index":0,"logprobs":null,"finish_reason":"stop","delta":{}})"));
   EXPECT_EQ(usage_event(f, {answer("x")}), "");
   f.include_usage = true;
   f.return_token_ids = true;
@@ -119,7 +126,8 @@ TEST(Reply, LogprobsOfAChat) {
 TEST(Reply, LogprobsOfACompletion) {
   ReplyFrame f = frame(Endpoint::kCompletions);
   f.logprobs = 2;
-  EXPECT_EQ(Json::parse(full_reply(f, {scored()}))["choices"][0]["logprobs"], Json::parse(R"({"tokens":["bytes:\\xc3","bytes:\\xa9","</s>"],
+  EXPECT_EQ(Json::parse(full_reply(f, {scored()}))["choices"][0]["logprobs"],
+            Json::parse(R"({"tokens":["bytes:\\xc3","bytes:\\xa9","</s>"],
     "token_logprobs":[-0.5,-9999.0,null],"text_offset":[4,5,5],
     "top_logprobs":[{"bytes:\\xc3":-0.5,"x":-1.0},{"y":-0.25,"bytes:\\xa9":-9999.0},null]})"));
   f.logprobs = 0;
@@ -127,12 +135,16 @@ TEST(Reply, LogprobsOfACompletion) {
 }
 
 TEST(Reply, TextThatIsNotUtf8IsReplacedNotThrown) {
-  EXPECT_EQ(Json::parse(full_reply(frame(Endpoint::kCompletions), {answer("a\xff")}))["choices"][0]["text"], "a\xEF\xBF\xBD");
+  EXPECT_EQ(Json::parse(full_reply(frame(Endpoint::kCompletions), {answer("a\xff")}))["choices"][0]["text"],
+            "a\xEF\xBF\xBD");
 }
 
 TEST(ErrorBody, HasTheFourFieldsAndTheRequestId) {
   const Json body = Json::parse(error_body(invalid_parameter("top_p", "a number"), "req-9"));
-  const Json expected = {{"message", "Invalid 'top_p': expected a number. (request req-9)"}, {"type", "invalid_request_error"}, {"param", "top_p"}, {"code", "invalid_value"}};
+  const Json expected = {{"message", "Invalid 'top_p': expected a number. (request req-9)"},
+                         {"type", "invalid_request_error"},
+                         {"param", "top_p"},
+                         {"code", "invalid_value"}};
   EXPECT_EQ(body, (Json{{"error", expected}}));
   EXPECT_TRUE(Json::parse(error_body(queue_full(), ""))["error"]["param"].is_null());
 }

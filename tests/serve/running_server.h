@@ -15,7 +15,8 @@
 namespace specdec::deploy {
 
 inline constexpr char kTemplate[] =
-    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools at /home/secret') }}{% endif %}{{ m.content }}{% endfor %}";
+    "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools at /home/secret') }}{% endif %}{{ "
+    "m.content }}{% endfor %}";
 
 struct Config {
   ServeOptions options;
@@ -61,8 +62,9 @@ struct Running {
     return c.read();
   }
   Json complete(const std::string& prompt, const std::string& more = "") {
-    const Response r = ask(post("/v1/completions", Json{{"prompt", prompt}}.dump().substr(0, Json{{"prompt", prompt}}.dump().size() - 1) +
-                                                       (more.empty() ? "" : "," + more) + "}"));
+    const Response r = ask(
+        post("/v1/completions", Json{{"prompt", prompt}}.dump().substr(0, Json{{"prompt", prompt}}.dump().size() - 1) +
+                                    (more.empty() ? "" : "," + more) + "}"));
     EXPECT_EQ(r.status, 200) << r.body;
     return Json::parse(r.body, nullptr, false);
   }

@@ -1,11 +1,11 @@
 #include "deploy/serve/scheduler.h"
-#include "tests/base/manual_clock.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 #include <thread>
 
+#include "tests/base/manual_clock.h"
 #include "tests/serve/fixture.h"
 
 namespace specdec::deploy {
@@ -174,7 +174,8 @@ TEST(Scheduler, PromptsOfOneRequestKeepTheirOrder) {
 
 TEST(Scheduler, AFailingSequenceFailsAlone) {
   Bench b(4);
-  std::vector<std::shared_ptr<GenerationRequest>> all = {request("say:good one"), request("die:start"), request("die:step"), request("say:good two")};
+  std::vector<std::shared_ptr<GenerationRequest>> all = {request("say:good one"), request("die:start"),
+                                                         request("die:step"), request("say:good two")};
   for (const auto& r : all) b.queue.push(r);
   b.run_all();
   EXPECT_EQ(collect(*all[0])[0].text, "good one");
@@ -250,7 +251,8 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   b.queue.push(first);
   ASSERT_TRUE(b.scheduler->turn());
   std::vector<std::shared_ptr<GenerationRequest>> longer;
-  for (const size_t length : {400, 3000, 400}) b.queue.push(longer.emplace_back(request("say:" + std::string(length, 'x'), 1, 5)));
+  for (const size_t length : {400, 3000, 400})
+    b.queue.push(longer.emplace_back(request("say:" + std::string(length, 'x'), 1, 5)));
   const size_t before = b.runner.steps();
   for (size_t turns = 1; b.queue.size() > 0 || b.scheduler->running() > 1; ++turns) {
     ASSERT_TRUE(b.scheduler->turn());
@@ -262,7 +264,8 @@ TEST(Scheduler, LongPromptsDoNotStarveWhatRuns) {
   EXPECT_EQ(collect(*first)[0].result->completion_tokens, 50);
 }
 
-// Room for so many tokens of caches: what came last gives way, is read again when another has left, and nothing new starts before that.
+// Room for so many tokens of caches: what came last gives way, is read again when another has left, and nothing new
+// starts before that.
 TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   Bench b(4);
   b.runner.limit_room(100);
@@ -274,14 +277,18 @@ TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   }
   b.run_all();
   ASSERT_EQ(b.finished.size(), all.size());
-  for (size_t i = 0; i < all.size(); ++i) EXPECT_EQ(b.finished[i].request, all[i]) << "what came first is never held up by what came later";
+  for (size_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(b.finished[i].request, all[i]) << "what came first is never held up by what came later";
   EXPECT_GT(b.runner.suspended(), 3u);
   const std::string metrics = b.metrics.text(0, 0, 0);
-  EXPECT_NE(metrics.find("specdec:num_preemptions_total " + std::to_string(b.runner.suspended())), std::string::npos) << metrics;
-  EXPECT_NE(metrics.find("specdec:resumed_tokens_total " + std::to_string(b.runner.reread()) + "\n"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("specdec:num_preemptions_total " + std::to_string(b.runner.suspended())), std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("specdec:resumed_tokens_total " + std::to_string(b.runner.reread()) + "\n"), std::string::npos)
+      << metrics;
   EXPECT_GT(b.runner.reread(), 30);
   EXPECT_EQ(b.runner.overtaken(), 0u);
-  EXPECT_NE(metrics.find("specdec:prompt_tokens_total 66\n"), std::string::npos) << "BOS and ten letters each, read again or not";
+  EXPECT_NE(metrics.find("specdec:prompt_tokens_total 66\n"), std::string::npos)
+      << "BOS and ten letters each, read again or not";
   for (const auto& r : all) {
     Bench alone;
     auto copy = std::make_shared<GenerationRequest>(*r);
@@ -320,7 +327,8 @@ TEST(Scheduler, TheSuspendedCanBeCancelledAndDrained) {
       for (const auto& r : all) r->channel->cancel();
       b.run_all();
     }
-    for (const auto& r : all) EXPECT_EQ(collect(*r)[0].result->reason, drained ? FinishReason::kDrained : FinishReason::kCancelled);
+    for (const auto& r : all)
+      EXPECT_EQ(collect(*r)[0].result->reason, drained ? FinishReason::kDrained : FinishReason::kCancelled);
     EXPECT_EQ(b.runner.open(), 0u);
   }
 }
@@ -356,13 +364,15 @@ TEST(Scheduler, AbortEndsEverythingAsDrained) {
   EXPECT_EQ(b.runner.open(), 0u);
 }
 
-// Random mixes of requests, cancels and batch sizes, many threads pushing: every answer is the one the request gets alone.
+// Random mixes of requests, cancels and batch sizes, many threads pushing: every answer is the one the request gets
+// alone.
 TEST(Scheduler, ConcurrentIsAlone) {
   PhiloxStream random(11, 0);
   for (int round = 0; round < 6; ++round) {
     std::vector<std::shared_ptr<GenerationRequest>> all;
     for (int i = 0; i < 40; ++i) {
-      auto r = request("prompt " + std::to_string(random.below(5)), random.below(6), static_cast<int64_t>(1 + random.below(60)));
+      auto r = request("prompt " + std::to_string(random.below(5)), random.below(6),
+                       static_cast<int64_t>(1 + random.below(60)));
       r->n = static_cast<int64_t>(1 + random.below(3));
       r->sampling.temperature = static_cast<double>(random.below(2));
       if (random.below(2)) r->stop = {std::string(1, static_cast<char>('a' + random.below(26))), "qu"};

@@ -14,7 +14,8 @@
 
 namespace specdec::deploy {
 
-// POST /echo answers with the body, at /echo?held when release() was called; /stream sends the pieces that the test pushes; GET /hello is answered at once.
+// POST /echo answers with the body, at /echo?held when release() was called; /stream sends the pieces that the test
+// pushes; GET /hello is answered at once.
 class ToyHandler final : public HttpHandler {
  public:
   class Stream final : public Exchange {
@@ -64,7 +65,8 @@ class ToyHandler final : public HttpHandler {
   };
 
   std::optional<HttpReply> answer_head(HttpRequest& request) override {
-    if (request.path == "/hello") return HttpReply{200, "text/plain", "hello " + request.method + " " + request.query, {{"X-Toy", "1"}}};
+    if (request.path == "/hello")
+      return HttpReply{200, "text/plain", "hello " + request.method + " " + request.query, {{"X-Toy", "1"}}};
     if (request.path == "/refused") return error_reply(invalid_api_key(), request.id);
     return std::nullopt;
   }
@@ -80,7 +82,8 @@ class ToyHandler final : public HttpHandler {
     std::unique_lock lock(mutex_);
     streams_.push_back(stream);
     arrived_.notify_all();
-    if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));  // much happens before the connection has it
+    // much happens before the connection has it
+    if (request.query == "slowly") arrived_.wait_for(lock, std::chrono::milliseconds(200));
     return stream;
   }
   void replied(const HttpRequest&, int status) override {

@@ -1,4 +1,5 @@
-// Tokenizers of single bytes, written to disk as Hugging Face files, for tests that need text but no trained vocabulary.
+// Tokenizers of single bytes, written to disk as Hugging Face files, for tests that need text but no trained
+// vocabulary.
 #pragma once
 
 #include <filesystem>
@@ -17,16 +18,39 @@ constexpr int32_t kBos = 256, kEos = 257, kVocab = 258;  // of byte_tokenizer()
 inline void write_tokenizer(const std::filesystem::path& directory, const Json& vocab, int32_t bos, int32_t eos) {
   Json added = Json::array();
   for (const auto& [id, text] : {std::pair{bos, "<s>"}, std::pair{eos, "</s>"}})
-    added.push_back({{"id", id}, {"content", text}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}, {"special", true}});
-  const Json byte_level = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}, start = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
-  const Json bos_first = {{"type", "TemplateProcessing"}, {"single", {start, text}}, {"pair", {start, text, text}},
+    added.push_back({{"id", id},
+                     {"content", text},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", true}});
+  const Json byte_level = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const Json text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}},
+             start = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}};
+  const Json bos_first = {{"type", "TemplateProcessing"},
+                          {"single", {start, text}},
+                          {"pair", {start, text, text}},
                           {"special_tokens", {{"<s>", {{"id", "<s>"}, {"ids", {bos}}, {"tokens", {"<s>"}}}}}}};
-  const Json tokenizer = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}, {"normalizer", nullptr},
-                          {"pre_tokenizer", byte_level}, {"post_processor", bos_first}, {"decoder", byte_level},
-                          {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", nullptr},
-                                     {"end_of_word_suffix", nullptr}, {"fuse_unk", false}, {"byte_fallback", false}, {"vocab", vocab},
-                                     {"merges", Json::array()}}}};
+  const Json tokenizer = {{"version", "1.0"},
+                          {"truncation", nullptr},
+                          {"padding", nullptr},
+                          {"added_tokens", added},
+                          {"normalizer", nullptr},
+                          {"pre_tokenizer", byte_level},
+                          {"post_processor", bos_first},
+                          {"decoder", byte_level},
+                          {"model",
+                           {{"type", "BPE"},
+                            {"dropout", nullptr},
+                            {"unk_token", nullptr},
+                            {"continuing_subword_prefix", nullptr},
+                            {"end_of_word_suffix", nullptr},
+                            {"fuse_unk", false},
+                            {"byte_fallback", false},
+                            {"vocab", vocab},
+                            {"merges", Json::array()}}}};
   put(directory / "tokenizer.json", tokenizer.dump());
   put(directory / "tokenizer_config.json", R"({"bos_token":"<s>","eos_token":"</s>"})");
 }

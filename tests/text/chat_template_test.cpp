@@ -32,7 +32,8 @@ std::string today() {
 
 class Golden : public ::testing::TestWithParam<bool> {};
 
-void compare(const Json& golden, bool written, const char* cases = "cases", const char* conversations = "conversations") {
+void compare(const Json& golden, bool written, const char* cases = "cases",
+             const char* conversations = "conversations") {
   std::map<std::string, std::optional<ChatTemplate>> templates;
   int compared = 0, skipped = 0;
   for (const Json& c : golden[cases]) {
@@ -52,12 +53,15 @@ void compare(const Json& golden, bool written, const char* cases = "cases", cons
     std::vector<ChatMessage> messages;
     const Json& conversation = golden[conversations][c["conversation"].get<std::string>()];
     for (const Json& m : conversation.is_object() ? conversation["messages"] : conversation)
-      messages.push_back({m["role"], m["content"], m.value("tool_calls", ""), m.value("tool_call_id", ""), m.value("name", "")});
+      messages.push_back(
+          {m["role"], m["content"], m.value("tool_calls", ""), m.value("tool_call_id", ""), m.value("name", "")});
     const std::string tools = conversation.is_object() ? conversation["tools"].get<std::string>() : "";
-    const std::string where = name + " / " + c["conversation"].get<std::string>() + (c["add_generation_prompt"] ? " + prompt" : "");
+    const std::string where =
+        name + " / " + c["conversation"].get<std::string>() + (c["add_generation_prompt"] ? " + prompt" : "");
     ++compared;
     if (c.contains("error")) {
-      EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"], Json::object(), tools), Error) << where;
+      EXPECT_THROW(templates[name]->render(messages, c["add_generation_prompt"], Json::object(), tools), Error)
+          << where;
       continue;
     }
     std::string expected = c["text"];
@@ -77,7 +81,8 @@ void compare(const Json& golden, bool written, const char* cases = "cases", cons
 }
 
 TEST(ToolGolden, CallsAnswersAndToolsAreRenderedAsTransformersDoes) {
-  compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), false, "tool_cases", "tool_conversations");
+  compare(read_json(std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/text/golden/chat_templates.json"), false,
+          "tool_cases", "tool_conversations");
 }
 
 TEST_P(Golden, RendersWhatTransformersRenders) {
@@ -93,8 +98,8 @@ TEST(ChatTemplate, RaiseExceptionIsTheMessage) {
 }
 
 TEST(ChatTemplate, RaiseInsideAMacroIsTheMessage) {
-  const std::string message =
-      error_of([] { render("{% macro f() %}{{ raise_exception('inner') }}{% endmacro %}{{ f() }}"); }, ErrorKind::kData);
+  const std::string message = error_of(
+      [] { render("{% macro f() %}{{ raise_exception('inner') }}{% endmacro %}{{ f() }}"); }, ErrorKind::kData);
   EXPECT_EQ(message, "chat template: inner");
 }
 
@@ -102,7 +107,8 @@ TEST(ChatTemplate, ExtraVariablesCannotReplaceOurs) {
   const ChatTemplate chat("{{ enable_thinking }}{{ messages[0].content }}", "<s>", "");
   EXPECT_EQ(chat.render({{"user", "x"}}, false, {{"enable_thinking", false}}), "Falsex");
   for (const char* key : {"messages", "add_generation_prompt", "tools", "documents", "bos_token"})
-    EXPECT_NE(error_of([&] { chat.render({{"user", "x"}}, false, {{key, "y"}}); }, ErrorKind::kData).find(key), std::string::npos);
+    EXPECT_NE(error_of([&] { chat.render({{"user", "x"}}, false, {{key, "y"}}); }, ErrorKind::kData).find(key),
+              std::string::npos);
 }
 
 TEST(ChatTemplate, BrokenSourceNamesTheLine) {
@@ -118,7 +124,8 @@ TEST(ChatTemplate, InvalidUtf8IsRefused) {
 TEST(ChatTemplate, LoadsFromEveryPlaceInOrder) {
   Scratch d;
   EXPECT_FALSE(ChatTemplate::load(d.root()));
-  put(d / "tokenizer_config.json", R"({"bos_token": {"content": "<b>"}, "chat_template": [{"name": "tool_use", "template": "t"},
+  put(d / "tokenizer_config.json",
+      R"({"bos_token": {"content": "<b>"}, "chat_template": [{"name": "tool_use", "template": "t"},
       {"name": "default", "template": "list {{ bos_token }}"}]})");
   EXPECT_EQ(ChatTemplate::load(d.root())->render({}, false), "list <b>");
   put(d / "chat_template.json", R"({"chat_template": "json {{ bos_token }}"})");
@@ -130,11 +137,13 @@ TEST(ChatTemplate, LoadsFromEveryPlaceInOrder) {
 TEST(ChatTemplate, BadFilesNameThemselves) {
   Scratch d;
   put(d / "tokenizer_config.json", R"({"chat_template": 3})");
-  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("tokenizer_config.json"), std::string::npos);
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("tokenizer_config.json"),
+            std::string::npos);
   put(d / "tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "x"}]})");
   EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("default"), std::string::npos);
   put(d / "chat_template.jinja", "{{ unclosed");
-  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("chat_template.jinja"), std::string::npos);
+  EXPECT_NE(error_of([&] { ChatTemplate::load(d.root()); }, ErrorKind::kModel).find("chat_template.jinja"),
+            std::string::npos);
 }
 
 TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
@@ -144,13 +153,15 @@ TEST(ChatTemplate, OneTemplateRendersFromManyThreads) {
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&, t] {
       const std::string word = "w" + std::to_string(t);
-      for (int i = 0; i < 200; ++i) wrong += chat.render({{"user", word}, {"user", word}}, false) != word + "," + word + ",";
+      for (int i = 0; i < 200; ++i)
+        wrong += chat.render({{"user", word}, {"user", word}}, false) != word + "," + word + ",";
     });
   for (auto& t : threads) t.join();
   EXPECT_EQ(wrong, 0);
 }
 
-// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must be a clean error, in this process.
+// Proofs of concept against template engines (research: reliability 2, Jinja row). Each must be a clean error, in this
+// process.
 std::string repeat(const std::string& text, int n) {
   std::string out;
   for (int i = 0; i < n; ++i) out += text;
@@ -168,7 +179,8 @@ std::vector<Attack> contained_attacks() {
       {"nested loops", "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}"},
       {"string times 4e9", "{{ 'a' * 4000000000 }}"},
       {"output over the limit", "{{ 'a' * 50000000 }}"},
-      {"loop output", "{% for i in range(90000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor %}"},
+      {"loop output",
+       "{% for i in range(90000) %}{{ 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa' }}{% endfor %}"},
       {"recursive macro", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"},
       {"recursive loop", "{% for i in [[1]] recursive %}{{ loop([[1]]) }}{% endfor %}"},
       {"nested ifs", repeat("{% if true %}", 70000) + repeat("{% endif %}", 5)},
@@ -179,7 +191,9 @@ std::vector<Attack> contained_attacks() {
       {"include", "{% include '/etc/passwd' %}"},
       {"import", "{% import '/etc/passwd' as p %}{{ p.x }}"},
       {"extends itself", "{% extends 'chat_template' %}"},
-      {"infinite json", "{% set ns = namespace(x=1) %}{{ raise_exception }}{{ ns | tojson }}{{ ('ab' * 5000000) | tojson | length }}{{ [1] * 2000000 | tojson }}"},
+      {"infinite json",
+       "{% set ns = namespace(x=1) %}{{ raise_exception }}{{ ns | tojson }}{{ ('ab' * 5000000) | tojson | length }}{{ "
+       "[1] * 2000000 | tojson }}"},
       {"huge indent", "{{ [[1]] | tojson(indent=1000000000) }}"},
       {"too long", repeat("a", (1 << 20) + 1)},
   };
@@ -193,23 +207,32 @@ TEST(ChatTemplateAttacks, AreCleanErrors) {
 std::vector<Attack> lethal_attacks() {
   return {
       {"doubling", "{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
-      {"doubling a list", "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = (ns.s + ns.s) | list %}{% endfor %}"},
-      {"doubling by message", "{% set ns = namespace(s='aaaaaaaa') %}{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
-      {"doubling a capture", "{% set s = 'a' %}{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set b %}{{ ns.s }}{{ ns.s }}{% endset %}{% set ns.s = b %}{% endfor %}"},
+      {"doubling a list",
+       "{% set ns = namespace(s=[1]) %}{% for i in range(60) %}{% set ns.s = (ns.s + ns.s) | list %}{% endfor %}"},
+      {"doubling by message",
+       "{% set ns = namespace(s='aaaaaaaa') %}{% for m in messages %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}"},
+      {"doubling a capture",
+       "{% set s = 'a' %}{% set ns = namespace(s='a') %}{% for i in range(60) %}{% set b %}{{ ns.s }}{{ ns.s }}{% "
+       "endset %}{% set ns.s = b %}{% endfor %}"},
       {"chain of not", "{{ " + repeat("not ", 200000) + "1 }}"},
       {"chain of elif", "{% if a %}" + repeat("{% elif a %}", 80000) + "{% endif %}"},
       {"folded constants", "{{ " + repeat("('a' * 99999999) ~ ", 100) + "1 }}"},
       {"chain that folds in quadratic time", "{{ a" + repeat(" and a", 40000) + " }}"},
-      {"nested by a loop", "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}"},
-      {"many large strings", "{% set ns = namespace(l=[]) %}{% for i in range(90) %}{% set ns.l = ns.l + [('a' ~ i) * 30000000] %}{% endfor %}"},
+      {"nested by a loop",
+       "{% set ns = namespace(l=[]) %}{% for i in range(90000) %}{% set ns.l = [ns.l] %}{% endfor %}"},
+      {"many large strings",
+       "{% set ns = namespace(l=[]) %}{% for i in range(90) %}{% set ns.l = ns.l + [('a' ~ i) * 30000000] %}{% endfor "
+       "%}"},
   };
 }
 
 TEST(ChatTemplateAttacks, ThatKillTheRendererAreRefused) {
   const ChildLimits small{64u << 20, 1, 10};
   for (const Attack& attack : lethal_attacks()) {
-    const std::string message = error_of([&] { vet_template(attack.source, {}, attack.name, small); }, ErrorKind::kModel);
-    EXPECT_TRUE(message.starts_with(std::string(attack.name) + ": a probe conversation killed the renderer")) << message;
+    const std::string message =
+        error_of([&] { vet_template(attack.source, {}, attack.name, small); }, ErrorKind::kModel);
+    EXPECT_TRUE(message.starts_with(std::string(attack.name) + ": a probe conversation killed the renderer"))
+        << message;
   }
 }
 
@@ -234,7 +257,8 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   Scratch d;
   std::string doubling = "{% set s = messages[0].content %}";
   for (int i = 0; i < 60; ++i) doubling += "{% set s = s ~ s %}";
-  put(d / "chat_template.jinja", "{% if messages|length > 65 %}" + doubling + "{{ s|length }}{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}");
+  put(d / "chat_template.jinja", "{% if messages|length > 65 %}" + doubling +
+                                     "{{ s|length }}{% endif %}{% for m in messages %}{{ m.content }};{% endfor %}");
   std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());
   ASSERT_TRUE(chat);
   chat->confine({96u << 20, 1, 30});
@@ -242,7 +266,9 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
   for (int i = 0; i < 2; ++i) {
     EXPECT_EQ(chat->render(few, true), repeat("aaaa;", 65));
     const std::string message = error_of([&] { chat->render(many, true); }, ErrorKind::kData);
-    EXPECT_NE(message.find("rendering this conversation was ended: it takes more than 96 MiB or 1 s"), std::string::npos) << message;
+    EXPECT_NE(message.find("rendering this conversation was ended: it takes more than 96 MiB or 1 s"),
+              std::string::npos)
+        << message;
   }
 }
 
@@ -250,7 +276,8 @@ TEST(ChatTemplateAttacks, ALoadedTemplateIsBoundedAtEveryRendering) {
 TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
   for (const Attack& attack : lethal_attacks()) {
     Scratch d;
-    if (attack.source.starts_with("{{") || attack.source.starts_with("{% if")) continue;  // these end the compiler: vet_template
+    // these end the compiler: vet_template
+    if (attack.source.starts_with("{{") || attack.source.starts_with("{% if")) continue;
     put(d / "chat_template.jinja", "{% if 'spring' in messages[0].content %}" + attack.source + "{% endif %}fine");
     std::optional<ChatTemplate> chat = ChatTemplate::load(d.root());
     ASSERT_TRUE(chat) << attack.name;
@@ -264,12 +291,17 @@ TEST(ChatTemplateAttacks, SprungByAMessageFailThatConversationAlone) {
 }
 
 TEST(ChatTemplate, AConfinedOneSaysWhatItSaysHere) {
-  ChatTemplate here("{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "", "");
-  ChatTemplate confined("{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "", "");
+  ChatTemplate here(
+      "{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "",
+      "");
+  ChatTemplate confined(
+      "{{ messages[0].content }}{% if messages|length > 1 %}{{ raise_exception('two are too many') }}{% endif %}", "",
+      "");
   confined.confine();
   const std::vector<ChatMessage> one = {{"user", "a\"\n€🙂"}}, two(2, {"user", "b"});
   EXPECT_EQ(confined.render(one, true), here.render(one, true));
-  EXPECT_EQ(error_of([&] { confined.render(two, true); }, ErrorKind::kData), error_of([&] { here.render(two, true); }, ErrorKind::kData));
+  EXPECT_EQ(error_of([&] { confined.render(two, true); }, ErrorKind::kData),
+            error_of([&] { here.render(two, true); }, ErrorKind::kData));
 }
 
 }  // namespace

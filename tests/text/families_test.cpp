@@ -39,8 +39,8 @@ std::string streamed(const Tokenizer& tokenizer, const std::vector<int32_t>& ids
   return text + decoder.finish();
 }
 
-void compare_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& text, const std::string& whole,
-                     const std::string& where, Compared& out) {
+void compare_decoded(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& text,
+                     const std::string& whole, const std::string& where, Compared& out) {
   note(out, tokenizer.decode(ids, true) == text, where + ": decoded");
   note(out, tokenizer.decode(ids, false) == whole, where + ": decoded with special tokens");
   note(out, streamed(tokenizer, ids) == text, where + ": streamed");
@@ -86,15 +86,18 @@ void compare_chats(const Tokenizer& tokenizer, const fs::path& directory, const 
   const static Json conversations = read_json(kGolden / "chat_templates.json")["conversations"];
   for (const Json& row : family["chats"]) {
     std::vector<ChatMessage> messages;
-    for (const Json& m : conversations[row["conversation"].get<std::string>()]) messages.push_back({m["role"], m["content"]});
+    for (const Json& m : conversations[row["conversation"].get<std::string>()])
+      messages.push_back({m["role"], m["content"]});
     const Json extra = row.value("extra", Json::object());
-    const std::string where = row["conversation"].get<std::string>() + " " + row["add_generation_prompt"].dump() + " " + extra.dump();
+    const std::string where =
+        row["conversation"].get<std::string>() + " " + row["add_generation_prompt"].dump() + " " + extra.dump();
     ++out.chats;
     std::string text;
     try {
       text = chat->render(messages, row["add_generation_prompt"], extra);
     } catch (const Error& e) {
-      const bool raised = row.contains("error") && std::string(e.what()) == "chat template: " + row["error"].get<std::string>();
+      const bool raised =
+          row.contains("error") && std::string(e.what()) == "chat template: " + row["error"].get<std::string>();
       note(out, raised, where + ": " + e.what());
       continue;
     }
@@ -122,7 +125,8 @@ TEST(Families, TokenizersAndChatTemplatesGiveWhatTransformersGives) {
   }
 }
 
-// The texts reach every part of every pipeline: without the part, or with another flag of an added token, some of them differ.
+// The texts reach every part of every pipeline: without the part, or with another flag of an added token, some of them
+// differ.
 TEST(Families, EveryPartOfEveryPipelineIsReached) {
   testing::Scratch d;
   int parts = 0;
@@ -138,8 +142,10 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
       ++parts;
     };
     for (const std::string part : {"normalizer", "pre_tokenizer", "decoder", "post_processor"}) {
-      const bool adds_nothing = part == "post_processor" && family["encodings"][0].value("before", Json::array()).empty();
-      const bool splits_nothing = part == "pre_tokenizer" && name.starts_with("gemma");  // at spaces: its normalizer leaves none
+      const bool adds_nothing =
+          part == "post_processor" && family["encodings"][0].value("before", Json::array()).empty();
+      // at spaces: its normalizer leaves none
+      const bool splits_nothing = part == "pre_tokenizer" && name.starts_with("gemma");
       if (whole[part].is_null() || adds_nothing || splits_nothing) continue;
       Json changed = whole;
       changed[part] = nullptr;
@@ -152,7 +158,8 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
         changed["added_tokens"][i][flag] = !whole["added_tokens"][i][flag];
         expect_differences(changed, config, std::string(flag) + " of " + whole["added_tokens"][i].dump());
       }
-    for (const std::string key : {"added_tokens_decoder", "extra_special_tokens", "additional_special_tokens", "pad_token", "eos_token"}) {
+    for (const std::string key :
+         {"added_tokens_decoder", "extra_special_tokens", "additional_special_tokens", "pad_token", "eos_token"}) {
       Json changed = config;
       if (name.starts_with("disagreeing") && changed.erase(key)) expect_differences(whole, changed, key);
     }
@@ -162,11 +169,14 @@ TEST(Families, EveryPartOfEveryPipelineIsReached) {
 
 TEST(Families, Table) {
   if (!std::getenv("SPECDEC_PARITY_TABLE")) GTEST_SKIP() << "SPECDEC_PARITY_TABLE=1 prints the table of docs/models.md";
-  std::puts("| tokenizer | `model_type` | class | texts | runs of ids | conversations | differing |\n|---|---|---|---|---|---|---|");
+  std::puts(
+      "| tokenizer | `model_type` | class | texts | runs of ids | conversations | differing "
+      "|\n|---|---|---|---|---|---|---|");
   for (const auto& [name, family] : golden()["families"].items()) {
     const Compared found = compare(name, kGolden / "families" / name);
-    std::printf("| %s | `%s` | %s | %d | %d | %d | %zu |\n", name.c_str(), family["model_type"].get<std::string>().c_str(),
-                family["class"].get<std::string>().c_str(), found.texts, found.ids, found.chats, found.differing.size());
+    std::printf("| %s | `%s` | %s | %d | %d | %d | %zu |\n", name.c_str(),
+                family["model_type"].get<std::string>().c_str(), family["class"].get<std::string>().c_str(),
+                found.texts, found.ids, found.chats, found.differing.size());
   }
 }
 

@@ -43,7 +43,9 @@ bool takes(const Vocabulary& vocabulary, GrammarKind kind, const std::string& so
 }
 
 TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
-  const std::string schema = R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"age":{"$ref":"#/$defs/age"}},"required":["name","age"],
+  const std::string schema =
+      R"({"type":"object","properties":{"name":{"type":"string","maxLength":5},"age":{"$ref":"#/$defs/age"}},
+    "required":["name","age"],
     "additionalProperties":false,"$defs":{"age":{"type":"integer","minimum":0,"maximum":150}}})";
   const auto taken = [&](const std::string& text) { return takes(bytes(), GrammarKind::kJsonSchema, schema, text); };
   EXPECT_TRUE(taken(R"({"name":"Ada","age":36})"));
@@ -61,7 +63,9 @@ TEST(Grammar, TakesWhatTheSchemaSaysAndNothingElse) {
 }
 
 TEST(Grammar, TakesWholeTextsOfARegularExpression) {
-  const auto taken = [](const std::string& regex, const std::string& text) { return takes(bytes(), GrammarKind::kRegex, regex, text); };
+  const auto taken = [](const std::string& regex, const std::string& text) {
+    return takes(bytes(), GrammarKind::kRegex, regex, text);
+  };
   EXPECT_TRUE(taken("(yes|no)!?", "no!"));
   EXPECT_FALSE(taken("(yes|no)!?", "nope"));
   EXPECT_FALSE(taken("(yes|no)!?", "ye"));
@@ -92,7 +96,8 @@ TEST(Grammar, StaysAtItsEnd) {
 
 // After any way forth and back the mask is that of a matcher that went there directly.
 TEST(Grammar, TakingBackLeavesNoTrace) {
-  const auto grammar = bytes().compile(GrammarKind::kJsonSchema, R"({"type":"array","items":{"enum":["a","bc",true,12]}})");
+  const auto grammar =
+      bytes().compile(GrammarKind::kJsonSchema, R"({"type":"array","items":{"enum":["a","bc",true,12]}})");
   const auto walker = grammar->matcher();
   std::string text;
   std::map<std::string, Bits> seen;
@@ -130,11 +135,13 @@ TEST(Grammar, TakingBackLeavesNoTrace) {
 
 TEST(Grammar, WhatCannotBeUsedIsAnErrorOfOneLine) {
   const auto refused = [](GrammarKind kind, const std::string& source) {
-    expect_error(ErrorKind::kData, {kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"}, [&] { bytes().compile(kind, source); });
+    expect_error(ErrorKind::kData, {kind == GrammarKind::kRegex ? "regular expression" : "JSON schema"},
+                 [&] { bytes().compile(kind, source); });
   };
   for (const char* regex : {"(a", "[z-a]", "a{5,2}", "(?=a)b"}) refused(GrammarKind::kRegex, regex);
-  for (const char* schema : {"{", "7", R"({"type":"nothing"})", R"({"$ref":"http://example.org/x"})", R"({"$ref":"#/missing"})", R"({"enum":[]})", "false",
-                             R"({"type":"string","pattern":"("})", R"({"type":"integer","minimum":3,"maximum":2})"})
+  for (const char* schema : {"{", "7", R"({"type":"nothing"})", R"({"$ref":"http://example.org/x"})",
+                             R"({"$ref":"#/missing"})", R"({"enum":[]})", "false", R"({"type":"string","pattern":"("})",
+                             R"({"type":"integer","minimum":3,"maximum":2})"})
     refused(GrammarKind::kJsonSchema, schema);
   refused(GrammarKind::kRegex, std::string(70000, 'a'));
   expect_error(ErrorKind::kModel, {"end-of-text"}, [] { Vocabulary(byte_tokenizer(), kVocab, {}); });
@@ -159,7 +166,8 @@ TEST(Grammar, HostileGrammarsAreBounded) {
       {GrammarKind::kJsonSchema, deep},
       {GrammarKind::kJsonSchema, R"({"$ref":"#"})"},
       {GrammarKind::kJsonSchema, R"({"allOf":[{"$ref":"#"},{"$ref":"#"}]})"},
-      {GrammarKind::kJsonSchema, R"({"type":"array","minItems":1000000,"maxItems":2000000,"items":{"type":"array","minItems":100000}})"},
+      {GrammarKind::kJsonSchema,
+       R"({"type":"array","minItems":1000000,"maxItems":2000000,"items":{"type":"array","minItems":100000}})"},
       {GrammarKind::kJsonSchema, R"({"type":"string","minLength":1000000})"},
       {GrammarKind::kJsonSchema, R"({"type":"string","pattern":"((((a{1,99}){1,99}){1,99}){1,99}){1,99}"})"},
   };
@@ -189,7 +197,8 @@ std::string chain(int count, const std::string& link) {
   std::string defs;
   for (int i = 0; i < count; ++i) defs += "\"" + std::to_string(i) + "\":" + to(i + 1) + ",";
   std::string root = to(0);
-  return root.substr(0, root.size() - 1) + R"(,"$defs":{)" + defs + "\"" + std::to_string(count) + R"(":{"type":"integer"}}})";
+  return root.substr(0, root.size() - 1) + R"(,"$defs":{)" + defs + "\"" + std::to_string(count) +
+         R"(":{"type":"integer"}}})";
 }
 
 const std::vector<std::string>& links() {
@@ -217,14 +226,19 @@ TEST(Grammar, ChainsOfReferencesAreRefusedByTheirLength) {
   for (const std::string& link : links()) {
     const std::string schema = chain(1300, link);
     if (schema.size() > (64u << 10)) continue;
-    expect_error(ErrorKind::kData, {"JSON schema: nested ", "levels deep with its $refs followed, at most 512"}, [&] { bytes().compile(GrammarKind::kJsonSchema, schema); });
+    expect_error(ErrorKind::kData, {"JSON schema: nested ", "levels deep with its $refs followed, at most 512"},
+                 [&] { bytes().compile(GrammarKind::kJsonSchema, schema); });
   }
   std::string bare = R"({"$ref":"#/$defs/0","$defs":{)";
-  for (int i = 0; i < 1300; ++i) bare += "\"" + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"},";
-  expect_error(ErrorKind::kData, {"nested 1303 levels"}, [&] { bytes().compile(GrammarKind::kJsonSchema, bare + R"("1300":{}}})"); });
+  for (int i = 0; i < 1300; ++i)
+    bare += "\"" + std::to_string(i) + R"(":{"$ref":"#/$defs/)" + std::to_string(i + 1) + "\"},";
+  expect_error(ErrorKind::kData, {"nested 1303 levels"},
+               [&] { bytes().compile(GrammarKind::kJsonSchema, bare + R"("1300":{}}})"); });
   // Each of these leads to all others: a compiler may meet them one inside the other.
   std::string ring = R"({"$ref":"#/$defs/0","$defs":{)";
-  for (int i = 0; i < 600; ++i) ring += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" + std::to_string((i + 1) % 600) + "\"}}";
+  for (int i = 0; i < 600; ++i)
+    ring += (i ? ",\"" : "\"") + std::to_string(i) + R"(":{"type":"array","items":{"$ref":"#/$defs/)" +
+            std::to_string((i + 1) % 600) + "\"}}";
   expect_error(ErrorKind::kData, {"nested 1"}, [&] { bytes().compile(GrammarKind::kJsonSchema, ring + "}}"); });
 }
 
@@ -251,12 +265,15 @@ TEST(Grammar, TheLongestChainsThatAreTakenFitTheStack) {
 
 TEST(Grammar, WhatPeopleWriteIsFarFromTheBound) {
   // Flat definitions, however many, and a recursive one.
-  std::string many = R"({"type":"object","properties":{)", defs = R"("tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array","items":{"$ref":"#/$defs/tree"}}}})";
+  std::string many = R"({"type":"object","properties":{)",
+              defs = R"("tree":{"type":"object","properties":{"v":{"type":"integer"},"kids":{"type":"array",)"
+                     R"("items":{"$ref":"#/$defs/tree"}}}})";
   for (int i = 0; i < 700; ++i) {
     many += (i ? ",\"p" : "\"p") + std::to_string(i) + R"(":{"$ref":"#/$defs/d)" + std::to_string(i) + "\"}";
     defs += ",\"d" + std::to_string(i) + R"(":{"type":"null"})";
   }
-  EXPECT_NO_THROW(bytes().compile(GrammarKind::kJsonSchema, many + R"(,"t":{"$ref":"#/$defs/tree"}},"$defs":{)" + defs + "}}"));
+  EXPECT_NO_THROW(
+      bytes().compile(GrammarKind::kJsonSchema, many + R"(,"t":{"$ref":"#/$defs/tree"}},"$defs":{)" + defs + "}}"));
 }
 
 TEST(Grammar, DeepRegularExpressionsAreRefused) {
@@ -267,7 +284,9 @@ TEST(Grammar, DeepRegularExpressionsAreRefused) {
       regex += 'b' + std::string(static_cast<size_t>(depth) * (open[0] == '[' ? 2 : 1), open[0] == '[' ? ']' : ')');
       expect_error(ErrorKind::kData, {"regular expression"}, [&] { bytes().compile(GrammarKind::kRegex, regex); });
       if (regex.size() < 60000)
-        expect_error(ErrorKind::kData, {"JSON schema"}, [&] { bytes().compile(GrammarKind::kJsonSchema, Json{{"type", "string"}, {"pattern", regex}}.dump()); });
+        expect_error(ErrorKind::kData, {"JSON schema"}, [&] {
+          bytes().compile(GrammarKind::kJsonSchema, Json{{"type", "string"}, {"pattern", regex}}.dump());
+        });
     }
 }
 
@@ -278,16 +297,23 @@ std::string explosive() {
   defs += R"(}}}})";
   for (int level = 0; level < 4; ++level) {
     std::string any;
-    for (int i = 0; i < 40; ++i) any += (i ? "," : "") + std::string(R"({"type":"object","properties":{"k)") + std::to_string(level) + R"(":{"const":)" + std::to_string(i) + "}}}";
-    defs += ",\"l" + std::to_string(level) + R"(":{"allOf":[{"anyOf":[)" + any + R"(]},{"$ref":"#/$defs/)" + (level ? "l" + std::to_string(level - 1) : "big") + "\"}]}";
+    for (int i = 0; i < 40; ++i)
+      any += (i ? "," : "") + std::string(R"({"type":"object","properties":{"k)") + std::to_string(level) +
+             R"(":{"const":)" + std::to_string(i) + "}}}";
+    defs += ",\"l" + std::to_string(level) + R"(":{"allOf":[{"anyOf":[)" + any + R"(]},{"$ref":"#/$defs/)" +
+            (level ? "l" + std::to_string(level - 1) : "big") + "\"}]}";
   }
   return R"({"$ref":"#/$defs/l3","$defs":{)" + defs + "}}";
 }
 
 TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
   const GrammarChecker checker;
-  const std::pair<GrammarKind, std::string> cases[] = {{GrammarKind::kRegex, "(a"}, {GrammarKind::kRegex, "(yes|no)"}, {GrammarKind::kJsonSchema, "{"}, {GrammarKind::kJsonSchema, "false"},
-                                                       {GrammarKind::kJsonSchema, R"({"type":"integer"})"}, {GrammarKind::kJsonSchema, chain(1300, R"({"anyOf":[@]})")}};
+  const std::pair<GrammarKind, std::string> cases[] = {{GrammarKind::kRegex, "(a"},
+                                                       {GrammarKind::kRegex, "(yes|no)"},
+                                                       {GrammarKind::kJsonSchema, "{"},
+                                                       {GrammarKind::kJsonSchema, "false"},
+                                                       {GrammarKind::kJsonSchema, R"({"type":"integer"})"},
+                                                       {GrammarKind::kJsonSchema, chain(1300, R"({"anyOf":[@]})")}};
   for (const auto& [kind, source] : cases) {
     const auto words = [&](const std::function<void()>& f) -> std::string {
       try {
@@ -298,7 +324,8 @@ TEST(GrammarChecker, SaysWhatCompilingWouldSay) {
         return e.what();
       }
     };
-    EXPECT_EQ(words([&] { checker.check(kind, source); }), words([&] { bytes().compile(kind, source); })) << source.substr(0, 60);
+    EXPECT_EQ(words([&] { checker.check(kind, source); }), words([&] { bytes().compile(kind, source); }))
+        << source.substr(0, 60);
   }
 }
 
@@ -307,10 +334,12 @@ TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
   const GrammarChecker checker;
   Json schema = {{"type", "object"}, {"properties", Json::object()}};
   for (int i = 0; i < 400; ++i) schema["properties"]["name" + std::to_string(i)] = {{"type", "string"}};
-  const size_t small = checker.check(GrammarKind::kRegex, "a"), large = checker.check(GrammarKind::kJsonSchema, schema.dump());
+  const size_t small = checker.check(GrammarKind::kRegex, "a"),
+               large = checker.check(GrammarKind::kJsonSchema, schema.dump());
   EXPECT_GT(small, 1000u);
   EXPECT_GT(large, 4 * small);
-  EXPECT_NEAR(static_cast<double>(checker.check(GrammarKind::kJsonSchema, schema.dump())), static_cast<double>(large), 0.05 * static_cast<double>(large))
+  EXPECT_NEAR(static_cast<double>(checker.check(GrammarKind::kJsonSchema, schema.dump())), static_cast<double>(large),
+              0.05 * static_cast<double>(large))
       << "what the first left behind is not counted again";
 }
 #endif
@@ -318,26 +347,33 @@ TEST(GrammarChecker, SaysHowMuchAGrammarHolds) {
 TEST(GrammarChecker, AGrammarWithoutBoundsCostsItsOwnRequest) {
   const GrammarChecker checker({256u << 20, 1, 30});
   ASSERT_LE(explosive().size(), 64u << 10);
-  for (int i = 0; i < 2; ++i) expect_error(ErrorKind::kData, {"JSON schema: compiling it was ended", "256 MiB or 1 s"}, [&] { checker.check(GrammarKind::kJsonSchema, explosive()); });
+  for (int i = 0; i < 2; ++i)
+    expect_error(ErrorKind::kData, {"JSON schema: compiling it was ended", "256 MiB or 1 s"},
+                 [&] { checker.check(GrammarKind::kJsonSchema, explosive()); });
   EXPECT_NO_THROW(checker.check(GrammarKind::kJsonSchema, R"({"type":"integer"})"));
 }
 
 TEST(TokenBytes, AreTheBytesOfEveryToken) {
   const TokenBytes table = byte_tokenizer().token_bytes(kVocab + 2);
   ASSERT_EQ(table.tokens.size(), static_cast<size_t>(kVocab) + 2);
-  for (int byte = 0; byte < 256; ++byte) EXPECT_EQ(table.tokens[static_cast<size_t>(byte)], std::string(1, static_cast<char>(byte)));
+  for (int byte = 0; byte < 256; ++byte)
+    EXPECT_EQ(table.tokens[static_cast<size_t>(byte)], std::string(1, static_cast<char>(byte)));
   EXPECT_EQ(table.tokens[kBos], "<s>");
   EXPECT_EQ(table.tokens[kVocab], "") << "no token has this id";
   EXPECT_EQ(table.special, (std::vector<int32_t>{kBos, kEos}));
 }
 
-// Byte-level vocabularies and one of SentencePiece, which puts a space before the text: joined, the tokens of a text are the text.
+// Byte-level vocabularies and one of SentencePiece, which puts a space before the text: joined, the tokens of a text
+// are the text.
 TEST(TokenBytes, JoinToTheTextForRealVocabularies) {
   const auto data = test::shared_data();
   SKIP_WITHOUT(data);
   const std::string text = "Hello, wörld!  \n\tint x = 1234; // 日本語 \U0001F600 naïve";
   int found = 0;
-  for (const auto& [directory, lead] : {std::pair{"tokenizers/gpt2", ""}, {"tokenizers/qwen2", ""}, {"llama2-tokenizer", " "}, {"models/stories260K", " "}}) {
+  for (const auto& [directory, lead] : {std::pair{"tokenizers/gpt2", ""},
+                                        {"tokenizers/qwen2", ""},
+                                        {"llama2-tokenizer", " "},
+                                        {"models/stories260K", " "}}) {
     if (!std::filesystem::exists(data / directory / "tokenizer.json")) continue;
     ++found;
     const Tokenizer tokenizer(data / directory);

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Small tokenizers and chat templates of every family, and what transformers makes of them: tests/text/golden/families*.
+"""Small tokenizers and chat templates of every family, and what transformers makes of them:
+tests/text/golden/families*.
 
-Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. Not run by the build. The same run gives the same bytes:
+Made with transformers 5.23.0, tokenizers 0.23.3, jinja2 3.1.6, Python 3.11. Not run by the build. The same run gives
+the same bytes:
     HF_HUB_OFFLINE=1 python tests/text/make_family_goldens.py
-Each family gets the pipeline that transformers' class of it builds (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer, GPT2Tokenizer), or, where
-transformers reads tokenizer.json as it is (TokenizersBackend), the pipeline of the published files; the vocabulary is trained on TEXT. The
-files are what save_pretrained wrote, and the goldens come from AutoTokenizer, which is given the family's model_type as in a checkpoint.
+Each family gets the pipeline that transformers' class of it builds (LlamaTokenizer, GemmaTokenizer, Qwen2Tokenizer,
+GPT2Tokenizer), or, where transformers reads tokenizer.json as it is (TokenizersBackend), the pipeline of the published
+files; the vocabulary is trained on TEXT. The files are what save_pretrained wrote, and the goldens come from
+AutoTokenizer, which is given the family's model_type as in a checkpoint.
 """
+
 import datetime
 import json
 import pathlib
@@ -18,7 +22,15 @@ import tempfile
 import tokenizers
 import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-from transformers import AutoConfig, AutoTokenizer, GemmaTokenizer, GPT2Tokenizer, LlamaTokenizer, Qwen2Tokenizer, TokenizersBackend
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    GemmaTokenizer,
+    GPT2Tokenizer,
+    LlamaTokenizer,
+    Qwen2Tokenizer,
+    TokenizersBackend,
+)
 
 golden = pathlib.Path(__file__).resolve().parent / "golden"
 
@@ -32,24 +44,94 @@ the cat sat on the mat and the rat ran after the cat, then the other cat and the
 
 LONG_WORD = ("hellotokens" * 182)[:2000]
 TEXTS = [
-    "", " ", "  ", "   ", "\n", "\n\n", "\n\n\n\n", "\t", " \t ", "\r\n", "\r", "a", " a", "a ", " a ", "  a  ", "   a   b    c     ", "hello",
-    " hello", "Hello world", "hello\nworld", "hello \n world", "hello\n\n  world\n", "\thello\t\tworld\t", "line\r\nline\r\n\r\n", "a\u00a0b\u2003c\u3000d",
-    "I'm you're we'll they've he'd it's don't", "I'M YOU'RE WE'LL THEY'VE", "'s 's' ''s", "0 12 345 6789 01234567890", "3.14159 1,000,000 1e-9 ²³¼ ٣٤٥ 五",
-    "a1b22c333d4444", "def f(x):\n    return x + 1\n\n\n\tpass", "x=1;;;y==2!=3<=4>=5&&6||7", "https://example.org/a?b=c&d=e#f", "<b>bold</b> & \"quoted\" \\n",
-    "你好，世界。", "こんにちは世界", "안녕하세요 세계", "漢字 and English 混合", "مرحبا بالعالم ١٢٣", "שלום עולם", "नमस्ते दुनिया", "สวัสดีชาวโลก",
-    "🙂", "a🙂b 🙂🙂", "👩‍👩‍👧‍👦 👍🏽 🇩🇪 ❤️", "caf\u00e9 na\u00efve \u00c5", "cafe\u0301 nai\u0308ve A\u030a", "\u1e9b\u0323 \ufb01 \u2126 \u212b \uac01 \u1100\u1161\u11a8",
-    "Z\u0351\u036b\u0343a\u0325l\u0334g\u0321o", "a\ufffdb", "\ufffd", "\ufffd\ufffd ", "\ue000\uf8ff\U000f0000", "a\u200bb\u200cc\u200dd\ufeffe\u2060", "\ufeffbom",
-    "\u0000\u0001\u001f\u007f\u0085", "\u2028\u2029", "▁", "▁▁a ▁b", "a▁b", "<0x41><0xE4>", "Ġ Ċ ĉ", "\U0001d4d0\U00020000\U0010ffff", "ÿþ ßẞ ŉ ı İ",
-    "?!.,;:-–—…", "a,b.c!d?e:f", "tokens tokens tokens  tokens", "TheTargetVerifiesDRAFTTokens", "snake_case camelCase kebab-case", "<s></s><unk><pad>",
-    "<|endoftext|>x<|im_end|>", " the  the   the", LONG_WORD,
+    "",
+    " ",
+    "  ",
+    "   ",
+    "\n",
+    "\n\n",
+    "\n\n\n\n",
+    "\t",
+    " \t ",
+    "\r\n",
+    "\r",
+    "a",
+    " a",
+    "a ",
+    " a ",
+    "  a  ",
+    "   a   b    c     ",
+    "hello",
+    " hello",
+    "Hello world",
+    "hello\nworld",
+    "hello \n world",
+    "hello\n\n  world\n",
+    "\thello\t\tworld\t",
+    "line\r\nline\r\n\r\n",
+    "a\u00a0b\u2003c\u3000d",
+    "I'm you're we'll they've he'd it's don't",
+    "I'M YOU'RE WE'LL THEY'VE",
+    "'s 's' ''s",
+    "0 12 345 6789 01234567890",
+    "3.14159 1,000,000 1e-9 ²³¼ ٣٤٥ 五",
+    "a1b22c333d4444",
+    "def f(x):\n    return x + 1\n\n\n\tpass",
+    "x=1;;;y==2!=3<=4>=5&&6||7",
+    "https://example.org/a?b=c&d=e#f",
+    '<b>bold</b> & "quoted" \\n',
+    "你好，世界。",
+    "こんにちは世界",
+    "안녕하세요 세계",
+    "漢字 and English 混合",
+    "مرحبا بالعالم ١٢٣",
+    "שלום עולם",
+    "नमस्ते दुनिया",
+    "สวัสดีชาวโลก",
+    "🙂",
+    "a🙂b 🙂🙂",
+    "👩‍👩‍👧‍👦 👍🏽 🇩🇪 ❤️",
+    "caf\u00e9 na\u00efve \u00c5",
+    "cafe\u0301 nai\u0308ve A\u030a",
+    "\u1e9b\u0323 \ufb01 \u2126 \u212b \uac01 \u1100\u1161\u11a8",
+    "Z\u0351\u036b\u0343a\u0325l\u0334g\u0321o",
+    "a\ufffdb",
+    "\ufffd",
+    "\ufffd\ufffd ",
+    "\ue000\uf8ff\U000f0000",
+    "a\u200bb\u200cc\u200dd\ufeffe\u2060",
+    "\ufeffbom",
+    "\u0000\u0001\u001f\u007f\u0085",
+    "\u2028\u2029",
+    "▁",
+    "▁▁a ▁b",
+    "a▁b",
+    "<0x41><0xE4>",
+    "Ġ Ċ ĉ",
+    "\U0001d4d0\U00020000\U0010ffff",
+    "ÿþ ßẞ ŉ ı İ",
+    "?!.,;:-–—…",
+    "a,b.c!d?e:f",
+    "tokens tokens tokens  tokens",
+    "TheTargetVerifiesDRAFTTokens",
+    "snake_case camelCase kebab-case",
+    "<s></s><unk><pad>",
+    "<|endoftext|>x<|im_end|>",
+    " the  the   the",
+    LONG_WORD,
 ]
 
 LLAMA3 = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 CASED = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
 CAPITALS = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
-O200K = "|".join(r"[^\r\n\p{L}\p{N}]?" + w + r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for w in (CASED, CAPITALS)) + \
-    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-TEKKEN = "|".join(r"[^\r\n\p{L}\p{N}]?" + w for w in (CASED, CAPITALS)) + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+O200K = (
+    "|".join(r"[^\r\n\p{L}\p{N}]?" + w + r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?" for w in (CASED, CAPITALS))
+    + r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+TEKKEN = (
+    "|".join(r"[^\r\n\p{L}\p{N}]?" + w for w in (CASED, CAPITALS))
+    + r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 def compact(value):
@@ -60,16 +142,25 @@ def special(text, **flags):
     return AddedToken(text, **({"special": True, "normalized": False} | flags))
 
 
-def byte_level(pattern=None, behavior="isolated", invert=False, normalizer=None, digits=False, ignore_merges=False, size=470):
+def byte_level(
+    pattern=None, behavior="isolated", invert=False, normalizer=None, digits=False, ignore_merges=False, size=470
+):
     """A tokenizer over bytes, trained. Without a pattern: GPT-2's own."""
     t = Tokenizer(models.BPE(ignore_merges=ignore_merges))
     if normalizer:
         t.normalizer = normalizer
     first = [pre_tokenizers.Split(Regex(pattern), behavior=behavior, invert=invert)] if pattern else []
     first += [pre_tokenizers.Digits(individual_digits=True)] if digits else []
-    t.pre_tokenizer = pre_tokenizers.Sequence(first + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)])
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        first + [pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=not pattern)]
+    )
     t.decoder = decoders.ByteLevel()
-    t.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False))
+    t.train_from_iterator(
+        [TEXT],
+        trainers.BpeTrainer(
+            vocab_size=size, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
+        ),
+    )
     return t
 
 
@@ -79,7 +170,8 @@ def parts_of(t):
 
 
 def pieces(first, size=330):
-    """Vocabulary and merges over characters, as SentencePiece's BPE: the tokens of `first`, 256 byte tokens, then what is trained."""
+    """Vocabulary and merges over characters, as SentencePiece's BPE: the tokens of `first`, 256 byte tokens, then what
+    is trained."""
     t = Tokenizer(models.BPE())
     t.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always", split=True)
     t.train_from_iterator([TEXT.replace("\n", " ")], trainers.BpeTrainer(vocab_size=size, show_progress=False))
@@ -91,8 +183,11 @@ def pieces(first, size=330):
 
 def template(t, *tokens):
     """The post-processor that puts `tokens` before a text."""
-    t.post_processor = processors.TemplateProcessing(single=" ".join(tokens) + " $A", pair=" ".join(tokens) + " $A $B",
-                                                     special_tokens=[(x, t.token_to_id(x)) for x in tokens])
+    t.post_processor = processors.TemplateProcessing(
+        single=" ".join(tokens) + " $A",
+        pair=" ".join(tokens) + " $A $B",
+        special_tokens=[(x, t.token_to_id(x)) for x in tokens],
+    )
 
 
 def backend(t, tokens, **names):
@@ -102,11 +197,14 @@ def backend(t, tokens, **names):
 
 
 def prepending(tokens, **names):
-    """The layout of Llama 2, Mistral 0.1, Mixtral and Phi-3 as published: a normalizer prepends the space of every piece of text."""
+    """The layout of Llama 2, Mistral 0.1, Mixtral and Phi-3 as published: a normalizer prepends the space of every
+    piece of text."""
     vocab, merges = pieces(["<unk>", "<s>", "</s>"])
     t = Tokenizer(models.BPE(vocab=vocab, merges=merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    t.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
     return t, [special("<unk>"), special("<s>")] + tokens, {"unk_token": "<unk>", "bos_token": "<s>"} | names
 
 
@@ -126,16 +224,25 @@ def llama2_published():
 
 def llama3():
     t = byte_level(LLAMA3, ignore_merges=True)
-    tokens = [special(f"<|{x}|>") for x in ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id")]
+    tokens = [
+        special(f"<|{x}|>") for x in ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eot_id")
+    ]
     out = backend(t, tokens, bos_token="<|begin_of_text|>", eos_token="<|eot_id|>", clean_up_tokenization_spaces=True)
     template(t, "<|begin_of_text|>")
-    out.backend_tokenizer.post_processor = processors.Sequence([processors.ByteLevel(trim_offsets=False), t.post_processor])
+    out.backend_tokenizer.post_processor = processors.Sequence(
+        [processors.ByteLevel(trim_offsets=False), t.post_processor]
+    )
     return out
 
 
 def smollm():
-    return backend(byte_level(digits=True), [special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>")], bos_token="<|im_start|>",
-                   eos_token="<|im_end|>", unk_token="<|endoftext|>")
+    return backend(
+        byte_level(digits=True),
+        [special("<|endoftext|>"), special("<|im_start|>"), special("<|im_end|>")],
+        bos_token="<|im_start|>",
+        eos_token="<|im_end|>",
+        unk_token="<|endoftext|>",
+    )
 
 
 def mistral():
@@ -163,7 +270,9 @@ def mixtral():
 
 def qwen(*plain):
     vocab, merges = parts_of(byte_level(LLAMA3.replace("{1,3}", ""), normalizer=normalizers.NFC()))
-    t = Qwen2Tokenizer(vocab=vocab, merges=merges, eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>", "<|im_end|>"])
+    t = Qwen2Tokenizer(
+        vocab=vocab, merges=merges, eos_token="<|im_end|>", extra_special_tokens=["<|im_start|>", "<|im_end|>"]
+    )
     t.add_tokens([AddedToken(x, special=False, normalized=False) for x in plain])
     return t
 
@@ -179,20 +288,28 @@ def gemma(*more):
 
 def phi3():
     roles = [special(f"<|{x}|>", rstrip=True) for x in ("assistant", "system", "end", "user")]
-    t, tokens, names = prepending([AddedToken("</s>", special=False, normalized=False, rstrip=True), special("<|endoftext|>"), *roles])
+    t, tokens, names = prepending(
+        [AddedToken("</s>", special=False, normalized=False, rstrip=True), special("<|endoftext|>"), *roles]
+    )
     return backend(t, tokens, eos_token="<|endoftext|>", pad_token="<|endoftext|>", **names)
 
 
 def phi4():
     t = byte_level(LLAMA3, behavior="removed", invert=True)
-    tokens = [special("<|endoftext|>", lstrip=True, rstrip=True)] + [special(f"<|im_{x}|>", lstrip=True, rstrip=True) for x in ("start", "sep", "end")]
+    tokens = [special("<|endoftext|>", lstrip=True, rstrip=True)] + [
+        special(f"<|im_{x}|>", lstrip=True, rstrip=True) for x in ("start", "sep", "end")
+    ]
     return backend(t, tokens, bos_token="<|endoftext|>", eos_token="<|im_end|>", unk_token="<|endoftext|>")
 
 
 def phi4_mini():
-    tokens = [special("<|endoftext|>")] + [special(f"<|{x}|>", rstrip=True) for x in ("assistant", "end", "user", "system")]
+    tokens = [special("<|endoftext|>")] + [
+        special(f"<|{x}|>", rstrip=True) for x in ("assistant", "end", "user", "system")
+    ]
     tokens += [AddedToken(f"<|{x}|>", special=False, normalized=False, rstrip=True) for x in ("tool", "/tool")]
-    return backend(byte_level(O200K), tokens, bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>")
+    return backend(
+        byte_level(O200K), tokens, bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>"
+    )
 
 
 def smollm3():
@@ -210,10 +327,14 @@ def olmo2():
     names = ("<|endoftext|>", "<|pad|>", "<|im_start|>", "<|im_end|>")
     t = Tokenizer(models.BPE(vocab=vocab, merges=merges))
     pattern = pre_tokenizers.Split(Regex(LLAMA3), behavior="removed", invert=True)
-    t.pre_tokenizer = pre_tokenizers.Sequence([pattern, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.pre_tokenizer = pre_tokenizers.Sequence(
+        [pattern, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     t.decoder, t.post_processor = decoders.ByteLevel(), processors.ByteLevel(trim_offsets=False)
     tokens = [special(x) for x in names] + [AddedToken("|||IP_ADDRESS|||", special=False, normalized=True)]
-    return backend(t, tokens, bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>", pad_token="<|pad|>")
+    return backend(
+        t, tokens, bos_token="<|endoftext|>", eos_token="<|endoftext|>", unk_token="<|endoftext|>", pad_token="<|pad|>"
+    )
 
 
 def gpt2():
@@ -254,22 +375,28 @@ TEMPLATES = {
 {%- for m in messages %}{{- '<|start_header_id|>' + m.role + '<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{%- endif %}""",
     "smollm": IM + IM_PROMPT,
-    "mistral": INST + "{{ '[INST] ' + m.content + '[/INST]' if m.role == 'user' else ' ' + m.content | trim + eos_token }}{% endfor %}",
-    "mistral_nemo": INST + "{{ '[INST]' + m.content + '[/INST]' if m.role == 'user' else m.content + eos_token }}{% endfor %}",
-    "mixtral": INST + """{% if m.role == 'user' %}{{ ' [INST] ' + m.content + ' [/INST]' }}{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}\
+    "mistral": INST
+    + "{{ '[INST] ' + m.content + '[/INST]' if m.role == 'user' else ' ' + m.content | trim + eos_token }}{% endfor %}",
+    "mistral_nemo": INST
+    + "{{ '[INST]' + m.content + '[/INST]' if m.role == 'user' else m.content + eos_token }}{% endfor %}",
+    "mixtral": INST
+    + """{% if m.role == 'user' %}{{ ' [INST] ' + m.content + ' [/INST]' }}{% elif m.role == 'assistant' %}{{ ' ' + m.content + eos_token }}\
 {% else %}{{ raise_exception('Only user and assistant roles are supported') }}{% endif %}{% endfor %}""",
-    "qwen2": "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}" + IM + IM_PROMPT,
+    "qwen2": "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\\nYou help.<|im_end|>\\n' }}{% endif %}"
+    + IM
+    + IM_PROMPT,
     "qwen3": QWEN3,
     "gemma2": "{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-              "{%- set loop_messages = messages -%}{%- set first = '' -%}" + GEMMA_TURNS,
+    "{%- set loop_messages = messages -%}{%- set first = '' -%}" + GEMMA_TURNS,
     "gemma3": """{{ bos_token }}{%- if messages[0]['role'] == 'system' -%}{%- set first = messages[0]['content'] + '\n\n' -%}{%- set loop_messages = messages[1:] -%}
-{%- else -%}{%- set first = '' -%}{%- set loop_messages = messages -%}{%- endif -%}""" + GEMMA_TURNS,
+{%- else -%}{%- set first = '' -%}{%- set loop_messages = messages -%}{%- endif -%}"""
+    + GEMMA_TURNS,
     "phi3": "{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|end|>\\n' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}",
+    "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% else %}{{ eos_token }}{% endif %}",
     "phi4": "{% for m in messages %}{{ '<|im_start|>' + m.role + '<|im_sep|>' + m.content + '<|im_end|>' }}{% endfor %}"
-            "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}",
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}",
     "phi4_mini": "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
-                 "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}",
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% else %}{{ eos_token }}{% endif %}",
     "smollm3": """{%- if enable_thinking is not defined -%}{%- set enable_thinking = true -%}{%- endif -%}
 {%- if messages[0].role == 'system' -%}{%- set about = messages[0].content -%}{%- else -%}{%- set about = '' -%}{%- endif -%}
 {%- if about.endswith('/no_think') -%}{%- set enable_thinking = false -%}{%- endif -%}
@@ -299,22 +426,36 @@ FAMILIES = {
     "mistral_nemo": ("mistral", mistral_nemo, []),
     "mixtral": ("mixtral", mixtral, []),
     "qwen2": ("qwen2", lambda: qwen(), []),
-    "qwen3": ("qwen3", lambda: qwen("<think>", "</think>", "<tool_call>"), [{"enable_thinking": False}, {"enable_thinking": True}]),
+    "qwen3": (
+        "qwen3",
+        lambda: qwen("<think>", "</think>", "<tool_call>"),
+        [{"enable_thinking": False}, {"enable_thinking": True}],
+    ),
     "gemma2": ("gemma2", lambda: gemma(), []),
     "gemma3": ("gemma3_text", lambda: gemma("<start_of_image>"), []),
     "phi3": ("phi3", phi3, []),
     "phi4": ("phi3", phi4, []),
     "phi4_mini": ("phi3", phi4_mini, []),
-    "smollm3": ("smollm3", smollm3, [{"date_string": "2024-05-17"}, {"date_string": "2024-05-17", "enable_thinking": False}]),
+    "smollm3": (
+        "smollm3",
+        smollm3,
+        [{"date_string": "2024-05-17"}, {"date_string": "2024-05-17", "enable_thinking": False}],
+    ),
     "olmo2": ("olmo2", olmo2, []),
 }
 
 
 def disagree_in_names(tokenizer, config):
-    """A configuration that says other things about special tokens, BOS and EOS than tokenizer.json: as after careless fine-tuning."""
+    """A configuration that says other things about special tokens, BOS and EOS than tokenizer.json: as after careless
+    fine-tuning."""
     for token in tokenizer["added_tokens"]:
         token["special"] = token["content"] == "<|endoftext|>"
-    config |= {"add_bos_token": True, "add_eos_token": True, "pad_token": "[PAD]", "additional_special_tokens": ["<new>"]}
+    config |= {
+        "add_bos_token": True,
+        "add_eos_token": True,
+        "pad_token": "[PAD]",
+        "additional_special_tokens": ["<new>"],
+    }
 
 
 def disagree(tokenizer, config):
@@ -323,16 +464,27 @@ def disagree(tokenizer, config):
     del config["additional_special_tokens"]
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     config["added_tokens_decoder"] = {
-        "470": flags | {"content": "<|endoftext|>", "lstrip": True, "rstrip": True}, "600": flags | {"content": "<later>", "special": False},
-        "472": flags | {"content": "<|im_end|>", "special": False}, "473": flags | {"content": "<more>", "rstrip": True},
-        "300": flags | {"content": "the", "single_word": True, "special": False}}
-    config |= {"mask_token": "[MASK]", "image_token": "<image>", "cls_token": "[CLS]", "extra_special_tokens": ["<new>", "<|im_start|>", "<later>"]}
+        "470": flags | {"content": "<|endoftext|>", "lstrip": True, "rstrip": True},
+        "600": flags | {"content": "<later>", "special": False},
+        "472": flags | {"content": "<|im_end|>", "special": False},
+        "473": flags | {"content": "<more>", "rstrip": True},
+        "300": flags | {"content": "the", "single_word": True, "special": False},
+    }
+    config |= {
+        "mask_token": "[MASK]",
+        "image_token": "<image>",
+        "cls_token": "[CLS]",
+        "extra_special_tokens": ["<new>", "<|im_start|>", "<later>"],
+    }
     config["pad_token"] = flags | {"content": "[PAD]", "lstrip": True, "__type": "AddedToken"}
 
 
 # What published files have that save_pretrained would not write.
-EDITS = {"llama2_published": lambda tokenizer, config: config.update(tokenizer_class="LlamaTokenizer"),
-         "disagreeing": disagree, "disagreeing_names": disagree_in_names}
+EDITS = {
+    "llama2_published": lambda tokenizer, config: config.update(tokenizer_class="LlamaTokenizer"),
+    "disagreeing": disagree,
+    "disagreeing_names": disagree_in_names,
+}
 
 
 def save(name, tokenizer):
@@ -357,17 +509,41 @@ def own_texts(tokenizer, rng):
     texts = []
     for token in added:
         texts += [f"a {token} b", f"x{token}y", f" {token}  {token}\n{token}\n\n z", token]
-    pool = added + ["the", " token", "draft", " ", "  ", "\n", "\t", "é", "e\u0301", "漢", "🙂", "\u200d", "'s", "12", "3456", "A", "؟", "\ufffd", ".", "--", "ß", "▁"]
+    pool = added + [
+        "the",
+        " token",
+        "draft",
+        " ",
+        "  ",
+        "\n",
+        "\t",
+        "é",
+        "e\u0301",
+        "漢",
+        "🙂",
+        "\u200d",
+        "'s",
+        "12",
+        "3456",
+        "A",
+        "؟",
+        "\ufffd",
+        ".",
+        "--",
+        "ß",
+        "▁",
+    ]
     return texts + ["".join(rng.choice(pool) for _ in range(rng.randrange(2, 14))) for _ in range(24)]
 
 
 def encodings(tokenizer, texts):
-    """ids: without special tokens. before: what these put in front. text, whole: decoded again, where that differs from the input."""
+    """ids: without special tokens. before: what these put in front. text, whole: decoded again, where that differs from
+    the input."""
     out = []
     for text in texts:
         ids, full = tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer(text)["input_ids"]
         row = {"ids": ids}
-        if before := full[:len(full) - len(ids)]:
+        if before := full[: len(full) - len(ids)]:
             row["before"] = before
         assert before + ids == full, (text, ids, full)
         for key, skip in (("text", True), ("whole", False)):
@@ -379,11 +555,19 @@ def encodings(tokenizer, texts):
 
 def decodings(tokenizer, rng):
     """Any ids, also those that no text has: what a model may answer. Bytes and special tokens often."""
-    often = sorted(i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or not t.isascii()) + sorted(tokenizer.added_tokens_decoder)
+    often = sorted(i for t, i in tokenizer.get_vocab().items() if t.startswith("<0x") or not t.isascii()) + sorted(
+        tokenizer.added_tokens_decoder
+    )
     rows = []
     for i in range(40):
         ids = [rng.choice(often) if rng.random() < i / 40 else rng.randrange(len(tokenizer)) for _ in range(16)]
-        rows.append({"ids": ids, "text": tokenizer.decode(ids, skip_special_tokens=True), "whole": tokenizer.decode(ids, skip_special_tokens=False)})
+        rows.append(
+            {
+                "ids": ids,
+                "text": tokenizer.decode(ids, skip_special_tokens=True),
+                "whole": tokenizer.decode(ids, skip_special_tokens=False),
+            }
+        )
     return rows
 
 
@@ -394,12 +578,18 @@ def chats(tokenizer, conversations, variables):
     for extra in [{}] + variables:
         for conversation, messages in conversations.items():
             for prompt in (False, True):
-                row = {"conversation": conversation, "add_generation_prompt": prompt} | ({"extra": extra} if extra else {})
+                row = {"conversation": conversation, "add_generation_prompt": prompt} | (
+                    {"extra": extra} if extra else {}
+                )
                 try:
-                    text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=prompt, **extra)
+                    text = tokenizer.apply_chat_template(
+                        messages, tokenize=False, add_generation_prompt=prompt, **extra
+                    )
                     row["text"] = text.replace(today, "{{TODAY}}")
                     if row["text"] == text:
-                        row["ids"] = tokenizer.apply_chat_template(messages, add_generation_prompt=prompt, return_dict=False, **extra)
+                        row["ids"] = tokenizer.apply_chat_template(
+                            messages, add_generation_prompt=prompt, return_dict=False, **extra
+                        )
                 except Exception as error:
                     row["error"] = str(error)
                 rows.append(row)
@@ -407,17 +597,25 @@ def chats(tokenizer, conversations, variables):
 
 
 def check_rebuilt(rebuilt, as_is, texts):
-    """LlamaTokenizer builds a pipeline of its own instead of reading the file's: where docs/models.md says that the two differ, and only there."""
+    """LlamaTokenizer builds a pipeline of its own instead of reading the file's: where docs/models.md says that the two
+    differ, and only there."""
     differing = [text for text in texts if encodings(rebuilt, [text]) != encodings(as_is, [text])]
     special = "<unk>|<s>|</s>"
-    assert type(rebuilt) is LlamaTokenizer and differing == [t for t in texts if re.search(f"^[ ▁]|({special})(?!{special}|$)", t)]
+    assert type(rebuilt) is LlamaTokenizer and differing == [
+        t for t in texts if re.search(f"^[ ▁]|({special})(?!{special}|$)", t)
+    ]
     print(f"{len(differing)} of {len(texts)} texts differ between LlamaTokenizer and the published file as it is")
 
 
 def main():
     assert transformers.__version__ == "5.23.0", transformers.__version__
     conversations = json.loads((golden / "chat_templates.json").read_text())["conversations"]
-    out = {"transformers": transformers.__version__, "tokenizers": tokenizers.__version__, "texts": TEXTS, "families": {}}
+    out = {
+        "transformers": transformers.__version__,
+        "tokenizers": tokenizers.__version__,
+        "texts": TEXTS,
+        "families": {},
+    }
     shutil.rmtree(golden / "families", ignore_errors=True)
     for name, (model_type, make, variables) in FAMILIES.items():
         folder = save(name, make())
@@ -427,10 +625,18 @@ def main():
         if name == "llama2_published":
             rebuilt, tokenizer = tokenizer, TokenizersBackend.from_pretrained(folder)
             check_rebuilt(rebuilt, tokenizer, TEXTS + own)
-        row = {"model_type": model_type, "class": type(tokenizer).__name__, "texts": own, "encodings": encodings(tokenizer, TEXTS + own),
-               "decodings": decodings(tokenizer, rng), "chats": chats(tokenizer, conversations, variables) if name in TEMPLATES else []}
+        row = {
+            "model_type": model_type,
+            "class": type(tokenizer).__name__,
+            "texts": own,
+            "encodings": encodings(tokenizer, TEXTS + own),
+            "decodings": decodings(tokenizer, rng),
+            "chats": chats(tokenizer, conversations, variables) if name in TEMPLATES else [],
+        }
         out["families"][name] = row
-        print(f"{name:17} {row['class']:18} {len(tokenizer):4} tokens {len(row['encodings'])} texts {len(row['chats'])} chats")
+        print(
+            f"{name:17} {row['class']:18} {len(tokenizer):4} tokens {len(row['encodings'])} texts {len(row['chats'])} chats"
+        )
     families = [f"{json.dumps(k)}:{compact(v)}" for k, v in out.pop("families").items()]
     (golden / "families.json").write_text(compact(out)[:-1] + ',"families":{\n' + ",\n".join(families) + "\n}}\n")
 

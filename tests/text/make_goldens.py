@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Renders chat templates with transformers and writes tests/text/golden/chat_templates.json.
 
-Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. Not run by the build: run it by hand when a template or a conversation is added:
+Made with transformers 5.23.0, jinja2 3.1.6, Python 3.11. Not run by the build: run it by hand when a template or a
+conversation is added:
     SPECDEC_SHARED=../shared python tests/text/make_goldens.py
 Today's date in an output is replaced by {{TODAY}}; an error is stored as {"error": message}.
 """
+
 import datetime
 import json
 import os
@@ -18,16 +20,32 @@ shared = pathlib.Path(os.environ.get("SPECDEC_SHARED", here.parents[2] / "shared
 
 CONVERSATIONS = {
     "user": [("user", "Hello!")],
-    "system": [("system", "  You are terse. "), ("user", "What is 1 < 2 & \"3\"?")],
+    "system": [("system", "  You are terse. "), ("user", 'What is 1 < 2 & "3"?')],
     "turns": [("user", "Hi"), ("assistant", " Hello.\nHow are you? "), ("user", "Fine — 谢谢 🙂\n")],
     "system_turns": [("system", "Be kind."), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")],
-    "think": [("user", "2+2?"), ("assistant", "<think>\nadd\n</think>\n\n4"), ("user", "and 3+3?"), ("assistant", "<think>x</think>6")],
+    "think": [
+        ("user", "2+2?"),
+        ("assistant", "<think>\nadd\n</think>\n\n4"),
+        ("user", "and 3+3?"),
+        ("assistant", "<think>x</think>6"),
+    ],
     "two_users": [("user", "one"), ("user", "two")],
     "empty": [("user", "")],
 }
 
 # With tools: (messages as transformers takes them, tools). Only for templates that know tool_calls.
-WEATHER = {"type": "function", "function": {"name": "weather", "description": "Says \"how\" it is", "parameters": {"type": "object", "properties": {"zone": {"type": "string"}, "at": {"type": "integer"}}, "required": ["zone", "at"]}}}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": 'Says "how" it is',
+        "parameters": {
+            "type": "object",
+            "properties": {"zone": {"type": "string"}, "at": {"type": "integer"}},
+            "required": ["zone", "at"],
+        },
+    },
+}
 
 
 def call(name, arguments, id="c1"):
@@ -36,11 +54,41 @@ def call(name, arguments, id="c1"):
 
 TOOL_CONVERSATIONS = {
     "offered": ([{"role": "user", "content": "Hi"}], [WEATHER]),
-    "called": ([{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [call("weather", {"zone": "é \"x\"", "at": 1, "b": {"z": 0, "a": [1.5, None]}})]}], [WEATHER]),
-    "answered": ([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "Let me see.", "tool_calls": [call("weather", {"zone": "a", "at": 2})]},
-                  {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "{\"rain\": true}"}, {"role": "assistant", "content": "Yes."}], [WEATHER]),
-    "two_calls": ([{"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "", "tool_calls": [call("weather", {"zone": "a"}), call("weather", {"zone": "b"}, "c2")]},
-                   {"role": "tool", "tool_call_id": "c1", "content": "1"}, {"role": "tool", "tool_call_id": "c2", "content": "2"}, {"role": "assistant", "content": "Both."}], None),
+    "called": (
+        [
+            {"role": "system", "content": "Be kind."},
+            {"role": "user", "content": "Rain?"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("weather", {"zone": 'é "x"', "at": 1, "b": {"z": 0, "a": [1.5, None]}})],
+            },
+        ],
+        [WEATHER],
+    ),
+    "answered": (
+        [
+            {"role": "user", "content": "Rain?"},
+            {"role": "assistant", "content": "Let me see.", "tool_calls": [call("weather", {"zone": "a", "at": 2})]},
+            {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": '{"rain": true}'},
+            {"role": "assistant", "content": "Yes."},
+        ],
+        [WEATHER],
+    ),
+    "two_calls": (
+        [
+            {"role": "user", "content": "Rain?"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [call("weather", {"zone": "a"}), call("weather", {"zone": "b"}, "c2")],
+            },
+            {"role": "tool", "tool_call_id": "c1", "content": "1"},
+            {"role": "tool", "tool_call_id": "c2", "content": "2"},
+            {"role": "assistant", "content": "Both."},
+        ],
+        None,
+    ),
 }
 
 # Written here, to reach what the files of the Hub do not: every feature transformers offers.
@@ -90,13 +138,15 @@ def sources():
 
 def main():
     cases = []
-    for name, template, tokens, written in sources():
+    for name, template, tokens, _ in sources():
         for conversation, messages in CONVERSATIONS.items():
             for prompt in (False, True):
                 chat = [{"role": r, "content": c} for r, c in messages]
                 case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
                 try:
-                    text = render_jinja_template([chat], chat_template=template, add_generation_prompt=prompt, **tokens)[0][0]
+                    text = render_jinja_template(
+                        [chat], chat_template=template, add_generation_prompt=prompt, **tokens
+                    )[0][0]
                     case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
                 except Exception as error:
                     case["error"] = str(error)
@@ -109,7 +159,9 @@ def main():
             for prompt in (False, True):
                 case = {"template": name, "conversation": conversation, "add_generation_prompt": prompt}
                 try:
-                    text = render_jinja_template([chat], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens)[0][0]
+                    text = render_jinja_template(
+                        [chat], tools=tools, chat_template=template, add_generation_prompt=prompt, **tokens
+                    )[0][0]
                     case["text"] = text.replace(datetime.date.today().isoformat(), "{{TODAY}}")
                 except Exception as error:
                     case["error"] = str(error)
@@ -120,8 +172,16 @@ def main():
         "written": WRITTEN,
         "cases": cases,
         # JSON as text: the order of keys counts.
-        "tool_conversations": {k: {"messages": [{n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for n, v in m.items()} for m in chat], "tools": json.dumps(tools) if tools else ""}
-                               for k, (chat, tools) in TOOL_CONVERSATIONS.items()},
+        "tool_conversations": {
+            k: {
+                "messages": [
+                    {n: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for n, v in m.items()}
+                    for m in chat
+                ],
+                "tools": json.dumps(tools) if tools else "",
+            }
+            for k, (chat, tools) in TOOL_CONVERSATIONS.items()
+        },
         "tool_cases": tool_cases,
     }
     (here / "golden").mkdir(exist_ok=True)

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/philox.h"
 #include "tests/base/scratch.h"
+#include "tests/text/loaded_tokenizers.h"
 #include "tests/text/shared_data.h"
 
 namespace specdec::text {
@@ -22,35 +23,11 @@ using testing::error_of;
 using testing::put;
 using testing::Scratch;
 
-const Json kByteLevelDecoder = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+const Json kByteLevelDecoder = {
+    {"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
 
-// Loading takes most of the time here, so tests that only read share one.
-const Tokenizer& loaded(const fs::path& directory) {
-  static std::map<fs::path, Tokenizer> tokenizers;
-  return tokenizers.try_emplace(directory, directory).first->second;
-}
-
-// The files of the three conformance sets. TinyLlama has Llama 2's vocabulary, which Phi-3's file holds with tokens added from 32,000 on;
-// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is put together here as transformers' converter does.
-fs::path gpt2() { return shared_data() / "tokenizers/gpt2"; }
-
-void write_tinyllama(const Scratch& d) {
-  Json t = read_json(shared_data() / "tokenizers/ort-ext/phi-3-mini/tokenizer.json", ErrorKind::kModel);
-  Json added = Json::array();
-  for (Json token : t["added_tokens"])
-    if (token["id"] < 3) {
-      token["special"] = true;
-      token["rstrip"] = false;
-      added.push_back(token);
-    }
-  t["added_tokens"] = added;
-  const Json bos = {{"SpecialToken", {{"id", "<s>"}, {"type_id", 0}}}}, a = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
-  t["post_processor"]["single"] = {bos, a};
-  t["post_processor"]["special_tokens"] = {{"<s>", {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}}}};
-  put(d / "tokenizer.json", t.dump());
-  put(d / "tokenizer_config.json", R"({"bos_token": "<s>", "eos_token": "</s>"})");
-}
-
+// Qwen2.5 shares vocabulary and merges with Qwen2, whose tokenizer.json is put together here as transformers' converter
+// does.
 void write_qwen(const Scratch& d, const std::string& merges_file = "merges_lf.txt") {
   const fs::path from = shared_data() / "tokenizers/qwen2";
   Json merges = Json::array();
@@ -62,18 +39,39 @@ void write_qwen(const Scratch& d, const std::string& merges_file = "merges_lf.tx
   Json added = Json::array();
   const Json added_ids = read_json(from / "added_tokens.json");
   for (const auto& [token, id] : added_ids.items())
-    added.push_back({{"id", id}, {"content", token}, {"special", true}, {"single_word", false}, {"lstrip", false}, {"rstrip", false}, {"normalized", false}});
+    added.push_back({{"id", id},
+                     {"content", token},
+                     {"special", true},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false}});
   std::sort(added.begin(), added.end(), [](const Json& x, const Json& y) { return x["id"] < y["id"]; });
   const std::string pattern =
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  const Json split = {{"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
-  const Json bytes = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
-  const Json t = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added},
-                  {"normalizer", {{"type", "NFC"}}}, {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
-                  {"post_processor", nullptr}, {"decoder", kByteLevelDecoder},
-                  {"model", {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr}, {"continuing_subword_prefix", ""},
-                             {"end_of_word_suffix", ""}, {"fuse_unk", false}, {"byte_fallback", false},
-                             {"vocab", read_json(from / "vocab.json")}, {"merges", merges}}}};
+      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
+      R"(\s+(?!\S)|\s+)";
+  const Json split = {
+      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const Json bytes = {
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", false}, {"use_regex", false}};
+  const Json t = {{"version", "1.0"},
+                  {"truncation", nullptr},
+                  {"padding", nullptr},
+                  {"added_tokens", added},
+                  {"normalizer", {{"type", "NFC"}}},
+                  {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
+                  {"post_processor", nullptr},
+                  {"decoder", kByteLevelDecoder},
+                  {"model",
+                   {{"type", "BPE"},
+                    {"dropout", nullptr},
+                    {"unk_token", nullptr},
+                    {"continuing_subword_prefix", ""},
+                    {"end_of_word_suffix", ""},
+                    {"fuse_unk", false},
+                    {"byte_fallback", false},
+                    {"vocab", read_json(from / "vocab.json")},
+                    {"merges", merges}}}};
   put(d / "tokenizer.json", t.dump());
   put(d / "tokenizer_config.json", read_file(from / "tokenizer_config.json"));
 }
@@ -92,17 +90,11 @@ std::vector<Case> conformance(const std::string& small, const std::string& large
   for (const Json& i : small_inputs["inputs"]) texts[i["id"]] = i["text"];
   for (const Json& i : large_inputs) texts[i["id"]] = i["text"];
   const Json entries = read_json(root / "small" / small)["entries"];
-  for (const auto& [id, e] : entries.items()) cases.push_back({id, texts.at(id), e["decoded_skip_special"], e["input_ids"]});
+  for (const auto& [id, e] : entries.items())
+    cases.push_back({id, texts.at(id), e["decoded_skip_special"], e["input_ids"]});
   const Json more = read_json(root / "large" / large)["entries"];
   for (const Json& e : more) cases.push_back({e["id"], texts.at(e["id"]), e["decoded_skip_special"], e["input_ids"]});
   return cases;
-}
-
-std::string stream(const Tokenizer& tokenizer, const std::vector<int32_t>& ids) {
-  IncrementalDecoder decoder(tokenizer);
-  std::string text;
-  for (const int32_t id : ids) text += decoder.push(id);
-  return text + decoder.finish();
 }
 
 void expect_conformance(const Tokenizer& tokenizer, const std::vector<Case>& cases) {
@@ -180,7 +172,8 @@ TEST(Tokenizer, ThePostProcessorDecidesAboutBosAndEos) {
   write_tinyllama(d);
   std::vector<int32_t> expected = Tokenizer(d.root()).encode("Hi", false);
   expected.insert(expected.begin(), 1);
-  for (const std::string flags : {"", R"(, "add_bos_token": false)", R"(, "add_bos_token": true, "add_eos_token": true)"}) {
+  for (const std::string flags :
+       {"", R"(, "add_bos_token": false)", R"(, "add_bos_token": true, "add_eos_token": true)"}) {
     put(d / "tokenizer_config.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>")" + flags + "}");
     EXPECT_EQ(Tokenizer(d.root()).encode("Hi", true), expected) << flags;
   }
@@ -197,8 +190,12 @@ TEST(Tokenizer, StoredPaddingAndTruncationAreDropped) {
   const std::string text = "a b c d e f g h";
   const auto expected = loaded(gpt2()).encode(text, true);
   t["truncation"] = {{"direction", "Right"}, {"max_length", 2}, {"strategy", "LongestFirst"}, {"stride", 0}};
-  t["padding"] = {{"strategy", {{"Fixed", 1000000000000}}}, {"direction", "Right"}, {"pad_to_multiple_of", nullptr},
-                  {"pad_id", 0}, {"pad_type_id", 0}, {"pad_token", "!"}};
+  t["padding"] = {{"strategy", {{"Fixed", 1000000000000}}},
+                  {"direction", "Right"},
+                  {"pad_to_multiple_of", nullptr},
+                  {"pad_id", 0},
+                  {"pad_type_id", 0},
+                  {"pad_token", "!"}};
   put(d / "tokenizer.json", t.dump());
   EXPECT_EQ(Tokenizer(d.root()).encode(text, true), expected);
 }
@@ -206,8 +203,10 @@ TEST(Tokenizer, StoredPaddingAndTruncationAreDropped) {
 TEST(Tokenizer, InvalidInputIsAnError) {
   SKIP_WITHOUT(gpt2());
   const Tokenizer& tokenizer = loaded(gpt2());
-  EXPECT_NE(error_of([&] { tokenizer.encode("ok\xff", true); }, ErrorKind::kData).find("invalid UTF-8 at byte 2"), std::string::npos);
-  EXPECT_NE(error_of([&] { tokenizer.decode({5, -7}, true); }, ErrorKind::kData).find("-7 at index 1"), std::string::npos);
+  EXPECT_NE(error_of([&] { tokenizer.encode("ok\xff", true); }, ErrorKind::kData).find("invalid UTF-8 at byte 2"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { tokenizer.decode({5, -7}, true); }, ErrorKind::kData).find("-7 at index 1"),
+            std::string::npos);
   EXPECT_THROW(IncrementalDecoder(tokenizer).push(-1), Error);
   EXPECT_EQ(tokenizer.encode(std::string_view("a\0b", 3), true).size(), 3u);
 }
@@ -216,10 +215,15 @@ TEST(Tokenizer, InvalidInputIsAnError) {
 TEST(Tokenizer, WrongFilesAreRefused) {
   Scratch d;
   std::vector<std::pair<std::string, std::string>> bad = {
-      {"empty", ""}, {"not JSON", "hello"}, {"null", "null"}, {"a list", "[]"}, {"no model", R"({"version": "1.0"})"},
+      {"empty", ""},
+      {"not JSON", "hello"},
+      {"null", "null"},
+      {"a list", "[]"},
+      {"no model", R"({"version": "1.0"})"},
       {"unknown version", R"({"version": "9", "model": {"type": "BPE", "vocab": {}, "merges": []}})"},
       {"deep", std::string(100000, '[')},
-      {"deep normalizer", [] {
+      {"deep normalizer",
+       [] {
          std::string n;
          for (int i = 0; i < 50000; ++i) n += R"({"type":"Sequence","normalizers":[)";
          return R"({"version":"1.0","model":{"type":"WordLevel","vocab":{},"unk_token":"u"},"normalizer":)" + n;
@@ -227,15 +231,30 @@ TEST(Tokenizer, WrongFilesAreRefused) {
       {"merge of nothing", R"({"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["a b"]}})"},
       {"bad merge line", R"({"version":"1.0","model":{"type":"BPE","vocab":{"a":0},"merges":["aa"]}})"},
       {"negative id", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":-1},"unk_token":"a"}})"},
-      {"bad regex", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"pre_tokenizer":{"type":"Split","pattern":{"Regex":"(("},"behavior":"Isolated","invert":false}})"},
-      {"bad charsmap", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"}})"},
-      {"fixed length 0", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"pre_tokenizer":{"type":"FixedLength","length":0}})"},
+      {"bad regex",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+       R"("pre_tokenizer":{"type":"Split","pattern":{"Regex":"(("},"behavior":"Isolated","invert":false}})"},
+      {"bad charsmap", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                       R"("normalizer":{"type":"Precompiled","precompiled_charsmap":"AAAA"}})"},
+      {"fixed length 0", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                         R"("pre_tokenizer":{"type":"FixedLength","length":0}})"},
   };
   std::string doubling;
-  for (int i = 0; i < 40; ++i) doubling += std::string(i ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
-  bad.push_back({"doubling normalizer", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"normalizer":{"type":"Sequence","normalizers":[)" + doubling + "]}}"});
-  bad.push_back({"doubling of an added token", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"added_tokens":[{"id":1,"content":"a","single_word":false,"lstrip":false,"rstrip":false,"normalized":true,"special":false}],"normalizer":{"type":"Sequence","normalizers":[)" + doubling + "]}}"});
-  bad.push_back({"doubling decoder", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"decoder":{"type":"Sequence","decoders":[)" + doubling + "]}}"});
+  for (int i = 0; i < 40; ++i)
+    doubling += std::string(i ? "," : "") + R"({"type":"Replace","pattern":{"String":"a"},"content":"aa"})";
+  bad.push_back(
+      {"doubling normalizer", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                              R"("normalizer":{"type":"Sequence","normalizers":[)" +
+                                  doubling + "]}}"});
+  bad.push_back(
+      {"doubling of an added token",
+       R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},"added_tokens":[{"id":1,)"
+       R"("content":"a","single_word":false,"lstrip":false,"rstrip":false,"normalized":true,"special":false}],)"
+       R"("normalizer":{"type":"Sequence","normalizers":[)" +
+           doubling + "]}}"});
+  bad.push_back({"doubling decoder", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"},)"
+                                     R"("decoder":{"type":"Sequence","decoders":[)" +
+                                         doubling + "]}}"});
   for (const auto& [name, text] : bad) {
     const std::string file = (d / "tokenizer.json").string();
     put(file, text);
@@ -255,7 +274,8 @@ TEST(Tokenizer, WrongFilesOfTheWildAreRefused) {
     const fs::path directory = shared_data() / "tokenizers/ort-ext" / name;
     SKIP_WITHOUT(directory);
     const std::string message = error_of([&] { Tokenizer{directory}; }, ErrorKind::kModel);
-    EXPECT_TRUE(message.starts_with((directory / "tokenizer.json").string() + ": not a Hugging Face tokenizer")) << message;
+    EXPECT_TRUE(message.starts_with((directory / "tokenizer.json").string() + ": not a Hugging Face tokenizer"))
+        << message;
   }
 }
 
@@ -270,7 +290,8 @@ TEST(Tokenizer, TruncatedFilesNeverCrash) {
   }
   for (uint64_t i = 0; i < 150; ++i) {  // one changed byte: an error, or a tokenizer that works
     std::string changed = whole;
-    changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^= static_cast<char>(1u << (i % 7));
+    changed[static_cast<size_t>(philox_uniform(1, 2, i) * static_cast<double>(whole.size()))] ^=
+        static_cast<char>(1u << (i % 7));
     put(d / "tokenizer.json", changed);
     try {
       const Tokenizer tokenizer(d.root());
@@ -298,146 +319,11 @@ TEST(Tokenizer, IsUsedByManyThreads) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t)
     threads.emplace_back([&] {
-      for (int i = 0; i < 200; ++i) wrong += tokenizer.encode(text, true) != expected || stream(tokenizer, expected) != text;
+      for (int i = 0; i < 200; ++i)
+        wrong += tokenizer.encode(text, true) != expected || stream(tokenizer, expected) != text;
     });
   for (auto& t : threads) t.join();
   EXPECT_EQ(wrong, 0);
-}
-
-// --- streaming ---
-
-bool whole_utf8(const std::string& text) {
-  try {
-    (void)Json(text).dump();
-    return true;
-  } catch (const Json::exception&) {
-    return false;
-  }
-}
-
-// The property: every piece is whole UTF-8, and the pieces join to decode(all), for texts and for any ids at all.
-void expect_streams(const Tokenizer& tokenizer, const std::vector<int32_t>& ids, const std::string& name) {
-  IncrementalDecoder decoder(tokenizer);
-  const std::string expected = tokenizer.decode(ids, true);
-  std::string text;
-  for (const int32_t id : ids) {
-    const std::string piece = decoder.push(id);
-    EXPECT_TRUE(whole_utf8(piece)) << name;
-    text += piece;
-    ASSERT_TRUE(expected.starts_with(text)) << name << ": retracted after " << text.size() << " bytes";
-  }
-  EXPECT_EQ(text + decoder.finish(), expected) << name;
-}
-
-const std::vector<std::string>& multilingual() {
-  static const std::vector<std::string> texts = {
-      "", " ", "   leading", "trailing  ", "\n\n", "Hello, world!", "naïve façade — Mañana", "漢字かな交じり文。", "한국어 텍스트", "नमस्ते दुनिया",
-      "مرحبا بالعالم", "שלום עולם", "Ελληνικά Русский", "ไทย ภาษา", "🙂🙃👩‍👩‍👧‍👦🏳️‍🌈👍🏽", "e\u0301 vs \u00e9", "\u200b\u200d\ufeff", "𝔘𝔫𝔦𝔠𝔬𝔡𝔢 𓀀𓀁",
-      "a\tb\r\nc", "\xEF\xBF\xBD literal \xEF\xBF\xBD\xEF\xBF\xBD", "<0xE2><0x82>", "</s> <s> x", "  ▁ ▁▁ ", std::string(300, 'x'), std::string(200, ' ') + "y"};
-  return texts;
-}
-
-void check_streaming(const Tokenizer& tokenizer) {
-  for (const std::string& text : multilingual()) expect_streams(tokenizer, tokenizer.encode(text, true), text);
-  std::string all;
-  for (const std::string& text : multilingual()) all += text;
-  expect_streams(tokenizer, tokenizer.encode(all, true), "all texts");
-  // Random ids: broken characters everywhere, special tokens between, ids out of range; then stretches cut out of real text.
-  const auto ids = tokenizer.encode(all, true);
-  PhiloxStream random(7, 0);
-  for (int round = 0; round < 60; ++round) {
-    std::vector<int32_t> noise;
-    for (int i = 0; i < 40; ++i) {
-      if (random.uniform() < 0.5)
-        noise.push_back(static_cast<int32_t>(random.below(static_cast<uint64_t>(tokenizer.vocab_size()) + 3)));
-      else if (random.uniform() < 0.3)
-        noise.push_back(static_cast<int32_t>(random.below(260)));  // where the byte tokens are
-      else
-        noise.push_back(ids[random.below(ids.size())]);
-    }
-    expect_streams(tokenizer, noise, "noise " + std::to_string(round));
-  }
-}
-
-TEST(IncrementalDecoder, ByteLevel) {
-  SKIP_WITHOUT(gpt2());
-  check_streaming(loaded(gpt2()));
-}
-
-TEST(IncrementalDecoder, ByteFallback) {
-  SKIP_WITHOUT(shared_data());
-  Scratch d;
-  write_tinyllama(d);
-  check_streaming(Tokenizer(d.root()));
-  check_streaming(Tokenizer(shared_data() / "models/stories260K"));
-}
-
-TEST(IncrementalDecoder, GivesTextAsSoonAsItIsSettled) {
-  SKIP_WITHOUT(gpt2());
-  const Tokenizer& tokenizer = loaded(gpt2());
-  IncrementalDecoder decoder(tokenizer);
-  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Hello")), "Hello");
-  EXPECT_EQ(decoder.push(tokenizer.token_to_id("Ġworld")), " world");
-  const auto smile = tokenizer.encode("🙂", false);
-  ASSERT_GT(smile.size(), 1u);
-  std::string emoji;
-  for (size_t i = 0; i + 1 < smile.size(); ++i) EXPECT_EQ(decoder.push(smile[i]), "");
-  EXPECT_EQ(decoder.push(smile.back()), "🙂");
-  EXPECT_EQ(decoder.push(smile.front()), "");
-  EXPECT_EQ(decoder.finish(), "\xEF\xBF\xBD");
-}
-
-TEST(IncrementalDecoder, AByteRunWaitsForItsEnd) {
-  const fs::path model = shared_data() / "models/stories260K";
-  SKIP_WITHOUT(model);
-  const Tokenizer tokenizer(model);
-  const auto byte = [&](const char* hex) { return tokenizer.token_to_id(std::string("<0x") + hex + ">"); };
-  IncrementalDecoder decoder(tokenizer);
-  const int32_t word = tokenizer.encode("a", false).back();
-  decoder.push(word);
-  for (const char* hex : {"C3", "A9", "E2"}) EXPECT_EQ(decoder.push(byte(hex)), "");
-  // The run C3 A9 E2 is not UTF-8, so the whole of it becomes replacement characters, é included.
-  const std::string text = decoder.push(word);
-  EXPECT_TRUE(text.starts_with("\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD")) << text;
-}
-
-// A model stuck on broken bytes must not make every push dearer than the last: text keeps coming out, and the window is cut.
-TEST(IncrementalDecoder, EndlessBrokenBytesStillStream) {
-  SKIP_WITHOUT(gpt2());
-  const Tokenizer& tokenizer = loaded(gpt2());
-  const int32_t lead = tokenizer.encode("🙂", false).front();
-  std::vector<int32_t> ids(3000, lead);
-  ids.push_back(tokenizer.token_to_id("Hello"));
-  IncrementalDecoder decoder(tokenizer);
-  std::string text;
-  size_t waited = 0;
-  for (const int32_t id : ids) {
-    const std::string piece = decoder.push(id);
-    waited = piece.empty() ? waited + 1 : 0;
-    EXPECT_LT(waited, 3u);
-    text += piece;
-  }
-  EXPECT_EQ(text + decoder.finish(), tokenizer.decode(ids, true));
-}
-
-// A token of no text must not become the context: the space after it would be stripped as if the text began there.
-TEST(IncrementalDecoder, EmptyTokensAreNoContext) {
-  Scratch d;
-  put(d / "tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"":0,"▁a":1},"unk_token":""},"decoder":{"type":"Sequence",
-      "decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}})");
-  const Tokenizer tokenizer(d.root());
-  EXPECT_EQ(tokenizer.decode({1, 0, 1}, true), "a a");
-  EXPECT_EQ(stream(tokenizer, {1, 0, 1}), "a a");
-}
-
-TEST(IncrementalDecoder, DecodersWithoutSettledPrefixesGiveEverythingAtTheEnd) {
-  Scratch d;
-  put(d / "tokenizer.json", R"({"version":"1.0","model":{"type":"WordLevel","vocab":{"<pad>":0,"a":1,"|":2,"b":3},"unk_token":"<pad>"},
-      "decoder":{"type":"CTC","pad_token":"<pad>","word_delimiter_token":"|","cleanup":true}})");
-  const Tokenizer tokenizer(d.root());
-  IncrementalDecoder decoder(tokenizer);
-  for (const int32_t id : {1, 1, 2, 0, 3}) EXPECT_EQ(decoder.push(id), "");
-  EXPECT_EQ(decoder.finish(), tokenizer.decode({1, 1, 2, 0, 3}, true));
 }
 
 }  // namespace

@@ -31,7 +31,8 @@ model::DecoderConfig config(int64_t vocab, int64_t max_position) {
 model::Decoder decoder(uint64_t seed, int64_t vocab = 50, int64_t max_position = 128) {
   model::Decoder d = model::random_decoder(config(vocab, max_position), seed, at::kCPU, at::kFloat);
   d.weights.visit(d.config, [](const std::string& name, at::Tensor& t) {
-    if (t.dim() == 2) t.mul_(name.find("embed") != std::string::npos || name.find("lm_head") != std::string::npos ? 40 : 15);
+    if (t.dim() == 2)
+      t.mul_(name.find("embed") != std::string::npos || name.find("lm_head") != std::string::npos ? 40 : 15);
   });
   return d;
 }
@@ -79,9 +80,10 @@ std::vector<double> served(const float* logits, int64_t vocab, const SamplingOpt
   return p;
 }
 
-RowScore brute_force(const model::Decoder& target, const model::Decoder& draft, const TokenRow& row, const SamplingOptions& o) {
-  const int64_t n =
-      std::min<int64_t>({static_cast<int64_t>(row.tokens.size()), target.config.max_position, draft.config.max_position});
+RowScore brute_force(const model::Decoder& target, const model::Decoder& draft, const TokenRow& row,
+                     const SamplingOptions& o) {
+  const int64_t n = std::min<int64_t>(
+      {static_cast<int64_t>(row.tokens.size()), target.config.max_position, draft.config.max_position});
   const std::vector<int64_t> ids(row.tokens.begin(), row.tokens.begin() + n);
   const at::Tensor tokens = at::tensor(ids, at::kLong).unsqueeze(0);
   const at::Tensor p = model::forward(target, model::TrainBatch{tokens, {}, {}})[0].to(at::kFloat).contiguous();
@@ -263,8 +265,8 @@ TEST(Acceptance, IntervalCountsConversations) {
     scores[i] = {i % 2 ? 0.4 : 0.8, 0, 0, 5};
   }
   const ValidationReport apart = summarised(rows, scores);
-  for (size_t i = 0; i < 200; ++i)
-    rows[i].conversation = std::to_string(i / 2 * 2 % 20 + i % 2);  // 20 conversations, all alike inside
+  // 20 conversations, all alike inside
+  for (size_t i = 0; i < 200; ++i) rows[i].conversation = std::to_string(i / 2 * 2 % 20 + i % 2);
   const ValidationReport together = summarised(rows, scores);
   EXPECT_NEAR(apart.alpha.value, together.alpha.value, 1e-12);
   EXPECT_GT(together.alpha.ci.high - together.alpha.ci.low, 2 * (apart.alpha.ci.high - apart.alpha.ci.low));

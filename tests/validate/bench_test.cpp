@@ -39,7 +39,8 @@ TEST(BenchRun, TimesAndLatencies) {
   EXPECT_EQ(draft.open_sequences(), 0u);
 }
 
-// A machine that is ten times slower from the middle on: one run after the other would compare the fast half with the slow one.
+// A machine that is ten times slower from the middle on: one run after the other would compare the fast half with the
+// slow one.
 TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   ManualClock clock;
   Model target(5, random_logits(1)), draft(5, random_logits(1));
@@ -47,7 +48,8 @@ TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   target.before_pass = [&](std::span<const decode::Extension>) { clock.now += ++passes > 32 ? 10 : 1; };
   decode::Stepper speculative(target, &draft), plain(target, nullptr);
   const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}};
-  GroupRun slow(plain, prompts, {.speculation = {.k = 0}, .tokens = 48}, nullptr, clock), fast(speculative, prompts, {.speculation = {.k = 3}, .tokens = 48}, nullptr, clock);
+  GroupRun slow(plain, prompts, {.speculation = {.k = 0}, .tokens = 48}, nullptr, clock),
+      fast(speculative, prompts, {.speculation = {.k = 3}, .tokens = 48}, nullptr, clock);
   EXPECT_EQ(slow.share(), 0);
   run_side_by_side(slow, fast);
   EXPECT_TRUE(slow.done() && fast.done());
@@ -105,8 +107,9 @@ BenchRow row(const std::string& draft, int k, int batch, Estimate gain) {
 }
 BenchResult result() {
   BenchResult r;
-  r.rows = {row("", 0, 1, {1, {1, 1}, 8}),         row("A", 2, 1, {1.2, {1.1, 1.3}, 8}), row("A", 4, 1, {1.4, {1.3, 1.5}, 8}),
-            row("B", -1, 1, {1.6, {1.5, 1.7}, 8}), row("", 0, 4, {1, {1, 1}, 2}),        row("A", 2, 4, {2.5, {2.4, 2.6}, 2})};
+  r.rows = {row("", 0, 1, {1, {1, 1}, 8}),        row("A", 2, 1, {1.2, {1.1, 1.3}, 8}),
+            row("A", 4, 1, {1.4, {1.3, 1.5}, 8}), row("B", -1, 1, {1.6, {1.5, 1.7}, 8}),
+            row("", 0, 4, {1, {1, 1}, 2}),        row("A", 2, 4, {2.5, {2.4, 2.6}, 2})};
   judge_bench(r);
   return r;
 }
@@ -150,7 +153,8 @@ TEST(BenchResult, ABusyMachineIsInconclusive) {
   EXPECT_EQ(r.verdict, "inconclusive");
   EXPECT_NE(r.reason.find("other processes used 1.9 of 2 CPUs"), std::string::npos) << r.reason;
   EXPECT_EQ(to_json(r)["machine"]["busy"], true);
-  EXPECT_NE(bench_text(r).find("machine: other processes used 1.9 of 2 CPUs; 40 timed runs"), std::string::npos) << bench_text(r);
+  EXPECT_NE(bench_text(r).find("machine: other processes used 1.9 of 2 CPUs; 40 timed runs"), std::string::npos)
+      << bench_text(r);
 }
 
 // Fourteen columns are wider than a page: speed and latency have a table each.

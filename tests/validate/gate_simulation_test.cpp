@@ -1,5 +1,5 @@
-// A thousand simulated gates for every between-request dispersion: requests of 200 tested tokens whose acceptance is a beta around
-// the draft's. The share of wrong and of right passes, and how many requests a gate takes.
+// A thousand simulated gates for every between-request dispersion: requests of 200 tested tokens whose acceptance is a
+// beta around the draft's. The share of wrong and of right passes, and how many requests a gate takes.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -14,7 +14,9 @@ namespace {
 constexpr int kGates = 1000;
 constexpr double kFloor = 0.60;
 
-double normal(PhiloxStream& random) { return std::sqrt(-2 * std::log(random.uniform())) * std::cos(2 * M_PI * random.uniform()); }
+double normal(PhiloxStream& random) {
+  return std::sqrt(-2 * std::log(random.uniform())) * std::cos(2 * M_PI * random.uniform());
+}
 
 // Marsaglia & Tsang 2000, shape >= 1.
 double gamma(PhiloxStream& random, double shape) {
@@ -26,7 +28,8 @@ double gamma(PhiloxStream& random, double shape) {
 }
 
 double request(PhiloxStream& random, double mean, double sd) {
-  const double size = mean * (1 - mean) / (sd * sd) - 1, a = gamma(random, mean * size), b = gamma(random, (1 - mean) * size), p = a / (a + b);
+  const double size = mean * (1 - mean) / (sd * sd) - 1, a = gamma(random, mean * size),
+               b = gamma(random, (1 - mean) * size), p = a / (a + b);
   return std::clamp(p + std::sqrt(p * (1 - p) / 200) * normal(random), 0.0, 1.0);
 }
 
@@ -54,7 +57,8 @@ Outcome simulate(double mean, double sd, int budget) {
     if (judged.sure()) out.needed += static_cast<double>(report.requests_needed);
   }
   out.needed /= std::max(1, out.passed + out.failed);
-  std::printf("acceptance %.3f, sd %.2f, at most %d requests: %d passed, %d failed, %.0f requests needed\n", mean, sd, budget, out.passed, out.failed, out.needed);
+  std::printf("acceptance %.3f, sd %.2f, at most %d requests: %d passed, %d failed, %.0f requests needed\n", mean, sd,
+              budget, out.passed, out.failed, out.needed);
   return out;
 }
 

@@ -113,7 +113,10 @@ TEST(Gate, ABusyMachineIsInconclusive) {
     r.speedup = speedup;
     r.machine = MachineUse{2, 2, 1.94, 0, 0.97, 24, 24, 0, true};
     EXPECT_EQ(verdict(r), "inconclusive");
-    EXPECT_NE(judge(r).reason.find("the machine was busy: other processes used 1.9 of 2 CPUs while it was timed; run it again on an idle machine"), std::string::npos) << judge(r).reason;
+    EXPECT_NE(judge(r).reason.find("the machine was busy: other processes used 1.9 of 2 CPUs while it was timed; run "
+                                   "it again on an idle machine"),
+              std::string::npos)
+        << judge(r).reason;
     r.machine->busy = false;
     EXPECT_EQ(verdict(r), speedup.value > 1 ? "pass" : "not_worth_it");
     EXPECT_EQ(judge(r).reason.find("busy"), std::string::npos);
@@ -128,7 +131,9 @@ TEST(Gate, ABusyMachineIsInconclusive) {
 TEST(Gate, AnOpenSpeedupNamesTheFlag) {
   auto r = good();
   r.speedup = {1.02, {0.98, 1.06}, 8};
-  EXPECT_EQ(judge(r).reason, "speed-up at batch 1 1.020 [0.980, 1.060] is not decided: its interval contains 1; give more prompts (--speed-prompts 39)");
+  EXPECT_EQ(judge(r).reason,
+            "speed-up at batch 1 1.020 [0.980, 1.060] is not decided: its interval contains 1; give more prompts "
+            "(--speed-prompts 39)");
   r.speedup = {1.5, {1.4, 1.6}, 3};
   EXPECT_EQ(verdict(r), "inconclusive") << "three prompts give no interval";
   EXPECT_NE(judge(r).reason.find("--speed-prompts 8"), std::string::npos) << judge(r).reason;
@@ -244,7 +249,8 @@ TEST(AcceptanceGate, IsSureAsSoonAsEveryFloorIsDecided) {
   EXPECT_EQ(r.sequence.front().requests, 2);
   EXPECT_EQ(r.sequence.back().requests, r.alpha.n);
   EXPECT_EQ(r.sequence.back().low, r.alpha.ci.low);
-  for (size_t i = 1; i < r.sequence.size(); ++i) EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
+  for (size_t i = 1; i < r.sequence.size(); ++i)
+    EXPECT_LE(r.sequence[i].high - r.sequence[i].low, r.sequence[i - 1].high - r.sequence[i - 1].low + 1e-12);
 
   AcceptanceGate failing(rules);  // one floor that is surely missed is enough
   const std::vector<ScoredRequest> bad = {{"code", 0.3}, {"chat", 0.95}, {"chat", 0.95}};

@@ -56,7 +56,8 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
 // Answers given by hand: where they part, the target's logits decide.
 TEST(Greedy, DifferencesAndNearTies) {
   Model target(4, [](std::span<const int32_t> x, std::span<float> l) {
-    const float tie = 4.f + (x.size() == 2 ? 4e-7f : 0.5f);  // after two tokens 1 and 2 nearly tie, later 2 is clearly ahead
+    // after two tokens 1 and 2 nearly tie, later 2 is clearly ahead
+    const float tie = 4.f + (x.size() == 2 ? 4e-7f : 0.5f);
     l[0] = -4.f;
     l[1] = 4.f;
     l[2] = tie;
@@ -99,8 +100,8 @@ TEST(ProbabilityTransform, OrderedByRatio) {
 
 const SystemClock kClock;
 
-SampledTest run_sampled(decode::Stepper::VerifyFn rule, uint64_t seed, SamplingOptions sampling = {}, int64_t runs = 1600,
-                        VerifyRule verify = VerifyRule::kToken) {
+SampledTest run_sampled(decode::Stepper::VerifyFn rule, uint64_t seed, SamplingOptions sampling = {},
+                        int64_t runs = 1600, VerifyRule verify = VerifyRule::kToken) {
   Model target(16, random_logits(1, 1.5)), draft(16, random_logits(2, 1.5));
   SampledOptions o;
   o.sampling = sampling;
@@ -145,10 +146,12 @@ TEST(Sampled, Calibration) {
 }
 
 // Rules known to be wrong.
-decode::VerifyResult keep_everything(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r, std::vector<float>&) {
+decode::VerifyResult keep_everything(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r,
+                                     std::vector<float>&) {
   return {static_cast<int64_t>(in.drafted.size()), r.draw(decode::Purpose::kTarget, in.p.back())};
 }
-decode::VerifyResult residual_from_p(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r, std::vector<float>&) {
+decode::VerifyResult residual_from_p(VerifyRule, const decode::VerifyInput& in, decode::Randomness& r,
+                                     std::vector<float>&) {
   for (size_t i = 0; i < in.drafted.size(); ++i) {
     const auto x = static_cast<size_t>(in.drafted[i]);
     if (!r.accept(decode::Purpose::kAccept, in.p[i][x] / in.q[i][x]))
@@ -170,13 +173,15 @@ decode::VerifyResult accept_too_much(VerifyRule, const decode::VerifyInput& in, 
 decode::VerifyResult bonus_from_draft(VerifyRule rule, const decode::VerifyInput& in, decode::Randomness& r,
                                       std::vector<float>& scratch) {
   decode::VerifyInput shifted = in;
-  if (!in.q.empty()) shifted.p.back() = in.q.back();  // the bonus token drawn from a distribution that is not the target's
+  // the bonus token drawn from a distribution that is not the target's
+  if (!in.q.empty()) shifted.p.back() = in.q.back();
   return decode::verify(rule, shifted, r, scratch);
 }
 
 TEST(Sampled, TheSameSeedGivesTheSameValue) {
   EXPECT_EQ(run_sampled(&decode::verify, 7, {}, 200).sequence_p, run_sampled(&decode::verify, 7, {}, 200).sequence_p);
-  EXPECT_NE(run_sampled(&decode::verify, 7, {}, 200).sequence_p, run_sampled(&decode::verify, 5007, {}, 200).sequence_p);
+  EXPECT_NE(run_sampled(&decode::verify, 7, {}, 200).sequence_p,
+            run_sampled(&decode::verify, 5007, {}, 200).sequence_p);
 }
 
 TEST(Sampled, WrongRulesFail) {

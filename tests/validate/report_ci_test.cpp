@@ -23,14 +23,23 @@ size_t count_of(const std::string& text, const std::string& part) {
 // lossless, acceptance, two segments (one with a floor), the serving draft with one segment, speed-up.
 TEST(Junit, ASuiteForEverySegmentAndACaseForEveryCheck) {
   ValidationReport r = report();
-  r.alpha = {0.40, {0.35, 0.45}, 40};          // below the floor 0.5
+  r.alpha = {0.40, {0.35, 0.45}, 40};           // below the floor 0.5
   r.segments[1].alpha = {0.7, {0.6, 0.8}, 20};  // holds its floor 0.65
   const std::string xml = junit_xml(r);
-  EXPECT_NE(xml.find("<testsuites name=\"specdec validate\" tests=\"7\" failures=\"1\" errors=\"2\" skipped=\"1\""), std::string::npos) << xml;
+  EXPECT_NE(xml.find("<testsuites name=\"specdec validate\" tests=\"7\" failures=\"1\" errors=\"2\" skipped=\"1\""),
+            std::string::npos)
+      << xml;
   EXPECT_EQ(count_of(xml, "<testsuite "), 3u);
-  EXPECT_NE(xml.find("<testsuite name=\"all requests\" tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"0\""), std::string::npos) << xml;
-  EXPECT_NE(xml.find("<failure type=\"fail\" message=\"acceptance 0.400 [0.350, 0.450] is below the floor 0.50\">"), std::string::npos) << xml;
-  EXPECT_NE(xml.find("<error type=\"inconclusive\" message=\"acceptance of chat 0.700 [0.600, 0.800] is not decided: its interval contains its floor 0.65; give more requests (--max-requests 0 takes all)"), std::string::npos) << xml;
+  EXPECT_NE(xml.find("<testsuite name=\"all requests\" tests=\"4\" failures=\"1\" errors=\"1\" skipped=\"0\""),
+            std::string::npos)
+      << xml;
+  EXPECT_NE(xml.find("<failure type=\"fail\" message=\"acceptance 0.400 [0.350, 0.450] is below the floor 0.50\">"),
+            std::string::npos)
+      << xml;
+  EXPECT_NE(xml.find("<error type=\"inconclusive\" message=\"acceptance of chat 0.700 [0.600, 0.800] is not decided: "
+                     "its interval contains its floor 0.65; give more requests (--max-requests 0 takes all)"),
+            std::string::npos)
+      << xml;
   EXPECT_NE(xml.find("<skipped message=\"not judged: acceptance of code"), std::string::npos) << xml;
   EXPECT_EQ(count_of(xml, "<testcase "), 7u);
 }
@@ -54,9 +63,11 @@ TEST(GitHub, AnnotationsOfWhatFailedOrIsOpen) {
   r.segments[1].alpha = {0.7, {0.6, 0.8}, 20};
   EXPECT_EQ(github_annotations(r),
             "::error title=specdec validate%3A acceptance::acceptance 0.400 [0.350, 0.450] is below the floor 0.50\n"
-            "::warning title=specdec validate%3A acceptance of a%2Cb%3Ac%25 %3A%3Aerror%3A%3Ano::acceptance of a,b:c%25 ::error::no 0.700 [0.600, 0.800] is not decided: its "
+            "::warning title=specdec validate%3A acceptance of a%2Cb%3Ac%25 %3A%3Aerror%3A%3Ano::acceptance of "
+            "a,b:c%25 ::error::no 0.700 [0.600, 0.800] is not decided: its "
             "interval contains its floor 0.65; give more requests (--max-requests 0 takes all)\n"
-            "::warning title=specdec validate%3A against the serving draft::acceptance less that of the serving draft -0.010 [-0.030, +0.010] is not decided: its "
+            "::warning title=specdec validate%3A against the serving draft::acceptance less that of the serving draft "
+            "-0.010 [-0.030, +0.010] is not decided: its "
             "interval contains -0.020; give more requests (--max-requests 0 takes all)\n");
   r = report();
   r.segments.clear();
@@ -72,7 +83,8 @@ TEST(GitHub, AnnotationsOfWhatFailedOrIsOpen) {
 
 TEST(GitHub, OutputsAreOneLineEach) {
   EXPECT_EQ(github_outputs(report(), "out\nverdict=pass"),
-            "verdict=fail\nacceptance=0.7000\nacceptance_low=0.6500\nacceptance_high=0.7500\nrequests=40\nspeedup=1.4000\nreport=out verdict=pass\n");
+            "verdict=fail\nacceptance=0.7000\nacceptance_low=0.6500\nacceptance_high=0.7500\nrequests=40\nspeedup=1."
+            "4000\nreport=out verdict=pass\n");
 }
 
 TEST(GitHub, SummaryIsCutAtALine) {
@@ -90,7 +102,8 @@ TEST(Checks, AStaleReportHasOne) {
   const auto checks = checks_of(r);
   ASSERT_EQ(checks.size(), 1u);
   EXPECT_EQ(checks[0].text, "made for another target");
-  EXPECT_EQ(junit_xml(r).find("<failure type=\"stale\" message=\"made for another target\">") != std::string::npos, true);
+  EXPECT_EQ(junit_xml(r).find("<failure type=\"stale\" message=\"made for another target\">") != std::string::npos,
+            true);
 }
 
 }  // namespace

@@ -54,8 +54,9 @@ Page page_with(const std::string& text) {
   page.title = page.verdict = page.reason = text;
   page.verdict_class = text;
   page.tiles = {{text, text, text}};
-  Chart chart{text, text, text, Chart::Kind::kBars, {0, 1}, {text, text}, {{text, {1, 2}, {0.5, 1.5}, {1.5, 2.5}, false}}, 1.0,
-              text, {},   {}};
+  Chart chart{
+      text, text, text, Chart::Kind::kBars, {0, 1}, {text, text}, {{text, {1, 2}, {0.5, 1.5}, {1.5, 2.5}, false}}, 1.0,
+      text, {},   {}};
   page.sections = {{text, text, {chart}, {{text, {text, text}, {{text, text}}}}}};
   page.data = {{text == kHostile[13] ? "key" : text, text}, {"list", {text}}};
   return page;
@@ -72,7 +73,8 @@ TEST(ReportHtml, ScriptJsonKeepsTheValue) {
     if (text[0] == '\xff') continue;  // not a value that JSON can hold
     const Json value = {{"k", text}};
     const std::string out = script_json(value);
-    for (const char* bad : {"<", ">", "&", "\xE2\x80\xA8", "\xE2\x80\xA9"}) EXPECT_EQ(out.find(bad), std::string::npos) << out;
+    for (const char* bad : {"<", ">", "&", "\xE2\x80\xA8", "\xE2\x80\xA9"})
+      EXPECT_EQ(out.find(bad), std::string::npos) << out;
     EXPECT_EQ(Json::parse(out), value);
   }
 }
@@ -128,7 +130,8 @@ ValidationReport full_report() {
   r.verdict = "pass";
   r.reason = "<b>good</b>";
   r.started = "2026-11-21T12:00:00Z";
-  for (Fingerprint* f : {&r.target, &r.draft}) f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
+  for (Fingerprint* f : {&r.target, &r.draft})
+    f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
   r.target_path = "/models/<target>";
   r.draft_path = "/models/draft\"quoted\"";
   r.alpha = {0.71, {0.68, 0.74}, 2};
@@ -162,7 +165,8 @@ ValidationReport full_report() {
 
 TEST(Report, PageShowsEveryPart) {
   const ValidationReport r = full_report();
-  const std::string html = render_html(report_page(r, {{{0.7, {0.65, 0.75}, 2}, {0.7, {0.5, 0.9}, 1}}, {"a note <i>"}}));
+  const std::string html =
+      render_html(report_page(r, {{{0.7, {0.65, 0.75}, 2}, {0.7, {0.5, 0.9}, 1}}, {"a note <i>"}}));
   const Json charts = Json::parse(block(html, "charts"));
   EXPECT_EQ(charts.size(), 7u);  // sequence, histogram, segments, positions, length, speed-up against K and batch
   EXPECT_EQ(charts[0]["x"], Json({1.0, 2.0}));
@@ -179,7 +183,9 @@ TEST(Report, PageShowsEveryPart) {
   EXPECT_EQ(charts[6]["series"][0]["y"], Json({1.25, 1.15, 0.96}));
   EXPECT_EQ(charts[6]["series"][0]["low"], Json({1.2, nullptr, nullptr}));
   EXPECT_FALSE(charts[2].contains("rule")) << "no segment has a floor";
-  for (const char* part : {"<td>validated: measured with K = 2</td><td>1.25 [1.20, 1.30]</td>", "<td>predicted with K = 2</td><td>1.15</td>", "0 (plain)", "other processes used 0.0 of 2 CPUs; 26 timed runs, 2 of them disturbed",
+  for (const char* part : {"<td>validated: measured with K = 2</td><td>1.25 [1.20, 1.30]</td>",
+                           "<td>predicted with K = 2</td><td>1.15</td>", "0 (plain)",
+                           "other processes used 0.0 of 2 CPUs; 26 timed runs, 2 of them disturbed",
                            "specdec package --target &#39;&lt;i&gt;&#39;"})
     EXPECT_NE(html.find(part), std::string::npos) << part;
   EXPECT_EQ(html.find("outside the measured interval"), std::string::npos);
@@ -192,7 +198,9 @@ TEST(Report, PageShowsEveryPart) {
 // The rule is the floor that all segments share; where they differ, the table says them.
 TEST(Report, TheFloorIsDrawnWhereSegmentsHaveIt) {
   ValidationReport r = full_report();
-  const auto rule = [&] { return Json::parse(block(render_html(report_page(r, {})), "charts"))[2].value("rule", Json()); };
+  const auto rule = [&] {
+    return Json::parse(block(render_html(report_page(r, {})), "charts"))[2].value("rule", Json());
+  };
   EXPECT_TRUE(rule().is_null());
   r.segments[0].floor = 0.55;
   EXPECT_TRUE(rule().is_null()) << "one of two";
@@ -207,15 +215,20 @@ TEST(Report, APredictionThatTheMeasurementRefutesIsFlagged) {
   r.speedup = {0.912, {0.873, 0.953}, 8};
   r.predicted_speedup = 1.18;
   r.schedule = {{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}, {2, 4, 0, false, 2, 1.1}};
-  EXPECT_NE(report_text(r, {}).find("predicted 1.18, which is outside the measured interval\n"), std::string::npos) << report_text(r, {});
-  EXPECT_NE(report_text(r, {}).find("batch 1: plain (K 2 measured 0.91 [0.87, 0.95]), 2-4: plain (K 2 predicted 1.10)"), std::string::npos) << report_text(r, {});
-  EXPECT_NE(render_html(report_page(r, {})).find("The prediction 1.18 lies outside the measured interval"), std::string::npos);
+  EXPECT_NE(report_text(r, {}).find("predicted 1.18, which is outside the measured interval\n"), std::string::npos)
+      << report_text(r, {});
+  EXPECT_NE(report_text(r, {}).find("batch 1: plain (K 2 measured 0.91 [0.87, 0.95]), 2-4: plain (K 2 predicted 1.10)"),
+            std::string::npos)
+      << report_text(r, {});
+  EXPECT_NE(render_html(report_page(r, {})).find("The prediction 1.18 lies outside the measured interval"),
+            std::string::npos);
   EXPECT_EQ(to_json(r)["speed"]["prediction_fits"], false);
 }
 
 // The legend of a chart is of its curves; uPlot would list the x-axis first.
 TEST(ReportHtml, LegendsDoNotListTheAxis) {
-  EXPECT_NE(std::string(assets::kReportCss).find(".u-legend .u-series:first-child { display: none; }"), std::string::npos);
+  EXPECT_NE(std::string(assets::kReportCss).find(".u-legend .u-series:first-child { display: none; }"),
+            std::string::npos);
 }
 
 TEST(Report, TextSaysVerdictAndReasonFirst) {
@@ -223,7 +236,10 @@ TEST(Report, TextSaysVerdictAndReasonFirst) {
   EXPECT_EQ(text.rfind("pass: <b>good</b>\n", 0), 0u);
   for (const char* part : {"acceptance", "0.710 [0.680, 0.740]", "tokens a step", "2.00 at K = 2", "speed-up",
                            "1.25 [1.20, 1.30]", "2 of 9 scored, 2 needed to decide", "acceptance 0.40 at batch 1",
-                           "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20", "batch 1: K 2 (validated: measured 1.25 [1.20, 1.30]), 2-3: K 2 (predicted 1.15), 4: plain (K 1 predicted 0.96)", "other processes used 0.0 of 2 CPUs", "specdec package --target", "16 of 16 identical"})
+                           "1.75 × at batch 8 with c = 0.05, v = 1.1: K = 3, break-even at acceptance 0.20",
+                           "batch 1: K 2 (validated: measured 1.25 [1.20, 1.30]), 2-3: K 2 (predicted 1.15), 4: plain "
+                           "(K 1 predicted 0.96)",
+                           "other processes used 0.0 of 2 CPUs", "specdec package --target", "16 of 16 identical"})
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
 }
 
@@ -231,7 +247,8 @@ TEST(Report, StaleReportHasVerdictAndInputsOnly) {
   ValidationReport r;
   r.verdict = "stale";
   r.reason = "made for another target";
-  for (Fingerprint* f : {&r.target, &r.draft}) f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
+  for (Fingerprint* f : {&r.target, &r.draft})
+    f->config = f->tokenizer = f->header = f->weights = f->id = std::string(64, 'a');
   const std::string html = render_html(report_page(r, {}));
   EXPECT_EQ(Json::parse(block(html, "charts")).size(), 0u);
   EXPECT_NE(html.find("verdict bad"), std::string::npos);
@@ -240,16 +257,20 @@ TEST(Report, StaleReportHasVerdictAndInputsOnly) {
 
 TEST(ReportMarkdown, HostileTextStaysText) {
   std::vector<std::string> corpus = kHostile;
-  for (const char* more : {"[click](https://evil)", "![x](https://evil/pixel)", "| cell | more |", "`code`", "```\nblock", "# heading\n- [ ] task", "@everyone look", "line\nbreak\r\n\r\n# h",
-                           "$(rm -rf)", "*bold* _it_ ~~gone~~", "</details>", "www.evil.example", "https://evil.example", "a\\b", ":bomb:"})
+  for (const char* more :
+       {"[click](https://evil)", "![x](https://evil/pixel)", "| cell | more |", "`code`", "```\nblock",
+        "# heading\n- [ ] task", "@everyone look", "line\nbreak\r\n\r\n# h", "$(rm -rf)", "*bold* _it_ ~~gone~~",
+        "</details>", "www.evil.example", "https://evil.example", "a\\b", ":bomb:"})
     corpus.push_back(more);
   const std::string plain = render_markdown(page_with("x"));
   for (const std::string& text : corpus) {
     const std::string markdown = render_markdown(page_with(text));
     // The structure is that of a page with harmless text: as many lines, cells and tags.
     EXPECT_EQ(count(markdown, "\n"), count(plain, "\n")) << text;
-    for (const char* mark : {"|", "<details>", "</details>", "<summary>", "**"}) EXPECT_EQ(count(markdown, mark), count(plain, mark)) << text << " " << mark;
-    for (const char* never : {"<script", "<img", "<svg", "](", "`", "@e", "www.", "://", "$(", ":bomb:", "<a ", "~~"}) EXPECT_EQ(count(lower(markdown), never), 0u) << text << " " << never;
+    for (const char* mark : {"|", "<details>", "</details>", "<summary>", "**"})
+      EXPECT_EQ(count(markdown, mark), count(plain, mark)) << text << " " << mark;
+    for (const char* never : {"<script", "<img", "<svg", "](", "`", "@e", "www.", "://", "$(", ":bomb:", "<a ", "~~"})
+      EXPECT_EQ(count(lower(markdown), never), 0u) << text << " " << never;
   }
 }
 
@@ -262,9 +283,11 @@ TEST(ReportMarkdown, FiguresAndFoldedTables) {
   page.tiles = {{"Acceptance", "0.730", "[0.700, 0.760]"}};
   page.sections = {{"Speed", "", {}, {{"", {"batch", "K = 1"}, {{"1", "1.50"}}, false}}}, {"Empty", "text", {}, {}}};
   const std::string markdown = render_markdown(page);
-  EXPECT_NE(markdown.find("### Draft validation: ✅ pass\n\nacceptance 0.73 is above the floor\n"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("### Draft validation: ✅ pass\n\nacceptance 0.73 is above the floor\n"), std::string::npos)
+      << markdown;
   EXPECT_NE(markdown.find("| Acceptance | 0.730 | [0.700, 0.760] |"), std::string::npos) << markdown;
-  EXPECT_NE(markdown.find("<summary>Speed</summary>\n\n| batch | K = 1 |\n|---|---:|\n| 1 | 1.50 |"), std::string::npos) << markdown;
+  EXPECT_NE(markdown.find("<summary>Speed</summary>\n\n| batch | K = 1 |\n|---|---:|\n| 1 | 1.50 |"), std::string::npos)
+      << markdown;
   EXPECT_EQ(count(markdown, "Empty"), 0u) << "a section without tables has nothing to unfold";
 }
 

@@ -44,7 +44,8 @@ TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
   for (const Rollout& r : out) {
     EXPECT_EQ(r.tokens.size(), 20u);
     EXPECT_EQ(r.counts.emitted, 20);
-    EXPECT_EQ(r.counts.accepted + r.counts.steps + r.counts.plain_steps, 20);  // K is cut near the end, so nothing is cut off
+    EXPECT_EQ(r.counts.accepted + r.counts.steps + r.counts.plain_steps,
+              20);  // K is cut near the end, so nothing is cut off
   }
   EXPECT_EQ(target.open_sequences(), 0u);
   EXPECT_EQ(draft.open_sequences(), 0u);

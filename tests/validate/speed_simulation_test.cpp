@@ -1,6 +1,6 @@
-// Ten thousand simulated gates on recorded costs, on machines whose pace wanders and which others use in bursts: how often the gate passes a
-// draft that gains nothing, and how often it refuses one that loses nothing. Pairing, repeating, interval and verdict are the gate's own
-// code; the steps, the clock and the meter are simulated.
+// Ten thousand simulated gates on recorded costs, on machines whose pace wanders and which others use in bursts: how
+// often the gate passes a draft that gains nothing, and how often it refuses one that loses nothing. Pairing,
+// repeating, interval and verdict are the gate's own code; the steps, the clock and the meter are simulated.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -13,8 +13,9 @@
 namespace specdec::deploy {
 namespace {
 
-// Costs of stories260K, made four times as wide and with six more layers, and llama2xs-279K as its draft: fp32, two threads, as `validate`
-// recorded them on an idle machine. A step's seconds are those of the smallest and of a middling model.
+// Costs of stories260K, made four times as wide and with six more layers, and llama2xs-279K as its draft: fp32, two
+// threads, as `validate` recorded them on an idle machine. A step's seconds are those of the smallest and of a middling
+// model.
 constexpr double kPlainSeconds = 3.0e-4, kDraftCost = 0.062;
 constexpr double kVerifyCost[] = {0, 1.178, 1.165, 1.171, 1.240};
 constexpr size_t kPrompts = 8, kRounds = 3;
@@ -48,8 +49,8 @@ constexpr World kWorlds[] = {{"idle, small model", kPlainSeconds, 0.02, 0, 0, 2}
                              {"bursts, small model", kPlainSeconds, 0.05, 2, 0.6, 4},
                              {"bursts, larger model", kPlainSeconds * 20, 0.10, 5, 2, 4}};
 
-// Time passes as steps are made. In a burst others take both CPUs by halves, which slows the two kinds of steps differently: that is what
-// makes times of a busy machine worthless.
+// Time passes as steps are made. In a burst others take both CPUs by halves, which slows the two kinds of steps
+// differently: that is what makes times of a busy machine worthless.
 class Machine final : public CpuMeter {
  public:
   Machine(const World& world, uint64_t seed) : world_(world), random_{seed} {
@@ -65,7 +66,9 @@ class Machine final : public CpuMeter {
   // A step that takes `plain` plain steps when nothing is in its way. Seconds.
   double step(double plain, bool speculative) {
     double seconds = plain * world_.plain_seconds * std::exp(pace_) * std::max(0.5, 1 + 0.02 * random_.noise());
-    if (clock.now >= next_burst_) burst_ends_ = next_burst_ + random_.exponential(world_.burst_seconds), next_burst_ = burst_ends_ + random_.exponential(world_.burst_every);
+    if (clock.now >= next_burst_)
+      burst_ends_ = next_burst_ + random_.exponential(world_.burst_seconds),
+      next_burst_ = burst_ends_ + random_.exponential(world_.burst_every);
     const bool burst = clock.now < burst_ends_;
     if (burst) seconds *= slowed_[speculative];
     if (random_.uniform() < world_.slices_a_second * seconds) seconds += 0.004, others_ += 0.004;
@@ -84,10 +87,12 @@ class Machine final : public CpuMeter {
   double pace_ = 0, own_ = 0, others_ = 0, next_burst_ = 0, burst_ends_ = 0, slowed_[2];
 };
 
-// One of the two sides: `k` 0 is the plain one. What is accepted follows from the seed, as in the gate: a run that is repeated is the same work.
+// One of the two sides: `k` 0 is the plain one. What is accepted follows from the seed, as in the gate: a run that is
+// repeated is the same work.
 class SimulatedRun {
  public:
-  SimulatedRun(Machine& machine, int k, double step_cost, double alpha, uint64_t seed) : machine_(machine), random_{seed}, k_(k), step_cost_(step_cost), alpha_(alpha) {}
+  SimulatedRun(Machine& machine, int k, double step_cost, double alpha, uint64_t seed)
+      : machine_(machine), random_{seed}, k_(k), step_cost_(step_cost), alpha_(alpha) {}
   bool done() const { return tokens_ >= kTokens; }
   double share() const { return static_cast<double>(tokens_) / kTokens; }
   void step() {
@@ -106,7 +111,8 @@ class SimulatedRun {
   double step_cost_, alpha_;
 };
 
-// Prompts differ in how much of the draft is accepted, here by more than in that record (0.03), which is of one kind of text.
+// Prompts differ in how much of the draft is accepted, here by more than in that record (0.03), which is of one kind of
+// text.
 double overlap(Random& random) { return std::clamp(0.67 + 0.08 * random.noise(), 0.05, 0.98); }
 
 // Steps of an answer, mean over prompts.
@@ -125,7 +131,8 @@ double mean_steps(int k) {
   return steps;
 }
 
-// The recorded cost of a step with K tokens, scaled so that the true speed-up, the ratio of the two expected times, is `speedup`.
+// The recorded cost of a step with K tokens, scaled so that the true speed-up, the ratio of the two expected times, is
+// `speedup`.
 double step_cost(int k, double speedup) {
   const double recorded = k * kDraftCost + kVerifyCost[k], gains = kTokens / (mean_steps(k) * recorded);
   return recorded * gains / speedup;
@@ -136,11 +143,13 @@ std::string verdict(const World& world, int k, double cost, uint64_t seed, bool*
   double alphas[kPrompts];
   for (double& alpha : alphas) alpha = overlap(machine.random());
   const auto pair = [&](size_t at) {
-    SimulatedRun normal(machine, 0, 1, 0, 0), speculative(machine, k, cost, alphas[at % kPrompts], Random{seed * 977 + at}.next());
+    SimulatedRun normal(machine, 0, 1, 0, 0),
+        speculative(machine, k, cost, alphas[at % kPrompts], Random{seed * 977 + at}.next());
     run_side_by_side(normal, speculative);
     return PairFigures{normal.figures, speculative.figures};
   };
-  const TimedPairs pairs = time_pairs(kPrompts * kRounds, gate_pairs(kCpus, kTokens * world.plain_seconds), pair, machine.clock, machine);
+  const TimedPairs pairs =
+      time_pairs(kPrompts * kRounds, gate_pairs(kCpus, kTokens * world.plain_seconds), pair, machine.clock, machine);
   const SpeedupRuns runs = sum_by_prompt(pairs, kPrompts);
   ValidationReport report;
   report.alpha = {0.75, {0.72, 0.78}, 100};
@@ -165,11 +174,13 @@ Counts simulate(const World& world, double speedup, int gates) {
     counts.refused += said == "not_worth_it";
     counts.busy += busy;
   }
-  std::printf("%-22s true speed-up %.2f, %d gates: %d pass, %d not worth it, %d busy\n", world.name, speedup, gates, counts.passed, counts.refused, counts.busy);
+  std::printf("%-22s true speed-up %.2f, %d gates: %d pass, %d not worth it, %d busy\n", world.name, speedup, gates,
+              counts.passed, counts.refused, counts.busy);
   return counts;
 }
 
-// At a true speed-up of exactly 1 both verdicts are wrong, and as likely as they can be: below 1 fewer gates pass, above fewer refuse.
+// At a true speed-up of exactly 1 both verdicts are wrong, and as likely as they can be: below 1 fewer gates pass,
+// above fewer refuse.
 TEST(SpeedGate, AtATrueSpeedupOfOneEachVerdictComesInAtMostFivePercent) {
   constexpr int kGates = 10000, kEach = kGates / static_cast<int>(std::size(kWorlds));
   int passed = 0, refused = 0;

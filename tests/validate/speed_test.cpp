@@ -20,7 +20,8 @@ using specdec::testing::ManualClock;
 // A toy model whose passes take `base + row · rows` seconds.
 class TimedModel final : public decode::ForwardingModel {
  public:
-  TimedModel(Model& model, ManualClock& clock, double base, double row) : ForwardingModel(model), clock_(clock), base_(base), row_(row) {}
+  TimedModel(Model& model, ManualClock& clock, double base, double row)
+      : ForwardingModel(model), clock_(clock), base_(base), row_(row) {}
   void extend(std::span<const decode::Extension> extensions, decode::LogitRows& out) override {
     clock_.now += base_;
     for (const auto& e : extensions) clock_.now += row_ * static_cast<double>(e.num_logits);
@@ -63,7 +64,8 @@ TEST(Speed, TableAndScheduleFromRecordedCosts) {
   EXPECT_DOUBLE_EQ(table[2].speedup, (1 + 0.7 + 0.49 + 0.343) / (0.3 + 1.2));
   EXPECT_EQ(table[5].batch, 2);
   EXPECT_EQ(table[5].k, 3);
-  // batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 2.533 / 1.5 = 1.689; 2: 1.36, 1.37, 1.24; 4: 1.0625, 0.95, …; 8: below 1
+  // batch 1: K 2 gives 2.19 / 1.3 = 1.68 and K 3 2.533 / 1.5 = 1.689; 2: 1.36, 1.37, 1.24; 4: 1.0625, 0.95, …; 8: below
+  // 1
   const ScheduleRanges expected = {{1, 1, 3}, {2, 3, 2}, {4, 7, 1}, {8, 8, 0}};
   EXPECT_EQ(ranges_of(speed_schedule(table)), expected);
   EXPECT_NEAR(speed_schedule(table)[3].speedup, 1.7 / 2.3, 1e-9) << "the figure that speaks against drafting";
@@ -88,7 +90,8 @@ TEST(Speed, PredictsFromGivenCosts) {
   EXPECT_NEAR(p.speedup, (1 + 0.8 + 0.56 + 0.336) / (3 * 0.05 + 1.1), 1e-9);
   EXPECT_NEAR(*p.break_even, 0.1375, 0.02);
   EXPECT_NEAR(predicted(given, {}, 0.5, 1).speedup, 1.5 / 1.15, 1e-12);  // nothing was rolled out
-  for (const char* bad : {"", "c=0.1", "v=1", "c=0,v=1", "c=x,v=1", "c=0.1,v=1,batch=1.5", "c=0.1,v=1,k=2", "c=0.1 v=1"})
+  for (const char* bad :
+       {"", "c=0.1", "v=1", "c=0,v=1", "c=x,v=1", "c=0.1,v=1,batch=1.5", "c=0.1,v=1,k=2", "c=0.1 v=1"})
     EXPECT_THROW(parse_engine_costs(bad), Error) << bad;
 }
 
@@ -108,8 +111,9 @@ const std::vector<ValidationReport::TableRow> kPromising = {{1, 1, 1.1}, {1, 2, 
 
 // What was measured rules batch 1, and a draft that does not gain there drafts nowhere, whatever was predicted.
 TEST(Schedule, ALosingDraftDraftsNowhere) {
-  for (const MeasuredSpeed& measured : {MeasuredSpeed{2, {0.912, {0.873, 0.953}, 8}, 1.18}, MeasuredSpeed{2, {1.02, {0.98, 1.06}, 8}, 1.18}, MeasuredSpeed{2, {1.5, {1.4, 1.6}, 8}, 1.18, true},
-                                        MeasuredSpeed{2, {1.5, {1.4, 1.6}, 3}, 1.18}}) {
+  for (const MeasuredSpeed& measured :
+       {MeasuredSpeed{2, {0.912, {0.873, 0.953}, 8}, 1.18}, MeasuredSpeed{2, {1.02, {0.98, 1.06}, 8}, 1.18},
+        MeasuredSpeed{2, {1.5, {1.4, 1.6}, 8}, 1.18, true}, MeasuredSpeed{2, {1.5, {1.4, 1.6}, 3}, 1.18}}) {
     const auto schedule = speed_schedule(kPromising, measured);
     EXPECT_EQ(ranges_of(schedule), (ScheduleRanges{{1, 1, 0}, {2, 4, 0}})) << measured.speedup.value;
     EXPECT_TRUE(schedule[0].measured);
@@ -128,8 +132,10 @@ TEST(Schedule, OnlyAMeasuredGainIsValidated) {
   EXPECT_FALSE(schedule[1].validated());
   EXPECT_NEAR(schedule[1].speedup, 1.3 * 0.95, 1e-9) << "scaled by what the measurement lost against its prediction";
   EXPECT_NEAR(schedule[2].speedup, 1.05 * 0.95, 1e-9);
-  EXPECT_NEAR(speed_schedule(kPromising, MeasuredSpeed{2, {1.4, {1.3, 1.5}, 8}, 1.2})[1].speedup, 1.05, 1e-9) << "joined, and never scaled up";
-  EXPECT_EQ(ranges_of(speed_schedule({{1, 2, 1.2}, {4, 2, 1.1}}, MeasuredSpeed{2, {1.2, {1.1, 1.3}, 8}, 1.2})), (ScheduleRanges{{1, 1, 2}, {2, 4, 2}}));
+  EXPECT_NEAR(speed_schedule(kPromising, MeasuredSpeed{2, {1.4, {1.3, 1.5}, 8}, 1.2})[1].speedup, 1.05, 1e-9)
+      << "joined, and never scaled up";
+  EXPECT_EQ(ranges_of(speed_schedule({{1, 2, 1.2}, {4, 2, 1.1}}, MeasuredSpeed{2, {1.2, {1.1, 1.3}, 8}, 1.2})),
+            (ScheduleRanges{{1, 1, 2}, {2, 4, 2}}));
 }
 
 // The clock is moved by the models alone, so costs come out exactly.
@@ -163,7 +169,8 @@ TEST(Speed, LongPromptsAreCutAndTinyContextsRefused) {
   o.max_k = 3;
   o.repetitions = 2;
   const std::vector<std::vector<int32_t>> prompts = {std::vector<int32_t>(200, 1)};
-  EXPECT_EQ(measure_costs(target, draft, prompts, o, clock).verify_cost.size(), 0u);  // no time passes: nothing measured …
+  EXPECT_EQ(measure_costs(target, draft, prompts, o, clock).verify_cost.size(),
+            0u);  // no time passes: nothing measured …
   Model small(5, random_logits(1), 8);
   EXPECT_THROW(measure_costs(small, draft, prompts, o, clock), Error);
   EXPECT_THROW(measure_costs(target, draft, {}, o, clock), Error);
@@ -220,12 +227,14 @@ TEST(Speed, RatioOfSumsNotMeanOfRatios) {
   EXPECT_NEAR(s.ci.high, 2.0, 1e-9);
 }
 
-// Of few prompts the plain percentiles of the bootstrap are too narrow: their ends are Student's, not the normal distribution's.
+// Of few prompts the plain percentiles of the bootstrap are too narrow: their ends are Student's, not the normal
+// distribution's.
 TEST(Speed, TheIntervalOfFewPromptsIsWide) {
   const std::vector<double> normal = {1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 0.95, 1.0}, speculative(8, 1.0);
   const Estimate s = speedup(normal, speculative);
   const double deviation = std::sqrt(variance(normal) / 8);
-  EXPECT_NEAR((s.ci.high - s.ci.low) / 2, 2.14 * deviation, 0.15 * deviation);  // Student's t at 0.965 with 7 degrees of freedom
+  EXPECT_NEAR((s.ci.high - s.ci.low) / 2, 2.14 * deviation,
+              0.15 * deviation);  // Student's t at 0.965 with 7 degrees of freedom
   std::vector<double> many_normal, many(800, 1.0);
   for (int i = 0; i < 100; ++i) many_normal.insert(many_normal.end(), normal.begin(), normal.end());
   const Estimate wide = speedup(many_normal, many);
@@ -243,7 +252,8 @@ TEST(Speed, PromptsWithoutAnUndisturbedRunAreLeftOut) {
   EXPECT_EQ(runs.normal, (std::vector<double>{1 + 4, 3}));
   EXPECT_EQ(runs.speculative, (std::vector<double>{2, 1}));
   pairs.machine.busy = true;
-  EXPECT_EQ(sum_by_prompt(pairs, 3).normal, (std::vector<double>{5, 7, 9})) << "a busy machine's times are shown, and decide nothing";
+  EXPECT_EQ(sum_by_prompt(pairs, 3).normal, (std::vector<double>{5, 7, 9}))
+      << "a busy machine's times are shown, and decide nothing";
 }
 
 TEST(Speed, PromptsSpreadOverConversations) {

@@ -14,7 +14,8 @@ using specdec::testing::ManualClock;
 // Two CPUs; others use `others` of them from `from` to `to`, and this process both of the rest.
 class Neighbours final : public CpuMeter {
  public:
-  Neighbours(const ManualClock& clock, double others, double from, double to) : clock_(clock), others_(others), from_(from), to_(to) {}
+  Neighbours(const ManualClock& clock, double others, double from, double to)
+      : clock_(clock), others_(others), from_(from), to_(to) {}
   int cpus() const override { return 2; }
   std::optional<CpuTime> read() const override {
     const double others = others_ * std::max(0.0, std::min(clock_.now, to_) - from_);
@@ -99,7 +100,8 @@ TEST(TimedPairs, CpusThatNobodyWantsDoNotDisturb) {
   EXPECT_TRUE(use.busy) << "what the hypervisor takes counts as another's";
   EXPECT_NEAR(use.stolen, 0.5, 1e-9);
   EXPECT_NEAR(use.others, 0.5, 1e-9);
-  EXPECT_TRUE(r.run(4, {.threads = 1, .patience_seconds = 0}, stolen).machine.busy) << "nor does an idle CPU give back what a limit took";
+  EXPECT_TRUE(r.run(4, {.threads = 1, .patience_seconds = 0}, stolen).machine.busy)
+      << "nor does an idle CPU give back what a limit took";
 }
 
 // Windows are long enough for the meter's ticks: several short runs share one.
@@ -116,10 +118,13 @@ TEST(TimedPairs, ShortRunsShareAWindow) {
 TEST(TimedPairs, TheShortestOfRepeatsCounts) {
   ManualClock clock;
   int calls = 0;
-  const TimedPairs t = time_pairs(2, {.repeats = 3}, [&](size_t) {
-    clock.now += 1;
-    return figures(++calls % 3 == 1 ? 9 : calls, 1);
-  }, clock, IdleMeter());
+  const TimedPairs t = time_pairs(
+      2, {.repeats = 3},
+      [&](size_t) {
+        clock.now += 1;
+        return figures(++calls % 3 == 1 ? 9 : calls, 1);
+      },
+      clock, IdleMeter());
   EXPECT_EQ(calls, 6);
   EXPECT_EQ(t.runs[0].normal.seconds, 2);
   EXPECT_EQ(t.runs[1].normal.seconds, 5);
@@ -130,12 +135,15 @@ TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   for (const double odd : {0.5, 2.0}) {
     ManualClock clock;
     std::vector<int> calls(8, 0);
-    const TimedPairs t = time_pairs(8, {.tolerance = 0.1}, [&](size_t at) {
-      clock.now += 1;
-      const bool lost = at == 3 && calls[at] == 0;
-      ++calls[at];
-      return figures(1 + (lost && odd < 1 ? 1 : 0), 0.5 * (lost && odd > 1 ? 2 : 1));
-    }, clock, IdleMeter());
+    const TimedPairs t = time_pairs(
+        8, {.tolerance = 0.1},
+        [&](size_t at) {
+          clock.now += 1;
+          const bool lost = at == 3 && calls[at] == 0;
+          ++calls[at];
+          return figures(1 + (lost && odd < 1 ? 1 : 0), 0.5 * (lost && odd > 1 ? 2 : 1));
+        },
+        clock, IdleMeter());
     EXPECT_EQ(calls, (std::vector<int>{1, 1, 1, 2, 1, 1, 1, 1})) << odd;
     EXPECT_EQ(t.machine.disagreeing, 1);
     EXPECT_EQ(t.runs[3].normal.seconds, 1);
@@ -143,11 +151,14 @@ TEST(TimedPairs, RunsThatDisagreeComeAgain) {
   }
   ManualClock clock;
   std::vector<int> calls(8, 0);
-  time_pairs(8, {.tolerance = 0.1}, [&](size_t at) {
-    clock.now += 1;
-    ++calls[at];
-    return figures(1, at == 3 ? 1 : 0.5);
-  }, clock, IdleMeter());
+  time_pairs(
+      8, {.tolerance = 0.1},
+      [&](size_t at) {
+        clock.now += 1;
+        ++calls[at];
+        return figures(1, at == 3 ? 1 : 0.5);
+      },
+      clock, IdleMeter());
   EXPECT_EQ(calls[3], 3) << "what stays unlike the others is taken after two more tries";
 }
 

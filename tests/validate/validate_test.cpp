@@ -284,7 +284,9 @@ TEST_F(Validate, FloorsOfSegments) {
   ASSERT_EQ(v.report.segments.size(), 2u);
   EXPECT_EQ(*v.report.segments[0].floor, 0.55);
   EXPECT_FALSE(v.report.segments[1].floor);
-  EXPECT_NE(v.details.notes.back().find("fewer than 30 requests are not judged: code (7), story (13)"), std::string::npos) << v.details.notes.back();
+  EXPECT_NE(v.details.notes.back().find("fewer than 30 requests are not judged: code (7), story (13)"),
+            std::string::npos)
+      << v.details.notes.back();
   o.segment_floors = {"poetry=0.6"};
   try {
     run_validate(o, kClock, kIdle);
@@ -312,7 +314,8 @@ TEST_F(Validate, RequestsAreARandomSampleOfWholeConversations) {
   o.max_requests = 6;
   const auto ids = run_validate(o, kClock, kIdle).report.request_ids;
   ASSERT_EQ(ids.size(), 6u);
-  for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));  // conversations of two
+  // conversations of two
+  for (size_t i = 0; i < 6; i += 2) EXPECT_EQ(std::stoi(ids[i].substr(1)) + 1, std::stoi(ids[i + 1].substr(1)));
   EXPECT_EQ(run_validate(o, kClock, kIdle).report.request_ids, ids);
   o.device.seed = 1;
   EXPECT_NE(run_validate(o, kClock, kIdle).report.request_ids, ids);
@@ -386,8 +389,9 @@ TEST_F(Validate, BenchOnTheSameData) {
   ASSERT_EQ(r.rows.size(), 2u * (1 + 2 * 2));
   EXPECT_EQ(r.ranking.size(), 2u);
   for (const BenchRow& row : r.rows) {
-    // Every configuration makes the same number of tokens. The normal row is the sum of the plain runs, of which one stands beside each
-    // run of each of the four configurations: fewer of them would leave some configuration without what it was compared with.
+    // Every configuration makes the same number of tokens. The normal row is the sum of the plain runs, of which one
+    // stands beside each run of each of the four configurations: fewer of them would leave some configuration without
+    // what it was compared with.
     EXPECT_EQ(row.tokens, 4 * 12 * r.rounds * (row.normal() ? 4 : 1));
     EXPECT_GT(row.memory_bytes, 0);
     if (row.normal()) continue;
@@ -456,7 +460,8 @@ TEST(RealModels, AcceptanceOfLlama2xsForStories260K) {
   EXPECT_EQ(r.requests_needed, early.requests_needed);
   EXPECT_LE(r.alpha.ci.high - r.alpha.ci.low, early.alpha.ci.high - early.alpha.ci.low);
   std::printf("alpha %.4f [%.4f, %.4f], by token %.4f, greedy agreement %.4f, %lld tokens, %.2f s\n", r.alpha.value,
-              r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens), r.seconds);
+              r.alpha.ci.low, r.alpha.ci.high, r.alpha_tokens, r.greedy_agreement, static_cast<long long>(r.tokens),
+              r.seconds);
   EXPECT_EQ(r.alpha.n, 200);
   EXPECT_EQ(r.tokens, 50651);
   EXPECT_NEAR(r.alpha.value, 0.638, 0.005);

@@ -32,10 +32,14 @@ void TimedModel::extend(std::span<const decode::Extension> extensions, decode::L
 }
 
 DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds)
-    : draft(std::move(d)), model(*draft.model, clock, seconds), costs(target.another_draft()), overlap(prior), coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
+    : draft(std::move(d)),
+      model(*draft.model, clock, seconds),
+      costs(target.another_draft()),
+      overlap(prior),
+      coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
 
-DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs, const Clock& clock,
-                     double& seconds)
+DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap,
+                     const decode::CostModel& costs, const Clock& clock, double& seconds)
     : target_(target), prior_(prior_overlap), costs_(costs), clock_(clock), seconds_(seconds) {
   if (!serving.model) return;
   decode::check_vocabulary(target, *serving.model);
@@ -62,12 +66,14 @@ DraftSwap::Pick DraftSwap::pick(const std::string& conversation, uint64_t tenant
     ++served_;
     return {candidate_, nullptr};
   }
-  const bool room = scores_.contains(conversation) || (scores_.size() < kScored && scored_by_tenant_[tenant] < scored_of_one_tenant_);
+  const bool room =
+      scores_.contains(conversation) || (scores_.size() < kScored && scored_by_tenant_[tenant] < scored_of_one_tenant_);
   const bool scores = serving_ && at >= 1 - score_ && room;
   return {serving_, scores ? candidate_ : nullptr};
 }
 
-void DraftSwap::scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving, std::span<const double> shadow) {
+void DraftSwap::scored(const std::string& conversation, uint64_t tenant, const Pick& pick,
+                       std::span<const double> serving, std::span<const double> shadow) {
   pick.shadow->overlap.add(shadow);
   const std::lock_guard lock(mutex_);
   if (pick.shadow != candidate_) return;

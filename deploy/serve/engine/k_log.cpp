@@ -36,20 +36,25 @@ void KLog::chose(std::span<const int> ks) {
   }
   shares_.resize(std::max(shares_.size(), static_cast<size_t>(prevailing_) + 1));
   const auto most = std::max_element(shares_.begin(), shares_.end());
-  if (*most > kClear * shares_[static_cast<size_t>(prevailing_)]) prevailing_ = static_cast<int>(most - shares_.begin());
+  if (*most > kClear * shares_[static_cast<size_t>(prevailing_)])
+    prevailing_ = static_cast<int>(most - shares_.begin());
 }
 
 std::optional<std::string> KLog::line(const KBasis& basis, double now) {
   if (basis.k == said_ || (said_ >= 0 && now - said_at_ < kQuiet)) return std::nullopt;
-  const int k = basis.k > 0 ? basis.k : std::max(said_, std::min<int>(2, static_cast<int>(basis.overlaps.size())));  // against plain
+  const int k = basis.k > 0
+                    ? basis.k
+                    : std::max(said_, std::min<int>(2, static_cast<int>(basis.overlaps.size())));  // against plain
   const double speculative = basis.tokens_per_second(k), plain = basis.tokens_per_second(0);
   if (!std::isfinite(speculative) || !std::isfinite(plain)) return std::nullopt;
-  std::string out = "K " + (said_ >= 0 ? std::to_string(said_) + " → " : std::string()) + std::to_string(basis.k) + " at batch " + std::to_string(basis.batch) +
-                    (basis.draft.empty() ? "" : " (draft " + basis.draft + ")") + ": draft " + milliseconds(basis.draft_seconds) + "/token, verify " +
-                    milliseconds(basis.verify_seconds[0]) + " at K = 0 and " + milliseconds(basis.verify_seconds[static_cast<size_t>(k)]) + " at K = " +
-                    std::to_string(k) + ", overlap";
+  std::string out =
+      "K " + (said_ >= 0 ? std::to_string(said_) + " → " : std::string()) + std::to_string(basis.k) + " at batch " +
+      std::to_string(basis.batch) + (basis.draft.empty() ? "" : " (draft " + basis.draft + ")") + ": draft " +
+      milliseconds(basis.draft_seconds) + "/token, verify " + milliseconds(basis.verify_seconds[0]) + " at K = 0 and " +
+      milliseconds(basis.verify_seconds[static_cast<size_t>(k)]) + " at K = " + std::to_string(k) + ", overlap";
   for (int i = 0; i < k; ++i) out += printed(" %.2f", basis.overlaps[static_cast<size_t>(i)]);
-  out += ", expected " + rate(speculative) + " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
+  out +=
+      ", expected " + rate(speculative) + " tok/s at K = " + std::to_string(k) + " against " + rate(plain) + " plain";
   said_ = basis.k;
   said_at_ = now;
   return out;

@@ -18,12 +18,12 @@ class KLog {
   // K of the draft's sequences in one step, probes and passes made to measure left out.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // "K 4 → 0 at batch 16: …" with the numbers that decided, when basis.k is not what was said last, every kQuiet seconds at most. None
-  // until costs are measured.
+  // "K 4 → 0 at batch 16: …" with the numbers that decided, when basis.k is not what was said last, every kQuiet
+  // seconds at most. None until costs are measured.
   std::optional<std::string> line(const KBasis& basis, double now);
 
  private:
-  std::vector<double> shares_;          // of the K's, older steps fading
+  std::vector<double> shares_;  // of the K's, older steps fading
   int prevailing_ = 0;
   int said_ = -1;
   double said_at_ = 0;

@@ -21,7 +21,8 @@ namespace {
 constexpr int kMaxK = 32;  // what --max-k takes; a report may hold more
 
 // "store/sha256-…/target" is called after what was packaged.
-std::string served_name(const ServeOptions& options, const LoadedPair& pair, const std::optional<ValidationReport>& report) {
+std::string served_name(const ServeOptions& options, const LoadedPair& pair,
+                        const std::optional<ValidationReport>& report) {
   if (!options.model_name.empty()) return options.model_name;
   if (pair.package_digest.empty()) return model_name(pair.target_dir);
   const std::string packaged = report && !report->target_path.empty() ? model_name(report->target_path) : "";
@@ -29,13 +30,14 @@ std::string served_name(const ServeOptions& options, const LoadedPair& pair, con
 }
 
 // Of the pair that is served: a draft of one's own was not judged with it.
-std::optional<ValidationReport> packaged_report(const ServeOptions& options, const std::optional<ResolvedPackage>& package) {
+std::optional<ValidationReport> packaged_report(const ServeOptions& options,
+                                                const std::optional<ResolvedPackage>& package) {
   if (!options.draft.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
-// Vetting a template forks, so it comes before the server's threads. What is wrong with one is kept, since another target than the
-// draft's comes before everything else.
+// Vetting a template forks, so it comes before the server's threads. What is wrong with one is kept, since another
+// target than the draft's comes before everything else.
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
@@ -48,7 +50,8 @@ Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& 
   try {
     if (package) require_trusted(*package);
     if (package && !allow_stale) chat.verified = verify_small_files(*package, kMaxTemplateFile);
-    chat.chat_template = text::ChatTemplate::load(package ? packaged_target(*package, target).directory : resolve_model(target).directory);
+    chat.chat_template = text::ChatTemplate::load(package ? packaged_target(*package, target).directory
+                                                          : resolve_model(target).directory);
   } catch (const Error& e) {
     chat.error = e;
   }
@@ -78,9 +81,11 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
   if (!report) return stepping;
   if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
   const LaunchPlan plan = launch_plan(*report, "", "");
-  stepping.schedule = ranges_of(plan.schedule);  // of a gate that did not pass: plain, until the controller has measured a gain itself
+  // of a gate that did not pass: plain, until the controller has measured a gain itself
+  stepping.schedule = ranges_of(plan.schedule);
   stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not the text
-  const int tried_k = report->verdict == "not_lossless" ? 0 : plan.tried_k;  // where drafting changes the text, no gain is worth it
+  // where drafting changes the text, no gain is worth it
+  const int tried_k = report->verdict == "not_lossless" ? 0 : plan.tried_k;
   if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;
@@ -89,13 +94,16 @@ StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optiona
 // One line for a package whose gate did not pass; "" for one that passed.
 std::string gate_warning(const ServeOptions& options, const ValidationReport& report) {
   if (report.verdict == "pass" || options.speculation.k == 0) return "";
-  const char* const does = options.speculation.k > 0              ? "it drafts because --k says so"
-                           : report.verdict == "not_lossless" && !options.max_k_given ? "it is served without its draft"
-                                                                                      : "it starts without drafting and drafts only where it measures a gain";
-  return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does + "; next: " + next_command(report, command_of(report, "gate"));
+  const char* const does = options.speculation.k > 0 ? "it drafts because --k says so"
+                           : report.verdict == "not_lossless" && !options.max_k_given
+                               ? "it is served without its draft"
+                               : "it starts without drafting and drafts only where it measures a gain";
+  return "warning: the gate did not pass this package: " + gate_line(report) + ": " + does +
+         "; next: " + next_command(report, command_of(report, "gate"));
 }
 
-NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::string& name, const std::function<void(const std::string&)>& note) {
+NamedDraft read_draft(const LoadedPair& pair, PairOptions options, const std::string& name,
+                      const std::function<void(const std::string&)>& note) {
   options.draft = name;
   const LoadedDraft loaded = load_draft(pair, options);
   if (!loaded.warning.empty()) note("warning: " + loaded.warning);
@@ -124,20 +132,25 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   if (chat.verified) chat.verified->require_unchanged();
   if (!pair.warning.empty()) note("warning: " + pair.warning);
   if (!pair.given_up.empty()) note("warning: " + pair.given_up);
-  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix) throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
+  if (pair.draft_dir.empty() && options.speculation.k > 0 && !options.speculation.suffix)
+    throw Error(ErrorKind::kUsage, "--k " + std::to_string(options.speculation.k) + " needs --draft or --suffix");
   if (!options.package.empty() && pair.package_digest.empty())
-    throw Error(ErrorKind::kUsage, options.package + ": no package (no manifest.json): use --target for a model directory");
+    throw Error(ErrorKind::kUsage,
+                options.package + ": no package (no manifest.json): use --target for a model directory");
   const std::optional<ValidationReport> report = packaged_report(options, package);
   if (report) note(gate_warning(options, *report));
 
   const auto target = decode::make_model_runner(pair.target, pair.plan.target_cache_bytes);
   NamedDraft draft;
-  if (pair.draft) draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id, decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
+  if (pair.draft)
+    draft = {wanted.draft.empty() ? target_name : wanted.draft, fingerprint_model(pair.draft_dir).id,
+             decode::make_model_runner(pair.draft, pair.plan.draft_cache_bytes)};
   const std::string draft_id = draft.id;
   StepperRunnerOptions stepping = stepping_of(options, report);
   stepping.several_tenants = server->tenants() > 1;
   StepperRunner runner(*target, std::move(draft), stepping, clock);
-  if (options.speculation.k != 0) runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
+  if (options.speculation.k != 0)
+    runner.drafts().set_loader([&](const std::string& name) { return read_draft(pair, wanted, name, note); });
 
   ServedModel model;
   model.card.name = served_name(options, pair, report);
@@ -153,7 +166,8 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.eos_ids = pair.target->config.eos_ids;
   model.vocab_size = target->vocab_size();
   model.max_context = model.card.max_context;
-  server->run(std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); }, &runner.drafts());
+  server->run(
+      std::move(model), runner, hooks.stop_asked, [&] { note("listening on " + server->address()); }, &runner.drafts());
   return {};
 }
 

@@ -13,7 +13,8 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kDraftReads = 512;  // a step: what drafts have to read of texts bounds the gap between tokens as prompts do
+// a step: what drafts have to read of texts bounds the gap between tokens as prompts do
+constexpr int64_t kDraftReads = 512;
 
 // None where it is no Error: a failure of the library that computes.
 std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
@@ -29,7 +30,8 @@ std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
 }  // namespace
 
 struct StepperRunner::Running {
-  Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs) : randomness(seed), controller(options, costs) {}
+  Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs)
+      : randomness(seed), controller(options, costs) {}
   decode::SeededRandomness randomness;
   decode::KController controller;
   std::optional<decode::SuffixDraft> suffix;
@@ -37,18 +39,25 @@ struct StepperRunner::Running {
   std::optional<decode::LogitState> state;  // of rules
   std::string conversation;
   DraftSwap::Pick pick;
-  decode::OverlapMean* expected = nullptr;  // of pick.draft: what the controller is drawn to, and what it observes goes to
+  // of pick.draft: what the controller is drawn to, and what it observes goes to
+  decode::OverlapMean* expected = nullptr;
   decode::Sequence sequence;
   bool draft_failed = false;
-  bool asked_plain = false;                 // SequenceSpec::speculate
+  bool asked_plain = false;  // SequenceSpec::speculate
 };
 
-StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock)
-    : StepperRunner(target, NamedDraft{"", "", std::shared_ptr<decode::CausalModel>(std::shared_ptr<void>(), draft)}, std::move(options), clock) {}
+StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
+                             const Clock& clock)
+    : StepperRunner(target, NamedDraft{"", "", std::shared_ptr<decode::CausalModel>(std::shared_ptr<void>(), draft)},
+                    std::move(options), clock) {}
 
-StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock)
-    : options_(std::move(options)), clock_(clock), target_(target, clock, target_seconds_),
-      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_), stepper_(target_, nullptr, &costs_, &clock) {
+StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options,
+                             const Clock& clock)
+    : options_(std::move(options)),
+      clock_(clock),
+      target_(target, clock, target_seconds_),
+      drafts_(target, std::move(draft), options_.prior_overlap, costs_, clock, draft_seconds_),
+      stepper_(target_, nullptr, &costs_, &clock) {
   if (options_.several_tenants) drafts_.share_among_tenants();
 }
 
@@ -58,9 +67,12 @@ StepperRunner::~StepperRunner() {
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
   decode::ControllerOptions controller = decode::controller_options(options_.speculation);
-  DraftSwap::Pick pick = spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation, spec.tenant) : DraftSwap::Pick();
+  DraftSwap::Pick pick =
+      spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation, spec.tenant) : DraftSwap::Pick();
   const bool coupled = spec.seeded && options_.coupled_seeds;
-  decode::OverlapMean* const expected = !pick.draft ? nullptr : coupled ? &pick.draft->coupled_overlap : &pick.draft->overlap;
+  decode::OverlapMean* const expected = !pick.draft ? nullptr
+                                        : coupled   ? &pick.draft->coupled_overlap
+                                                    : &pick.draft->overlap;
   controller.seen = expected;
   controller.schedule = options_.schedule;
   if (pick.draft) controller.plain_owed = pick.draft->plain_owed;
@@ -115,8 +127,8 @@ PromptRead StepperRunner::read(SequenceKey key, int64_t most) {
 
 void StepperRunner::suspend(SequenceKey key) { stepper_.finish(running_.at(key)->sequence); }
 
-// The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as before.
-// False: there was no room.
+// The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as
+// before. False: there was no room.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
@@ -163,10 +175,12 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
   if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = s.failure || s.emitted.empty();
-  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too. What is no Error comes from the
-  // library that computes; any other may be due to what this sequence holds.
+  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too. What is no Error
+  // comes from the library that computes; any other may be due to what this sequence holds.
   const std::exception_ptr& cause = s.failure ? s.failure : pass_failure_;
-  result.device_failed = result.failed && cause && kind_of(cause).value_or(s.failure ? ErrorKind::kInternal : ErrorKind::kDevice) == ErrorKind::kDevice;
+  result.device_failed =
+      result.failed && cause &&
+      kind_of(cause).value_or(s.failure ? ErrorKind::kInternal : ErrorKind::kDevice) == ErrorKind::kDevice;
   result.no_token_left = s.failure && kind_of(s.failure) == ErrorKind::kUsage;
   if (result.failed) return;
   result.emitted = s.emitted;
@@ -198,7 +212,8 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
   std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
   for (const SequenceKey key : batch) {
     const Running& running = *running_.at(key);
-    if (running.pick.draft && !running.sequence.draft_failed) drafting[running.pick.draft.get()].push_back(&running.sequence);
+    if (running.pick.draft && !running.sequence.draft_failed)
+      drafting[running.pick.draft.get()].push_back(&running.sequence);
   }
   for (const auto& [held, sequences] : drafting) {
     const decode::KController& any = *sequences.front()->controller;
@@ -207,13 +222,18 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
     basis.batch = static_cast<int>(batch.size());
     basis.draft_seconds = held->costs.draft_seconds(basis.batch);
     basis.verify_seconds.clear();
-    for (int k = 0; k <= any.max_k(); ++k) basis.verify_seconds.push_back(held->costs.verify_seconds(basis.batch, tree_nodes(any.tree(), k)));
+    for (int k = 0; k <= any.max_k(); ++k)
+      basis.verify_seconds.push_back(held->costs.verify_seconds(basis.batch, tree_nodes(any.tree(), k)));
     basis.overlaps.assign(static_cast<size_t>(any.max_k()), 0);
     std::vector<int> chosen;
     for (const decode::Sequence* const s : sequences) {
-      for (size_t i = 0; i < basis.overlaps.size(); ++i) basis.overlaps[i] += s->controller->expected_overlap(static_cast<int>(i)) / static_cast<double>(sequences.size());
+      for (size_t i = 0; i < basis.overlaps.size(); ++i)
+        basis.overlaps[i] +=
+            s->controller->expected_overlap(static_cast<int>(i)) / static_cast<double>(sequences.size());
       const decode::KDecision& d = s->decision;
-      if (!d.probe && (d.k > 0 || d.plain == decode::PlainReason::kDoesNotPay || d.plain == decode::PlainReason::kSchedule)) chosen.push_back(d.k);
+      if (!d.probe &&
+          (d.k > 0 || d.plain == decode::PlainReason::kDoesNotPay || d.plain == decode::PlainReason::kSchedule))
+        chosen.push_back(d.k);
     }
     held->k_log.chose(chosen);
     basis.k = held->k_log.prevailing();
@@ -232,14 +252,16 @@ void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
   // Answers so far, of which one that goes on has as much before it as a new one: K is to pay over that.
-  if (const auto emitted = static_cast<double>(it->second->sequence.counts.emitted); emitted > 0) mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
+  if (const auto emitted = static_cast<double>(it->second->sequence.counts.emitted); emitted > 0)
+    mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   stepper_.finish(it->second->sequence);
   running_.erase(it);
 }
 
 CacheUse StepperRunner::cache_use() const {
   const decode::CacheCounts c = target_.cache_counts();
-  return {c.budget_bytes > 0 ? static_cast<double>(c.held_bytes) / static_cast<double>(c.budget_bytes) : 0, c.asked_tokens, c.found_tokens};
+  return {c.budget_bytes > 0 ? static_cast<double>(c.held_bytes) / static_cast<double>(c.budget_bytes) : 0,
+          c.asked_tokens, c.found_tokens};
 }
 
 StageSeconds StepperRunner::stage_seconds() const {

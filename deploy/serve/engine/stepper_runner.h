@@ -18,17 +18,20 @@ namespace specdec::deploy {
 
 struct StepperRunnerOptions {
   SpeculationOptions speculation;
-  double prior_overlap = 0.7;   // what a new sequence expects of the draft before the server has seen any (the gate's figure)
+  // what a new sequence expects of the draft before the server has seen any (the gate's figure)
+  double prior_overlap = 0.7;
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
-  int text_max_k = 0;           // of drafts from the text; 0: as `speculation` says
-  bool coupled_seeds = true;    // seeded sequences take the coupled rule, whatever `speculation` says
-  bool several_tenants = false; // of the conversations that score a draft on trial at most half are one tenant's
+  int text_max_k = 0;                             // of drafts from the text; 0: as `speculation` says
+  bool coupled_seeds = true;                      // seeded sequences take the coupled rule, whatever `speculation` says
+  bool several_tenants = false;  // of the conversations that score a draft on trial at most half are one tenant's
 };
 
 class StepperRunner final : public StepRunner {
  public:
-  // The models must outlive the runner (a NamedDraft is held by it); no draft is null. Throws Error(kModel) for different vocabularies.
-  StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options, const Clock& clock);
+  // The models must outlive the runner (a NamedDraft is held by it); no draft is null. Throws Error(kModel) for
+  // different vocabularies.
+  StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
+                const Clock& clock);
   StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock);
   ~StepperRunner() override;
 
@@ -55,18 +58,18 @@ class StepperRunner final : public StepRunner {
   const Clock& clock_;
   double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
   TimedModel target_;
-  decode::CostModel costs_;              // the target's; each draft has its own beside it
+  decode::CostModel costs_;  // the target's; each draft has its own beside it
   DraftSwap drafts_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
   std::vector<decode::Sequence*> batch_;
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
-  double prompt_target_seconds_ = 0;     // of the target's passes, those of prompts
-  decode::OverlapMean suffix_overlap_;    // of drafts from the text
-  double mean_answer_ = 0;               // tokens
+  double prompt_target_seconds_ = 0;    // of the target's passes, those of prompts
+  decode::OverlapMean suffix_overlap_;  // of drafts from the text
+  double mean_answer_ = 0;              // tokens
   int64_t draft_failures_ = 0;
-  std::exception_ptr pass_failure_;      // of the last pass; null: none
+  std::exception_ptr pass_failure_;  // of the last pass; null: none
 };
 
 }  // namespace specdec::deploy

@@ -1,4 +1,5 @@
-// Attention for few query positions, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
+// Attention for few query positions, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
+// instruction set.
 #include "engine/kernels/cpu/int8_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -61,14 +62,18 @@ inline void by_block(int64_t begin, int64_t end, const F& f) {
   }
 }
 
-// Where a row's sums begin: at its first visible slot, rounded down so that slot i always goes to the same one of the split sums.
+// Where a row's sums begin: at its first visible slot, rounded down so that slot i always goes to the same one of the
+// split sums.
 template <int P>
-inline int64_t begin_of(const Visible& row) { return row.first - row.first % P; }
+inline int64_t begin_of(const Visible& row) {
+  return row.first - row.first % P;
+}
 
-// Entries [begin, end) of one row (begin a multiple of P), added to its split sums. Past the ends a slot of the row is read again,
-// with weight 0.
+// Entries [begin, end) of one row (begin a multiple of P), added to its split sums. Past the ends a slot of the row is
+// read again, with weight 0.
 template <int W, int C, int P, class T>
-inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin, int64_t end, F<W> (&acc)[P][C]) {
+inline void add_entries(const AttentionCall<T>& c, const Visible& row, const float* p, int64_t column, int64_t begin,
+                        int64_t end, F<W> (&acc)[P][C]) {
   for (int64_t i = begin; i < end; i += P) {
 #pragma GCC unroll 8
     for (int a = 0; a < P; ++a) {
@@ -82,10 +87,12 @@ inline void add_entries(const AttentionCall<T>& c, const Visible& row, const flo
   }
 }
 
-// R rows from `first` on, one head: out[column … column + C·W) = Σ_i p[i] · v[slot i], the sum over i split into P interleaved
-// ones (latency) that are added at the end. The slots [low, common) are the same for all rows (multiples of P).
+// R rows from `first` on, one head: out[column … column + C·W) = Σ_i p[i] · v[slot i], the sum over i split into P
+// interleaved ones (latency) that are added at the end. The slots [low, common) are the same for all rows (multiples of
+// P).
 template <int W, int C, int P, int R, class T>
-inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low, int64_t common, const float* scale) {
+inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t column, int64_t low,
+                          int64_t common, const float* scale) {
   F<W> acc[R][P][C] = {};
   const float* p[R];
 #pragma GCC unroll 8
@@ -130,7 +137,8 @@ inline void weighted_sums(const AttentionCall<T>& c, int64_t first, int64_t head
 
 // All columns of R rows. Which split a column gets depends on d alone.
 template <int W, int R, class T>
-inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common, const float* scale) {
+inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int64_t low, int64_t common,
+                    const float* scale) {
   int64_t column = 0;
   for (; column + 4 * W <= c.d; column += 4 * W) {
     if constexpr (R == 1) {
@@ -148,7 +156,8 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
     const float* p = c.scores + ((first + r) * c.heads + head) * c.slots;
     for (; at < c.d; ++at) {
       float total = 0;
-      for (int64_t i = row.first; i < count_of(row); ++i) total += p[i] * widen_one(at_slot<T>(c.v, slot_of(row, i), c.d)[at]);
+      for (int64_t i = row.first; i < count_of(row); ++i)
+        total += p[i] * widen_one(at_slot<T>(c.v, slot_of(row, i), c.d)[at]);
       c.out[(first + r) * c.ldq + head * c.d + at] = total * scale[r];
     }
   }
@@ -156,9 +165,11 @@ inline void average(const AttentionCall<T>& c, int64_t first, int64_t head, int6
 
 // Scores of the slots [begin, end): out[m · ldo + slot] of rows m of x, which are heads or positions.
 template <int W, class T>
-inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end, float* out, int64_t ldo) {
+inline void scores_of(const AttentionCall<T>& c, const float* x, int64_t ldx, int64_t rows, int64_t begin, int64_t end,
+                      float* out, int64_t ldo) {
   by_block(begin, end, [&](int64_t from, int64_t to) {
-    linear<W>(LinearCall<T>{x, ldx, rows, at_slot<T>(c.k, from, c.d), c.d, 0, to - from, nullptr, out + from, ldo, false});
+    linear<W>(
+        LinearCall<T>{x, ldx, rows, at_slot<T>(c.k, from, c.d), c.d, 0, to - from, nullptr, out + from, ldo, false});
   });
 }
 
@@ -179,7 +190,8 @@ void attention(const AttentionCall<T>& c) {
   if (c.rows == 1) {
     row_scores<W>(c, 0, low, common, low);
   } else {
-    for (int64_t h = 0; h < c.heads; ++h) scores_of<W>(c, c.q + h * c.d, c.ldq, c.rows, low, common, c.scores + h * c.slots, c.heads * c.slots);
+    for (int64_t h = 0; h < c.heads; ++h)
+      scores_of<W>(c, c.q + h * c.d, c.ldq, c.rows, low, common, c.scores + h * c.slots, c.heads * c.slots);
   }
   for (int64_t r = 0; r < c.rows; ++r) {
     const Visible& row = c.visible[r];

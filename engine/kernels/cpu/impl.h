@@ -1,6 +1,6 @@
 // Included once per instruction set with SPECDEC_ISA (its namespace) and SPECDEC_LANES (floats of a vector) defined.
-// Vectors are the compiler's own (GCC, clang), so one source serves every set. Nothing of the standard library is used here:
-// its inline functions, compiled for a newer CPU, could be merged into code that must run on an older one.
+// Vectors are the compiler's own (GCC, clang), so one source serves every set. Nothing of the standard library is used
+// here: its inline functions, compiled for a newer CPU, could be merged into code that must run on an older one.
 #include "engine/kernels/cpu/sequence_attention.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -78,10 +78,20 @@ void narrow(const float* in, int64_t n, T* out) {
 constexpr int kLanes = SPECDEC_LANES, kHeadLanes = kLanes < 8 ? kLanes : 8;
 
 template <class T>
-constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA), linear<kLanes, T>, linear_packed<kLanes, Packed<T>, T>, linear_int8<kLanes, T>,
-                               attention<kHeadLanes, T>, rms_norm<kLanes, T>,
-                               widen<T>, narrow<T>, silu_mul<kLanes>, gelu_tanh_mul<kLanes>, soft_cap<kLanes>, rope,
-                               sequence_attention<kLanes>, sequence_attention_grad<kLanes>};
+constexpr Kernels<T> kTable = {SPECDEC_TEXT(SPECDEC_ISA),
+                               linear<kLanes, T>,
+                               linear_packed<kLanes, Packed<T>, T>,
+                               linear_int8<kLanes, T>,
+                               attention<kHeadLanes, T>,
+                               rms_norm<kLanes, T>,
+                               widen<T>,
+                               narrow<T>,
+                               silu_mul<kLanes>,
+                               gelu_tanh_mul<kLanes>,
+                               soft_cap<kLanes>,
+                               rope,
+                               sequence_attention<kLanes>,
+                               sequence_attention_grad<kLanes>};
 
 }  // namespace
 

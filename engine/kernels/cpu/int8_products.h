@@ -1,6 +1,7 @@
-// Products with int8 matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
-// Converting every weight to fp32 would take longer than reading it. So the inputs become int16 instead, and the products are
-// multiply-adds of pairs (vpmaddwd), two weights in every lane. Sums within a group are exact, whatever their order.
+// Products with int8 matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
+// instruction set. Converting every weight to fp32 would take longer than reading it. So the inputs become int16
+// instead, and the products are multiply-adds of pairs (vpmaddwd), two weights in every lane. Sums within a group are
+// exact, whatever their order.
 #include "engine/kernels/cpu/packed_products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -17,7 +18,8 @@ inline I<W> load_pairs(const Int8* p) {
   if constexpr (W == 8) return (I<W>)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
 #endif
 #if defined(__AVX512BW__)
-  if constexpr (W == 16) return (I<W>)_mm512_maskz_cvtepi8_epi16(0xffffffffu, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
+  if constexpr (W == 16)
+    return (I<W>)_mm512_maskz_cvtepi8_epi16(0xffffffffu, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
 #endif
   typename Simd<W>::BytePairs bytes;
   __builtin_memcpy(&bytes, p, sizeof bytes);
@@ -69,7 +71,8 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   }
   int32_t most = 0;
   for (int i = 0; i < W; ++i) most = largest[i] > most ? largest[i] : most;
-  const int32_t exponent = most >> 23 < 16 ? 16 : most >> 23;  // biased, e - 1; of tiny groups one whose scale is a normal number
+  // biased, e - 1; of tiny groups one whose scale is a normal number
+  const int32_t exponent = most >> 23 < 16 ? 16 : most >> 23;
   out.scale = float_of(most >= kInfinite ? 0x7fc00000u : static_cast<uint32_t>(exponent - 14) << 23);
   const float inverse = float_of(static_cast<uint32_t>(254 - (exponent - 14)) << 23);
 #pragma GCC unroll 16
@@ -81,9 +84,11 @@ inline void fix(const float* x, int64_t n, FixedInputs& out) {
   }
 }
 
-// V vectors of outputs for M rows: the group's sums join the totals. `next`: the group after the next, or null; one line an input pair.
+// V vectors of outputs for M rows: the group's sums join the totals. `next`: the group after the next, or null; one
+// line an input pair.
 template <int W, int V, int M>
-__attribute__((noinline)) void add_fixed(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx, const char* next, float* totals) {
+__attribute__((noinline)) void add_fixed(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx,
+                                         const char* next, float* totals) {
   I<W> sums[V][M] = {};
 #pragma GCC unroll 2
   for (int64_t k = 0; k < kPackGroup; k += 2) {
@@ -102,13 +107,15 @@ __attribute__((noinline)) void add_fixed(const Int8* values, const float* scales
 #pragma GCC unroll 8
     for (int j = 0; j < M; ++j) {
       float* total = totals + j * kPackOutputs + v * W;
-      store<W>(total, fma(__builtin_convertvector(sums[v][j], F<W>), load<W>(scales + v * W) * x[j * ldx].scale, load<W>(total)));
+      store<W>(total, fma(__builtin_convertvector(sums[v][j], F<W>), load<W>(scales + v * W) * x[j * ldx].scale,
+                          load<W>(total)));
     }
   }
 }
 
 template <int W, int V, int M>
-inline void add_fixed_columns(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx, const char* next, int64_t begin, int64_t end, float* totals) {
+inline void add_fixed_columns(const Int8* values, const float* scales, const FixedInputs* x, int64_t ldx,
+                              const char* next, int64_t begin, int64_t end, float* totals) {
   constexpr int64_t kStep = V * W;
   for (int64_t at = begin - begin % kStep; at < end; at += kStep)
     add_fixed<W, V, M>(values + 2 * at, scales + at, x, ldx, at < kStep ? next : nullptr, totals + at);
@@ -128,7 +135,8 @@ inline void int8_block(const LinearCall<Int8, B>& c, const char* from, int64_t n
     const float* scale = reinterpret_cast<const float*>(from);
     if (width < kPackOutputs) {  // as a whole block, zero beyond
       for (int64_t k = 0; k < kPackGroup; k += 2) {
-        for (int64_t at = 0; at < 2 * kPackOutputs; ++at) values[k * kPackOutputs + at].value = at < 2 * width ? w[k * width + at].value : int8_t{0};
+        for (int64_t at = 0; at < 2 * kPackOutputs; ++at)
+          values[k * kPackOutputs + at].value = at < 2 * width ? w[k * width + at].value : int8_t{0};
       }
       for (int64_t at = 0; at < kPackOutputs; ++at) scales[at] = at < width ? scale[at] : 0;
       w = values, scale = scales;
@@ -158,7 +166,8 @@ void linear_int8(const LinearCall<Int8, B>& c) {
     }
   }
   const char* w = reinterpret_cast<const char*>(c.w);
-  for (int64_t n = c.n_begin - c.n_begin % kPackOutputs; n < c.n_end; n += kPackOutputs) int8_block<W>(c, w + n * pack_row_bytes(c.w, c.k), n);
+  for (int64_t n = c.n_begin - c.n_begin % kPackOutputs; n < c.n_end; n += kPackOutputs)
+    int8_block<W>(c, w + n * pack_row_bytes(c.w, c.k), n);
 }
 
 }  // namespace

@@ -37,21 +37,25 @@ int64_t place(const void*, int64_t width, int64_t i, int64_t o) { return (i / 2 
 
 template <class T>
 void pack(const T* w, int64_t k, int64_t n, int64_t begin, int64_t end, Packed<T>* out) {
-  over_groups(out, k, n, begin, end, [&](Packed<T>* group, int64_t width, int64_t first, int64_t input, int64_t inputs) {
-    if (inputs % 2 != 0) std::memset(static_cast<void*>(group), 0, static_cast<size_t>(pack_group_bytes(group, inputs, width)));
-    for (int64_t o = 0; o < width; ++o) {
-      for (int64_t i = 0; i < inputs; ++i) group[place(group, width, i, o)].value = w[(first + o) * k + input + i];
-    }
-  });
+  over_groups(
+      out, k, n, begin, end, [&](Packed<T>* group, int64_t width, int64_t first, int64_t input, int64_t inputs) {
+        if (inputs % 2 != 0)
+          std::memset(static_cast<void*>(group), 0, static_cast<size_t>(pack_group_bytes(group, inputs, width)));
+        for (int64_t o = 0; o < width; ++o) {
+          for (int64_t i = 0; i < inputs; ++i) group[place(group, width, i, o)].value = w[(first + o) * k + input + i];
+        }
+      });
 }
 
 template <class T>
 void unpack(const Packed<T>* w, int64_t k, int64_t n, int64_t begin, int64_t end, T* out) {
-  over_groups(w, k, n, begin, end, [&](const Packed<T>* group, int64_t width, int64_t first, int64_t input, int64_t inputs) {
-    for (int64_t o = 0; o < width; ++o) {
-      for (int64_t i = 0; i < inputs; ++i) out[(first + o) * k + input + i] = group[place(group, width, i, o)].value;
-    }
-  });
+  over_groups(w, k, n, begin, end,
+              [&](const Packed<T>* group, int64_t width, int64_t first, int64_t input, int64_t inputs) {
+                for (int64_t o = 0; o < width; ++o) {
+                  for (int64_t i = 0; i < inputs; ++i)
+                    out[(first + o) * k + input + i] = group[place(group, width, i, o)].value;
+                }
+              });
 }
 
 template void pack(const float*, int64_t, int64_t, int64_t, int64_t, Packed<float>*);
@@ -69,7 +73,8 @@ void quantise(const float* w, int64_t k, int64_t n, int64_t begin, int64_t end, 
       for (int64_t i = 0; i < inputs; ++i) largest = std::max(largest, std::abs(from[i]));
       const float scale = scale_of(largest);
       std::memcpy(group + 4 * o, &scale, sizeof scale);
-      for (int64_t i = 0; i < inputs && scale > 0; ++i) values[place(values, width, i, o)].value = static_cast<int8_t>(std::lrint(from[i] / scale));
+      for (int64_t i = 0; i < inputs && scale > 0; ++i)
+        values[place(values, width, i, o)].value = static_cast<int8_t>(std::lrint(from[i] / scale));
     }
   });
 }
@@ -80,7 +85,8 @@ void dequantise(const Int8* w, int64_t k, int64_t n, int64_t begin, int64_t end,
     for (int64_t o = 0; o < width; ++o) {
       float scale;
       std::memcpy(&scale, group + 4 * o, sizeof scale);
-      for (int64_t i = 0; i < inputs; ++i) out[(first + o) * k + input + i] = scale * static_cast<float>(values[place(values, width, i, o)].value);
+      for (int64_t i = 0; i < inputs; ++i)
+        out[(first + o) * k + input + i] = scale * static_cast<float>(values[place(values, width, i, o)].value);
     }
   });
 }

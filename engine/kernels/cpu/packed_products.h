@@ -1,7 +1,7 @@
-// Products with packed matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
-// The lanes of a vector are outputs and the weights pass by in the order in which they lie, which is what memory is fastest at. A sum
-// is that of its groups, one by one, and a group's that of its even inputs plus that of its odd ones: sets that have a fused
-// multiply-add give the same bits.
+// Products with packed matrices for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once
+// per instruction set. The lanes of a vector are outputs and the weights pass by in the order in which they lie, which
+// is what memory is fastest at. A sum is that of its groups, one by one, and a group's that of its even inputs plus
+// that of its odd ones: sets that have a fused multiply-add give the same bits.
 #include "engine/kernels/cpu/products.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -12,7 +12,9 @@ constexpr int64_t kTotalRows = 24;  // that share a group while it is in the fir
 
 // W outputs from `at` on of input k of a group of a whole block; P is k % 2, M the rows that it is for.
 template <int W, int P, int M = 1>
-inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) { return load<W>(&group->value + k * kPackOutputs + at); }
+inline F<W> weight(const Packed<float>* group, int64_t k, int64_t at) {
+  return load<W>(&group->value + k * kPackOutputs + at);
+}
 template <int W, int P, int M = 1>
 inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   typename Simd<W>::U pairs;
@@ -27,16 +29,20 @@ inline F<W> weight(const Packed<Bf16>* group, int64_t k, int64_t at) {
   return (F<W>)(P == 0 ? pairs << 16 : pairs & 0xffff0000u);
 }
 
-inline float weight_one(const Packed<float>* group, int64_t width, int64_t k, int64_t at) { return group[k * width + at].value; }
-inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int64_t at) { return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value); }
+inline float weight_one(const Packed<float>* group, int64_t width, int64_t k, int64_t at) {
+  return group[k * width + at].value;
+}
+inline float weight_one(const Packed<Bf16>* group, int64_t width, int64_t k, int64_t at) {
+  return widen_one(group[(k / 2 * width + at) * 2 + k % 2].value);
+}
 
 // One group as a product reads it.
 template <class S>
 struct Group {
   const S* values;
-  const float* x;       // its inputs of the first row
+  const float* x;  // its inputs of the first row
   int64_t inputs;
-  const char* next;     // what the memory brings meanwhile: the group after the next, or null
+  const char* next;  // what the memory brings meanwhile: the group after the next, or null
 };
 
 inline constexpr bool is_wide(const Packed<float>*) { return true; }
@@ -46,13 +52,15 @@ inline constexpr bool is_wide(const void*) { return false; }
 template <int W, class S>
 inline Group<Packed<float>> widened(const Group<S>& g, int64_t width, float* values) {
   for (int64_t k = 0; k < g.inputs; ++k) {
-    for (int64_t at = 0; at < kPackOutputs; ++at) values[k * kPackOutputs + at] = at < width ? weight_one(g.values, width, k, at) : 0;
+    for (int64_t at = 0; at < kPackOutputs; ++at)
+      values[k * kPackOutputs + at] = at < width ? weight_one(g.values, width, k, at) : 0;
   }
   return {reinterpret_cast<const Packed<float>*>(values), g.x, g.inputs, g.next};
 }
 
-// The even or the odd inputs of a group, for several rows. L: the bytes of an input in memory, 0: nothing to ask for. Asked for is what
-// the second-level cache shall hold: into the first, or not at all, several rows wait half as long again.
+// The even or the odd inputs of a group, for several rows. L: the bytes of an input in memory, 0: nothing to ask for.
+// Asked for is what the second-level cache shall hold: into the first, or not at all, several rows wait half as long
+// again.
 template <int W, int V, int M, int P, int64_t L, class S>
 inline void half_sums(const Group<S>& g, int64_t ldx, int64_t at, F<W> (&acc)[V][M]) {
 #pragma GCC unroll 2
@@ -111,23 +119,29 @@ __attribute__((always_inline)) inline void add_group_of_one(const Group<S>& g, i
   }
   if (k < g.inputs) {
 #pragma GCC unroll 8
-    for (int v = 0; v < V; ++v) even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
+    for (int v = 0; v < V; ++v)
+      even[v][0] = fma(weight<W, 0>(g.values, k, at + v * W), broadcast<W>(g.x[k]), even[v][0]);
   }
   add_sums<W>(even, odd, totals + at);
 }
 
 // The vectors of a block that hold outputs [begin, end), for M rows.
 template <int W, int M, int64_t L, class S>
-__attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end, float* totals) {
+__attribute__((always_inline)) inline void add_columns(const Group<S>& g, int64_t ldx, int64_t begin, int64_t end,
+                                                       float* totals) {
   constexpr int kVectors = kPackOutputs / W < 4 ? kPackOutputs / W : 4;
   int64_t at = begin - begin % W;
   for (; at % (kVectors * W) == 0 && at + kVectors * W <= end; at += kVectors * W) {
-    if constexpr (M == 1) add_group_of_one<W, kVectors>(g, at, totals);
-    else add_group<W, kVectors, M, L>(g, ldx, at, totals);
+    if constexpr (M == 1)
+      add_group_of_one<W, kVectors>(g, at, totals);
+    else
+      add_group<W, kVectors, M, L>(g, ldx, at, totals);
   }
   for (; at < end; at += W) {
-    if constexpr (M == 1) add_group_of_one<W, 1>(g, at, totals);
-    else add_group<W, 1, M, 0>(g, ldx, at, totals);
+    if constexpr (M == 1)
+      add_group_of_one<W, 1>(g, at, totals);
+    else
+      add_group<W, 1, M, 0>(g, ldx, at, totals);
   }
 }
 
@@ -138,7 +152,9 @@ inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64
   while (rows > 0) {
     // Two rows of fp32 one by one: the first reads memory in its order, the second finds the group in the cache.
     const int64_t m = rows == 2 && is_wide(g.values) ? 1 : rows < kMost ? rows : kMost;
-    const auto take = [&]<int M>() { g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals); };
+    const auto take = [&]<int M>() {
+      g.next ? add_columns<W, M, L>(g, ldx, begin, end, totals) : add_columns<W, M, 0>(g, ldx, begin, end, totals);
+    };
     if (m == 1) take.template operator()<1>();
     if (m == 2) take.template operator()<2>();
     if (m == 3) take.template operator()<3>();
@@ -153,7 +169,8 @@ inline void add_rows(Group<S> g, int64_t ldx, int64_t rows, int64_t begin, int64
 
 // Totals of outputs [begin, end) of the block that begins with output n join out, rows from m on.
 template <int W, class S, class B>
-inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t begin, int64_t end, int64_t n, int64_t m, int64_t rows) {
+inline void finish_block(const LinearCall<S, B>& c, const float* totals, int64_t begin, int64_t end, int64_t n,
+                         int64_t m, int64_t rows) {
   for (int64_t r = 0; r < rows; ++r) {
     const float* total = totals + r * kPackOutputs;
     int64_t at = begin;

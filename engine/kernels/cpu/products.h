@@ -1,4 +1,5 @@
-// Matrix products for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
+// Matrix products for few rows, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction
+// set.
 #include "engine/kernels/cpu/simd.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -20,8 +21,9 @@ inline void finish(const Call& c, float s, int64_t m, int64_t n) {
   out = c.add ? s + out : s;
 }
 
-// N columns of M rows. One accumulator per output, so any tile shape gives the same sums. A narrow tile waits for few cache lines
-// at a time, so the first rows to pass over w ask for what comes next: `ahead` elements on; 0: w is in the cache already.
+// N columns of M rows. One accumulator per output, so any tile shape gives the same sums. A narrow tile waits for few
+// cache lines at a time, so the first rows to pass over w ask for what comes next: `ahead` elements on; 0: w is in the
+// cache already.
 template <int W, int N, int M, class T>
 inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
   constexpr int64_t kLine = 64 / sizeof(T);
@@ -77,7 +79,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
 #pragma GCC unroll 16
   for (int j = 0; j < M; ++j) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kFours; i += 4) finish(c, sum4(acc[i][j], acc[i + 1][j], acc[i + 2][j], acc[i + 3][j]), m + j, n + i);
+    for (int i = 0; i < kFours; i += 4)
+      finish(c, sum4(acc[i][j], acc[i + 1][j], acc[i + 2][j], acc[i + 3][j]), m + j, n + i);
   }
   if constexpr (N % 4 == 2 && M == 2) {
     const F<4> s = sum4(acc[kFours][0], acc[kFours + 1][0], acc[kFours][1], acc[kFours + 1][1]);
@@ -87,7 +90,8 @@ inline void tile(const LinearCall<T>& c, int64_t m, int64_t n, int64_t ahead) {
     static_assert(N % 4 == 0 || kFours == 0, "columns left over beside whole fours");
 #pragma GCC unroll 16
     for (int i = kFours; i < N; ++i) {
-      const F<4> s = sum4(acc[i][0], M > 1 ? acc[i][1 % M] : F<W>{}, M > 2 ? acc[i][2 % M] : F<W>{}, M > 3 ? acc[i][3 % M] : F<W>{});
+      const F<4> s = sum4(acc[i][0], M > 1 ? acc[i][1 % M] : F<W>{}, M > 2 ? acc[i][2 % M] : F<W>{},
+                          M > 3 ? acc[i][3 % M] : F<W>{});
 #pragma GCC unroll 4
       for (int j = 0; j < M; ++j) finish(c, s[j], m + j, n + i);
     }

@@ -6,10 +6,10 @@
 
 namespace specdec::kernels::cpu {
 
-#define SPECDEC_DECLARE(isa)                \
-  namespace isa {                           \
-  const Kernels<float>& kernels_f32();      \
-  const Kernels<Bf16>& kernels_bf16();      \
+#define SPECDEC_DECLARE(isa)           \
+  namespace isa {                      \
+  const Kernels<float>& kernels_f32(); \
+  const Kernels<Bf16>& kernels_bf16(); \
   }
 SPECDEC_DECLARE(baseline)
 #if defined(__x86_64__)

@@ -1,6 +1,6 @@
-// Causal attention of a whole sequence and its gradients, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once
-// per instruction set. Blocks of kQueryBlock queries against all keys they see; scores are computed again for the gradients
-// instead of being kept (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and appendix B).
+// Causal attention of a whole sequence and its gradients, under impl.h; included with SPECDEC_ISA and SPECDEC_LANES
+// defined, once per instruction set. Blocks of kQueryBlock queries against all keys they see; scores are computed again
+// for the gradients instead of being kept (Dao et al., FlashAttention, arXiv:2205.14135, section 3.1 and appendix B).
 #include "engine/kernels/cpu/attention.h"
 
 namespace specdec::kernels::cpu::SPECDEC_ISA {
@@ -38,15 +38,18 @@ inline void product_tile(Strided a, const float* b, int64_t ldb, int64_t depth, 
 }
 
 template <int W, int M, int C>
-inline void product_columns(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t depth, float* c, int64_t ldc, bool add) {
+inline void product_columns(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t depth, float* c, int64_t ldc,
+                            bool add) {
   int64_t i = 0;
-  for (; i + M <= rows; i += M) product_tile<W, M, C>({a.p + i * a.row, a.row, a.column}, b, ldb, depth, c + i * ldc, ldc, add);
+  for (; i + M <= rows; i += M)
+    product_tile<W, M, C>({a.p + i * a.row, a.row, a.column}, b, ldb, depth, c + i * ldc, ldc, add);
   for (; i < rows; ++i) product_tile<W, 1, C>({a.p + i * a.row, a.row, a.column}, b, ldb, depth, c + i * ldc, ldc, add);
 }
 
 // c [rows, columns] (+)= a [rows, depth] · b [depth, columns]; columns is a multiple of W.
 template <int W>
-void product(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t columns, int64_t depth, float* c, int64_t ldc, bool add) {
+void product(Strided a, int64_t rows, const float* b, int64_t ldb, int64_t columns, int64_t depth, float* c,
+             int64_t ldc, bool add) {
   int64_t n = 0;
   for (; n + 3 * W <= columns; n += 3 * W) product_columns<W, 4, 3>(a, rows, b + n, ldb, depth, c + n, ldc, add);
   for (; n + 2 * W <= columns; n += 2 * W) product_columns<W, 4, 2>(a, rows, b + n, ldb, depth, c + n, ldc, add);
@@ -84,7 +87,8 @@ void sequence_attention(const SequenceAttentionCall& c) {
   for (int64_t h = 0; h < c.heads; ++h) {
     for (int64_t first = 0; first < length; first += kQueryBlock) {
       const int64_t end = first + kQueryBlock < length ? first + kQueryBlock : length, rows = end - first;
-      product<W>({c.q + first * c.ldq + h * d, c.ldq, 1}, rows, keys, long_row, whole<W>(end), d, scores, long_row, false);
+      product<W>({c.q + first * c.ldq + h * d, c.ldq, 1}, rows, keys, long_row, whole<W>(end), d, scores, long_row,
+                 false);
       for (int64_t r = 0; r < rows; ++r) {
         float* s = scores + r * long_row;
         const int64_t seen = first + r + 1;
@@ -102,7 +106,8 @@ void sequence_attention(const SequenceAttentionCall& c) {
   }
 }
 
-// With P = softmax, O = P V and upstream dO: dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − rowsum(dO ∘ O)) · scale, dQ = dS K, dK = dSᵀ Q.
+// With P = softmax, O = P V and upstream dO: dV = Pᵀ dO, dS = P ∘ (dO Vᵀ − rowsum(dO ∘ O)) · scale, dQ = dS K, dK = dSᵀ
+// Q.
 template <int W>
 void sequence_attention_grad(const SequenceAttentionGradCall& g) {
   const SequenceAttentionCall& c = g.forward;
@@ -123,7 +128,8 @@ void sequence_attention_grad(const SequenceAttentionGradCall& g) {
   for (int64_t i = 0; i < length * short_row; ++i) dk[i] = dv[i] = 0;
   for (int64_t h = 0; h < c.heads; ++h) {
     for (int64_t first = 0; first < length; first += block) {
-      const int64_t end = first + block < length ? first + block : length, rows = end - first, seen_by_all = whole<W>(end);
+      const int64_t end = first + block < length ? first + block : length, rows = end - first,
+                    seen_by_all = whole<W>(end);
       pack(c.q + first * c.ldq + h * d, c.ldq, rows, d, short_row, queries);
       pack(g.dout + first * c.ldq + h * d, c.ldq, rows, d, short_row, upstream);
       product<W>({queries, short_row, 1}, rows, keys, long_row, seen_by_all, d, p, long_row, false);

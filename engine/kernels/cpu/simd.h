@@ -1,4 +1,5 @@
-// The vector types and their arithmetic under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per instruction set.
+// The vector types and their arithmetic under impl.h; included with SPECDEC_ISA and SPECDEC_LANES defined, once per
+// instruction set.
 #include <cstdint>
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -32,7 +33,8 @@ inline F<W> load(const float* p) {
 template <int W>
 inline F<W> load(const Bf16* p) {
 #if defined(__AVX2__)  // the compiler's own conversions of 8 narrow integers go through halves
-  if constexpr (W == 8) return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
+  if constexpr (W == 8)
+    return (F<W>)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16);
 #endif
   typename Simd<W>::H h;
   __builtin_memcpy(&h, p, sizeof h);
@@ -77,11 +79,14 @@ inline F<W> broadcast(float x) {
   return x - F<W>{};  // not +: that would turn -0 into 0 and so could not be left out
 }
 #if SPECDEC_LANES >= 8
-inline F<4> fold(F<8> v) { return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7); }
+inline F<4> fold(F<8> v) {
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3) + __builtin_shufflevector(v, v, 4, 5, 6, 7);
+}
 #endif
 #if SPECDEC_LANES >= 16
 inline F<8> fold(F<16> v) {
-  return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) + __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
+  return __builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7) +
+         __builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15);
 }
 #endif
 
@@ -93,9 +98,12 @@ inline F<4> sum4(F<4> a, F<4> b, F<4> c, F<4> d) {
 }
 #if SPECDEC_LANES >= 8
 inline F<4> sum4(F<8> a, F<8> b, F<8> c, F<8> d) {
-  const F<8> ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) + __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
-  const F<8> cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13) + __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
-  return fold(__builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) + __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15));
+  const F<8> ab = __builtin_shufflevector(a, b, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(a, b, 2, 10, 3, 11, 6, 14, 7, 15);
+  const F<8> cd = __builtin_shufflevector(c, d, 0, 8, 1, 9, 4, 12, 5, 13) +
+                  __builtin_shufflevector(c, d, 2, 10, 3, 11, 6, 14, 7, 15);
+  return fold(__builtin_shufflevector(ab, cd, 0, 1, 8, 9, 4, 5, 12, 13) +
+              __builtin_shufflevector(ab, cd, 2, 3, 10, 11, 6, 7, 14, 15));
 }
 #endif
 #if SPECDEC_LANES >= 16

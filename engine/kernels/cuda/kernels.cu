@@ -17,11 +17,17 @@ __device__ float widen(__half x) { return __half2float(x); }
 template <class T>
 __device__ T narrow(float x);
 template <>
-__device__ float narrow(float x) { return x; }
+__device__ float narrow(float x) {
+  return x;
+}
 template <>
-__device__ __nv_bfloat16 narrow(float x) { return __float2bfloat16(x); }
+__device__ __nv_bfloat16 narrow(float x) {
+  return __float2bfloat16(x);
+}
 template <>
-__device__ __half narrow(float x) { return __float2half(x); }
+__device__ __half narrow(float x) {
+  return __float2half(x);
+}
 
 // The sum over a block of kThreads, in every thread; one order whatever the grid.
 __device__ float block_sum(float x) {
@@ -58,11 +64,13 @@ __global__ void silu_mul_elements(const T* gate, const T* up, int64_t n, T* out)
 
 // One thread per pair (i, i + d/2) of a head.
 template <class T>
-__global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64_t pairs, int64_t heads, int64_t half, T* out) {
+__global__ void rope_pairs(const T* x, const float* cos, const float* sin, int64_t pairs, int64_t heads, int64_t half,
+                           T* out) {
   const int64_t p = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (p >= pairs) return;
   const int64_t head = p / half, i = p % half, low = head * 2 * half + i, angle = head / heads * half + i;
-  const float a = widen(x[low]), b = widen(x[low + half]), c = widen(narrow<T>(cos[angle])), s = widen(narrow<T>(sin[angle]));
+  const float a = widen(x[low]), b = widen(x[low + half]), c = widen(narrow<T>(cos[angle])),
+              s = widen(narrow<T>(sin[angle]));
   out[low] = narrow<T>(widen(narrow<T>(a * c)) - widen(narrow<T>(b * s)));
   out[low + half] = narrow<T>(widen(narrow<T>(b * c)) + widen(narrow<T>(a * s)));
 }
@@ -80,11 +88,13 @@ int launch(CudaDtype dtype, const F& f) {
 
 }  // namespace
 
-int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out, Stream stream) {
+int launch_rms_norm(CudaDtype dtype, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out,
+                    Stream stream) {
   if (rows == 0) return 0;
   return launch(dtype, [&](auto type) {
     using T = decltype(type);
-    rms_norm_rows<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(static_cast<const T*>(x), static_cast<const T*>(weight), eps, n, static_cast<T*>(out));
+    rms_norm_rows<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+        static_cast<const T*>(x), static_cast<const T*>(weight), eps, n, static_cast<T*>(out));
   });
 }
 
@@ -92,16 +102,19 @@ int launch_silu_mul(CudaDtype dtype, const void* gate, const void* up, int64_t n
   if (n == 0) return 0;
   return launch(dtype, [&](auto type) {
     using T = decltype(type);
-    silu_mul_elements<<<blocks(n), kThreads, 0, stream>>>(static_cast<const T*>(gate), static_cast<const T*>(up), n, static_cast<T*>(out));
+    silu_mul_elements<<<blocks(n), kThreads, 0, stream>>>(static_cast<const T*>(gate), static_cast<const T*>(up), n,
+                                                          static_cast<T*>(out));
   });
 }
 
-int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t d, void* out, Stream stream) {
+int launch_rope(CudaDtype dtype, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads,
+                int64_t d, void* out, Stream stream) {
   const int64_t pairs = rows * heads * (d / 2);
   if (pairs == 0) return 0;
   return launch(dtype, [&](auto type) {
     using T = decltype(type);
-    rope_pairs<<<blocks(pairs), kThreads, 0, stream>>>(static_cast<const T*>(x), cos, sin, pairs, heads, d / 2, static_cast<T*>(out));
+    rope_pairs<<<blocks(pairs), kThreads, 0, stream>>>(static_cast<const T*>(x), cos, sin, pairs, heads, d / 2,
+                                                       static_cast<T*>(out));
   });
 }
 

@@ -39,16 +39,20 @@ int32_t memory(int32_t device, int64_t* free_bytes, int64_t* total_bytes) {
 
 const char* error_text(int32_t code) { return cudaGetErrorString(static_cast<cudaError_t>(code)); }
 
-int32_t rms_norm(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows, int64_t n, void* out) {
-  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, stream); });
+int32_t rms_norm(CudaDtype dtype, int32_t device, const void* x, const void* weight, float eps, int64_t rows, int64_t n,
+                 void* out) {
+  return on_device(
+      device, [&](cudaStream_t stream) { return cuda::launch_rms_norm(dtype, x, weight, eps, rows, n, out, stream); });
 }
 
 int32_t silu_mul(CudaDtype dtype, int32_t device, const void* gate, const void* up, int64_t n, void* out) {
   return on_device(device, [&](cudaStream_t stream) { return cuda::launch_silu_mul(dtype, gate, up, n, out, stream); });
 }
 
-int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows, int64_t heads, int64_t d, void* out) {
-  return on_device(device, [&](cudaStream_t stream) { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream); });
+int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, const float* sin, int64_t rows,
+             int64_t heads, int64_t d, void* out) {
+  return on_device(
+      device, [&](cudaStream_t stream) { return cuda::launch_rope(dtype, x, cos, sin, rows, heads, d, out, stream); });
 }
 
 }  // namespace
@@ -57,6 +61,7 @@ int32_t rope(CudaDtype dtype, int32_t device, const void* x, const float* cos, c
 
 extern "C" __attribute__((visibility("default"))) const specdec::kernels::CudaLibrary* specdec_cuda_library() {
   using namespace specdec::kernels;
-  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory, error_text, cuda::nccl_version, rms_norm, silu_mul, rope};
+  static const CudaLibrary library = {kCudaLibraryVersion, device_count, memory,   error_text,
+                                      cuda::nccl_version,  rms_norm,     silu_mul, rope};
   return &library;
 }

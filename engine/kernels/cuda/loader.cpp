@@ -28,7 +28,9 @@ fs::path torch_folder() {
   return found;
 }
 
-[[noreturn]] void fail(const std::string& message) { throw Error(ErrorKind::kDevice, "CUDA cannot be used: " + message); }
+[[noreturn]] void fail(const std::string& message) {
+  throw Error(ErrorKind::kDevice, "CUDA cannot be used: " + message);
+}
 
 void* open_library(const fs::path& file, int scope) {
   void* handle = dlopen(file.c_str(), RTLD_NOW | scope);
@@ -56,15 +58,19 @@ const CudaLibrary* load() {
 
 bool driver_present() {
   std::error_code ignored;
-  return fs::exists("/dev/nvidiactl", ignored) || fs::exists("/proc/driver/nvidia/version", ignored) || fs::exists("/dev/dxg", ignored);
+  return fs::exists("/dev/nvidiactl", ignored) || fs::exists("/proc/driver/nvidia/version", ignored) ||
+         fs::exists("/dev/dxg", ignored);
 }
 
 CudaDtype dtype_of(const at::Tensor& x) {
-  return x.scalar_type() == at::kFloat ? CudaDtype::kFloat : x.scalar_type() == at::kBFloat16 ? CudaDtype::kBFloat16 : CudaDtype::kHalf;
+  return x.scalar_type() == at::kFloat      ? CudaDtype::kFloat
+         : x.scalar_type() == at::kBFloat16 ? CudaDtype::kBFloat16
+                                            : CudaDtype::kHalf;
 }
 
 void check(int32_t code, const char* what) {
-  if (code != 0) throw Error(ErrorKind::kDevice, std::string(what) + " could not be launched: " + cuda_library().error_text(code));
+  if (code != 0)
+    throw Error(ErrorKind::kDevice, std::string(what) + " could not be launched: " + cuda_library().error_text(code));
 }
 
 // A contiguous `out` is written directly.
@@ -103,7 +109,8 @@ void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const a
   const at::Tensor in = x.contiguous(), scale = weight.contiguous();
   const int64_t n = x.size(-1);
   into(out, [&](void* to) {
-    check(cuda_library().rms_norm(dtype_of(x), x.get_device(), in.const_data_ptr(), scale.const_data_ptr(), static_cast<float>(eps), x.numel() / n, n, to),
+    check(cuda_library().rms_norm(dtype_of(x), x.get_device(), in.const_data_ptr(), scale.const_data_ptr(),
+                                  static_cast<float>(eps), x.numel() / n, n, to),
           "rms_norm");
   });
 }
@@ -111,18 +118,23 @@ void rms_norm(const at::Tensor& x, const at::Tensor& weight, double eps, const a
 void rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& out) {
   const at::Tensor in = x.contiguous();
   const int64_t heads = x.size(-2), d = x.size(-1);
-  const auto angles = [&](const at::Tensor& t) { return t.expand_as(in.select(-2, 0).slice(-1, 0, d / 2)).to(at::kFloat).contiguous(); };
+  const auto angles = [&](const at::Tensor& t) {
+    return t.expand_as(in.select(-2, 0).slice(-1, 0, d / 2)).to(at::kFloat).contiguous();
+  };
   const at::Tensor c = angles(cos), s = angles(sin);
   into(out, [&](void* to) {
-    check(cuda_library().rope(dtype_of(x), x.get_device(), in.const_data_ptr(), c.const_data_ptr<float>(), s.const_data_ptr<float>(),
-                              x.numel() / (heads * d), heads, d, to),
+    check(cuda_library().rope(dtype_of(x), x.get_device(), in.const_data_ptr(), c.const_data_ptr<float>(),
+                              s.const_data_ptr<float>(), x.numel() / (heads * d), heads, d, to),
           "rope");
   });
 }
 
 void silu_mul(const at::Tensor& gate, const at::Tensor& up, const at::Tensor& out) {
   const at::Tensor g = gate.contiguous(), u = up.contiguous();
-  into(out, [&](void* to) { check(cuda_library().silu_mul(dtype_of(g), g.get_device(), g.const_data_ptr(), u.const_data_ptr(), g.numel(), to), "silu_mul"); });
+  into(out, [&](void* to) {
+    check(cuda_library().silu_mul(dtype_of(g), g.get_device(), g.const_data_ptr(), u.const_data_ptr(), g.numel(), to),
+          "silu_mul");
+  });
 }
 
 }  // namespace cuda

@@ -10,7 +10,10 @@ namespace specdec {
 namespace {
 
 ValidationReport report(const std::string& verdict) {
-  Json parts = {{"config", std::string(64, 'a')}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, 'b')}};
+  Json parts = {{"config", std::string(64, 'a')},
+                {"header", std::string(64, '1')},
+                {"tokenizer", std::string(64, '2')},
+                {"weights", std::string(64, 'b')}};
   parts["id"] = sha256_hex(canonical_json(parts));
   const Fingerprint f = fingerprint_from_json(parts, "made up");
   ValidationReport r = testing::sample_report(f, f, verdict);
@@ -22,16 +25,22 @@ const GateCommand kCommand = {"models/target", "run/draft", "traffic", "gate", {
 
 TEST(GateSummary, TheCommandThatHelpsWithEachVerdict) {
   const auto next = [](const ValidationReport& r) { return next_command(r, kCommand); };
-  EXPECT_EQ(next(report("pass")), "specdec package --target models/target --draft run/draft --report gate/report.json --store store --channel production");
-  EXPECT_EQ(next(report("not_worth_it")), "specdec bench --target models/target --draft run/draft --data traffic --out gate/bench");
-  EXPECT_EQ(next(report("fail")), "specdec distill --target models/target --data traffic --draft model:run/draft --out run-next");
+  EXPECT_EQ(next(report("pass")),
+            "specdec package --target models/target --draft run/draft --report gate/report.json --store store "
+            "--channel production");
+  EXPECT_EQ(next(report("not_worth_it")),
+            "specdec bench --target models/target --draft run/draft --data traffic --out gate/bench");
+  EXPECT_EQ(next(report("fail")),
+            "specdec distill --target models/target --data traffic --draft model:run/draft --out run-next");
   EXPECT_EQ(next(report("stale")), next(report("fail")));
-  const std::string again = "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
+  const std::string again =
+      "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
   EXPECT_EQ(next(report("not_lossless")), again + " --speed-prompts=16 --parts lossless --dtype fp32");
 }
 
 TEST(GateSummary, WhatIsOpenSaysWhatToGiveMoreOf) {
-  const std::string again = "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
+  const std::string again =
+      "specdec validate --target models/target --draft run/draft --data traffic --out gate --max-k=4";
   ValidationReport r = report("inconclusive");
   r.alpha = {0.7, {0.65, 0.75}, 40};
   r.speedup = {1.02, {0.98, 1.06}, 8};
@@ -68,8 +77,10 @@ TEST(GateSummary, ForeignTextIsHarmless) {
 
 TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(schedule_line(report("pass").schedule),
-            "batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), 5-16: K 3 (predicted 1.10), 17-64: plain (K 2 predicted 0.90)");
-  EXPECT_EQ(schedule_line({{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}}), "batch 1: plain (K 2 measured 0.91 [0.87, 0.95])");
+            "batch 1: K 4 (validated: measured 1.40 [1.30, 1.50]), 2-4: K 4 (predicted 1.35), 5-16: K 3 (predicted "
+            "1.10), 17-64: plain (K 2 predicted 0.90)");
+  EXPECT_EQ(schedule_line({{1, 1, 0, true, 2, 0.912, {0.873, 0.953}}}),
+            "batch 1: plain (K 2 measured 0.91 [0.87, 0.95])");
   EXPECT_EQ(schedule_line({{1, 4, 2}, {5, 8, 0}}), "batch 1-4: K 2 (predicted), 5-8: plain") << "of an earlier program";
   const Json json = gate_json(report("pass"));
   EXPECT_EQ(json["schedule"].size(), json["schedule_figures"].size());
@@ -77,7 +88,8 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
 }
 
-// Of programs before the figures: what a schedule rests on is taken for a prediction, and nothing is known of the machine.
+// Of programs before the figures: what a schedule rests on is taken for a prediction, and nothing is known of the
+// machine.
 TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
   Json json = to_json(report("pass"));
   for (const char* key : {"schedule_figures", "machine", "prediction_fits"}) json["speed"].erase(key);

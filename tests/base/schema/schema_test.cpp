@@ -12,43 +12,23 @@
 #include "base/schema/validation_report.h"
 #include "base/sha256.h"
 #include "tests/base/sample_report.h"
+#include "tests/base/schema/schema_checks.h"
 #include "tests/base/scratch.h"
 
 namespace specdec {
 namespace {
 
+using testing::check_schema;
 using testing::expect_error;
+using testing::refuse;
 
 Fingerprint made_up(char digit) {
-  Json parts = {{"config", std::string(64, digit)}, {"header", std::string(64, '1')}, {"tokenizer", std::string(64, '2')}, {"weights", std::string(64, digit)}};
+  Json parts = {{"config", std::string(64, digit)},
+                {"header", std::string(64, '1')},
+                {"tokenizer", std::string(64, '2')},
+                {"weights", std::string(64, digit)}};
   parts["id"] = sha256_hex(canonical_json(parts));
   return fingerprint_from_json(parts, "made up");
-}
-
-// Reading what was written gives the same JSON; every required key is missed; other versions are refused.
-template <class Read>
-void check_schema(const Json& json, ErrorKind kind, const std::vector<std::string>& required, Read read) {
-  EXPECT_EQ(read(json), json);
-  EXPECT_EQ(read(Json::parse(canonical_json(json))), json);
-  for (const std::string& key : required) {
-    Json broken = json;
-    ASSERT_EQ(broken.erase(key), 1u) << key;
-    expect_error(kind, {key}, [&] { read(broken); });
-    broken[key] = Json::array({Json::array()});
-    expect_error(kind, {}, [&] { read(broken); });
-  }
-  Json other = json;
-  std::string& schema = other["schema"].get_ref<std::string&>();
-  schema.back() = '9';
-  expect_error(kind, {"schema: expected", "another version"}, [&] { read(other); });
-  expect_error(kind, {"JSON object"}, [&] { read(Json::array()); });
-}
-
-// `change` applied to the JSON makes reading fail with a message that holds `reason`.
-template <class Read>
-void refuse(Json json, ErrorKind kind, const std::string& reason, const std::function<void(Json&)>& change, Read read) {
-  change(json);
-  expect_error(kind, {reason}, [&] { read(json); });
 }
 
 TEST(TrafficRecord, ThreeForms) {
@@ -77,15 +57,24 @@ TEST(TrafficRecord, ThreeForms) {
   const Json json = to_json(chat);
   refuse(json, ErrorKind::kData, "exactly one of", [](Json& j) { j["text"] = "x"; }, read);
   refuse(json, ErrorKind::kData, "messages[1].role", [](Json& j) { j["messages"][1]["role"] = "god"; }, read);
-  refuse(json, ErrorKind::kData, "messages[0]: content", [](Json& j) { j["messages"][0]["content"] = Json::array(); }, read);
-  refuse(json, ErrorKind::kData, "tool_calls: expected a JSON array", [](Json& j) { j["messages"][3]["tool_calls"] = "[{]"; }, read);
-  refuse(json, ErrorKind::kData, "tool_calls: expected a JSON array", [](Json& j) { j["messages"][3]["tool_calls"] = "[]"; }, read);
-  refuse(json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; }, read);
+  refuse(
+      json, ErrorKind::kData, "messages[0]: content", [](Json& j) { j["messages"][0]["content"] = Json::array(); },
+      read);
+  refuse(
+      json, ErrorKind::kData, "tool_calls: expected a JSON array",
+      [](Json& j) { j["messages"][3]["tool_calls"] = "[{]"; }, read);
+  refuse(
+      json, ErrorKind::kData, "tool_calls: expected a JSON array",
+      [](Json& j) { j["messages"][3]["tool_calls"] = "[]"; }, read);
+  refuse(
+      json, ErrorKind::kData, "assistant's message only", [](Json& j) { j["messages"][1]["tool_calls"] = "[1]"; },
+      read);
   refuse(json, ErrorKind::kData, "tools: expected a JSON array", [](Json& j) { j["tools"] = "{}"; }, read);
   refuse(json, ErrorKind::kData, "temperature", [](Json& j) { j["sampling"]["temperature"] = 11; }, read);
   refuse(json, ErrorKind::kData, "--min-p", [](Json& j) { j["sampling"]["min_p"] = 1; }, read);
   refuse(json, ErrorKind::kData, "time", [](Json& j) { j["time"] = -1; }, read);
-  EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation, "9");
+  EXPECT_EQ(traffic_record_from_json({{"schema", "specdec.traffic/1"}, {"id", "9"}, {"text", "t"}}, "r").conversation,
+            "9");
 }
 
 TEST(RejectRecord, RoundTripAndRefusals) {
@@ -118,146 +107,6 @@ TEST(RejectRecord, RoundTripAndRefusals) {
   EXPECT_THROW(reject_record_from_line("{", "l"), Error);
 }
 
-TEST(AcceptanceRecord, RoundTripAndLimit) {
-  AcceptanceRecord r;
-  r.time = 1795262400;
-  r.segment = "customer-support-german-emails-1";
-  r.temperature = 0.7;
-  r.draft = "0123456789ab";
-  r.target = "ba9876543210";
-  for (int i = 0; i < 999; ++i) r.counts.add_step(8, i % 9, std::vector<double>(static_cast<size_t>(std::min(i % 9 + 1, 8)), 0.71234));
-  r.counts.add_step(0, 0, {});
-  r.counts.emitted = 4995;
-  const std::string line = to_line(r);
-  EXPECT_LE(line.size(), 300u);
-  const AcceptanceRecord back = acceptance_record_from_line(line, "line 1");
-  EXPECT_EQ(back.time, r.time);
-  EXPECT_EQ(back.segment, r.segment);
-  EXPECT_EQ(back.temperature, r.temperature);
-  EXPECT_EQ(back.draft, r.draft);
-  EXPECT_EQ(back.target, r.target);
-  EXPECT_EQ(back.counts.steps, 999);
-  EXPECT_EQ(back.counts.plain_steps, 1);
-  EXPECT_EQ(back.counts.drafted, r.counts.drafted);
-  EXPECT_EQ(back.counts.accepted, r.counts.accepted);
-  EXPECT_EQ(back.counts.emitted, 4995);
-  for (size_t i = 0; i + 1 < back.counts.reached_at.size(); ++i) {
-    EXPECT_EQ(back.counts.reached_at[i], r.counts.reached_at[i]);
-    EXPECT_EQ(back.counts.accepted_at[i], r.counts.accepted_at[i]);
-    EXPECT_NEAR(back.counts.overlap(i), r.counts.overlap(i), 1e-5);
-  }
-}
-
-TEST(AcceptanceRecord, FoldsLatePositions) {
-  AcceptanceRecord r;
-  r.counts.add_step(12, 12, std::vector<double>(12, 1.0));
-  r.counts.add_step(12, 9, std::vector<double>(10, 0.5));
-  const AcceptanceRecord back = acceptance_record_from_line(to_line(r), "l");
-  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));  // 8th: 2 + 2 + 2 + 1 + 1
-  EXPECT_EQ(back.counts.accepted_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 7}));
-  EXPECT_EQ(back.counts.accepted, 21);
-  AcceptanceRecord huge;
-  huge.segment = std::string(32, 's');
-  huge.draft = huge.target = "0123456789ab";
-  for (int i = 0; i < 20000; ++i) huge.counts.add_step(8, 8, std::vector<double>(8, 0.999));
-  EXPECT_LE(to_line(huge).size(), 300u);
-  EXPECT_EQ(acceptance_record_from_line(to_line(huge), "l").counts.accepted, 160000);
-}
-
-TEST(AcceptanceRecord, Refusals) {
-  AcceptanceRecord r;
-  r.segment = "code";
-  r.counts.add_step(2, 1, {0.5, 0.25});
-  const Json json = Json::parse(to_line(r));
-  const auto read = [](const Json& j) { return Json::parse(to_line(acceptance_record_from_line(j.dump(), "line 7"))); };
-  check_schema(json, ErrorKind::kData, {"schema", "t", "T", "n0", "D", "e", "r", "a", "o"}, read);
-  refuse(json, ErrorKind::kData, "more accepted than reached", [](Json& j) { j["a"][0] = 2, j["D"] = 9; }, read);
-  refuse(json, ErrorKind::kData, "equally many", [](Json& j) { j["o"].push_back(1); }, read);
-  refuse(json, ErrorKind::kData, "overlap above 1", [](Json& j) { j["o"][0] = 1500; }, read);
-  refuse(json, ErrorKind::kData, "accepted <= drafted", [](Json& j) { j["D"] = 0; }, read);
-  refuse(json, ErrorKind::kData, "reached than drafted", [](Json& j) { j["D"] = 1; }, read);
-  refuse(json, ErrorKind::kData, "s: expected", [](Json& j) { j["s"] = "with space"; }, read);
-  refuse(json, ErrorKind::kData, "q, p", [](Json& j) { j["q"] = "xyz"; }, read);
-  expect_error(ErrorKind::kData, {"the limit is 4096"}, [&] { acceptance_record_from_line(std::string(5000, ' '), "l"); });
-  AcceptanceRecord bad = r;
-  bad.counts.steps = 7;
-  expect_error(ErrorKind::kData, {"number of steps"}, [&] { to_line(bad); });
-}
-
-TEST(AcceptanceRecord, AGrammarIsWrittenOnlyWhereThereIsOne) {
-  AcceptanceRecord r;
-  r.counts.add_step(2, 1, {0.5, 0.25});
-  EXPECT_EQ(to_line(r).find("\"g\""), std::string::npos) << "older readers see what they know";
-  EXPECT_FALSE(acceptance_record_from_line(to_line(r), "l").constrained);
-  r.constrained = true;
-  EXPECT_TRUE(acceptance_record_from_line(to_line(r), "l").constrained);
-}
-
-TEST(AcceptanceRecord, EveryTemperatureIsReadAsStrtodReadsIt) {
-  AcceptanceRecord r;
-  r.counts.add_step(2, 1, {0.5, 0.25});
-  Json json = Json::parse(to_line(r));
-  json["T"] = "@";
-  const std::string line = json.dump();
-  for (const char* places : {"%.0f", "%.1f", "%.3f", "%.12f", "%.17f", "%.3e"})
-    for (int i = 0; i <= 1000; ++i) {
-      char text[40];
-      std::snprintf(text, sizeof text, places, i * 0.01 + i * 1e-7);
-      const double expected = std::strtod(text, nullptr);
-      if (expected > 10) continue;
-      ASSERT_EQ(acceptance_record_from_line(std::string(line).replace(line.find("\"@\""), 3, text), "l").temperature, expected) << text;
-    }
-}
-
-// One record is read into again and again: nothing of the line before is left.
-TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
-  AcceptanceRecord long_one, short_one, read;
-  long_one.segment = std::string(32, 's');
-  long_one.constrained = true;
-  long_one.draft = "0123456789ab";
-  long_one.counts.add_step(8, 8, std::vector<double>(8, 0.5));
-  short_one.counts.add_step(1, 0, {0.25});
-  for (const AcceptanceRecord* r : {&long_one, &short_one, &long_one}) {
-    const std::string line = to_line(*r), spaced = Json::parse(line).dump(2), unknown = line.substr(0, line.size() - 1) + ",\"zz\":1}";
-    for (const std::string& text : {line, spaced, unknown}) {
-      read_acceptance_record(text, "l", read);
-      EXPECT_EQ(to_line(read), line) << text;
-    }
-  }
-}
-
-// Lines are read in one pass, and what that does not plainly accept by the reader that words errors: an unknown key makes it that one.
-TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
-  AcceptanceRecord r;
-  r.segment = "code";
-  r.draft = "0123456789ab";
-  r.constrained = true;
-  for (int i = 0; i < 9; ++i) r.counts.add_step(3, i % 4, std::vector<double>(static_cast<size_t>(std::min(i % 4 + 1, 3)), 0.5));
-  const std::string good = to_line(r), alphabet = "0123456789.-eE\",:[]{}tTaosg \\u\x80";
-  PhiloxStream random(1, 2);
-  int accepted = 0;
-  for (int i = 0; i < 8000; ++i) {
-    std::string line = good;
-    for (uint64_t n = 1 + random.below(2); n > 0; --n) {
-      const size_t at = random.below(line.size() - 1);
-      if (random.below(2)) line[at] = alphabet[random.below(alphabet.size())];
-      else line.erase(at, 1 + random.below(3));
-    }
-    if (line.size() < 2 || line.back() != '}') continue;
-    const auto read = [](const std::string& text) {
-      try {
-        return to_line(acceptance_record_from_line(text, "l"));
-      } catch (const Error&) {
-        return std::string("refused");
-      }
-    };
-    const std::string fast = read(line), slow = read(line.substr(0, line.size() - 1) + ",\"zz\":1}");
-    ASSERT_EQ(fast, slow) << line;
-    accepted += fast != "refused";
-  }
-  EXPECT_GT(accepted, 300);
-}
-
 TEST(ShardIndex, RoundTripAndRefusals) {
   ShardIndex index;
   index.tokenizer_digest = std::string(64, 'a');
@@ -271,12 +120,14 @@ TEST(ShardIndex, RoundTripAndRefusals) {
   index.redactions = {{"email", 4}};
   index.duplicates = 5;
   index.sources = {{"log.jsonl", std::string(64, 'c')}};
-  index.shards = {{"train-0.safetensors", "train-0.jsonl", std::string(64, 'd'), std::string(64, 'e'), "train", 10, 100, 60}};
+  index.shards = {
+      {"train-0.safetensors", "train-0.jsonl", std::string(64, 'd'), std::string(64, 'e'), "train", 10, 100, 60}};
   index.tool_version = "0.1.0";
   index.started = "2026-11-21T12:00:00Z";
   const auto read = [](const Json& j) { return to_json(shard_index_from_json(j, "index.json")); };
   const Json json = to_json(index);
-  check_schema(json, ErrorKind::kData, {"schema", "tokenizer_digest", "target_id", "vocab_size", "sources", "shards"}, read);
+  check_schema(json, ErrorKind::kData, {"schema", "tokenizer_digest", "target_id", "vocab_size", "sources", "shards"},
+               read);
   for (const char* name : {"../x", "/abs", "a/b", "", ".."})
     refuse(json, ErrorKind::kData, "shards[0]: tokens", [&](Json& j) { j["shards"][0]["tokens"] = name; }, read);
   refuse(json, ErrorKind::kData, "split", [](Json& j) { j["shards"][0]["split"] = "test"; }, read);
@@ -289,25 +140,40 @@ TEST(ShardIndex, RoundTripAndRefusals) {
 TEST(ValidationReport, RoundTripAndRefusals) {
   const auto read = [](const Json& j) { return to_json(validation_report_from_json(j, "report.json")); };
   const Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
-  check_schema(json, ErrorKind::kData, {"schema", "verdict", "started", "seconds", "tool_version", "inputs", "acceptance", "segments"}, read);
+  check_schema(json, ErrorKind::kData,
+               {"schema", "verdict", "started", "seconds", "tool_version", "inputs", "acceptance", "segments"}, read);
   for (const char* part : {"inputs", "acceptance", "speed", "lossless", "baseline"})
     for (const auto& item : json[part].items())
       refuse(json, ErrorKind::kData, "", [&](Json& j) { j[part][item.key()] = Json{{"no", Json::array()}}; }, read);
   refuse(json, ErrorKind::kData, "verdict: expected", [](Json& j) { j["verdict"] = "great"; }, read);
   refuse(json, ErrorKind::kData, "ci: expected [low, high]", [](Json& j) { j["acceptance"]["ci"] = {0.9, 0.1}; }, read);
-  refuse(json, ErrorKind::kData, "accepted <= reached", [](Json& j) { j["acceptance"]["rollout"]["accepted"][0] = 99; }, read);
-  refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["rollout"]["reached"].push_back(0); }, read);
-  refuse(json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["request_ids"].push_back("c"); }, read);
+  refuse(
+      json, ErrorKind::kData, "accepted <= reached", [](Json& j) { j["acceptance"]["rollout"]["accepted"][0] = 99; },
+      read);
+  refuse(
+      json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["rollout"]["reached"].push_back(0); },
+      read);
+  refuse(
+      json, ErrorKind::kData, "differ in length", [](Json& j) { j["acceptance"]["request_ids"].push_back("c"); }, read);
   refuse(json, ErrorKind::kData, "batch ranges must ascend", [](Json& j) { j["speed"]["schedule"][1][0] = 1; }, read);
-  refuse(json, ErrorKind::kData, "expected measured or predicted", [](Json& j) { j["speed"]["schedule_figures"][0]["basis"] = "hoped"; }, read);
-  refuse(json, ErrorKind::kData, "schedule_figures differ in length", [](Json& j) { j["speed"]["schedule_figures"].erase(0); }, read);
-  refuse(json, ErrorKind::kData, "ci: expected [low, high]", [](Json& j) { j["speed"]["schedule_figures"][0]["ci"] = {2, 1}; }, read);
+  refuse(
+      json, ErrorKind::kData, "expected measured or predicted",
+      [](Json& j) { j["speed"]["schedule_figures"][0]["basis"] = "hoped"; }, read);
+  refuse(
+      json, ErrorKind::kData, "schedule_figures differ in length",
+      [](Json& j) { j["speed"]["schedule_figures"].erase(0); }, read);
+  refuse(
+      json, ErrorKind::kData, "ci: expected [low, high]",
+      [](Json& j) { j["speed"]["schedule_figures"][0]["ci"] = {2, 1}; }, read);
   refuse(json, ErrorKind::kData, "taken", [](Json& j) { j["speed"]["machine"]["taken"] = 1.5; }, read);
   refuse(json, ErrorKind::kData, "batch_hi", [](Json& j) { j["speed"]["schedule"][0] = {4, 1, 2}; }, read);
-  refuse(json, ErrorKind::kData, "positive integers as keys", [](Json& j) { j["speed"]["verify_cost"]["x"] = 1; }, read);
+  refuse(
+      json, ErrorKind::kData, "positive integers as keys", [](Json& j) { j["speed"]["verify_cost"]["x"] = 1; }, read);
   refuse(json, ErrorKind::kData, "a pass needs", [](Json& j) { j.erase("speed"); }, read);
   refuse(json, ErrorKind::kData, "greedy_identical", [](Json& j) { j["lossless"]["greedy_identical"] = 9; }, read);
-  refuse(json, ErrorKind::kData, "sequence: expected [requests", [](Json& j) { j["acceptance"]["sequence"][0] = {1, 2}; }, read);
+  refuse(
+      json, ErrorKind::kData, "sequence: expected [requests", [](Json& j) { j["acceptance"]["sequence"][0] = {1, 2}; },
+      read);
   refuse(json, ErrorKind::kData, "sequence: high", [](Json& j) { j["acceptance"]["sequence"][0][3] = 1.5; }, read);
   refuse(json, ErrorKind::kData, "floor", [](Json& j) { j["segments"][1]["floor"] = 2; }, read);
   refuse(json, ErrorKind::kData, "baseline: draft", [](Json& j) { j["baseline"]["draft"]["id"] = "x"; }, read);
@@ -341,7 +207,8 @@ TEST(ValidationReport, PartsMayBeAbsentWithoutAPass) {
 }
 
 TEST(ValidationReport, ExitCodes) {
-  const std::vector<std::pair<std::string, int>> codes = {{"pass", 0}, {"fail", 3}, {"not_lossless", 3}, {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
+  const std::vector<std::pair<std::string, int>> codes = {{"pass", 0},         {"fail", 3},  {"not_lossless", 3},
+                                                          {"inconclusive", 4}, {"stale", 5}, {"not_worth_it", 6}};
   for (const auto& [verdict, code] : codes) EXPECT_EQ(verdict_exit_code(verdict), code);
   expect_error(ErrorKind::kInternal, {"no verdict"}, [] { verdict_exit_code("maybe"); });
 }
@@ -359,7 +226,8 @@ TEST(DraftBinding, BoundStaleAndUnbound) {
   testing::write_tiny_model(dir / "other", {.layers = 3, .bump = 1});
   testing::write_tiny_model(dir / "draft");
   EXPECT_EQ(check_binding(dir / "target", dir / "draft").state, BindingState::kUnbound);
-  testing::put(dir / "draft/specdec.json", to_json(DraftBinding{fingerprint_model(dir / "target"), "model", "", Json::object()}).dump());
+  testing::put(dir / "draft/specdec.json",
+               to_json(DraftBinding{fingerprint_model(dir / "target"), "model", "", Json::object()}).dump());
   EXPECT_EQ(check_binding(dir / "target", dir / "draft").state, BindingState::kBound);
   const BindingCheck stale = check_binding(dir / "other", dir / "draft");
   EXPECT_EQ(stale.state, BindingState::kStale);
@@ -377,7 +245,8 @@ TEST(DraftBinding, UnboundNeedsVocabularyAndTokenizer) {
   expect_error(ErrorKind::kModel, {"vocab_size 319", "320"}, [&] { check_binding(dir / "target", dir / "draft"); });
   testing::write_tiny_model(dir / "draft2");
   testing::put(dir / "draft2/tokenizer.json", "{}");
-  expect_error(ErrorKind::kModel, {"tokenizer.json", "byte for byte"}, [&] { check_binding(dir / "target", dir / "draft2"); });
+  expect_error(ErrorKind::kModel, {"tokenizer.json", "byte for byte"},
+               [&] { check_binding(dir / "target", dir / "draft2"); });
 }
 
 PackageManifest sample_manifest() {
@@ -398,19 +267,30 @@ PackageManifest sample_manifest() {
 TEST(PackageManifest, RoundTripAndRefusals) {
   const auto read = [](const Json& j) { return to_json(package_manifest_from_json(j, "manifest.json")); };
   const Json json = to_json(sample_manifest());
-  check_schema(json, ErrorKind::kData, {"schema", "files", "target", "draft", "tokenizer_digest", "report", "provenance", "created", "tool_version"}, read);
-  for (const char* path : {"", "/etc/passwd", "../x", "draft/../x", "draft//x", "draft/", "./x", "a\\b", "a\nb", "manifest.json"})
+  check_schema(
+      json, ErrorKind::kData,
+      {"schema", "files", "target", "draft", "tokenizer_digest", "report", "provenance", "created", "tool_version"},
+      read);
+  for (const char* path :
+       {"", "/etc/passwd", "../x", "draft/../x", "draft//x", "draft/", "./x", "a\\b", "a\nb", "manifest.json"})
     refuse(json, ErrorKind::kData, "files[0]: path", [&](Json& j) { j["files"][0]["path"] = path; }, read);
   refuse(json, ErrorKind::kData, "each path once", [](Json& j) { j["files"][1] = j["files"][0]; }, read);
   refuse(json, ErrorKind::kData, "size", [](Json& j) { j["files"][0]["size"] = -1; }, read);
   refuse(json, ErrorKind::kData, "draft/config.json: missing", [](Json& j) { j["files"].erase(0); }, read);
-  refuse(json, ErrorKind::kData, "either target/config.json or", [](Json& j) { j["target"]["reference"] = "org/name"; }, read);
+  refuse(
+      json, ErrorKind::kData, "either target/config.json or", [](Json& j) { j["target"]["reference"] = "org/name"; },
+      read);
   refuse(json, ErrorKind::kData, "either target/config.json or", [](Json& j) { j["files"].erase(1); }, read);
-  refuse(json, ErrorKind::kData, "tokenizer_digest", [](Json& j) { j["tokenizer_digest"] = std::string(64, '9'); }, read);
-  refuse(json, ErrorKind::kData, "another pair", [](Json& j) { j["draft"]["fingerprint"] = to_json(made_up('c')); }, read);
+  refuse(
+      json, ErrorKind::kData, "tokenizer_digest", [](Json& j) { j["tokenizer_digest"] = std::string(64, '9'); }, read);
+  refuse(
+      json, ErrorKind::kData, "another pair", [](Json& j) { j["draft"]["fingerprint"] = to_json(made_up('c')); }, read);
   refuse(json, ErrorKind::kData, "verdict fail", [](Json& j) { j["report"]["verdict"] = "fail"; }, read);
   refuse(json, ErrorKind::kData, "parent", [](Json& j) { j["parent"] = "x"; }, read);
-  for (const char* bad : {"", "open", "Public"}) refuse(json, ErrorKind::kData, "visibility: expected public or private", [&](Json& j) { j["visibility"] = bad; }, read);
+  for (const char* bad : {"", "open", "Public"})
+    refuse(
+        json, ErrorKind::kData, "visibility: expected public or private", [&](Json& j) { j["visibility"] = bad; },
+        read);
   Json open = json, earlier = json;
   open["visibility"] = "public";
   earlier.erase("visibility");
@@ -425,8 +305,9 @@ TEST(PackageManifest, RoundTripAndRefusals) {
 
 TEST(PackageManifest, ChannelNames) {
   for (const char* good : {"production", "v1.2_x-y", "A"}) EXPECT_NO_THROW(require_channel_name(good));
-  for (const std::string& bad : {std::string(), std::string("a/b"), std::string(".."), std::string(".x"), std::string("sha256-ab"), std::string("a b"),
-                                 std::string("x.log"), std::string("x.partial"), std::string(65, 'a')})
+  for (const std::string& bad :
+       {std::string(), std::string("a/b"), std::string(".."), std::string(".x"), std::string("sha256-ab"),
+        std::string("a b"), std::string("x.log"), std::string("x.partial"), std::string(65, 'a')})
     expect_error(ErrorKind::kUsage, {"channel"}, [&] { require_channel_name(bad); });
 }
 
@@ -445,8 +326,9 @@ TEST(PackageManifest, ResolvesAndVerifies) {
   };
   write();
   testing::put(store / "refs/prod", digest + "\n");
-  for (const std::string& argument : {package.string(), package.string() + "/", store.string() + ":prod", (store / "refs/prod").string(),
-                                      store.string() + ":sha256-" + digest.substr(0, 10)}) {
+  for (const std::string& argument :
+       {package.string(), package.string() + "/", store.string() + ":prod", (store / "refs/prod").string(),
+        store.string() + ":sha256-" + digest.substr(0, 10)}) {
     const auto found = resolve_package(argument, true);
     ASSERT_TRUE(found) << argument;
     EXPECT_EQ(found->digest, digest);
@@ -458,7 +340,8 @@ TEST(PackageManifest, ResolvesAndVerifies) {
   EXPECT_FALSE(resolve_package("org/name@main", true));
   expect_error(ErrorKind::kData, {"no channel 'canary'"}, [&] { resolve_package(store.string() + ":canary", true); });
   expect_error(ErrorKind::kUsage, {"channel"}, [&] { resolve_package(store.string() + ":../prod", true); });
-  expect_error(ErrorKind::kData, {"no package sha256-ffffffff"}, [&] { resolve_package(store.string() + ":sha256-ffffffff", true); });
+  expect_error(ErrorKind::kData, {"no package sha256-ffffffff"},
+               [&] { resolve_package(store.string() + ":sha256-ffffffff", true); });
   expect_error(ErrorKind::kUsage, {"at least 8"}, [&] { resolve_package(store.string() + ":sha256-", true); });
 
   const auto damaged = [&](const std::string& reason, const std::function<void()>& damage) {
@@ -485,7 +368,8 @@ TEST(PackageManifest, ResolvesAndVerifies) {
   testing::put(store / "refs/prod", "nonsense");
   expect_error(ErrorKind::kData, {"damaged channel"}, [&] { resolve_package(store.string() + ":prod", true); });
   testing::put(store / "refs/prod", std::string(64, 'e'));
-  expect_error(ErrorKind::kData, {"missing, although the channel 'prod' names it"}, [&] { resolve_package(store.string() + ":prod", true); });
+  expect_error(ErrorKind::kData, {"missing, although the channel 'prod' names it"},
+               [&] { resolve_package(store.string() + ":prod", true); });
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-"""A Hugging Face hub on 127.0.0.1, read and written; a second port plays the CDN which large files are redirected to, a third the object
-store which they are uploaded to. Faults are set by tests."""
+"""A Hugging Face hub on 127.0.0.1, read and written; a second port plays the CDN which large files are redirected to, a
+third the object store which they are uploaded to. Faults are set by tests."""
+
 import base64
 import hashlib
 import json
@@ -41,27 +42,28 @@ class FakeHub:
     def clear(self):
         """Forgets requests and faults."""
         self.requests = []
-        self.status = []          # statuses for the next requests to the hub, each with headers: (503, {})
-        self.extra_names = []     # siblings that are listed beside the real ones
-        self.info = None          # body of /api/models/... instead of the right one
-        self.cut = []             # of the next downloads: break the connection after so many bytes
-        self.corrupt = 0          # of the next downloads: change a byte
+        self.status = []  # statuses for the next requests to the hub, each with headers: (503, {})
+        self.extra_names = []  # siblings that are listed beside the real ones
+        self.info = None  # body of /api/models/... instead of the right one
+        self.cut = []  # of the next downloads: break the connection after so many bytes
+        self.corrupt = 0  # of the next downloads: change a byte
         self.ignore_range = False
-        self.stall = []           # of the next downloads: seconds to stand still in mid body
-        self.pause = 0            # seconds before every download
-        self.extra = 0            # bytes beyond the promised
-        self.etag = None          # for every file
+        self.stall = []  # of the next downloads: seconds to stand still in mid body
+        self.pause = 0  # seconds before every download
+        self.extra = 0  # bytes beyond the promised
+        self.etag = None  # for every file
         self.size = None
         self.cdn_location = None  # where large files are redirected to, instead of the CDN
-        self.at = ""              # faults of downloads are for paths that hold this
+        self.at = ""  # faults of downloads are for paths that hold this
         self.stop = threading.Event()
         self.multipart_from = 1 << 40  # bytes; from here on an upload goes in parts of part_bytes
         self.part_bytes = 1000
         self.verify = True
-        self.answers = {}         # kind of write (a key of WRITES) -> f(hub, right answer): what is answered instead
-        self.failures = {}        # kind of write -> statuses of the next ones; 0: does it, and breaks the connection instead of answering
+        self.answers = {}  # kind of write (a key of WRITES) -> f(hub, right answer): what is answered instead
+        # Kind of write -> statuses of the next ones. 0: it is done, and the connection is broken instead of an answer.
+        self.failures = {}
         self.store_failures = []  # of the next PUTs: a status, or -n: break off after n bytes
-        self.before_commit = []   # of the next commits: called before they are looked at
+        self.before_commit = []  # of the next commits: called before they are looked at
 
     def listen(self, name, certificate=None):
         """One more port of this name; with (certificate, key) files it speaks TLS."""
@@ -79,7 +81,9 @@ class FakeHub:
             def do_GET(self):
                 self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0)) if name != "store" else b""
                 with hub.lock:
-                    hub.requests.append((name, self.command, self.path, {k.lower(): v for k, v in self.headers.items()}))
+                    hub.requests.append(
+                        (name, self.command, self.path, {k.lower(): v for k, v in self.headers.items()})
+                    )
                 try:
                     getattr(hub, "_serve_" + name)(self)
                 except (BrokenPipeError, ConnectionResetError, ssl.SSLError):
@@ -143,9 +147,22 @@ class FakeHub:
         if info:
             if info[2] == "tree":
                 return self._json(to, [self._tree_entry(n, files[n]) for n in sorted(files)])
-            names = [self._sibling(n, files[n], "blobs=" in query) for n in sorted(files)] + [{"rfilename": n} for n in self.extra_names]
-            body = {"id": repository, "sha": commit, "private": repo.private, "tags": [], "downloads": 0, "siblings": names}
-            return self._json(to, body) if self.info is None else self._reply(to, 200, {"Content-Type": "application/json"}, self.info)
+            names = [self._sibling(n, files[n], "blobs=" in query) for n in sorted(files)] + [
+                {"rfilename": n} for n in self.extra_names
+            ]
+            body = {
+                "id": repository,
+                "sha": commit,
+                "private": repo.private,
+                "tags": [],
+                "downloads": 0,
+                "siblings": names,
+            }
+            return (
+                self._json(to, body)
+                if self.info is None
+                else self._reply(to, 200, {"Content-Type": "application/json"}, self.info)
+            )
         if repo.gated and not allowed:
             return self._reply(to, 403 if "Authorization" in to.headers else 401, {"X-Error-Code": "GatedRepo"})
         wanted = urllib.parse.unquote(file[3])
@@ -158,7 +175,11 @@ class FakeHub:
 
     @staticmethod
     def _sibling(name, data, blobs):
-        large = {"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}} if len(data) >= LARGE else {}
+        large = (
+            {"lfs": {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 130}}
+            if len(data) >= LARGE
+            else {}
+        )
         return {"rfilename": name} | ({"size": len(data), "blobId": git_blob_id(data)} | large if blobs else {})
 
     def _refs(self, to, repository):
@@ -179,19 +200,36 @@ class FakeHub:
     def _file(self, to, repository, commit, name, data):
         headers, name = {"X-Repo-Commit": commit}, urllib.parse.quote(name)
         if len(data) < LARGE and not to.path.startswith("/api/resolve-cache/"):  # as the real hub does
-            return self._reply(to, 307, {"Location": f"/api/resolve-cache/models/{repository}/{commit}/{name}", "ETag": '"of-the-redirect"'})
+            return self._reply(
+                to,
+                307,
+                {"Location": f"/api/resolve-cache/models/{repository}/{commit}/{name}", "ETag": '"of-the-redirect"'},
+            )
         if len(data) < LARGE:
             return self._bytes(to, data, {**headers, "ETag": f'"{self.etag or git_blob_id(data)}"'})
-        headers |= {"X-Linked-Etag": f'"{self.etag or hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(self.size or len(data)), "ETag": '"of-the-redirect"',
-                    "Location": self.cdn_location or f"{self.cdn}/{repository}/{commit}/{name}?signature=x"}
+        headers |= {
+            "X-Linked-Etag": f'"{self.etag or hashlib.sha256(data).hexdigest()}"',
+            "X-Linked-Size": str(self.size or len(data)),
+            "ETag": '"of-the-redirect"',
+            "Location": self.cdn_location or f"{self.cdn}/{repository}/{commit}/{name}?signature=x",
+        }
         self._reply(to, 302, headers)
 
-    WRITES = {"create": r"/api/repos/create", "preupload": r"/api/models/([^/]+/[^/]+)/preupload/([^/]+)", "batch": r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch",
-              "verify": r"/([^/]+/[^/]+)\.git/info/lfs/verify", "complete": r"/api/complete_multipart", "commit": r"/api/models/([^/]+/[^/]+)/commit/([^/]+)",
-              "branch": r"/api/models/([^/]+/[^/]+)/branch/([^/]+)", "tag": r"/api/models/([^/]+/[^/]+)/tag/([^/]+)"}
+    WRITES = {
+        "create": r"/api/repos/create",
+        "preupload": r"/api/models/([^/]+/[^/]+)/preupload/([^/]+)",
+        "batch": r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch",
+        "verify": r"/([^/]+/[^/]+)\.git/info/lfs/verify",
+        "complete": r"/api/complete_multipart",
+        "commit": r"/api/models/([^/]+/[^/]+)/commit/([^/]+)",
+        "branch": r"/api/models/([^/]+/[^/]+)/branch/([^/]+)",
+        "tag": r"/api/models/([^/]+/[^/]+)/tag/([^/]+)",
+    }
 
     def _write(self, to, path, query):
-        kind, found = next(((k, f) for k, pattern in self.WRITES.items() if (f := re.fullmatch(pattern, path))), (None, None))
+        kind, found = next(
+            ((k, f) for k, pattern in self.WRITES.items() if (f := re.fullmatch(pattern, path))), (None, None)
+        )
         if kind is None:
             return self._reply(to, 404)
         if kind == "complete":  # signed, without a token
@@ -207,7 +245,9 @@ class FakeHub:
         if failure:
             return self._reply(to, failure)
         with self.lock:
-            status, answer = getattr(self, f"_do_{kind}")(to, repo, *names, **({"query": query} if kind == "complete" else {}))
+            status, answer = getattr(self, f"_do_{kind}")(
+                to, repo, *names, **({"query": query} if kind == "complete" else {})
+            )
         if failure == 0:
             to.close_connection = True
             return None
@@ -223,21 +263,44 @@ class FakeHub:
         if name in self.repositories:
             return 409, {"error": "You already created this model repo"}
         first = commit_name("first of " + name)
-        self.repositories[name] = Repository({first: {".gitattributes": b"*.safetensors filter=lfs\n"}}, {"main": first}, private=wish["visibility"] == "private")
+        self.repositories[name] = Repository(
+            {first: {".gitattributes": b"*.safetensors filter=lfs\n"}},
+            {"main": first},
+            private=wish["visibility"] == "private",
+        )
         return 200, {"url": f"{self.hub}/{name}", "name": name}
 
     def _do_preupload(self, to, repo, _, branch):
         if repo.commit_of(branch) is None:
             return 404, {}
         asked = json.loads(to.body)["files"]
-        assert len(asked) <= 256 and all(len(base64.b64decode(f["sample"], validate=True)) == min(f["size"], 512) for f in asked)
-        return 200, {"files": [{"path": f["path"], "uploadMode": "lfs" if f["size"] >= LARGE else "regular", "shouldIgnore": False, "oid": None} for f in asked]}
+        assert len(asked) <= 256 and all(
+            len(base64.b64decode(f["sample"], validate=True)) == min(f["size"], 512) for f in asked
+        )
+        return 200, {
+            "files": [
+                {
+                    "path": f["path"],
+                    "uploadMode": "lfs" if f["size"] >= LARGE else "regular",
+                    "shouldIgnore": False,
+                    "oid": None,
+                }
+                for f in asked
+            ]
+        }
 
     def _do_batch(self, to, _, name):
         wish = json.loads(to.body)
-        assert to.headers["Content-Type"] == to.headers["Accept"] == "application/vnd.git-lfs+json" and wish["operation"] == "upload" and wish["hash_algo"] == "sha256"
+        assert (
+            to.headers["Content-Type"] == to.headers["Accept"] == "application/vnd.git-lfs+json"
+            and wish["operation"] == "upload"
+            and wish["hash_algo"] == "sha256"
+        )
         assert {"basic", "multipart"} >= set(wish["transfers"])
-        return 200, {"transfer": "basic", "objects": [self._instructions(name, o["oid"], o["size"]) for o in wish["objects"]]}
+        return 200, {
+            "transfer": "basic",
+            "objects": [self._instructions(name, o["oid"], o["size"]) for o in wish["objects"]],
+        }
 
     def _instructions(self, name, oid, size):
         if oid in self.lfs:
@@ -247,7 +310,9 @@ class FakeHub:
         url, header = f"{self.store}/{upload}?signature=s3cret", {}
         if size >= self.multipart_from:
             count = -(-size // self.part_bytes)
-            header = {"chunk_size": str(self.part_bytes)} | {f"{n:05}": f"{self.store}/{upload}/{n}?signature=s3cret" for n in range(1, count + 1)}
+            header = {"chunk_size": str(self.part_bytes)} | {
+                f"{n:05}": f"{self.store}/{upload}/{n}?signature=s3cret" for n in range(1, count + 1)
+            }
             url = f"{self.hub}/api/complete_multipart?uploadId={upload}&signature=s3cret"
         verify = {"verify": {"href": f"{self.hub}/{name}.git/info/lfs/verify"}} if self.verify else {}
         return {"oid": oid, "size": size, "actions": {"upload": {"href": url, "header": header}} | verify}
@@ -257,7 +322,11 @@ class FakeHub:
         done = json.loads(to.body)
         parts = [upload["parts"][p["partNumber"]] for p in done["parts"]]
         data = b"".join(parts)
-        if [p["etag"] for p in done["parts"]] != [f'"{hashlib.md5(p).hexdigest()}"' for p in parts] or not self._keep(upload, data) or done["oid"] != upload["oid"]:
+        if (
+            [p["etag"] for p in done["parts"]] != [f'"{hashlib.md5(p).hexdigest()}"' for p in parts]
+            or not self._keep(upload, data)
+            or done["oid"] != upload["oid"]
+        ):
             return 400, {"error": "parts"}
         return 200, {}
 
@@ -277,7 +346,11 @@ class FakeHub:
         if branch not in repo.refs:
             return 404, {"error": "revision"}
         lines = [json.loads(line) for line in to.body.splitlines()]
-        assert to.headers["Content-Type"] == "application/x-ndjson" and lines[0]["key"] == "header" and lines[0]["value"]["summary"]
+        assert (
+            to.headers["Content-Type"] == "application/x-ndjson"
+            and lines[0]["key"] == "header"
+            and lines[0]["value"]["summary"]
+        )
         parent = repo.refs[branch]
         if lines[0]["value"].get("parentCommit", parent) != parent:
             return 412, {"error": "A commit has happened since. Please refresh and try again."}

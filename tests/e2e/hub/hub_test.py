@@ -1,5 +1,6 @@
-"""`org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way a hub can fail, and the cache
-exchanged with the real huggingface_hub."""
+"""`org/name` as MODEL against a hub on 127.0.0.1: what is downloaded and kept, who sees the token, every way a hub can
+fail, and the cache exchanged with the real huggingface_hub."""
+
 import hashlib
 import json
 import os
@@ -17,18 +18,27 @@ import urllib.request
 from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
-from faults import ENOSPC, Subject, attempt, must, under_faults  # noqa: E402
 from fake_hub import FakeHub, Repository, commit_name, git_blob_id  # noqa: E402
+from faults import ENOSPC, Subject, attempt, must, under_faults  # noqa: E402
 from specdec_run import SKIP, SPECDEC, expect, run, run_json  # noqa: E402
 from tiny_model import write_tiny_model  # noqa: E402
 
 try:
     import huggingface_hub  # noqa: F401
 except ImportError:
-    print("SKIPPED: the Python package huggingface_hub is not there (cmake/setup.sh installs it; SPECDEC_PYTHON names the interpreter)")
+    print(
+        "SKIPPED: the Python package huggingface_hub is not there (cmake/setup.sh installs it; "
+        "SPECDEC_PYTHON names the interpreter)"
+    )
     sys.exit(SKIP)
 
-for name in [n for n in os.environ if n.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) or n.lower().endswith("_proxy") or n.endswith(("_CA_BUNDLE", "SSL_CERT_FILE"))]:
+for name in [
+    n
+    for n in os.environ
+    if n.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+    or n.lower().endswith("_proxy")
+    or n.endswith(("_CA_BUNDLE", "SSL_CERT_FILE"))
+]:
     del os.environ[name]
 scratch = Path(tempfile.mkdtemp(prefix="specdec-hub-"))
 hub = FakeHub()
@@ -37,22 +47,46 @@ os.environ |= {"HF_ENDPOINT": hub.hub, "HOME": str(scratch)}
 write_tiny_model(scratch / "tiny", 1, 7)
 TINY = {f.name: f.read_bytes() for f in (scratch / "tiny").iterdir()}
 # What a repository has beside a model: none of it is wanted.
-REST = {"README.md": b"# tiny", "pytorch_model.bin": b"\x80\x02" * 2000, "modeling.py": b"import os", "onnx/model.onnx": b"onnx", "consolidated.safetensors": b"c" * 3000,
-        "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00001.safetensors"}}', "model-00001-of-00001.safetensors": b"s" * 3000}
+REST = {
+    "README.md": b"# tiny",
+    "pytorch_model.bin": b"\x80\x02" * 2000,
+    "modeling.py": b"import os",
+    "onnx/model.onnx": b"onnx",
+    "consolidated.safetensors": b"c" * 3000,
+    "model.safetensors.index.json": b'{"weight_map": {"a": "model-00001-of-00001.safetensors"}}',
+    "model-00001-of-00001.safetensors": b"s" * 3000,
+}
 SHARDS = {"model-1.safetensors": b"one" * 1000, "model-2.safetensors": b"two" * 1000}
-SHARDED = {"config.json": b"{}", "tokenizer.json": b"{}", **SHARDS, "other.safetensors": b"other" * 1000,
-           "model.safetensors.index.json": json.dumps({"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}).encode()}
-BIG = {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": bytes(range(256)) * 12288}  # 3 MiB: more than one block of the writer
+SHARDED = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    **SHARDS,
+    "other.safetensors": b"other" * 1000,
+    "model.safetensors.index.json": json.dumps(
+        {"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}
+    ).encode(),
+}
+BIG = {
+    "config.json": b"{}",
+    "tokenizer.json": b"{}",
+    "model.safetensors": bytes(range(256)) * 12288,
+}  # 3 MiB: more than one block of the writer
 C1, C2, C3 = commit_name("1"), commit_name("2"), commit_name("3")
 hub.repositories = {
-    "org/tiny": Repository({C1: TINY | REST, C2: TINY | REST | {"config.json": TINY["config.json"] + b"\n"}, C3: TINY}, {"main": C1, "v1.0": C1, "refs/pr/1": C3}),
+    "org/tiny": Repository(
+        {C1: TINY | REST, C2: TINY | REST | {"config.json": TINY["config.json"] + b"\n"}, C3: TINY},
+        {"main": C1, "v1.0": C1, "refs/pr/1": C3},
+    ),
     "org/sharded": Repository({C1: SHARDED}, {"main": C1}),
     "org/big": Repository({C1: BIG}, {"main": C1}),
     "org/gated": Repository({C1: TINY}, {"main": C1}, gated=True),
     "org/private": Repository({C1: TINY}, {"main": C1}, private=True),
     "org/pickle": Repository({C1: {"config.json": b"{}", "pytorch_model.bin": b"\x80"}}, {"main": C1}),
     "org/lost": Repository({C1: {k: v for k, v in SHARDED.items() if k != "model-2.safetensors"}}, {"main": C1}),
-    "org/escape": Repository({C1: SHARDED | {"model.safetensors.index.json": b'{"weight_map": {"a": "../../model-1.safetensors"}}'}}, {"main": C1}),
+    "org/escape": Repository(
+        {C1: SHARDED | {"model.safetensors.index.json": b'{"weight_map": {"a": "../../model-1.safetensors"}}'}},
+        {"main": C1},
+    ),
 }
 count = 0
 
@@ -92,11 +126,25 @@ def check_layout():
     snapshot = repository / "snapshots" / C1
     expect(got == {"model": "org/tiny", "directory": str(snapshot), "commit": C1}, "fetch prints directory and commit")
     expect(contents(snapshot) == TINY, "the snapshot has the model's files and nothing else")
-    expect(not any(n in path for path in hub.seen() for n in ("bin", "modeling", "README", "onnx", "consolidated", "index", "00001")), "nothing else was even asked for")
+    expect(
+        not any(
+            n in path
+            for path in hub.seen()
+            for n in ("bin", "modeling", "README", "onnx", "consolidated", "index", "00001")
+        ),
+        "nothing else was even asked for",
+    )
     expect((repository / "refs/main").read_text() == C1, "the ref holds the commit")
     etags = {n: hashlib.sha256(d).hexdigest() if len(d) >= 2000 else git_blob_id(d) for n, d in TINY.items()}
-    expect({p.name: os.readlink(p) for p in snapshot.iterdir()} == {n: f"../../blobs/{e}" for n, e in etags.items()}, "snapshots are relative links to blobs named by ETag")
-    expect((repository / ".no_exist" / C1 / "vocab.json").is_file() and not (repository / ".no_exist" / C1 / "config.json").exists(), "what is not there is remembered")
+    expect(
+        {p.name: os.readlink(p) for p in snapshot.iterdir()} == {n: f"../../blobs/{e}" for n, e in etags.items()},
+        "snapshots are relative links to blobs named by ETag",
+    )
+    expect(
+        (repository / ".no_exist" / C1 / "vocab.json").is_file()
+        and not (repository / ".no_exist" / C1 / "config.json").exists(),
+        "what is not there is remembered",
+    )
     hub.clear()
     fetch("org/tiny")
     expect(len(hub.requests) == 1, "a branch that is cached costs one question")
@@ -105,11 +153,25 @@ def check_layout():
         expect(fetch(pinned)["directory"] == str(snapshot) and not hub.requests, "a commit that is cached costs none")
     for switch in ({"HF_HUB_OFFLINE": "yes"}, {"TRANSFORMERS_OFFLINE": "1"}):
         expect(fetch("org/tiny", env=switch)["commit"] == C1 and not hub.requests, "offline: none")
-    run("fetch", "org/sharded", env={"HF_HUB_OFFLINE": "1"}, code=7, last_line=["HF_HUB_OFFLINE", "org/sharded", "specdec fetch"])
+    run(
+        "fetch",
+        "org/sharded",
+        env={"HF_HUB_OFFLINE": "1"},
+        code=7,
+        last_line=["HF_HUB_OFFLINE", "org/sharded", "specdec fetch"],
+    )
     expect(not hub.requests, "offline without a cache: an error and no request")
     hub.repositories["org/tiny"].refs["main"] = C2
-    expect(fetch("org/tiny")["commit"] == C2 and fetch("org/tiny@v1.0")["commit"] == C1 and fetch("org/tiny@refs/pr/1")["commit"] == C3, "a moved branch, a tag, a pull request")
-    expect((repository / "refs/refs/pr/1").read_text() == C3 and hub.seen("cdn") == [], "blobs that are there are not downloaded again")
+    expect(
+        fetch("org/tiny")["commit"] == C2
+        and fetch("org/tiny@v1.0")["commit"] == C1
+        and fetch("org/tiny@refs/pr/1")["commit"] == C3,
+        "a moved branch, a tag, a pull request",
+    )
+    expect(
+        (repository / "refs/refs/pr/1").read_text() == C3 and hub.seen("cdn") == [],
+        "blobs that are there are not downloaded again",
+    )
     hub.repositories["org/tiny"].refs["main"] = C1
     cache = fresh()
     expect(fetch("org/old-name")["commit"] == C1, "a renamed repository is followed")
@@ -125,7 +187,10 @@ def check_layout():
     (cache / "models--org--tiny/snapshots" / C1 / "model.safetensors").unlink()
     hub.clear()
     fetch(f"org/tiny@{C1}")
-    expect(contents(cache / "models--org--tiny/snapshots" / C1) == TINY and hub.seen("cdn") == [], "an incomplete snapshot of a commit is completed from its blobs")
+    expect(
+        contents(cache / "models--org--tiny/snapshots" / C1) == TINY and hub.seen("cdn") == [],
+        "an incomplete snapshot of a commit is completed from its blobs",
+    )
     next(cache.glob("models--org--tiny/blobs/" + etags["model.safetensors"])).write_bytes(b"torn")
     (cache / "models--org--tiny/snapshots" / C1 / "model.safetensors").unlink()
     fetch("org/tiny")
@@ -138,9 +203,14 @@ def check_token():
     run("fetch", "org/gated", code=2, last_line=["org/gated", "gated", "licence", f"{hub.hub}/org/gated", "HF_TOKEN"])
     run("fetch", "org/private", code=7, last_line=["org/private", "no such model", "HF_TOKEN"])
     run("fetch", "org/gated", code=2, env={"HF_TOKEN": "hf_wrong"}, last_line=["licence", "HF_TOKEN"])
-    outputs = "".join(run("-v", "--json", "fetch", m, env=token)[i] for m in ("org/gated", "org/private") for i in (1, 2))
+    outputs = "".join(
+        run("-v", "--json", "fetch", m, env=token)[i] for m in ("org/gated", "org/private") for i in (1, 2)
+    )
     expect(hub.token not in outputs, "the token is in no output")
-    expect(f"Bearer {hub.token}" in hub.tokens("hub") and hub.tokens("cdn") and not any(hub.tokens("cdn")), "the token goes to the hub and to no other host")
+    expect(
+        f"Bearer {hub.token}" in hub.tokens("hub") and hub.tokens("cdn") and not any(hub.tokens("cdn")),
+        "the token goes to the hub and to no other host",
+    )
     for source in ("path", "home"):
         cache = fresh()
         file = cache.parent / "token" if source == "home" else scratch / "my-token"
@@ -155,14 +225,22 @@ def check_token():
         expect(str(file) in out and hub.token not in out + err, "doctor names the token's source, not the token")
     fresh()
     run("fetch", "org/tiny", env={"HF_TOKEN": "two words"}, code=2, last_line=["HF_TOKEN"])
-    _, _, err = run("fetch", "org/tiny", env={"HF_ENDPOINT": f"http://u:{hub.token}@127.0.0.1:1"}, code=2, last_line=["HF_ENDPOINT", "HF_TOKEN"])
+    _, _, err = run(
+        "fetch",
+        "org/tiny",
+        env={"HF_ENDPOINT": f"http://u:{hub.token}@127.0.0.1:1"},
+        code=2,
+        last_line=["HF_ENDPOINT", "HF_TOKEN"],
+    )
     expect(hub.token not in err, "a secret in the URL is refused without being repeated")
 
     def dumps_core(env):
         fresh()
         hub.stall = [30]
         unlimited = lambda: resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY,) * 2)
-        child = subprocess.Popen([SPECDEC, "-q", "fetch", "org/big"], env=os.environ | env, cwd=scratch, preexec_fn=unlimited)
+        child = subprocess.Popen(
+            [SPECDEC, "-q", "fetch", "org/big"], env=os.environ | env, cwd=scratch, preexec_fn=unlimited
+        )
         while not hub.seen("cdn"):
             time.sleep(0.05)
         child.send_signal(signal.SIGABRT)
@@ -176,19 +254,39 @@ def check_token():
 
 
 def check_tls():
-    """A mirror with a certificate of its own: it is given the token, and what it redirects to without TLS is refused."""
+    """A mirror with a certificate of its own: it is given the token, and what it redirects to without TLS is
+    refused."""
     openssl = shutil.which("openssl")
     if not openssl:
         return print("not tested: no openssl to make a certificate with")
-    made = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([openssl, *made, "-keyout", scratch / "key.pem", "-out", scratch / "cert.pem"], check=True, capture_output=True)
+    made = [
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=127.0.0.1",
+        "-addext",
+        "subjectAltName=IP:127.0.0.1",
+    ]
+    subprocess.run(
+        [openssl, *made, "-keyout", scratch / "key.pem", "-out", scratch / "cert.pem"], check=True, capture_output=True
+    )
     mirror = hub.listen("hub", certificate=(scratch / "cert.pem", scratch / "key.pem"))
     fresh()
     env = {"HF_ENDPOINT": mirror, "SSL_CERT_FILE": str(scratch / "cert.pem"), "HF_TOKEN": hub.token}
     run("fetch", "org/tiny", env={"HF_ENDPOINT": mirror}, code=75, last_line=["127.0.0.1", "cert"])
     expect(not hub.requests, "a certificate that nobody vouches for ends it before a request")
     run("fetch", "org/tiny", env=env, code=75, last_line=["redirected to another protocol (http)", "refused"])
-    expect(set(hub.tokens("hub")) == {f"Bearer {hub.token}"} and not hub.seen("cdn"), "SSL_CERT_FILE: the mirror gets the token; from https to http nothing follows")
+    expect(
+        set(hub.tokens("hub")) == {f"Bearer {hub.token}"} and not hub.seen("cdn"),
+        "SSL_CERT_FILE: the mirror gets the token; from https to http nothing follows",
+    )
     return None
 
 
@@ -199,7 +297,10 @@ def check_failures():
             setattr(hub, k, v)
         run("fetch", model, code=code, last_line=texts, **faults)
         check_blobs(cache)
-        expect(not list(cache.glob("models--*/snapshots/*/config.json")), f"{model}: exit {code}, {', '.join(texts)}: nothing that looks complete is left")
+        expect(
+            not list(cache.glob("models--*/snapshots/*/config.json")),
+            f"{model}: exit {code}, {', '.join(texts)}: nothing that looks complete is left",
+        )
 
     fails("org/none", 7, "org/none", "no local directory", "no such model")
     fails("org/tiny@v9", 7, "no revision 'v9'")
@@ -209,7 +310,16 @@ def check_failures():
     fails("org/tiny", 7, "api/models", hub={"info": b"<html>"})
     fails("org/tiny", 7, "sha", hub={"info": json.dumps({"sha": "../../etc", "siblings": []}).encode()})
     fails("org/tiny", 7, "siblings", hub={"info": json.dumps({"sha": C1, "siblings": 7}).encode()})
-    for name in ("../../evil.safetensors", "/etc/evil.json", "a/../../evil", "config.json\0x", "x" * 5000, "", "a\\..\\b", "./config.json"):
+    for name in (
+        "../../evil.safetensors",
+        "/etc/evil.json",
+        "a/../../evil",
+        "config.json\0x",
+        "x" * 5000,
+        "",
+        "a\\..\\b",
+        "./config.json",
+    ):
         fails("org/tiny", 7, "name that leads elsewhere", hub={"extra_names": [name]})
     fails("org/big", 7, "SHA-256", "nothing was kept", hub={"corrupt": 1})
     fails("org/big", 7, "more or other bytes", hub={"extra": 100})
@@ -217,13 +327,24 @@ def check_failures():
     fails("org/big", 7, "ETag", hub={"etag": "../../../evil"})
     fails("org/big", 74, "to download", "HF_HUB_CACHE", hub={"size": 10**17})
     fails("org/big", 75, "another protocol", hub={"cdn_location": "file:///etc/passwd"})
-    fails("org/big", 75, "redirected more than 5 times", hub={"cdn_location": f"{hub.hub}/org/big/resolve/{C1}/model.safetensors"})
+    fails(
+        "org/big",
+        75,
+        "redirected more than 5 times",
+        hub={"cdn_location": f"{hub.hub}/org/big/resolve/{C1}/model.safetensors"},
+    )
     fails("org/tiny", 75, "HTTP 503", "5 attempts", hub={"status": [(503, {})] * 5})
     fails("org/tiny", 75, "127.0.0.1", env={"HF_ENDPOINT": "http://127.0.0.1:1"})
     fails("org/tiny", 2, "HF_HUB_ETAG_TIMEOUT", env={"HF_HUB_ETAG_TIMEOUT": "soon"})
     fails("models/typo", 7, "no local directory")
     silent = socket.create_server(("127.0.0.1", 0))  # takes connections and never says a word
-    fails("org/tiny", 75, "5 attempts", env={"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_ETAG_TIMEOUT": "0.2"}, timeout=60)
+    fails(
+        "org/tiny",
+        75,
+        "5 attempts",
+        env={"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "HF_HUB_ETAG_TIMEOUT": "0.2"},
+        timeout=60,
+    )
     fresh()
     hub.status = [(429, {"Retry-After": "1"}), (502, {})]
     expect(fetch("org/tiny")["commit"] == C1, "429 and 502 are tried again")
@@ -238,7 +359,10 @@ def check_downloads():
     hub.cut = [2_000_000, 500_000, 0]
     fetch("org/big")
     ranges = [h.get("range") for p, _, _, h in hub.requests if p == "cdn"]
-    expect(ranges == [None, "bytes=2000000-", "bytes=2500000-", "bytes=2500000-"], "a broken download goes on where it broke off")
+    expect(
+        ranges == [None, "bytes=2000000-", "bytes=2500000-", "bytes=2500000-"],
+        "a broken download goes on where it broke off",
+    )
     check_blobs(cache)
     cache = fresh()
     hub.cut, hub.ignore_range = [2_000_000], True
@@ -249,7 +373,10 @@ def check_downloads():
     expect(len(hub.cut) == 25, "a server that never gets further is given up")
     cache = fresh()
     hub.stall = [600]
-    expect(contents(fetch("org/big", env={"HF_HUB_DOWNLOAD_TIMEOUT": "1"}, timeout=60)["directory"]) == BIG, "a download that stands still is broken off and continued")
+    expect(
+        contents(fetch("org/big", env={"HF_HUB_DOWNLOAD_TIMEOUT": "1"}, timeout=60)["directory"]) == BIG,
+        "a download that stands still is broken off and continued",
+    )
     hub.stop.set()
     # Killed in mid download: the next run continues.
     cache = fresh()
@@ -270,7 +397,11 @@ def check_downloads():
     blobs = cache / "models--org--big/blobs"
     blobs.mkdir(parents=True)
     (blobs / f"{etag}.0badc0de.incomplete").write_bytes(b"bad" * 100)
-    expect(contents(fetch("org/big")["directory"]) == BIG and [f.name for f in blobs.iterdir() if "incomplete" in f.name] == [], "a damaged left-over is started over and not kept")
+    expect(
+        contents(fetch("org/big")["directory"]) == BIG
+        and [f.name for f in blobs.iterdir() if "incomplete" in f.name] == [],
+        "a damaged left-over is started over and not kept",
+    )
     # A stop request ends it in good order.
     cache = fresh()
     hub.stall = [30]
@@ -284,6 +415,7 @@ def check_downloads():
 
 class Fetched(Subject):
     """Never a wrong blob, and config.json comes last."""
+
     name = "fetch"
 
     def environment(self, folder):
@@ -298,7 +430,10 @@ class Fetched(Subject):
     def check(self, folder, text):
         check_blobs(folder / "home/hub")
         snapshot = self.snapshot(folder)
-        must(not (snapshot / "config.json").exists() or contents(snapshot).keys() == self.wanted, f"{text}: a snapshot with config.json is whole: {contents(snapshot).keys()}")
+        must(
+            not (snapshot / "config.json").exists() or contents(snapshot).keys() == self.wanted,
+            f"{text}: a snapshot with config.json is whole: {contents(snapshot).keys()}",
+        )
 
     def done(self, folder, text):
         must(contents(self.snapshot(folder)).keys() == self.wanted, f"{text}: done, and not there")
@@ -321,7 +456,10 @@ def check_kills_and_races():
     cache = fresh()
     hub.pause = 0.3  # long enough that the others come while the first is at it
     children = [subprocess.Popen([SPECDEC, "-q", "fetch", "org/big"], stdout=subprocess.PIPE) for _ in range(4)]
-    expect([c.wait() for c in children] == [0] * 4 and contents(children[0].communicate()[0].decode().strip()) == BIG, "four processes at once")
+    expect(
+        [c.wait() for c in children] == [0] * 4 and contents(children[0].communicate()[0].decode().strip()) == BIG,
+        "four processes at once",
+    )
     expect(len(hub.seen("cdn")) == 1, "download it once")
     check_blobs(cache)
     cache = fresh()
@@ -332,18 +470,32 @@ def check_kills_and_races():
 
 def check_exchange():
     """The real huggingface_hub, in a process of its own so that its settings are read anew."""
+
     def python(code, **env):
-        done = subprocess.run([sys.executable, "-c", "import sys, huggingface_hub as h\n" + code], env=os.environ | env | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys, huggingface_hub as h\n" + code],
+            env=os.environ | env | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            capture_output=True,
+            text=True,
+        )
         expect(done.returncode == 0, f"huggingface_hub: {code}{done.stderr[-2000:] if done.returncode else ''}")
         return done.stdout.strip()
 
     cache = fresh()
-    directory = python("print(h.snapshot_download('org/tiny', allow_patterns=['*.json', 'model.safetensors'], ignore_patterns=['*.index.json']))")
+    directory = python(
+        "print(h.snapshot_download('org/tiny', allow_patterns=['*.json', 'model.safetensors'], "
+        "ignore_patterns=['*.index.json']))"
+    )
     before = {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file() and "blobs" in p.parts}
     hub.clear()
-    expect(fetch("org/tiny", env={"HF_HUB_OFFLINE": "1"})["directory"] == directory and not hub.requests, "a cache of huggingface_hub is read without one request")
-    expect(fetch(f"org/tiny@{C1}")["directory"] == directory and not hub.requests, "complete, so nothing is asked for its commit either")
+    expect(
+        fetch("org/tiny", env={"HF_HUB_OFFLINE": "1"})["directory"] == directory and not hub.requests,
+        "a cache of huggingface_hub is read without one request",
+    )
+    expect(
+        fetch(f"org/tiny@{C1}")["directory"] == directory and not hub.requests,
+        "complete, so nothing is asked for its commit either",
+    )
     fetch("org/tiny")
     expect(hub.seen("cdn") == [] and before == {p: p.stat().st_mtime_ns for p in before}, "online it is left as it is")
 
@@ -351,13 +503,35 @@ def check_exchange():
     mine = fetch("org/tiny")["directory"]
     before = {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file() and "blobs" in p.parts}
     hub.clear()
-    expect(python("print(h.snapshot_download('org/tiny', local_files_only=True))", HF_HUB_OFFLINE="1") == mine and not hub.requests, "snapshot_download takes specdec's cache offline")
-    expect(python("print(h.hf_hub_download('org/tiny', 'config.json'))", HF_HUB_OFFLINE="1") == mine + "/config.json", "hf_hub_download, too")
-    expect(python("print(h.try_to_load_from_cache('org/tiny', 'vocab.json') is h._CACHED_NO_EXIST)") == "True", "and what is known to be absent")
+    expect(
+        python("print(h.snapshot_download('org/tiny', local_files_only=True))", HF_HUB_OFFLINE="1") == mine
+        and not hub.requests,
+        "snapshot_download takes specdec's cache offline",
+    )
+    expect(
+        python("print(h.hf_hub_download('org/tiny', 'config.json'))", HF_HUB_OFFLINE="1") == mine + "/config.json",
+        "hf_hub_download, too",
+    )
+    expect(
+        python("print(h.try_to_load_from_cache('org/tiny', 'vocab.json') is h._CACHED_NO_EXIST)") == "True",
+        "and what is known to be absent",
+    )
     names = sorted(TINY)
-    expect(python(f"print(h.snapshot_download('org/tiny', allow_patterns={names!r}))") == mine, "online it finds the same snapshot")
-    expect(hub.seen("cdn") == [] and before == {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file() and "blobs" in p.parts}, "and downloads nothing again")
-    info = json.loads(python("import json; r = [r for r in h.scan_cache_dir().repos][0]; print(json.dumps([r.repo_id, r.nb_files, len(h.scan_cache_dir().warnings)]))"))
+    expect(
+        python(f"print(h.snapshot_download('org/tiny', allow_patterns={names!r}))") == mine,
+        "online it finds the same snapshot",
+    )
+    expect(
+        hub.seen("cdn") == []
+        and before == {p: p.stat().st_mtime_ns for p in cache.rglob("*") if p.is_file() and "blobs" in p.parts},
+        "and downloads nothing again",
+    )
+    info = json.loads(
+        python(
+            "import json; r = [r for r in h.scan_cache_dir().repos][0]; print(json.dumps([r.repo_id, "
+            "r.nb_files, len(h.scan_cache_dir().warnings)]))"
+        )
+    )
     expect(info == ["org/tiny", len(TINY), 0], "hf cache scan has no complaint")
     # Half of a model from the one, the rest from the other.
     cache = fresh()
@@ -368,16 +542,34 @@ def check_exchange():
 def check_commands():
     cache = fresh()
     _, result = run_json("generate", "--target", "org/tiny", "--prompt", "one", "--max-tokens", 4, "--device", "cpu")
-    expect(len(result["token_ids"]) == 4 and contents(cache / "models--org--tiny/snapshots" / C1) == TINY, "generate downloads its target; stdout is one object")
+    expect(
+        len(result["token_ids"]) == 4 and contents(cache / "models--org--tiny/snapshots" / C1) == TINY,
+        "generate downloads its target; stdout is one object",
+    )
     expect(sum("revision/main" in path for path in hub.seen()) == 1, "and asks for the commit once")
-    (scratch / "log.jsonl").write_text("".join(json.dumps({"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f"answer {i}"}]}) + "\n" for i in range(40)))
+    (scratch / "log.jsonl").write_text(
+        "".join(
+            json.dumps(
+                {"messages": [{"role": "user", "content": f"say {i}"}, {"role": "assistant", "content": f"answer {i}"}]}
+            )
+            + "\n"
+            for i in range(40)
+        )
+    )
     run("data", "ingest", scratch / "log.jsonl", "--target", "org/tiny", "--out", scratch / "traffic")
     expect((scratch / "traffic/index.json").exists(), "data ingest takes a hub name")
-    (scratch / "LOOP.toml").write_text('[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n')
+    (scratch / "LOOP.toml").write_text(
+        '[loop]\ntarget = "org/tiny"\nlogs = ["log.jsonl"]\nwork = "loop"\nstore = "store"\ndraft = "prune:9"\n'
+    )
     hub.clear()
     run("loop", "run", scratch / "LOOP.toml", code=2)  # nine layers of one: the loop ends where it would train
-    expect(len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1, "a loop asks for its target once, not in every stage")
-    server = subprocess.Popen([SPECDEC, "serve", "--target", "org/tiny", "--port", "0", "--device", "cpu"], stderr=subprocess.PIPE, text=True)
+    expect(
+        len(list(scratch.glob("loop/runs/*/data/index.json"))) == 1 and len(hub.requests) == 1,
+        "a loop asks for its target once, not in every stage",
+    )
+    server = subprocess.Popen(
+        [SPECDEC, "serve", "--target", "org/tiny", "--port", "0", "--device", "cpu"], stderr=subprocess.PIPE, text=True
+    )
     url = next((found[1] for line in server.stderr if (found := re.search(r"listening on (http://\S+)", line))), None)
     deadline = time.monotonic() + 120
     names = None
@@ -394,7 +586,18 @@ def check_commands():
     expect(hub.hub in out and "1 models" in out and "no token" in out, "doctor shows hub and cache")
 
 
-for check in (check_layout, check_token, check_tls, check_failures, check_downloads, check_kills_and_races, check_exchange, check_commands):
-    if not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]:  # python3 hub_test.py BUILD_DIR [token …]
+for check in (
+    check_layout,
+    check_token,
+    check_tls,
+    check_failures,
+    check_downloads,
+    check_kills_and_races,
+    check_exchange,
+    check_commands,
+):
+    if (
+        not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
+    ):  # python3 hub_test.py BUILD_DIR [token …]
         check()
 shutil.rmtree(scratch)

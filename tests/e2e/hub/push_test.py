@@ -1,5 +1,6 @@
-"""Packages to a hub and back: one commit a package, channels as branches, what breaks off, who may read it, every way a hub can lie; and the
-real huggingface_hub at the other end."""
+"""Packages to a hub and back: one commit a package, channels as branches, what breaks off, who may read it, every way a
+hub can lie; and the real huggingface_hub at the other end."""
+
 import hashlib
 import json
 import os
@@ -16,7 +17,13 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from fake_hub import FakeHub, Repository, commit_name  # noqa: E402
 from specdec_run import SOURCE, SPECDEC, expect, run, run_json  # noqa: E402
 
-for name in [n for n in os.environ if n.startswith(("HF_", "HUGGING", "TRANSFORMERS_")) or n.lower().endswith("_proxy") or n.endswith(("_CA_BUNDLE", "SSL_CERT_FILE"))]:
+for name in [
+    n
+    for n in os.environ
+    if n.startswith(("HF_", "HUGGING", "TRANSFORMERS_"))
+    or n.lower().endswith("_proxy")
+    or n.endswith(("_CA_BUNDLE", "SSL_CERT_FILE"))
+]:
     del os.environ[name]
 scratch = Path(tempfile.mkdtemp(prefix="specdec-push-"))
 hub = FakeHub()
@@ -37,19 +44,78 @@ def fingerprint(seed):
 def make_package(store, seed, visibility=None, more=None):
     """A package as `specdec package` writes it, of any bytes; its digest."""
     target, draft = fingerprint("target"), fingerprint(f"draft {seed}")
-    rollout = {"k": 3, "verify": "token", "alpha": 0.7, "ci": [0.6, 0.8], "conversations": 4, "steps": 0, "plain_steps": 0, "drafted": 0, "accepted_total": 0, "emitted": 0,
-               "drafted_at": [], "reached": [], "accepted": [], "overlap": []}
-    report = {"schema": "specdec.validate/1", "verdict": "fail", "reason": "", "started": "2026-11-21T12:00:00Z", "seconds": 1, "tool_version": "0.1.0", "segments": [],
-              "inputs": {"target": {"path": "t", "fingerprint": target}, "draft": {"path": "d", "fingerprint": draft}, "data": {"path": "x", "digest": ""}, "contexts": "data",
-                         "split": "holdout", "device": "cpu", "dtype": "fp32", "temperature": 1, "floor": 0.6, "goal": 0.7},
-              "acceptance": {"alpha": 0.5, "ci": [0.4, 0.6], "requests": 4, "alpha_tokens": 0.5, "greedy_agreement": 0.5, "entropy": 1, "tokens": 9, "rollout": rollout,
-                             "request_alphas": [], "request_ids": []}}
+    rollout = {
+        "k": 3,
+        "verify": "token",
+        "alpha": 0.7,
+        "ci": [0.6, 0.8],
+        "conversations": 4,
+        "steps": 0,
+        "plain_steps": 0,
+        "drafted": 0,
+        "accepted_total": 0,
+        "emitted": 0,
+        "drafted_at": [],
+        "reached": [],
+        "accepted": [],
+        "overlap": [],
+    }
+    report = {
+        "schema": "specdec.validate/1",
+        "verdict": "fail",
+        "reason": "",
+        "started": "2026-11-21T12:00:00Z",
+        "seconds": 1,
+        "tool_version": "0.1.0",
+        "segments": [],
+        "inputs": {
+            "target": {"path": "t", "fingerprint": target},
+            "draft": {"path": "d", "fingerprint": draft},
+            "data": {"path": "x", "digest": ""},
+            "contexts": "data",
+            "split": "holdout",
+            "device": "cpu",
+            "dtype": "fp32",
+            "temperature": 1,
+            "floor": 0.6,
+            "goal": 0.7,
+        },
+        "acceptance": {
+            "alpha": 0.5,
+            "ci": [0.4, 0.6],
+            "requests": 4,
+            "alpha_tokens": 0.5,
+            "greedy_agreement": 0.5,
+            "entropy": 1,
+            "tokens": 9,
+            "rollout": rollout,
+            "request_alphas": [],
+            "request_ids": [],
+        },
+    }
     weights = lambda text, blocks: b"".join(hashlib.sha256(f"{text} {i}".encode()).digest() for i in range(blocks))
-    files = {"target/config.json": b"{}", "target/tokenizer.json": weights("tokenizer", 80), "target/model.safetensors": weights("target", 40000), "target/empty.txt": b"",
-             "draft/config.json": f'{{"seed": {seed}}}'.encode(), "draft/model-a b#%?é.safetensors": weights(f"draft {seed}", 3000), "engines/vllm.sh": b"#!/bin/sh\n"} | (more or {})
-    manifest = {"schema": "specdec.package/1", "files": [{"path": n, "size": len(d), "sha256": sha256(d)} for n, d in sorted(files.items())],
-                "target": {"fingerprint": target, "reference": ""}, "draft": {"fingerprint": draft, "kind": "prune:1"}, "tokenizer_digest": target["tokenizer"], "report": report,
-                "allowed_failed": True, "provenance": {}, "parent": "", "created": f"2026-11-21T12:00:0{seed}Z", "tool_version": "0.1.0"}
+    files = {
+        "target/config.json": b"{}",
+        "target/tokenizer.json": weights("tokenizer", 80),
+        "target/model.safetensors": weights("target", 40000),
+        "target/empty.txt": b"",
+        "draft/config.json": f'{{"seed": {seed}}}'.encode(),
+        "draft/model-a b#%?é.safetensors": weights(f"draft {seed}", 3000),
+        "engines/vllm.sh": b"#!/bin/sh\n",
+    } | (more or {})
+    manifest = {
+        "schema": "specdec.package/1",
+        "files": [{"path": n, "size": len(d), "sha256": sha256(d)} for n, d in sorted(files.items())],
+        "target": {"fingerprint": target, "reference": ""},
+        "draft": {"fingerprint": draft, "kind": "prune:1"},
+        "tokenizer_digest": target["tokenizer"],
+        "report": report,
+        "allowed_failed": True,
+        "provenance": {},
+        "parent": "",
+        "created": f"2026-11-21T12:00:0{seed}Z",
+        "tool_version": "0.1.0",
+    }
     text = (canonical(manifest | ({"visibility": visibility} if visibility else {})) + "\n").encode()
     package = store / "packages" / f"sha256-{sha256(text)}"
     for name, data in (files | {"manifest.json": text}).items():
@@ -79,7 +145,9 @@ def fresh():
 
 
 def push(name, digest, *flags, **options):
-    code, out, err = run("--json", "package", "push", f"{STORE}:sha256-{digest}", "--store", f"hf://{name}", *flags, **options)
+    code, out, err = run(
+        "--json", "package", "push", f"{STORE}:sha256-{digest}", "--store", f"hf://{name}", *flags, **options
+    )
     outputs.append(out + err)
     return json.loads(out) if code == 0 else None
 
@@ -90,7 +158,11 @@ def pull(name, **options):
     store = scratch / f"pulled{count}"
     code, out, err = run("--json", "package", "pull", f"hf://{name}", "--store", store, **options)
     outputs.append(out + err)
-    return (json.loads(out), contents(store / "packages" / f"sha256-{json.loads(out)['digest']}")) if code == 0 else (None, store)
+    return (
+        (json.loads(out), contents(store / "packages" / f"sha256-{json.loads(out)['digest']}"))
+        if code == 0
+        else (None, store)
+    )
 
 
 def head(name, branch="main"):
@@ -99,7 +171,11 @@ def head(name, branch="main"):
 
 
 def writes(kind):
-    return [path for _, method, path, _ in hub.requests if method == "POST" and re.fullmatch(hub.WRITES[kind], path.partition("?")[0])]
+    return [
+        path
+        for _, method, path, _ in hub.requests
+        if method == "POST" and re.fullmatch(hub.WRITES[kind], path.partition("?")[0])
+    ]
 
 
 def puts():
@@ -111,9 +187,22 @@ def check_there_and_back():
     pushed = push(name, ONE, "--why", "gate passed")
     repository = hub.repositories[name]
     expect(repository.private and head(name) == FILES[ONE], "a new repository is private, and its root is the package")
-    expect(len(repository.log) == 1 and repository.tags == {f"sha256-{ONE}": repository.refs["main"]}, "in one commit, with a tag of the digest")
-    expect(repository.log[0][3]["description"] == "gate passed" and "main" in repository.log[0][3]["summary"] and ONE[:12] in repository.log[0][3]["summary"], "whose message says why")
-    expect(pushed["is_new"] and pushed["commit"] == repository.refs["main"] and pushed["channel"] == {"name": "main", "from": "", "to": ONE, "changed": True}, "the result says so")
+    expect(
+        len(repository.log) == 1 and repository.tags == {f"sha256-{ONE}": repository.refs["main"]},
+        "in one commit, with a tag of the digest",
+    )
+    expect(
+        repository.log[0][3]["description"] == "gate passed"
+        and "main" in repository.log[0][3]["summary"]
+        and ONE[:12] in repository.log[0][3]["summary"],
+        "whose message says why",
+    )
+    expect(
+        pushed["is_new"]
+        and pushed["commit"] == repository.refs["main"]
+        and pushed["channel"] == {"name": "main", "from": "", "to": ONE, "changed": True},
+        "the result says so",
+    )
     expect(len(puts()) == 4 and not any(hub.tokens("store")), "large files went to the store, which saw no token")
     got, files = pull(name)
     expect(got["digest"] == ONE and files == FILES[ONE], "pull brings the same bytes")
@@ -121,28 +210,57 @@ def check_there_and_back():
         expect(pull(digest_or_channel)[1] == FILES[ONE], f"{digest_or_channel}, too")
     hub.clear()
     again = push(name, ONE)
-    expect(not again["is_new"] and not again["channel"]["changed"] and len(repository.log) == 1 and not [m for _, m, _, _ in hub.requests if m != "GET"], "the same again writes nothing")
+    expect(
+        not again["is_new"]
+        and not again["channel"]["changed"]
+        and len(repository.log) == 1
+        and not [m for _, m, _, _ in hub.requests if m != "GET"],
+        "the same again writes nothing",
+    )
 
     hub.clear()
     repository.commits[repository.refs["main"]] |= {"README.md": b"the page", "old.bin": b"x"}
     pushed = push(name, TWO)
-    expect(head(name) == FILES[TWO] | {"README.md": b"the page"} and pushed["channel"]["from"] == ONE, "the next package replaces it; the repository's page stays")
+    expect(
+        head(name) == FILES[TWO] | {"README.md": b"the page"} and pushed["channel"]["from"] == ONE,
+        "the next package replaces it; the repository's page stays",
+    )
     expect(len(puts()) == 2, "what the hub has is not sent again: draft and manifest are")
     hub.clear()
     back = push(name, ONE, "--why", "rolled back")
-    expect(head(name) == FILES[ONE] | {"README.md": b"the page"} and back["channel"]["from"] == TWO and not back["is_new"] and not puts(), "rolled back by pushing the older one: nothing is sent")
+    expect(
+        head(name) == FILES[ONE] | {"README.md": b"the page"}
+        and back["channel"]["from"] == TWO
+        and not back["is_new"]
+        and not puts(),
+        "rolled back by pushing the older one: nothing is sent",
+    )
     expect(pull(f"{name}:sha256-{TWO}")[1] == FILES[TWO] and len(repository.tags) == 2, "both stay under their digests")
 
     name = fresh()
     push(name, ONE, "--channel", "production")
     repository = hub.repositories[name]
-    expect(set(repository.refs) == {"main", "production"} and head(name, "production") == FILES[ONE] and head(name) == {}, "a channel is a branch; main is left alone")
+    expect(
+        set(repository.refs) == {"main", "production"} and head(name, "production") == FILES[ONE] and head(name) == {},
+        "a channel is a branch; main is left alone",
+    )
     hub.clear()
     push(name, ONE, "--channel", "canary")
-    expect(repository.refs["canary"] == repository.refs["production"] and not writes("commit"), "another name for it is no commit")
+    expect(
+        repository.refs["canary"] == repository.refs["production"] and not writes("commit"),
+        "another name for it is no commit",
+    )
     push(name, TWO, "--channel", "canary")
-    expect(head(name, "canary") == FILES[TWO] and head(name, "production") == FILES[ONE] and set(repository.refs) == {"main", "production", "canary"}, "channels roll on their own")
-    expect(pull(f"{name}:production")[1] == FILES[ONE] and pull(f"{name}:canary")[1] == FILES[TWO], "and are pulled by name")
+    expect(
+        head(name, "canary") == FILES[TWO]
+        and head(name, "production") == FILES[ONE]
+        and set(repository.refs) == {"main", "production", "canary"},
+        "channels roll on their own",
+    )
+    expect(
+        pull(f"{name}:production")[1] == FILES[ONE] and pull(f"{name}:canary")[1] == FILES[TWO],
+        "and are pulled by name",
+    )
     pull(name, code=7, last_line=["not a package", name])
     pull(f"{name}:nightly", code=7, last_line=["no channel 'nightly'"])
     pull(f"{name}:sha256-{'0' * 64}", code=7, last_line=["no package sha256-000"])
@@ -154,7 +272,9 @@ def check_there_and_back():
         push(bad, ONE, code=2, last_line=["expected hf://org/name"])
     run("package", "pull", f"hf://{name}:canary", "--store", "s3://bucket", code=2, last_line=["directory first"])
     run("package", "push", f"{STORE}:sha256-{ONE}", "--store", "ftp://x/y", code=2, last_line=["expected a directory"])
-    run("package", "push", f"{STORE}:sha256-{ONE}", "--store", scratch / "x", "--public", code=2, last_line=["--public"])
+    run(
+        "package", "push", f"{STORE}:sha256-{ONE}", "--store", scratch / "x", "--public", code=2, last_line=["--public"]
+    )
     push(name, ONE, code=2, env={"HF_HUB_OFFLINE": "1"}, last_line=["HF_HUB_OFFLINE"])
     pull(name, code=2, env={"HF_HUB_OFFLINE": "1"}, last_line=["HF_HUB_OFFLINE"])
 
@@ -167,7 +287,10 @@ def check_signatures():
     signed = contents(STORE / f"packages/sha256-{digest}")
     push(name, digest)
     repository = hub.repositories[name]
-    expect(head(name) == signed and repository.tags == {f"sha256-{digest}": repository.refs["main"]}, "a signature made later follows, and the tag with it")
+    expect(
+        head(name) == signed and repository.tags == {f"sha256-{digest}": repository.refs["main"]},
+        "a signature made later follows, and the tag with it",
+    )
     far = scratch / "far"
     far.mkdir()
     shutil.copy(keys / "plain.pub", far / "trusted.pub")
@@ -185,8 +308,16 @@ def check_visibility():
     name = fresh()
     first = commit_name("open")
     hub.repositories[name] = Repository({first: {".gitattributes": b""}}, {"main": first})
-    push(name, ONE, code=2, last_line=[f"hf://{name}", "anyone can read it", "marked private", "--visibility public", "--i-understand"])
-    expect(not [m for _, m, _, _ in hub.requests if m != "GET"] and len(hub.requests) == 1, "a private package to a public repository: refused after one question")
+    push(
+        name,
+        ONE,
+        code=2,
+        last_line=[f"hf://{name}", "anyone can read it", "marked private", "--visibility public", "--i-understand"],
+    )
+    expect(
+        not [m for _, m, _, _ in hub.requests if m != "GET"] and len(hub.requests) == 1,
+        "a private package to a public repository: refused after one question",
+    )
     push(name, OPEN)
     expect(head(name) == FILES[OPEN], "a package that says public goes there")
     push(name, ONE, "--i-understand")
@@ -223,7 +354,10 @@ def check_token():
     pull(name, env={"HF_TOKEN": "hf_wrong"}, code=(2, 7))
     pull(name, env={"HF_TOKEN": ""}, code=7, last_line=["no such repository", "HF_TOKEN"])
     expect(pull(name)[1] == FILES[ONE], "a private package is pulled with the token")
-    expect(hub.tokens("cdn") and not any(hub.tokens("cdn")) and not any(hub.tokens("store")), "which neither CDN nor store sees")
+    expect(
+        hub.tokens("cdn") and not any(hub.tokens("cdn")) and not any(hub.tokens("store")),
+        "which neither CDN nor store sees",
+    )
 
 
 def check_interruptions():
@@ -231,17 +365,28 @@ def check_interruptions():
     hub.failures = {kind: [503] for kind in ("create", "preupload", "batch", "commit", "tag", "verify")}
     hub.store_failures = [500, -1000]
     push(name, ONE)
-    expect(head(name) == FILES[ONE] and not hub.store_failures and not any(hub.failures.values()), "every request is tried again")
+    expect(
+        head(name) == FILES[ONE] and not hub.store_failures and not any(hub.failures.values()),
+        "every request is tried again",
+    )
 
     name = fresh()
     hub.failures = {kind: [0] for kind in ("create", "batch", "commit", "tag", "verify")}
     push(name, ONE)
     repository = hub.repositories[name]
-    expect(head(name) == FILES[ONE] and len(repository.log) == 1 and repository.tags == {f"sha256-{ONE}": repository.refs["main"]}, "a lost reply makes no second commit")
+    expect(
+        head(name) == FILES[ONE]
+        and len(repository.log) == 1
+        and repository.tags == {f"sha256-{ONE}": repository.refs["main"]},
+        "a lost reply makes no second commit",
+    )
     name = fresh()
     hub.failures = {kind: [0] for kind in ("branch", "commit", "tag")}
     push(name, ONE, "--channel", "production")
-    expect(head(name, "production") == FILES[ONE] and set(hub.repositories[name].refs) == {"main", "production"}, "nor on the way to a new channel")
+    expect(
+        head(name, "production") == FILES[ONE] and set(hub.repositories[name].refs) == {"main", "production"},
+        "nor on the way to a new channel",
+    )
 
     name = fresh()
     hub.store_failures = [0, 500, 500, 500, 500, 500]
@@ -255,7 +400,10 @@ def check_interruptions():
     hub.multipart_from, hub.part_bytes = 50000, 17000
     push(name, ONE)
     parts = sum(-(-len(d) // 17000) for d in FILES[ONE].values() if len(d) >= 50000)
-    expect(head(name) == FILES[ONE] and sum("/" in path[1:] for path in puts()) == parts and len(writes("complete")) == 2, f"large files in {parts} parts")
+    expect(
+        head(name) == FILES[ONE] and sum("/" in path[1:] for path in puts()) == parts and len(writes("complete")) == 2,
+        f"large files in {parts} parts",
+    )
     name = fresh()
     hub.multipart_from, hub.part_bytes, hub.store_failures = 50000, 17000, [0, 0, -500, 503]
     push(name, ONE)
@@ -263,17 +411,35 @@ def check_interruptions():
 
     # Killed while it uploads, and again between commit and tag.
     name = fresh()
-    command = [SPECDEC, "-q", "package", "push", f"{STORE}:sha256-{ONE}", "--store", f"hf://{name}", "--channel", "production"]
+    command = [
+        SPECDEC,
+        "-q",
+        "package",
+        "push",
+        f"{STORE}:sha256-{ONE}",
+        "--store",
+        f"hf://{name}",
+        "--channel",
+        "production",
+    ]
     die = lambda h, answer: (child.kill(), time.sleep(0.2)) and answer
     for kind in ("batch", "commit", "tag", "branch"):
         hub.answers = {kind: die}
         child = subprocess.Popen(command)
         expect(child.wait() == -signal.SIGKILL, f"killed at {kind}")
-        expect("production" not in hub.repositories[name].refs or head(name, "production") == FILES[ONE], "the channel names the package or nothing")
+        expect(
+            "production" not in hub.repositories[name].refs or head(name, "production") == FILES[ONE],
+            "the channel names the package or nothing",
+        )
     hub.clear()
     push(name, ONE, "--channel", "production")
     repository = hub.repositories[name]
-    expect(head(name, "production") == FILES[ONE] and set(repository.refs) == {"main", "production"} and set(repository.tags) == {f"sha256-{ONE}"}, "the next one ends all of them well")
+    expect(
+        head(name, "production") == FILES[ONE]
+        and set(repository.refs) == {"main", "production"}
+        and set(repository.tags) == {f"sha256-{ONE}"},
+        "the next one ends all of them well",
+    )
     expect(len(repository.log) == 1, "with the commit that was made")
 
 
@@ -307,12 +473,23 @@ def check_publishers():
     push(name, TWO, code=7, last_line=["tag", "is on another commit", "moved"])
     pull(f"{name}:sha256-{TWO}", code=7, last_line=["has the digest", "expected"])
     name = fresh()
-    children = [subprocess.Popen([SPECDEC, "-q", "package", "push", f"{STORE}:sha256-{d}", "--store", f"hf://{name}", "--channel", "c"], stderr=subprocess.DEVNULL) for d in (ONE, TWO, OPEN)]
+    children = [
+        subprocess.Popen(
+            [SPECDEC, "-q", "package", "push", f"{STORE}:sha256-{d}", "--store", f"hf://{name}", "--channel", "c"],
+            stderr=subprocess.DEVNULL,
+        )
+        for d in (ONE, TWO, OPEN)
+    ]
     codes = [c.wait() for c in children]
     expect(set(codes) <= {0, 75} and 0 in codes, f"three processes at once: {codes}")
     for digest in (ONE, TWO, OPEN):
         push(name, digest, "--channel", "c")
-    expect(head(name, "c") == FILES[OPEN] and set(hub.repositories[name].refs) == {"main", "c"} and len(hub.repositories[name].tags) == 3, "one after the other all are there")
+    expect(
+        head(name, "c") == FILES[OPEN]
+        and set(hub.repositories[name].refs) == {"main", "c"}
+        and len(hub.repositories[name].tags) == 3,
+        "one after the other all are there",
+    )
 
 
 def check_hostile():
@@ -320,21 +497,40 @@ def check_hostile():
         name = fresh()
         hub.answers = {kind: (lambda h, right: answer(right) if callable(answer) else answer)}
         push(name, digest, code=code, last_line=texts)
-        expect(not puts() or kind not in ("batch", "preupload"), f"{kind}: exit {code}, {', '.join(texts)}: nothing was sent")
+        expect(
+            not puts() or kind not in ("batch", "preupload"),
+            f"{kind}: exit {code}, {', '.join(texts)}: nothing was sent",
+        )
         return name
 
     def batch(change):
         def answer(right):
             change(right["objects"][0])
             return right
+
         return answer
 
     def upload(**changes):
         return batch(lambda o: o["actions"]["upload"].update(changes))
 
-    for elsewhere in ("http://192.0.2.1/x?signature=s3cret", "http://evil.example/x", "ftp://127.0.0.1/x", "file:///etc/passwd", "//x", "", "https://a b/", "https://x/" + "a" * 9000):
+    for elsewhere in (
+        "http://192.0.2.1/x?signature=s3cret",
+        "http://evil.example/x",
+        "ftp://127.0.0.1/x",
+        "file:///etc/passwd",
+        "//x",
+        "",
+        "https://a b/",
+        "https://x/" + "a" * 9000,
+    ):
         lies("batch", upload(href=elsewhere), 7, "expected an address of https")
-    lies("batch", batch(lambda o: o["actions"]["verify"].update(href="https://192.0.2.1/verify")), 7, "verify", "the token goes to")
+    lies(
+        "batch",
+        batch(lambda o: o["actions"]["verify"].update(href="https://192.0.2.1/verify")),
+        7,
+        "verify",
+        "the token goes to",
+    )
     lies("batch", upload(href=7), 7, "href")
     lies("batch", upload(header={"chunk_size": "1"}), 7, "chunk_size")
     lies("batch", upload(header={"chunk_size": "0"}), 7, "chunk_size")
@@ -381,9 +577,15 @@ def check_hostile():
     run("package", "pull", f"hf://{name}", "--store", store, code=75)
     hub.clear()
     run("package", "pull", f"hf://{name}", "--store", store)
-    expect([h.get("range") for p, _, path, h in hub.requests if p == "cdn" and "target/model.safetensors" in path] == ["bytes=400000-"], "and by the next pull")
+    expect(
+        [h.get("range") for p, _, path, h in hub.requests if p == "cdn" and "target/model.safetensors" in path]
+        == ["bytes=400000-"],
+        "and by the next pull",
+    )
     repository = hub.repositories[name]
-    repository.commits[repository.refs["main"]]["manifest.json"] = FILES[ONE]["manifest.json"].replace(b"draft/config.json", b"../draft/config.js")
+    repository.commits[repository.refs["main"]]["manifest.json"] = FILES[ONE]["manifest.json"].replace(
+        b"draft/config.json", b"../draft/config.js"
+    )
     pull(name, code=7, last_line=["relative path"])
 
 
@@ -395,8 +597,12 @@ def check_exchange():
         return print("not tested: the Python package huggingface_hub is not there (cmake/setup.sh installs it)")
 
     def python(code):
-        done = subprocess.run([sys.executable, "-c", "import huggingface_hub as h\n" + code], env=os.environ | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
-                              capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, "-c", "import huggingface_hub as h\n" + code],
+            env=os.environ | {"HF_HUB_DISABLE_XET": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"},
+            capture_output=True,
+            text=True,
+        )
         expect(done.returncode == 0, f"huggingface_hub: {code}{done.stderr[-2000:] if done.returncode else ''}")
         return done.stdout.strip()
 
@@ -407,16 +613,35 @@ def check_exchange():
     expect(got == FILES[ONE], "snapshot_download reads what was pushed")
     name = fresh()
     hub.multipart_from, hub.part_bytes = 500000, 100000
-    python(f"h.create_repo('{name}', private=True); i = h.upload_folder(repo_id='{name}', folder_path={str(STORE / f'packages/sha256-{TWO}')!r}); "
-           f"h.create_tag('{name}', tag='sha256-{TWO}', revision=i.oid)")
-    expect(head(name) == FILES[TWO] and pull(f"{name}:sha256-{TWO}")[1] == FILES[TWO], "pull reads what upload_folder sent")
+    python(
+        f"h.create_repo('{name}', private=True); i = h.upload_folder(repo_id='{name}', "
+        f"folder_path={str(STORE / f'packages/sha256-{TWO}')!r}); "
+        f"h.create_tag('{name}', tag='sha256-{TWO}', revision=i.oid)"
+    )
+    expect(
+        head(name) == FILES[TWO] and pull(f"{name}:sha256-{TWO}")[1] == FILES[TWO], "pull reads what upload_folder sent"
+    )
     hub.clear()
     expect(not push(name, TWO)["is_new"] and not writes("commit"), "and push finds it there")
     return None
 
 
-for check in (check_there_and_back, check_signatures, check_visibility, check_token, check_interruptions, check_publishers, check_hostile, check_exchange):
-    if not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]:  # python3 push_test.py BUILD_DIR [token …]
+for check in (
+    check_there_and_back,
+    check_signatures,
+    check_visibility,
+    check_token,
+    check_interruptions,
+    check_publishers,
+    check_hostile,
+    check_exchange,
+):
+    if (
+        not sys.argv[2:] or check.__name__.removeprefix("check_") in sys.argv[2:]
+    ):  # python3 push_test.py BUILD_DIR [token …]
         check()
-expect(not any(secret in text for text in outputs for secret in (hub.token, "s3cret")), "neither the token nor a signature is in any output")
+expect(
+    not any(secret in text for text in outputs for secret in (hub.token, "s3cret")),
+    "neither the token nor a signature is in any output",
+)
 shutil.rmtree(scratch)

@@ -1,4 +1,6 @@
-"""The OpenAI Python client against the real server: models, chat, completions, streams, seeds, every class of error, drain."""
+"""The OpenAI Python client against the real server: models, chat, completions, streams, seeds, every class of error,
+drain."""
+
 import atexit
 import json
 import re
@@ -17,17 +19,25 @@ from specdec_run import SHARED, SKIP, SPECDEC, expect, need_shared, run, run_jso
 try:
     import openai
 except ImportError:
-    print("SKIPPED: the Python package openai is not there (cmake/setup.sh installs it; SPECDEC_PYTHON names the interpreter)")
+    print(
+        "SKIPPED: the Python package openai is not there (cmake/setup.sh installs it; SPECDEC_PYTHON names "
+        "the interpreter)"
+    )
     sys.exit(SKIP)
 
 need_shared("data/models/stories260K", "data/models/llama2xs-279K")
 target, draft = SHARED / "data/models/stories260K", SHARED / "data/models/llama2xs-279K"
-TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}{% if "
+    "add_generation_prompt %}assistant:{% endif %}"
+)
 
 
 class Server:
     def __init__(self, *arguments):
-        self.process = subprocess.Popen([str(SPECDEC), "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [str(SPECDEC), "serve", *map(str, arguments), "--port", "0"], stderr=subprocess.PIPE, text=True
+        )
         atexit.register(self.process.kill)  # a failed check must not leave a server behind
         self.lines, self.url = [], None
         for line in self.process.stderr:
@@ -39,7 +49,9 @@ class Server:
             print("the server did not start:", "\n".join(self.lines))
             sys.exit(1)
         # Nobody else reads the pipe: keep it empty.
-        self.reader = threading.Thread(target=lambda: self.lines.extend(line.rstrip() for line in self.process.stderr), daemon=True)
+        self.reader = threading.Thread(
+            target=lambda: self.lines.extend(line.rstrip() for line in self.process.stderr), daemon=True
+        )
         self.reader.start()
 
     def client(self, key="unused"):
@@ -62,7 +74,10 @@ def fails(kind, call, status, param=None, code=None):
     except kind as error:
         body = error.body or {}
         good = error.status_code == status and body.get("param") == param and (code is None or body.get("code") == code)
-        expect(good and all(word not in json.dumps(body) for word in ("0x", "/home", "/tmp", "std::")), f"{kind.__name__} {status} {param or code or ''}")
+        expect(
+            good and all(word not in json.dumps(body) for word in ("0x", "/home", "/tmp", "std::")),
+            f"{kind.__name__} {status} {param or code or ''}",
+        )
         return error
     except Exception as other:  # noqa: BLE001
         expect(False, f"{kind.__name__} expected, got {type(other).__name__}: {other}")
@@ -72,109 +87,240 @@ def fails(kind, call, status, param=None, code=None):
 def check_answers(server, name):
     client = server.client()
     models = client.models.list().data
-    expect([m.id for m in models] == [name] and client.models.retrieve(name).id == name, "one model is listed and can be retrieved")
+    expect(
+        [m.id for m in models] == [name] and client.models.retrieve(name).id == name,
+        "one model is listed and can be retrieved",
+    )
 
     greedy = dict(model=name, prompt="Once upon a time", temperature=0, max_tokens=60)
-    _, alone = run_json("generate", "--target", target, "--prompt", "Once upon a time", "--temperature", 0, "--k", 0, "--max-tokens", 60)
+    _, alone = run_json(
+        "generate", "--target", target, "--prompt", "Once upon a time", "--temperature", 0, "--k", 0, "--max-tokens", 60
+    )
     reply = client.completions.create(**greedy, extra_body={"return_token_ids": True, "include_metrics": True})
-    expect(reply.choices[0].text == alone["text"] and reply.choices[0].token_ids == alone["token_ids"], "greedy text and ids are those of plain `generate`")
-    expect(reply.choices[0].finish_reason == "length" and reply.usage.completion_tokens == 60, "finish_reason and usage")
+    expect(
+        reply.choices[0].text == alone["text"] and reply.choices[0].token_ids == alone["token_ids"],
+        "greedy text and ids are those of plain `generate`",
+    )
+    expect(
+        reply.choices[0].finish_reason == "length" and reply.usage.completion_tokens == 60, "finish_reason and usage"
+    )
     figures = reply.metrics["speculative_decoding"]
-    expect(0 < figures["num_accepted_draft_tokens"] < figures["num_draft_tokens"] <= 4 * figures["num_spec_steps"] and figures["num_spec_tokens"] == 4
-           and figures["mean_acceptance_length"] > 1 and sum(figures["acceptance_histogram"]) == figures["num_spec_steps"], f"speculation figures: {figures}")
+    expect(
+        0 < figures["num_accepted_draft_tokens"] < figures["num_draft_tokens"] <= 4 * figures["num_spec_steps"]
+        and figures["num_spec_tokens"] == 4
+        and figures["mean_acceptance_length"] > 1
+        and sum(figures["acceptance_histogram"]) == figures["num_spec_steps"],
+        f"speculation figures: {figures}",
+    )
 
-    sampled = dict(model=name, prompt="Lily had a", temperature=1, top_p=0.9, max_tokens=40, seed=7, extra_body={"top_k": 50, "min_p": 0.01})
+    sampled = dict(
+        model=name,
+        prompt="Lily had a",
+        temperature=1,
+        top_p=0.9,
+        max_tokens=40,
+        seed=7,
+        extra_body={"top_k": 50, "min_p": 0.01},
+    )
     first = client.completions.create(**sampled).choices[0].text
     expect(first == client.completions.create(**sampled).choices[0].text, "the same seed gives the same text")
-    expect(first != client.completions.create(**{**sampled, "seed": 8}).choices[0].text, "another seed gives another text")
+    expect(
+        first != client.completions.create(**{**sampled, "seed": 8}).choices[0].text, "another seed gives another text"
+    )
     several = client.completions.create(**sampled, n=3)
-    expect([c.index for c in several.choices] == [0, 1, 2] and several.choices[0].text == first and several.choices[1].text != first, "n=3")
+    expect(
+        [c.index for c in several.choices] == [0, 1, 2]
+        and several.choices[0].text == first
+        and several.choices[1].text != first,
+        "n=3",
+    )
     both = client.completions.create(**{**sampled, "prompt": ["Lily had a", "The dog"]})
-    expect(both.choices[0].text == first and len(both.choices) == 2, "a list of prompts: each is answered as if it were alone")
+    expect(
+        both.choices[0].text == first and len(both.choices) == 2,
+        "a list of prompts: each is answered as if it were alone",
+    )
 
     results = [None] * 8
+
     def ask(i):
         results[i] = server.client().completions.create(**{**sampled, "seed": 7 if i % 2 else 100 + i}).choices[0].text
+
     threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)]
-    for t in threads: t.start()
-    for t in threads: t.join()
-    expect(all(results[i] == first for i in range(1, 8, 2)), "concurrent requests with the seed get the same text as alone")
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    expect(
+        all(results[i] == first for i in range(1, 8, 2)), "concurrent requests with the seed get the same text as alone"
+    )
 
     words = alone["text"].split()
     stop = words[5] + " " + words[6]
     cut = client.completions.create(**greedy, stop=[stop, "never there"]).choices[0]
-    expect(cut.text == alone["text"][:alone["text"].index(stop)] and cut.finish_reason == "stop", f"stop string {stop!r}")
+    expect(
+        cut.text == alone["text"][: alone["text"].index(stop)] and cut.finish_reason == "stop", f"stop string {stop!r}"
+    )
 
 
 def check_chat_and_streams(server, name):
     client = server.client()
-    chat = dict(model=name, messages=[{"role": "system", "content": "Tell stories."}, {"role": "user", "content": [{"type": "text", "text": "A cat"}]}],
-                temperature=0, max_completion_tokens=30)
+    chat = dict(
+        model=name,
+        messages=[
+            {"role": "system", "content": "Tell stories."},
+            {"role": "user", "content": [{"type": "text", "text": "A cat"}]},
+        ],
+        temperature=0,
+        max_completion_tokens=30,
+    )
     whole = client.chat.completions.create(**chat)
-    expect(whole.choices[0].message.role == "assistant" and whole.choices[0].message.content and whole.usage.completion_tokens <= 30, "chat")
+    expect(
+        whole.choices[0].message.role == "assistant"
+        and whole.choices[0].message.content
+        and whole.usage.completion_tokens <= 30,
+        "chat",
+    )
     chunks = list(client.chat.completions.create(**chat, stream=True, stream_options={"include_usage": True}))
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
-    expect(text == whole.choices[0].message.content and chunks[0].choices[0].delta.role == "assistant", "a streamed chat has the same text")
-    expect(chunks[-1].usage == whole.usage and not chunks[-1].choices and chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason, "usage in the last chunk")
+    expect(
+        text == whole.choices[0].message.content and chunks[0].choices[0].delta.role == "assistant",
+        "a streamed chat has the same text",
+    )
+    expect(
+        chunks[-1].usage == whole.usage
+        and not chunks[-1].choices
+        and chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason,
+        "usage in the last chunk",
+    )
     pieces = list(client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=200, stream=True))
     plain = client.completions.create(model=name, prompt="One day", temperature=0, max_tokens=200)
-    expect("".join(c.choices[0].text for c in pieces) == plain.choices[0].text, "a streamed completion has the same text")
+    expect(
+        "".join(c.choices[0].text for c in pieces) == plain.choices[0].text, "a streamed completion has the same text"
+    )
     # How many tokens an event holds depends on how fast they are taken.
     expect(len(pieces) > 2, "and comes in pieces")
-    with client.completions.create(model=name, prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}) as stream:
+    with client.completions.create(
+        model=name, prompt="Once", max_tokens=400, stream=True, extra_body={"ignore_eos": True}
+    ) as stream:
         next(iter(stream))
-    expect(client.completions.create(model=name, prompt="x", max_tokens=1).usage.completion_tokens == 1, "a stream left early does no harm")
+    expect(
+        client.completions.create(model=name, prompt="x", max_tokens=1).usage.completion_tokens == 1,
+        "a stream left early does no harm",
+    )
 
 
 def check_sampling_options(server, name):
     client = server.client()
-    ask = lambda **more: client.completions.create(**{"model": name, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 60, **more})
+    ask = lambda **more: client.completions.create(
+        **{"model": name, "prompt": "Once upon a time", "temperature": 0, "max_tokens": 60, **more}
+    )
     ids = lambda reply: reply.choices[0].token_ids
     plain = ask(extra_body={"return_token_ids": True})
     opted_out = ask(extra_body={"return_token_ids": True, "speculative": False, "include_metrics": True})
-    expect(ids(opted_out) == ids(plain) and opted_out.metrics["speculative_decoding"]["num_draft_tokens"] == 0, "speculative: false gives the same text without the draft")
+    expect(
+        ids(opted_out) == ids(plain) and opted_out.metrics["speculative_decoding"]["num_draft_tokens"] == 0,
+        "speculative: false gives the same text without the draft",
+    )
 
     first = ids(plain)[4]
     banned = ask(logit_bias={str(first): -100}, extra_body={"return_token_ids": True})
     expect(first not in ids(banned), "logit_bias -100 keeps a greedy token out")
     repeats = lambda reply: len(ids(reply)) - len(set(ids(reply)))
-    for option in ({"presence_penalty": 2}, {"frequency_penalty": 2}, {"extra_body": {"repetition_penalty": 1.8, "return_token_ids": True}}):
+    for option in (
+        {"presence_penalty": 2},
+        {"frequency_penalty": 2},
+        {"extra_body": {"repetition_penalty": 1.8, "return_token_ids": True}},
+    ):
         speculated = ask(**{"extra_body": {"return_token_ids": True}, **option})
-        alone = ask(**{**option, "extra_body": {**option.get("extra_body", {}), "return_token_ids": True, "speculative": False}})
-        expect(ids(speculated) == ids(alone) and repeats(speculated) < repeats(plain), f"{option}: less repetition, and the text without the draft")
+        alone = ask(
+            **{**option, "extra_body": {**option.get("extra_body", {}), "return_token_ids": True, "speculative": False}}
+        )
+        expect(
+            ids(speculated) == ids(alone) and repeats(speculated) < repeats(plain),
+            f"{option}: less repetition, and the text without the draft",
+        )
     word = plain.choices[0].text.split()[2]
     expect(word not in ask(extra_body={"bad_words": [word]}).choices[0].text, f"bad word {word!r}")
 
     scored = ask(logprobs=3, echo=True, max_tokens=20)
     figures, text = scored.choices[0].logprobs, scored.choices[0].text
-    expect(text.startswith("Once upon a time") and figures.token_logprobs[0] is None and all(x <= 0 for x in figures.token_logprobs[1:])
-           and len(figures.tokens) == scored.usage.total_tokens and all(len(t) in (3, 4) for t in figures.top_logprobs[1:]), "echo with logprobs")
+    expect(
+        text.startswith("Once upon a time")
+        and figures.token_logprobs[0] is None
+        and all(x <= 0 for x in figures.token_logprobs[1:])
+        and len(figures.tokens) == scored.usage.total_tokens
+        and all(len(t) in (3, 4) for t in figures.top_logprobs[1:]),
+        "echo with logprobs",
+    )
     prompt_only = ask(logprobs=0, echo=True, max_tokens=0).choices[0]
     n = scored.usage.prompt_tokens
-    expect(prompt_only.text == "Once upon a time" and all(abs(a - b) < 1e-3 for a, b in zip(prompt_only.logprobs.token_logprobs[1:], figures.token_logprobs[1:n])),
-           "max_tokens 0 scores the prompt alone")
+    expect(
+        prompt_only.text == "Once upon a time"
+        and all(
+            abs(a - b) < 1e-3 for a, b in zip(prompt_only.logprobs.token_logprobs[1:], figures.token_logprobs[1:n])
+        ),
+        "max_tokens 0 scores the prompt alone",
+    )
     same = ask(logprobs=3, max_tokens=20, extra_body={"speculative": False}).choices[0].logprobs
-    expect(all(abs(a - b) < 1e-3 for a, b in zip(same.token_logprobs, figures.token_logprobs[n:])), "logprobs are the target's, with and without the draft")
+    expect(
+        all(abs(a - b) < 1e-3 for a, b in zip(same.token_logprobs, figures.token_logprobs[n:])),
+        "logprobs are the target's, with and without the draft",
+    )
 
-    chat = dict(model=name, messages=[{"role": "user", "content": "A cat"}], temperature=0.8, seed=3, max_completion_tokens=25, logprobs=True, top_logprobs=2)
+    chat = dict(
+        model=name,
+        messages=[{"role": "user", "content": "A cat"}],
+        temperature=0.8,
+        seed=3,
+        max_completion_tokens=25,
+        logprobs=True,
+        top_logprobs=2,
+    )
     whole = client.chat.completions.create(**chat, n=2)
     entries = whole.choices[0].logprobs.content
-    expect(len(whole.choices) == 2 and all(len(e.top_logprobs) == 2 and e.top_logprobs[0].logprob >= e.logprob for e in entries), "chat logprobs")
+    expect(
+        len(whole.choices) == 2
+        and all(len(e.top_logprobs) == 2 and e.top_logprobs[0].logprob >= e.logprob for e in entries),
+        "chat logprobs",
+    )
     spelt = b"".join(bytes(e.bytes) for e in entries if e.token != "</s>").decode()
     expect(spelt.strip() == whole.choices[0].message.content.strip(), "their bytes join to the text")
     chunks = client.chat.completions.create(**chat, stream=True)
     streamed = [e for c in chunks if c.choices and c.choices[0].logprobs for e in c.choices[0].logprobs.content]
     expect([e.logprob for e in streamed] == [e.logprob for e in entries], "a stream has the same logprobs")
 
-    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 6}, "good": {"type": "boolean"}}, "required": ["name", "good"], "additionalProperties": False}
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "maxLength": 6}, "good": {"type": "boolean"}},
+        "required": ["name", "good"],
+        "additionalProperties": False,
+    }
     for seed in range(6):
-        reply = client.chat.completions.create(model=name, messages=[{"role": "user", "content": "x"}], seed=seed, max_completion_tokens=300,
-                                               response_format={"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}).choices[0]
+        reply = client.chat.completions.create(
+            model=name,
+            messages=[{"role": "user", "content": "x"}],
+            seed=seed,
+            max_completion_tokens=300,
+            response_format={"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}},
+        ).choices[0]
         value = json.loads(reply.message.content)
-        expect(list(value) == ["name", "good"] and len(value["name"]) <= 6 and isinstance(value["good"], bool) and reply.finish_reason == "stop", f"JSON of the schema: {value}")
+        expect(
+            list(value) == ["name", "good"]
+            and len(value["name"]) <= 6
+            and isinstance(value["good"], bool)
+            and reply.finish_reason == "stop",
+            f"JSON of the schema: {value}",
+        )
     for speculative in (True, False):
-        reply = ask(temperature=1, seed=5, extra_body={"guided_regex": "(cat|dog)( and (cat|dog)){2}", "speculative": speculative}).choices[0]
-        expect(re.fullmatch("(cat|dog)( and (cat|dog)){2}", reply.text) and reply.finish_reason == "stop", f"a regular expression: {reply.text!r}")
+        reply = ask(
+            temperature=1,
+            seed=5,
+            extra_body={"guided_regex": "(cat|dog)( and (cat|dog)){2}", "speculative": speculative},
+        ).choices[0]
+        expect(
+            re.fullmatch("(cat|dog)( and (cat|dog)){2}", reply.text) and reply.finish_reason == "stop",
+            f"a regular expression: {reply.text!r}",
+        )
     expect(ask(temperature=1, extra_body={"guided_choice": ["yes", "no"]}).choices[0].text in ("yes", "no"), "a choice")
 
 
@@ -193,8 +339,15 @@ def check_errors(server, name):
     fails(bad, ask(prompt=[1, 512]), 400, "prompt")
     fails(bad, ask(prompt="word " * 600), 400, "prompt")
     fails(bad, ask(max_tokens=600), 400, "max_tokens")
-    fails(bad, lambda: client.chat.completions.create(model=name, messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}]),
-          400, "messages[0].content")
+    fails(
+        bad,
+        lambda: client.chat.completions.create(
+            model=name,
+            messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/"}}]}],
+        ),
+        400,
+        "messages[0].content",
+    )
     fails(openai.NotFoundError, ask(model="other"), 404, "model", "model_not_found")
     fails(openai.NotFoundError, lambda: client.models.retrieve("other"), 404, "model", "model_not_found")
     fails(openai.NotFoundError, lambda: client.embeddings.create(model=name, input="x"), 404, None, "unknown_url")
@@ -208,17 +361,25 @@ def check_overload(name, directory):
     runs = iter(client.completions.create(**slow))
     next(runs)
     seen = []
+
     def flood():
         try:
             seen.append(len(list(server.client().completions.create(**slow))))
         except openai.RateLimitError as error:
             seen.append(error)
+
     threads = [threading.Thread(target=flood) for _ in range(12)]
-    for t in threads: t.start()
-    for t in threads: t.join()
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
     refused = [e for e in seen if not isinstance(e, int)]
-    expect(refused and len(refused) < 12 and all(e.status_code == 429 and e.response.headers["retry-after"] for e in refused),
-           f"{len(refused)} of 12 requests at once are told 429 with Retry-After")
+    expect(
+        refused
+        and len(refused) < 12
+        and all(e.status_code == 429 and e.response.headers["retry-after"] for e in refused),
+        f"{len(refused)} of 12 requests at once are told 429 with Retry-After",
+    )
     last = iter(client.completions.create(**slow))
     next(last)
     code = []
@@ -226,7 +387,9 @@ def check_overload(name, directory):
     stopping.start()
     rest = list(last)
     stopping.join()
-    expect(rest[-1].choices[0].finish_reason == "length" and code == [0], "SIGTERM: the running answer is finished, exit 0")
+    expect(
+        rest[-1].choices[0].finish_reason == "length" and code == [0], "SIGTERM: the running answer is finished, exit 0"
+    )
 
 
 with tempfile.TemporaryDirectory() as folder:
@@ -235,8 +398,20 @@ with tempfile.TemporaryDirectory() as folder:
     shutil.copytree(target, talker)
     (talker / "chat_template.jinja").write_text(TEMPLATE)
 
-    server = Server("--target", talker, "--draft", draft, "--k", 4, "--record", work / "traffic", "--acceptance-log", work / "acceptance.jsonl",
-                    "--admin-socket", work / "admin.sock")
+    server = Server(
+        "--target",
+        talker,
+        "--draft",
+        draft,
+        "--k",
+        4,
+        "--record",
+        work / "traffic",
+        "--acceptance-log",
+        work / "acceptance.jsonl",
+        "--admin-socket",
+        work / "admin.sock",
+    )
     expect(any(line.startswith("memory: ") for line in server.lines), "the memory plan is printed first")
     expect(json.loads(server.get("/ready"))["status"] == "ready", "ready")
     check_answers(server, "talker")
@@ -245,22 +420,51 @@ with tempfile.TemporaryDirectory() as folder:
     check_errors(server, "talker")
     metrics = server.get("/metrics")
     value = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", metrics, re.M).group(1))
-    reached, accepted, overlap = (value(f'specdec:spec_decode_{n}_per_pos_total{{position="0"}}') for n in ("num_reached_tokens", "num_accepted_tokens", "overlap_sum"))
-    expect(reached == value("specdec:spec_decode_num_drafts_total") and 0 < accepted < reached and 0 < overlap < reached, "counters by position")
-    expect(all(value(f'specdec:stage_seconds_total{{stage="{s}"}}') > 0 for s in ("prompt", "draft", "verify", "sample")), "stage seconds")
+    reached, accepted, overlap = (
+        value(f'specdec:spec_decode_{n}_per_pos_total{{position="0"}}')
+        for n in ("num_reached_tokens", "num_accepted_tokens", "overlap_sum")
+    )
+    expect(
+        reached == value("specdec:spec_decode_num_drafts_total") and 0 < accepted < reached and 0 < overlap < reached,
+        "counters by position",
+    )
+    expect(
+        all(value(f'specdec:stage_seconds_total{{stage="{s}"}}') > 0 for s in ("prompt", "draft", "verify", "sample")),
+        "stage seconds",
+    )
     expect(re.search(r'specdec:info\{draft="[0-9a-f]{64}",package="",target="[0-9a-f]{64}"\} 1', metrics), "info")
     expect("<title>specdec</title>" in server.get("/dashboard"), "dashboard")
-    run("serve", "--target", target, "--port", re.search(r":(\d+)$", server.url).group(1), code=74, last_line=["--port"])
-    done = subprocess.run(["curl", "-s", "--unix-socket", str(work / "admin.sock"), "-X", "POST", "http://admin/admin/drain"], capture_output=True, text=True) \
-        if shutil.which("curl") else None
+    run(
+        "serve", "--target", target, "--port", re.search(r":(\d+)$", server.url).group(1), code=74, last_line=["--port"]
+    )
+    done = (
+        subprocess.run(
+            ["curl", "-s", "--unix-socket", str(work / "admin.sock"), "-X", "POST", "http://admin/admin/drain"],
+            capture_output=True,
+            text=True,
+        )
+        if shutil.which("curl")
+        else None
+    )
     if done:
-        expect(json.loads(done.stdout)["status"] == "draining" and server.process.wait(timeout=60) == 0, "drained through the admin socket, exit 0")
+        expect(
+            json.loads(done.stdout)["status"] == "draining" and server.process.wait(timeout=60) == 0,
+            "drained through the admin socket, exit 0",
+        )
     else:
         expect(server.stop() == 0, "SIGTERM: drained, exit 0")
     files = list((work / "traffic").glob("traffic-*.jsonl"))
     records = [json.loads(line) for f in files for line in f.read_text().splitlines()]
-    expect(len(records) > 20 and not list((work / "traffic").glob("*.partial")) and all(r["schema"] == "specdec.traffic/1" for r in records), "traffic records are published")
-    expect(any(r.get("messages", [{}])[-1].get("role") == "assistant" for r in records if "messages" in r), "chats end with the answer")
+    expect(
+        len(records) > 20
+        and not list((work / "traffic").glob("*.partial"))
+        and all(r["schema"] == "specdec.traffic/1" for r in records),
+        "traffic records are published",
+    )
+    expect(
+        any(r.get("messages", [{}])[-1].get("role") == "assistant" for r in records if "messages" in r),
+        "chats end with the answer",
+    )
     expect(len((work / "acceptance.jsonl").read_text().splitlines()) == len(records), "one acceptance record an answer")
     run("data", "ingest", *files, "--target", talker, "--out", work / "shards")
     expect((work / "shards/index.json").exists(), "data ingest reads what serve wrote")
@@ -268,9 +472,21 @@ with tempfile.TemporaryDirectory() as folder:
     (work / "keys").write_text("sk-right-key-1 alice\n")
     server = Server("--target", target, "--host", "0.0.0.0", "--api-key-file", work / "keys")
     server.url = server.url.replace("0.0.0.0", "127.0.0.1")
-    fails(openai.AuthenticationError, lambda: server.client("sk-wrong-key-1").models.list(), 401, None, "invalid_api_key")
-    expect(server.client("sk-right-key-1").models.list().data[0].id == target.name, "the right key is let in; the name is the directory's")
-    fails(openai.BadRequestError, lambda: server.client("sk-right-key-1").chat.completions.create(model=target.name, messages=[{"role": "user", "content": "x"}]), 400, "messages")
+    fails(
+        openai.AuthenticationError, lambda: server.client("sk-wrong-key-1").models.list(), 401, None, "invalid_api_key"
+    )
+    expect(
+        server.client("sk-right-key-1").models.list().data[0].id == target.name,
+        "the right key is let in; the name is the directory's",
+    )
+    fails(
+        openai.BadRequestError,
+        lambda: server.client("sk-right-key-1").chat.completions.create(
+            model=target.name, messages=[{"role": "user", "content": "x"}]
+        ),
+        400,
+        "messages",
+    )
     expect(server.stop() == 0, "a bare target is served and drained")
     expect(not any("sk-right-key-1" in line for line in server.lines), "no key in the log")
     check_overload("talker", talker)

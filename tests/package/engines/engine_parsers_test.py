@@ -1,4 +1,5 @@
-"""vLLM's and SGLang's own argument and configuration code, run apart, on the launch files that are emitted; and every YAML through a parser.
+"""vLLM's and SGLang's own argument and configuration code, run apart, on the launch files that are emitted; and every
+YAML through a parser.
 
 python3 engine_parsers_test.py BUILD_DIR
 
@@ -6,6 +7,7 @@ Needs SPECDEC_ENGINE_PACKAGES, a folder with the Python files of the wheels in e
 of requirements.txt, and SPECDEC_ENGINE_PYTHON, a Python with torch, numpy and pydantic (the one that builds specdec);
 skips without them. `make nightly PARTS="tools checks"` makes the folder, once, and runs this.
 """
+
 import atexit
 import importlib.abc
 import importlib.machinery
@@ -23,8 +25,24 @@ SKIP = 77
 HERE = Path(__file__).resolve()
 # Compiled or beside the point: whatever is asked of them is a stand-in. None of them reads a launch file.
 # Not torchcodec: transformers, which does without it, would ask for its version.
-STAND_INS = {"xgrammar", "tvm_ffi", "IPython", "cv2", "soundfile", "zmq", "flashinfer", "triton", "sgl_kernel", "ray",
-             "llguidance", "outlines_core", "torchvision", "decord", "torchao", "av"}
+STAND_INS = {
+    "xgrammar",
+    "tvm_ffi",
+    "IPython",
+    "cv2",
+    "soundfile",
+    "zmq",
+    "flashinfer",
+    "triton",
+    "sgl_kernel",
+    "ray",
+    "llguidance",
+    "outlines_core",
+    "torchvision",
+    "decord",
+    "torchao",
+    "av",
+}
 
 
 class AnyAttribute(type):
@@ -40,7 +58,9 @@ class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__") and name != "__version__":
             raise AttributeError(name)
-        value = "0" if name == "__version__" else AnyAttribute(name, (), {}) if name[:1].isupper() else MagicMock(name=name)
+        value = (
+            "0" if name == "__version__" else AnyAttribute(name, (), {}) if name[:1].isupper() else MagicMock(name=name)
+        )
         setattr(self, name, value)
         return value
 
@@ -77,26 +97,45 @@ def arguments_of(script, program):
     """What the script would start, by a stand-in for the program."""
     with tempfile.TemporaryDirectory() as bin_dir:
         stand_in = Path(bin_dir, program)
-        stand_in.write_text("#!/bin/sh\nfor a in \"$@\"; do printf '%s\\0' \"$a\"; done\n")
+        stand_in.write_text('#!/bin/sh\nfor a in "$@"; do printf \'%s\\0\' "$a"; done\n')
         stand_in.chmod(0o755)
-        done = subprocess.run(["bash", str(script)], env={**os.environ, "PATH": bin_dir + ":" + os.environ["PATH"], "DRAFT": variant(script.parents[1])}, capture_output=True, check=True)
+        done = subprocess.run(
+            ["bash", str(script)],
+            env={**os.environ, "PATH": bin_dir + ":" + os.environ["PATH"], "DRAFT": variant(script.parents[1])},
+            capture_output=True,
+            check=True,
+        )
     return [a.decode() for a in done.stdout.split(b"\0")[:-1]]
 
 
 # --- the packages' own code ---
 
+
 def parse_vllm(arguments):
-    """argv → parser → ModelConfig of the target → SpeculativeConfig, whose own checks run; then the dense schedule of the scheduler."""
+    """argv → parser → ModelConfig of the target → SpeculativeConfig, whose own checks run; then the dense schedule of
+    the scheduler."""
     import vllm.platforms
     from vllm.platforms.cpu import CpuPlatform
+
     vllm.platforms._current_platform = CpuPlatform()  # no device is there to be found
     import dataclasses
+
     from vllm.model_executor.models import registry
+
     # Looking at a model class would import its kernels: what is asked about a decoder is answered here.
     info = {f.name: False for f in dataclasses.fields(registry._ModelInfo)}
-    info |= {"is_text_generation_model": True, "attn_type": "decoder", "default_seq_pooling_type": "LAST", "default_tok_pooling_type": "ALL",
-             "score_type": "bi-encoder", "supports_pp": True, "supported_video_pruning_methods": ()}
-    registry._LazyRegisteredModel.inspect_model_cls = lambda self: registry._ModelInfo(**info | {"architecture": self.class_name})
+    info |= {
+        "is_text_generation_model": True,
+        "attn_type": "decoder",
+        "default_seq_pooling_type": "LAST",
+        "default_tok_pooling_type": "ALL",
+        "score_type": "bi-encoder",
+        "supports_pp": True,
+        "supported_video_pruning_methods": (),
+    }
+    registry._LazyRegisteredModel.inspect_model_cls = lambda self: registry._ModelInfo(
+        **info | {"architecture": self.class_name}
+    )
     from vllm.config import ParallelConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.entrypoints.common.cli_args import make_arg_parser
@@ -114,16 +153,25 @@ def parse_vllm(arguments):
     if speculative is not None:
         schedule = speculative.num_speculative_tokens_per_batch_size
         result["speculative"] = {
-            "method": speculative.method, "model": speculative.model, "k": speculative.num_speculative_tokens,
-            "draft": speculative.draft_sample_method, "rejection": speculative.rejection_sample_method,
+            "method": speculative.method,
+            "model": speculative.model,
+            "k": speculative.num_speculative_tokens,
+            "draft": speculative.draft_sample_method,
+            "rejection": speculative.rejection_sample_method,
             "quantisation": speculative.draft_model_config.quantization,
-            "dense": build_dynamic_sd_schedule_lookup([list(s) for s in schedule], 128, speculative.num_speculative_tokens)[1:] if schedule else None}
+            "dense": build_dynamic_sd_schedule_lookup(
+                [list(s) for s in schedule], 128, speculative.num_speculative_tokens
+            )[1:]
+            if schedule
+            else None,
+        }
     return result
 
 
 def parse_sglang(arguments):
     """argv → parser → ServerArgs, whose resolution runs; then the adaptive file through its own reader."""
     import argparse
+
     from sglang.srt.server_args import ServerArgs
     from sglang.srt.speculative.adaptive_spec_params import AdaptiveSpeculativeParams
 
@@ -137,23 +185,41 @@ def parse_sglang(arguments):
     if parsed.speculative_adaptive_config:
         adaptive = AdaptiveSpeculativeParams(parsed.speculative_num_steps, parsed.speculative_adaptive_config)
         steps = [adaptive.get_steps_for_batch(b) for b in (1, 4, 5, 16, 17, 64, 100)]
-    return {"model": parsed.model_path, "dtype": parsed.dtype, "name": parsed.served_model_name, "algorithm": parsed.speculative_algorithm,
-            "draft": parsed.speculative_draft_model_path, "steps": parsed.speculative_num_steps, "tokens": parsed.speculative_num_draft_tokens,
-            "block": parsed.speculative_use_block_verification, "adaptive": steps, **resolve}
+    return {
+        "model": parsed.model_path,
+        "dtype": parsed.dtype,
+        "name": parsed.served_model_name,
+        "algorithm": parsed.speculative_algorithm,
+        "draft": parsed.speculative_draft_model_path,
+        "steps": parsed.speculative_num_steps,
+        "tokens": parsed.speculative_num_draft_tokens,
+        "block": parsed.speculative_use_block_verification,
+        "adaptive": steps,
+        **resolve,
+    }
 
 
 def resolve_sglang(args):
     """The speculative part of what the server makes of its arguments before anything is loaded."""
     from sglang.srt.arg_groups import speculative_hook
     from sglang.srt.arg_groups.overrides import resolved_view
+
     speculative_hook.handle_speculative_decoding(args)
     view = resolved_view(args)
-    return {"resolved": {"algorithm": view.speculative_algorithm, "steps": view.speculative_num_steps, "tokens": view.speculative_num_draft_tokens,
-                         "adaptive": view.speculative_adaptive, "rejection": view.speculative_use_rejection_sampling}}
+    return {
+        "resolved": {
+            "algorithm": view.speculative_algorithm,
+            "steps": view.speculative_num_steps,
+            "tokens": view.speculative_num_draft_tokens,
+            "adaptive": view.speculative_adaptive,
+            "rejection": view.speculative_use_rejection_sampling,
+        }
+    }
 
 
 def child():
-    """engine_parsers_test.py --child vllm|sglang: {case: argv} on stdin, {case: {"ok": …} or {"error": …}} as the last line of stdout."""
+    """engine_parsers_test.py --child vllm|sglang: {case: argv} on stdin, {case: {"ok": …} or {"error": …}} as the last
+    line of stdout."""
     packages = Path(os.environ["SPECDEC_ENGINE_PACKAGES"])
     sys.path[:0] = [str(p) for p in (packages, packages / "deps") if p.is_dir()]
     sys.meta_path.append(Finder())
@@ -167,29 +233,61 @@ def child():
             results[case] = {"error": f"{type(e).__name__}: {e}"}
             if os.environ.get("SPECDEC_ENGINE_TRACE"):
                 import traceback
+
                 traceback.print_exc()
     print("\n" + json.dumps(results))
 
 
 # --- the test ---
 
+
 def write_models(case, eagle3):
     sys.path.insert(0, str(HERE.parents[2] / "e2e"))
     from tiny_model import write_tiny_model
+
     write_tiny_model(case / "target", layers=2, seed=1)
     write_tiny_model(case / "draft", layers=1, seed=2)
     if eagle3:
         config = json.loads((case / "draft/config.json").read_text())
-        config |= {"architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": config["vocab_size"], "eagle_config": {"use_aux_hidden_state": True},
-                   "tie_word_embeddings": False, "norm_before_residual": False}
+        config |= {
+            "architectures": ["LlamaForCausalLMEagle3"],
+            "draft_vocab_size": config["vocab_size"],
+            "eagle_config": {"use_aux_hidden_state": True},
+            "tie_word_embeddings": False,
+            "norm_before_residual": False,
+        }
         (case / "draft/config.json").write_text(json.dumps(config))
     if variant(case):
-        subprocess.run([str(Path(sys.argv[1]) / "bin/specdec"), "-q", "package", "quantise", "--draft", str(case / "draft"), "--format", variant(case), "--out", draft_of(case)], check=True)
+        subprocess.run(
+            [
+                str(Path(sys.argv[1]) / "bin/specdec"),
+                "-q",
+                "package",
+                "quantise",
+                "--draft",
+                str(case / "draft"),
+                "--format",
+                variant(case),
+                "--out",
+                draft_of(case),
+            ],
+            check=True,
+        )
 
 
 def ask(engine, arguments):
-    done = subprocess.run([os.environ["SPECDEC_ENGINE_PYTHON"], str(HERE), "--child", engine], input=json.dumps(arguments), capture_output=True, text=True,
-                          env={**{k: v for k, v in os.environ.items() if k != "PYTHONPATH"}, "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"})
+    done = subprocess.run(
+        [os.environ["SPECDEC_ENGINE_PYTHON"], str(HERE), "--child", engine],
+        input=json.dumps(arguments),
+        capture_output=True,
+        text=True,
+        env={
+            **{k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+            "VLLM_LOGGING_LEVEL": "ERROR",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+        },
+    )
     expect(done.returncode == 0, f"{engine}: {done.stderr[-3000:]}")
     if os.environ.get("SPECDEC_ENGINE_TRACE"):
         print(done.stderr[-20000:])
@@ -205,9 +303,19 @@ def check_vllm(case, got):
     if k == 0:
         return expect(got["speculative"] is None, f"{case.name}: {got}")
     s = got["speculative"]
-    expect((s["method"], s["model"], s["k"]) == ("eagle3" if eagle3 else "draft_model", draft_of(case), k), f"{case.name}: {s}")
-    expect(s["quantisation"] in {"fp8": ("compressed-tensors",), "int8": ("gptq", "gptq_marlin", "auto_gptq"), "": (None,)}[variant(case)], f"{case.name}: {s}")
-    expect((s["draft"], s["rejection"]) == ("greedy" if greedy else "probabilistic", "block" if block else "standard"), f"{case.name}: {s}")
+    expect(
+        (s["method"], s["model"], s["k"]) == ("eagle3" if eagle3 else "draft_model", draft_of(case), k),
+        f"{case.name}: {s}",
+    )
+    expect(
+        s["quantisation"]
+        in {"fp8": ("compressed-tensors",), "int8": ("gptq", "gptq_marlin", "auto_gptq"), "": (None,)}[variant(case)],
+        f"{case.name}: {s}",
+    )
+    expect(
+        (s["draft"], s["rejection"]) == ("greedy" if greedy else "probabilistic", "block" if block else "standard"),
+        f"{case.name}: {s}",
+    )
     expect(s["dense"] == ([5] * 4 + [3] * 12 + [0] * 112 if many else None), f"{case.name}: {s}")
 
 
@@ -220,9 +328,20 @@ def check_sglang(case, got):
         return expect(got["algorithm"] is None, f"{case.name}: {got}")
     resolved = got["resolved"]
     expect(got["draft"] == draft_of(case), f"{case.name}: {got}")
-    expect((resolved["algorithm"], resolved["steps"], resolved["tokens"]) == ("EAGLE3" if eagle3 else "STANDALONE", k, k + 1), f"{case.name}: {got}")
-    expect(resolved["rejection"] == (eagle3 and (block or not greedy)) and got["block"] == (eagle3 and block), f"{case.name}: {got}")
-    expect(resolved["adaptive"] == (eagle3 and many) and got["adaptive"] == ([5, 5, 3, 3, 0, 0, 0] if eagle3 and many else None), f"{case.name}: {got}")
+    expect(
+        (resolved["algorithm"], resolved["steps"], resolved["tokens"])
+        == ("EAGLE3" if eagle3 else "STANDALONE", k, k + 1),
+        f"{case.name}: {got}",
+    )
+    expect(
+        resolved["rejection"] == (eagle3 and (block or not greedy)) and got["block"] == (eagle3 and block),
+        f"{case.name}: {got}",
+    )
+    expect(
+        resolved["adaptive"] == (eagle3 and many)
+        and got["adaptive"] == ([5, 5, 3, 3, 0, 0, 0] if eagle3 and many else None),
+        f"{case.name}: {got}",
+    )
 
 
 def facts(case):
@@ -233,44 +352,85 @@ def facts(case):
 
 def check_yaml(case):
     import yaml
+
     k, _, _, eagle3, many = facts(case)
     load = lambda name: yaml.safe_load((case / "engines" / name).read_text())
-    new, old, kserve, helm = (load(n) for n in ("tensorrt-llm.yaml", "tensorrt-llm-1.2.yaml", "kserve.yaml", "helm-values.yaml"))
+    new, old, kserve, helm = (
+        load(n) for n in ("tensorrt-llm.yaml", "tensorrt-llm-1.2.yaml", "kserve.yaml", "helm-values.yaml")
+    )
     for config, schedule, eagle in ((new, {4: 5, 16: 3}, "Eagle3"), (old, {1: 5, 5: 3, 17: 0}, "Eagle")):
         expect(config["dtype"] == ("float32" if case.name == "fp32" else "bfloat16"), config)
         expect(("speculative_config" in config) == (k > 0), config)
         if k:
             s = config["speculative_config"]
-            expect(s["decoding_type"] == (eagle if eagle3 else "DraftTarget") and s["speculative_model"] == "draft" and s["max_draft_len"] == k, config)
+            expect(
+                s["decoding_type"] == (eagle if eagle3 else "DraftTarget")
+                and s["speculative_model"] == "draft"
+                and s["max_draft_len"] == k,
+                config,
+            )
             expect(s.get("draft_len_schedule") == (schedule if many else None), config)
-    # KServe: fields of LLMInferenceService v1alpha2; its own controller would append what spec.speculator holds, we give the arguments.
-    expect(kserve["apiVersion"] == "serving.kserve.io/v1alpha2" and kserve["kind"] == "LLMInferenceService" and set(kserve) == {"apiVersion", "kind", "metadata", "spec"}, kserve)
+    # KServe: fields of LLMInferenceService v1alpha2; its own controller would append what spec.speculator holds, we
+    # give the arguments.
+    expect(
+        kserve["apiVersion"] == "serving.kserve.io/v1alpha2"
+        and kserve["kind"] == "LLMInferenceService"
+        and set(kserve) == {"apiVersion", "kind", "metadata", "spec"},
+        kserve,
+    )
     expect(set(kserve["spec"]) == {"model", "template"} and set(kserve["spec"]["model"]) == {"name", "uri"}, kserve)
     pod = kserve["spec"]["template"]
     container = pod["containers"][0]
-    expect(container["volumeMounts"][0]["name"] == pod["volumes"][0]["name"] and isinstance(container["env"][0]["value"], str), kserve)
+    expect(
+        container["volumeMounts"][0]["name"] == pod["volumes"][0]["name"]
+        and isinstance(container["env"][0]["value"], str),
+        kserve,
+    )
     # Helm: the types of vllm-stack's values.schema.json.
     spec = helm["servingEngineSpec"]["modelSpec"][0]
-    types_of = {"name": str, "repository": str, "tag": str, "modelURL": str, "replicaCount": int, "requestCPU": int, "requestMemory": str, "requestGPU": int,
-                "vllmConfig": dict, "extraVolumes": list, "extraVolumeMounts": list}
+    types_of = {
+        "name": str,
+        "repository": str,
+        "tag": str,
+        "modelURL": str,
+        "replicaCount": int,
+        "requestCPU": int,
+        "requestMemory": str,
+        "requestGPU": int,
+        "vllmConfig": dict,
+        "extraVolumes": list,
+        "extraVolumeMounts": list,
+    }
     expect({key: type(value) for key, value in spec.items()} == types_of, helm)
     arguments = spec["vllmConfig"]["extraArgs"]
     expect(all(isinstance(a, str) for a in arguments) and spec["vllmConfig"]["dtype"] == new["dtype"], helm)
     expect(("--speculative-config" in arguments) == (k > 0), helm)
     import shlex
-    return ["serve", spec["modelURL"], "--dtype", spec["vllmConfig"]["dtype"], *arguments], \
-        ["serve", "/mnt/package/target", "--served-model-name", kserve["spec"]["model"]["name"], *shlex.split(container["env"][0]["value"])]
+
+    return ["serve", spec["modelURL"], "--dtype", spec["vllmConfig"]["dtype"], *arguments], [
+        "serve",
+        "/mnt/package/target",
+        "--served-model-name",
+        kserve["spec"]["model"]["name"],
+        *shlex.split(container["env"][0]["value"]),
+    ]
 
 
 def main():
     work = Path(tempfile.mkdtemp(prefix="specdec-engines-"))
     atexit.register(shutil.rmtree, work, ignore_errors=True)
     test = Path(sys.argv[1]) / "tests" / "package_test"
-    subprocess.run([str(test), "--gtest_filter=Launch.FilesForTheEnginesParsers"], env={**os.environ, "SPECDEC_LAUNCH_OUT": str(work)}, check=True, capture_output=True)
+    subprocess.run(
+        [str(test), "--gtest_filter=Launch.FilesForTheEnginesParsers"],
+        env={**os.environ, "SPECDEC_LAUNCH_OUT": str(work)},
+        check=True,
+        capture_output=True,
+    )
     cases = sorted(work.iterdir())
     expect(len(cases) == 13, f"cases: {cases}")
     try:
         import yaml  # noqa: F401
+
         pods = {case.name: check_yaml(case) for case in cases}
         print(f"ok: YAML of {len(cases)} plans for TensorRT-LLM 1.2 and 1.3, KServe and Helm")
     except ImportError:
@@ -283,28 +443,59 @@ def main():
     for case in cases:
         write_models(case, "eagle3" in case.name)
     by_name = {case.name: case for case in cases}
-    for engine, script, program, check in (("vllm", "vllm.sh", "vllm", check_vllm), ("sglang", "sglang.sh", "python", check_sglang)):
+    for engine, script, program, check in (
+        ("vllm", "vllm.sh", "vllm", check_vllm),
+        ("sglang", "sglang.sh", "python", check_sglang),
+    ):
         found = sorted(Path(packages).glob(f"{engine}-*.dist-info"))
         expect(found, f"no {engine} in {packages}")
-        results = ask(engine, {name: arguments_of(case / "engines" / script, program) for name, case in by_name.items()})
+        results = ask(
+            engine, {name: arguments_of(case / "engines" / script, program) for name, case in by_name.items()}
+        )
         for name, got in results.items():
             check(by_name[name], got)
         print(f"ok: {found[0].name.removesuffix('.dist-info')} takes {script} of {len(results)} plans as it is meant")
-        if engine == "vllm" and pods:  # the same arguments through KServe and Helm, with the package where the pod mounts it
-            mounted = {f"{name} {i}": [a.replace("/mnt/package", str(by_name[name])) for a in arguments]
-                       for name, both in pods.items() if not variant(by_name[name]) for i, arguments in enumerate(both)}
+        if (
+            engine == "vllm" and pods
+        ):  # the same arguments through KServe and Helm, with the package where the pod mounts it
+            mounted = {
+                f"{name} {i}": [a.replace("/mnt/package", str(by_name[name])) for a in arguments]
+                for name, both in pods.items()
+                if not variant(by_name[name])
+                for i, arguments in enumerate(both)
+            }
             for name, got in ask(engine, mounted).items():
                 check(by_name[name.split()[0]], got)
-            print(f"ok: and what KServe and Helm hand to it")
+            print("ok: and what KServe and Helm hand to it")
     # The parsers do refuse: the checks above can fail.
-    wrong = {"schedule": ["serve", str(cases[0] / "target"), "--speculative-config", json.dumps(
-        {"method": "draft_model", "model": str(cases[0] / "draft"), "num_speculative_tokens": 2, "rejection_sample_method": "no such rule"})]}
+    wrong = {
+        "schedule": [
+            "serve",
+            str(cases[0] / "target"),
+            "--speculative-config",
+            json.dumps(
+                {
+                    "method": "draft_model",
+                    "model": str(cases[0] / "draft"),
+                    "num_speculative_tokens": 2,
+                    "rejection_sample_method": "no such rule",
+                }
+            ),
+        ]
+    }
     refused = ask("vllm", wrong)["schedule"].get("error", "")
     expect("rejection_sample_method" in refused, f"vLLM's parser refuses a rule that it does not know: {refused}")
-    wrong = {"block": [*arguments_of(by_name["standalone-block"] / "engines/sglang.sh", "python"), "--speculative-use-block-verification"]}
+    wrong = {
+        "block": [
+            *arguments_of(by_name["standalone-block"] / "engines/sglang.sh", "python"),
+            "--speculative-use-block-verification",
+        ]
+    }
     refused = ask("sglang", wrong)["block"].get("error", "")
-    expect("--speculative-use-block-verification only supports" in refused,
-           f"SGLang's resolution refuses block verification with STANDALONE: {refused}")
+    expect(
+        "--speculative-use-block-verification only supports" in refused,
+        f"SGLang's resolution refuses block verification with STANDALONE: {refused}",
+    )
     print("ok: both refuse what they do not know")
 
 

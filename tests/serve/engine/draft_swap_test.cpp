@@ -1,4 +1,5 @@
-// Another draft in a running server: no text changes, no request fails, and what the trial says of it is what one computes by hand.
+// Another draft in a running server: no text changes, no request fails, and what the trial says of it is what one
+// computes by hand.
 #include "deploy/serve/engine/draft_swap.h"
 
 #include <gtest/gtest.h>
@@ -18,11 +19,13 @@ namespace {
 using decode::toy::Model;
 using decode::toy::Tokens;
 
-// Drafts by name: "good" is the target itself, "random" nothing like it, "narrow" of another vocabulary, "dying" fails in every pass.
+// Drafts by name: "good" is the target itself, "random" nothing like it, "narrow" of another vocabulary, "dying" fails
+// in every pass.
 struct Shelf {
   NamedDraft load(const std::string& name) {
     if (name == "missing") throw Error(ErrorKind::kModel, "missing: no such model");
-    const auto model = std::make_shared<Model>(name == "narrow" ? 5 : kToyVocab, toy_logits(name == "good" ? 21 : 77, name == "random" ? 6 : 1.5));
+    const auto model = std::make_shared<Model>(name == "narrow" ? 5 : kToyVocab,
+                                               toy_logits(name == "good" ? 21 : 77, name == "random" ? 6 : 1.5));
     if (name == "dying") model->before_pass = [](auto) { throw Error(ErrorKind::kDevice, "dying"); };
     const std::lock_guard lock(mutex);
     loaded[name] = model;
@@ -43,7 +46,11 @@ struct SwapServer : ToyServer {
 };
 
 Json request(int i) {
-  Json body = {{"prompt", {kToyBos, i % 4, i / 4 % 4}}, {"max_tokens", 20}, {"seed", i}, {"return_token_ids", true}, {"ignore_eos", true}};
+  Json body = {{"prompt", {kToyBos, i % 4, i / 4 % 4}},
+               {"max_tokens", 20},
+               {"seed", i},
+               {"return_token_ids", true},
+               {"ignore_eos", true}};
   if (i % 3 == 0) body["temperature"] = 0;
   return body;
 }
@@ -139,12 +146,14 @@ TEST(DraftSwap, NoneOfManyRequestsFailsOrChangesWhileDraftsComeAndGo) {
   const std::vector<std::string> names = {"good", "dying", "random"};
   int orders = 0;
   for (; answered < kRequests || orders < 12; ++orders) {
-    server.ordered({{"action", "load"}, {"draft", names[static_cast<size_t>(orders) % 3]}, {"score", 0.5}, {"serve", 0.3}});
+    server.ordered(
+        {{"action", "load"}, {"draft", names[static_cast<size_t>(orders) % 3]}, {"score", 0.5}, {"serve", 0.3}});
     server.ordered({{"action", "share"}, {"serve", 0.6}});
     server.ordered({{"action", orders % 2 == 0 ? "promote" : "drop"}});
   }
   for (std::thread& client : clients) client.join();
-  for (size_t i = 0; i < kRequests; ++i) EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
+  for (size_t i = 0; i < kRequests; ++i)
+    EXPECT_EQ(found[i], expected[i]) << "request " << i << " of " << orders << " swaps";
 }
 
 // One sequence after the other through the runner; the overlaps of both drafts are computed again from the tables.
@@ -155,7 +164,8 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
   StepperRunner runner(target, &draft, options, clock);
   runner.drafts().set_loader([&shelf](const std::string& name) { return shelf.load(name); });
   std::atomic<bool> loaded{false};
-  runner.drafts().order({DraftOrder::Action::kLoad, "random", 1.0, 0.0}, [&](const std::optional<Error>& e) { loaded = !e; });
+  runner.drafts().order({DraftOrder::Action::kLoad, "random", 1.0, 0.0},
+                        [&](const std::optional<Error>& e) { loaded = !e; });
   while (!loaded) std::this_thread::yield();
   decode::LogitRules biased;
   if (bias != 0) biased.bias = {{1, bias}};
@@ -212,7 +222,8 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
   EXPECT_NEAR(paired["difference"]["value"].get<double>(), mean(candidate) - mean(serving), 1e-9);
   EXPECT_LE(paired["difference"]["ci"][0].get<double>(), mean(candidate) - mean(serving));
   EXPECT_GE(paired["difference"]["ci"][1].get<double>(), mean(candidate) - mean(serving));
-  runner.drafts().order({DraftOrder::Action::kDrop, "", {}, {}}, [](const std::optional<Error>& e) { EXPECT_FALSE(e); });
+  runner.drafts().order({DraftOrder::Action::kDrop, "", {}, {}},
+                        [](const std::optional<Error>& e) { EXPECT_FALSE(e); });
   EXPECT_FALSE(shelf.alive("random"));
   EXPECT_EQ(target.open_sequences() + draft.open_sequences(), 0u);
 }
@@ -290,7 +301,9 @@ TEST(DraftSwap, SharesSendWholeConversationsToTheCandidate) {
   Client client(server.port());
   client.send(get("/metrics"));
   const std::string metrics = client.read().body;
-  EXPECT_NE(metrics.find("specdec:draft_reached_tokens_total{draft=\"good-fingerp\",role=\"serve\"}"), std::string::npos) << metrics;
+  EXPECT_NE(metrics.find("specdec:draft_reached_tokens_total{draft=\"good-fingerp\",role=\"serve\"}"),
+            std::string::npos)
+      << metrics;
   EXPECT_EQ(metrics.find("role=\"shadow\""), std::string::npos);
   EXPECT_NE(metrics.find("specdec:info{draft=\"\""), std::string::npos) << "on trial only";
   server.ordered({{"action", "promote"}});
@@ -394,7 +407,7 @@ TEST(DraftSwap, OnlyTheAdminSocketTakesOrders) {
     open.send(sent);
     EXPECT_EQ(open.read().status, 404);
   }
-  struct stat socket {};
+  struct stat socket{};
   ASSERT_EQ(::stat(server.admin_socket().c_str(), &socket), 0);
   EXPECT_EQ(socket.st_mode & 0777, 0600u) << "its mode is its key";
   Client admin(server.admin_socket());

@@ -17,7 +17,9 @@ namespace {
 
 using specdec::testing::ManualClock;
 
-KBasis sixteen(int k) { return {"abc", 16, k, 0.0012, {0.0091, 0.0105, 0.0118, 0.013, 0.0142}, {0.41, 0.33, 0.3, 0.3}}; }
+KBasis sixteen(int k) {
+  return {"abc", 16, k, 0.0012, {0.0091, 0.0105, 0.0118, 0.013, 0.0142}, {0.41, 0.33, 0.3, 0.3}};
+}
 
 TEST(KLog, TheKOfMostSequencesPrevails) {
   KLog log;
@@ -37,7 +39,8 @@ TEST(KLog, TheKOfMostSequencesPrevails) {
 TEST(KLog, SaysTheNumbersThatDecidedAndIsQuietBetween) {
   KLog log;
   EXPECT_EQ(log.line(sixteen(4), 100),
-            "K 4 at batch 16 (draft abc): draft 1.2 ms/token, verify 9.1 ms at K = 0 and 14.2 ms at K = 4, overlap 0.41 0.33 0.30 0.30, "
+            "K 4 at batch 16 (draft abc): draft 1.2 ms/token, verify 9.1 ms at K = 0 and 14.2 ms at K = 4, overlap "
+            "0.41 0.33 0.30 0.30, "
             "expected 1346 tok/s at K = 4 against 1758 plain");
   EXPECT_EQ(log.line(sixteen(4), 200), std::nullopt) << "nothing has changed";
   const auto down = log.line(sixteen(0), 201);
@@ -59,17 +62,24 @@ decode::toy::Model timed(ManualClock& clock, double seconds) {
   return model;
 }
 
-// Half of the conversations have the draft on trial, whose passes take four times as long: neither is charged for the other.
+// Half of the conversations have the draft on trial, whose passes take four times as long: neither is charged for the
+// other.
 TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
   ManualClock clock;
   decode::toy::Model target = timed(clock, 1), first = timed(clock, 0.1), second = timed(clock, 0.4);
-  const auto held = [](const char* id, decode::toy::Model& model) { return NamedDraft{id, id, std::shared_ptr<decode::CausalModel>(std::shared_ptr<void>(), &model)}; };
+  const auto held = [](const char* id, decode::toy::Model& model) {
+    return NamedDraft{id, id, std::shared_ptr<decode::CausalModel>(std::shared_ptr<void>(), &model)};
+  };
   StepperRunner runner(target, held("first", first), {{-1, 8, VerifyRule::kToken}, 0.7}, clock);
   runner.drafts().set_loader([&](const std::string&) { return held("second", second); });
   std::vector<std::string> lines;
-  set_log_sink([&lines](LogLevel level, const std::string& line) { lines.insert(lines.end(), level == LogLevel::kInfo, line); });
+  set_log_sink(
+      [&lines](LogLevel level, const std::string& line) { lines.insert(lines.end(), level == LogLevel::kInfo, line); });
   std::promise<void> loaded;
-  runner.drafts().order({DraftOrder::Action::kLoad, "second", 0.0, 0.5}, [&](const auto& error) { EXPECT_FALSE(error); loaded.set_value(); });
+  runner.drafts().order({DraftOrder::Action::kLoad, "second", 0.0, 0.5}, [&](const auto& error) {
+    EXPECT_FALSE(error);
+    loaded.set_value();
+  });
   loaded.get_future().wait();
   std::vector<SequenceKey> batch;
   const std::vector<int32_t> prompt = {1, 2};
@@ -98,7 +108,9 @@ TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
     EXPECT_EQ(basis.batch, 8);
     EXPECT_NEAR(basis.verify_seconds[0], 1, 1e-9);
     EXPECT_NEAR(basis.tokens_per_second(0), 8, 1e-6);
-    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.find("(draft " + basis.draft + ")") != std::string::npos; }));
+    EXPECT_TRUE(std::any_of(lines.begin(), lines.end(), [&](const std::string& line) {
+      return line.find("(draft " + basis.draft + ")") != std::string::npos;
+    }));
   }
   EXPECT_GE(bases[0].k, bases[1].k) << "the dear draft drafts no more than the cheap one";
   for (const SequenceKey key : batch) runner.finish(key);

@@ -1,4 +1,5 @@
-// Options × K × verification × grammar × n through the whole server: none fails, and what each promises holds for every answer.
+// Options × K × verification × grammar × n through the whole server: none fails, and what each promises holds for every
+// answer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -26,8 +27,17 @@ std::vector<std::pair<std::string, Json>> option_sets() {
       {"short", {{"max_tokens", 1}}},
       {"shorter than K", {{"max_tokens", 3}, {"logprobs", 0}}},
       {"opted out", {{"speculative", false}}},
-      {"all", {{"temperature", 0.9}, {"top_p", 0.97}, {"presence_penalty", 0.3}, {"repetition_penalty", 1.1}, {"logit_bias", {{"1", 0.7}}}, {"bad_words", {"cc"}},
-               {"stop", {"abab"}}, {"logprobs", 2}, {"echo", true}, {"max_tokens", 9}}},
+      {"all",
+       {{"temperature", 0.9},
+        {"top_p", 0.97},
+        {"presence_penalty", 0.3},
+        {"repetition_penalty", 1.1},
+        {"logit_bias", {{"1", 0.7}}},
+        {"bad_words", {"cc"}},
+        {"stop", {"abab"}},
+        {"logprobs", 2},
+        {"echo", true},
+        {"max_tokens", 9}}},
   };
 }
 
@@ -75,9 +85,12 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
   EXPECT_GE(ids.size(), 1u);
   EXPECT_LE(static_cast<int64_t>(ids.size()), body["max_tokens"].get<int64_t>()) << what;
   EXPECT_TRUE(reason == "stop" || static_cast<int64_t>(ids.size()) == body["max_tokens"].get<int64_t>()) << what;
-  for (const Json& stop : body.value("stop", Json::array())) EXPECT_EQ(text.find(stop.get<std::string>()), std::string::npos) << what;
-  for (const Json& word : body.value("bad_words", Json::array())) EXPECT_EQ(text.find(word.get<std::string>()), std::string::npos) << what << ": " << text;
-  EXPECT_TRUE(!body.contains("logit_bias") || !body["logit_bias"].contains("2") || text.find('c') == std::string::npos) << what;
+  for (const Json& stop : body.value("stop", Json::array()))
+    EXPECT_EQ(text.find(stop.get<std::string>()), std::string::npos) << what;
+  for (const Json& word : body.value("bad_words", Json::array()))
+    EXPECT_EQ(text.find(word.get<std::string>()), std::string::npos) << what << ": " << text;
+  EXPECT_TRUE(!body.contains("logit_bias") || !body["logit_bias"].contains("2") || text.find('c') == std::string::npos)
+      << what;
   if (grammar) {
     static const std::regex whole("(ab?|d)(c|d|a)*"), part("(a|ab|d)?(c|d|a)*");
     EXPECT_TRUE(std::regex_match(text, part)) << what << ": " << text;
@@ -87,7 +100,8 @@ void check_answer(const Json& body, const Json& choice, const std::string& what)
 }
 
 TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
-  std::map<std::string, std::string> fixed;  // text by option set, grammar and n: greedy the same for every K and rule, coupled for every K
+  // text by option set, grammar and n: greedy the same for every K and rule, coupled for every K
+  std::map<std::string, std::string> fixed;
   struct Shape {
     int k;
     std::vector<int> tree = {};
@@ -95,7 +109,8 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
   };
   std::vector<Shape> shapes;
   for (int k = 0; k <= 8; ++k) shapes.push_back({k});
-  for (const std::vector<int>& tree : {std::vector<int>{3}, {2, 2}, {3, 2, 1}}) shapes.push_back({static_cast<int>(tree.size()), tree});
+  for (const std::vector<int>& tree : {std::vector<int>{3}, {2, 2}, {3, 2, 1}})
+    shapes.push_back({static_cast<int>(tree.size()), tree});
   for (const int k : {-1, 2, 8}) shapes.push_back({k, {}, true});
   for (const auto& [k, tree, suffix] : shapes)
     for (const VerifyRule rule : {VerifyRule::kToken, VerifyRule::kBlock, VerifyRule::kTarget, VerifyRule::kCoupled}) {
@@ -104,12 +119,17 @@ TEST(Matrix, EveryCombinationAnswersAndKeepsItsPromises) {
         for (const bool grammar : {false, true})
           for (const int n : {1, 3})
             for (const bool is_greedy : {false, true}) {
-              Json body = {{"prompt", {kToyBos, 0, 3}}, {"max_tokens", 12}, {"n", n}, {"seed", 5}, {"return_token_ids", true}};
+              Json body = {
+                  {"prompt", {kToyBos, 0, 3}}, {"max_tokens", 12}, {"n", n}, {"seed", 5}, {"return_token_ids", true}};
               body.update(fields);
               if (is_greedy) body["temperature"] = 0;
               if (grammar) body["guided_regex"] = "(ab?|d)[cda]*";
               const std::string key = name + (grammar ? ", grammar" : "") + ", n=" + std::to_string(n);
-              const std::string what = key + ", K=" + std::to_string(k) + (suffix ? " and from the text, " : tree.empty() ? ", " : " of a tree, ") + to_string(rule) + (is_greedy ? ", greedy" : "");
+              const std::string what = key + ", K=" + std::to_string(k) +
+                                       (suffix         ? " and from the text, "
+                                        : tree.empty() ? ", "
+                                                       : " of a tree, ") +
+                                       to_string(rule) + (is_greedy ? ", greedy" : "");
               const Json reply = server.complete(body);
               ASSERT_EQ(reply["choices"].size(), static_cast<size_t>(n)) << what;
               std::string texts;
@@ -176,7 +196,11 @@ TEST(Matrix, SeveralAnswersReadTheirPromptOnce) {
 TEST(Matrix, ARequestThatLeavesNoTokenIsA400AndTheServerLives) {
   ToyServer server({3, VerifyRule::kToken});
   for (int i = 0; i < 40; ++i) {  // more than the failures in a row that mean a broken device
-    const Response r = server.ask({{"prompt", "a"}, {"max_tokens", 5}, {"bad_words", {"a", "b", "c", "d"}}, {"guided_regex", "[abcd]+"}, {"temperature", i % 2}});
+    const Response r = server.ask({{"prompt", "a"},
+                                   {"max_tokens", 5},
+                                   {"bad_words", {"a", "b", "c", "d"}},
+                                   {"guided_regex", "[abcd]+"},
+                                   {"temperature", i % 2}});
     EXPECT_EQ(r.status, 400);
     EXPECT_EQ(Json::parse(r.body)["error"]["code"], "no_token_left");
   }
@@ -196,8 +220,14 @@ TEST(Matrix, GrammarsThatCannotBeUsedAreRefusedOnTheWayIn) {
   refused({{"guided_regex", "e+"}}, "guided_regex");  // no token of the vocabulary
   refused({{"guided_json", {{"type", "nothing"}}}}, "guided_json");
   refused({{"guided_json", "{"}}, "guided_json");
-  refused({{"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"$ref", "http://example.org/schema.json"}}}}}}}}, "response_format.json_schema");
-  EXPECT_EQ(server.complete({{"prompt", "a"}, {"max_tokens", 9}, {"guided_choice", {"ab", "dc"}}, {"seed", 1}})["choices"][0]["finish_reason"], "stop");
+  refused({{"response_format",
+            {{"type", "json_schema"}, {"json_schema", {{"schema", {{"$ref", "http://example.org/schema.json"}}}}}}}},
+          "response_format.json_schema");
+  EXPECT_EQ(server.complete({{"prompt", "a"},
+                             {"max_tokens", 9},
+                             {"guided_choice", {"ab", "dc"}},
+                             {"seed", 1}})["choices"][0]["finish_reason"],
+            "stop");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Every option of sampling through the whole server, with speculation: 200,000 answers an option, compared with the distribution
-// that its definition gives. A request is one text of JSON over a socket; what comes back is counted.
+// Every option of sampling through the whole server, with speculation: 200,000 answers an option, compared with the
+// distribution that its definition gives. A request is one text of JSON over a socket; what comes back is counted.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -37,7 +37,8 @@ std::string letters(const Tokens& answer) {
 }
 
 // Probability of every answer, by walking the tree of texts.
-void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability, std::map<Tokens, double>& out) {
+void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answer, double probability,
+          std::map<Tokens, double>& out) {
   const bool stopped = !o.stop.empty() && letters(answer).find(o.stop) != std::string::npos;
   if (stopped || static_cast<int64_t>(answer.size()) == o.max_tokens || (!answer.empty() && answer.back() == kToyEos)) {
     out[answer] += probability;
@@ -52,7 +53,8 @@ void walk(const Option& o, const decode::toy::Model::Logits& logits, Tokens answ
     for (int32_t t = 0; t < kToyVocab; ++t) {
       Tokens next = answer;
       next.push_back(t);
-      if (!(t == kToyEos ? o.whole_of_grammar(letters(answer)) : o.prefix_of_grammar(letters(next)))) row[static_cast<size_t>(t)] = -std::numeric_limits<float>::infinity();
+      if (!(t == kToyEos ? o.whole_of_grammar(letters(answer)) : o.prefix_of_grammar(letters(next))))
+        row[static_cast<size_t>(t)] = -std::numeric_limits<float>::infinity();
     }
   std::vector<int32_t> scratch;
   decode::distribution(row, o.sampling, row, scratch);
@@ -78,7 +80,8 @@ std::vector<Option> options() {
     return all.back();
   };
   add("temperature", {{"temperature", 1.5}}).sampling.temperature = 1.5;
-  add("top_k, top_p and min_p", {{"top_k", 3}, {"top_p", 0.9}, {"min_p", 0.1}}).sampling = {.top_k = 3, .top_p = 0.9, .min_p = 0.1};
+  add("top_k, top_p and min_p", {{"top_k", 3}, {"top_p", 0.9}, {"min_p", 0.1}}).sampling = {
+      .top_k = 3, .top_p = 0.9, .min_p = 0.1};
   add("presence_penalty", {{"presence_penalty", 1.7}}).rules.presence_penalty = 1.7;
   add("frequency_penalty", {{"frequency_penalty", -1.1}}).rules.frequency_penalty = -1.1;
   add("repetition_penalty", {{"repetition_penalty", 1.6}}).rules.repetition_penalty = 1.6;
@@ -91,8 +94,16 @@ std::vector<Option> options() {
   Option& regex = add("guided_regex", {{"guided_regex", "(a|b)+c?"}});
   regex.prefix_of_grammar = ab_then_c;
   regex.whole_of_grammar = [](const std::string& text) { return !text.empty(); };
-  Option& together = add("all together", {{"temperature", 0.8}, {"top_p", 0.95}, {"presence_penalty", 0.6}, {"frequency_penalty", 0.4}, {"repetition_penalty", 1.2},
-                                          {"logit_bias", {{"1", 0.5}}}, {"bad_words", {"bb"}}, {"stop", {"aa"}}, {"guided_regex", "(a|b)+c?"}, {"logprobs", 1}});
+  Option& together = add("all together", {{"temperature", 0.8},
+                                          {"top_p", 0.95},
+                                          {"presence_penalty", 0.6},
+                                          {"frequency_penalty", 0.4},
+                                          {"repetition_penalty", 1.2},
+                                          {"logit_bias", {{"1", 0.5}}},
+                                          {"bad_words", {"bb"}},
+                                          {"stop", {"aa"}},
+                                          {"guided_regex", "(a|b)+c?"},
+                                          {"logprobs", 1}});
   together.sampling = {.temperature = 0.8, .top_p = 0.95};
   together.rules.presence_penalty = 0.6;
   together.rules.frequency_penalty = 0.4;
@@ -133,8 +144,9 @@ void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, i
   static const std::string kKey = "\"token_ids\":[";
   for (size_t at = body.find(kKey); at != std::string::npos; at = body.find(kKey, at)) {
     Tokens ids;
+    // ids of one digit
     for (at += kKey.size(); body[at] != ']'; ++at)
-      if (body[at] != ',') ids.push_back(body[at] - '0');  // ids of one digit
+      if (body[at] != ',') ids.push_back(body[at] - '0');
     ++counts[ids];
     ++n;
   }
@@ -142,8 +154,12 @@ void count_answers(const std::string& body, std::map<Tokens, int64_t>& counts, i
 
 TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
   constexpr int64_t kPerRequest = 128, kSamples = 200 * 1000;
-  ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest}), coupled({3, VerifyRule::kCoupled, kPerRequest});
-  ToyServer tree({2, VerifyRule::kToken, kPerRequest, false, {2, 2}}), traversal({2, VerifyRule::kBlock, kPerRequest, false, {3, 1}}), drawn({2, VerifyRule::kTarget, kPerRequest, false, {2, 1}}), suffix({-1, VerifyRule::kBlock, kPerRequest, false, {}, true});
+  ToyServer token({2, VerifyRule::kToken, kPerRequest}), block({3, VerifyRule::kBlock, kPerRequest}),
+      coupled({3, VerifyRule::kCoupled, kPerRequest});
+  ToyServer tree({2, VerifyRule::kToken, kPerRequest, false, {2, 2}}),
+      traversal({2, VerifyRule::kBlock, kPerRequest, false, {3, 1}}),
+      drawn({2, VerifyRule::kTarget, kPerRequest, false, {2, 1}}),
+      suffix({-1, VerifyRule::kBlock, kPerRequest, false, {}, true});
   size_t turn = 0;
   for (const Option& option : options()) {
     ToyServer& server = *std::array{&token, &block, &coupled, &tree, &traversal, &drawn, &suffix}[turn++ % 7];
@@ -152,13 +168,18 @@ TEST(SamplingThroughTheServer, EveryOptionHasTheDistributionOfItsDefinition) {
     std::map<Tokens, int64_t> counts;
     int64_t n = 0;
     for (int64_t seed = 1; n < kSamples && !::testing::Test::HasFailure(); ++seed) {
-      Json body = {{"prompt", {kToyBos, 0, 1}}, {"max_tokens", 3}, {"n", kPerRequest}, {"seed", 1000 * static_cast<int64_t>(turn) + seed}, {"return_token_ids", true}};
+      Json body = {{"prompt", {kToyBos, 0, 1}},
+                   {"max_tokens", 3},
+                   {"n", kPerRequest},
+                   {"seed", 1000 * static_cast<int64_t>(turn) + seed},
+                   {"return_token_ids", true}};
       body.update(option.fields);
       const Response r = server.ask(body);
       ASSERT_EQ(r.status, 200) << option.name << ": " << r.body;
       count_answers(r.body, counts, n);
     }
-    for (const auto& [answer, count] : counts) EXPECT_TRUE(expected.contains(answer)) << option.name << ": " << letters(answer) << " cannot be";
+    for (const auto& [answer, count] : counts)
+      EXPECT_TRUE(expected.contains(answer)) << option.name << ": " << letters(answer) << " cannot be";
     EXPECT_GE(p_value_of(counts, expected, n), 1e-4) << option.name << " after " << n;
   }
 }
@@ -172,7 +193,11 @@ TEST(SamplingThroughTheServer, AMissingOptionIsFound) {
   walk(option, toy_logits(21), {}, 1, expected);
   std::map<Tokens, int64_t> counts;
   for (int64_t seed = 1; seed <= 160; ++seed)
-    for (const Json& choice : server.complete({{"prompt", {kToyBos, 0, 1}}, {"max_tokens", 3}, {"n", 128}, {"seed", seed}, {"return_token_ids", true}})["choices"])
+    for (const Json& choice : server.complete({{"prompt", {kToyBos, 0, 1}},
+                                               {"max_tokens", 3},
+                                               {"n", 128},
+                                               {"seed", seed},
+                                               {"return_token_ids", true}})["choices"])
       ++counts[choice["token_ids"].get<Tokens>()];
   EXPECT_LT(p_value_of(counts, expected, 160 * 128), 1e-9);
 }

@@ -1,8 +1,8 @@
-// 10,000 schedules through scheduler, runner and step: whatever comes, leaves, gives way or is swapped in the middle of a request, its
-// text is the one that it has alone.
-// What holds: greedy text, and text of a seed (coupled), is one text whatever the draft, K, tree, rule and neighbours; so it is compared
-// with plain decoding. Text without a seed is a function of the request's random stream and of what was drafted in each step: with a
-// fixed K, one draft that always has room and no level given up it is the same alone ("steady" schedules), preempted or not.
+// 10,000 schedules through scheduler, runner and step: whatever comes, leaves, gives way or is swapped in the middle of
+// a request, its text is the one that it has alone. What holds: greedy text, and text of a seed (coupled), is one text
+// whatever the draft, K, tree, rule and neighbours; so it is compared with plain decoding. Text without a seed is a
+// function of the request's random stream and of what was drafted in each step: with a fixed K, one draft that always
+// has room and no level given up it is the same alone ("steady" schedules), preempted or not.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -98,11 +98,13 @@ void collect(const GenerationRequest& request, std::vector<Answer>& answers) {
 }
 
 struct Counts {
-  int64_t overlapping = 0, cancelled = 0, preempted = 0, swapped = 0, tried = 0, target_full = 0, draft_full = 0, finished = 0, compared = 0;
+  int64_t overlapping = 0, cancelled = 0, preempted = 0, swapped = 0, tried = 0, target_full = 0, draft_full = 0,
+          finished = 0, compared = 0;
   int most_at_once = 0;
 };
 
-// Passes everything on; counts what happens to requests that have emitted something, and what is read between two steps.
+// Passes everything on; counts what happens to requests that have emitted something, and what is read between two
+// steps.
 class Watched final : public StepRunner {
  public:
   Watched(StepRunner& inner, int64_t budget, Counts& counts) : inner_(inner), budget_(budget), counts_(counts) {}
@@ -155,7 +157,10 @@ struct Shape {
 
 struct Engine {
   Engine(const Shape& shape, size_t max_batch, int64_t budget, Counts& counts)
-      : runner(target, NamedDraft{"first", "first", draft}, {{shape.k, 4, shape.rule, shape.tree, shape.suffix}}, clock), watched(runner, budget, counts), queue(64) {
+      : runner(target, NamedDraft{"first", "first", draft}, {{shape.k, 4, shape.rule, shape.tree, shape.suffix}},
+               clock),
+        watched(runner, budget, counts),
+        queue(64) {
     static Metrics metrics;
     SchedulerOptions options;
     options.max_batch = max_batch;
@@ -204,7 +209,12 @@ std::vector<Answer> alone(int text, const Shape& shape) {
 
 class Schedule {
  public:
-  Schedule(uint64_t number, Counts& counts) : random_(number, 1), counts_(counts), steady_(number % 4 == 0), shape_(make_shape()), engine_(shape_, 2 + random_.below(5), 1 + static_cast<int64_t>(random_.below(24)), counts) {
+  Schedule(uint64_t number, Counts& counts)
+      : random_(number, 1),
+        counts_(counts),
+        steady_(number % 4 == 0),
+        shape_(make_shape()),
+        engine_(shape_, 2 + random_.below(5), 1 + static_cast<int64_t>(random_.below(24)), counts) {
     crowd();
     const size_t requests = 4 + random_.below(3);
     for (size_t i = 0; i < requests; ++i) {
@@ -234,7 +244,10 @@ class Schedule {
     int text = 0, arrives = 0, cancelled_at = -1;
     std::shared_ptr<GenerationRequest> request;
     std::vector<Answer> answers;
-    bool ended() const { return !answers.empty() && std::all_of(answers.begin(), answers.end(), [](const Answer& a) { return a.reason.has_value(); }); }
+    bool ended() const {
+      return !answers.empty() &&
+             std::all_of(answers.begin(), answers.end(), [](const Answer& a) { return a.reason.has_value(); });
+    }
   };
 
   Shape make_shape() {
@@ -312,17 +325,21 @@ class Schedule {
     bool in_the_middle = false;
     for (size_t c = 0; c < s.answers.size(); ++c) {
       const Answer& found = s.answers[c];
-      const std::string what = s.request->id + ", answer " + std::to_string(c) + ", " + shape_.name() + (steady_ ? ", steady" : "");
+      const std::string what =
+          s.request->id + ", answer " + std::to_string(c) + ", " + shape_.name() + (steady_ ? ", steady" : "");
       if (found.reason == FinishReason::kLength) {
         ++counts_.finished;
         EXPECT_EQ(static_cast<int64_t>(found.ids.size()), s.request->max_tokens) << what;
         counts_.compared += same;
-        EXPECT_TRUE(!same || found == expected->at(c)) << what << ": " << found.text << " is not " << expected->at(c).text;
+        EXPECT_TRUE(!same || found == expected->at(c))
+            << what << ": " << found.text << " is not " << expected->at(c).text;
       } else {
         EXPECT_TRUE(s.request->channel->cancelled()) << what;
-        EXPECT_TRUE(!found.reason || found.reason == FinishReason::kCancelled) << what << ": " << to_string(*found.reason);
+        EXPECT_TRUE(!found.reason || found.reason == FinishReason::kCancelled)
+            << what << ": " << to_string(*found.reason);
         in_the_middle |= !found.ids.empty();
-        EXPECT_TRUE(!same || std::equal(found.ids.begin(), found.ids.end(), expected->at(c).ids.begin())) << what << ", cancelled";
+        EXPECT_TRUE(!same || std::equal(found.ids.begin(), found.ids.end(), expected->at(c).ids.begin()))
+            << what << ", cancelled";
       }
     }
     counts_.cancelled += in_the_middle;
@@ -343,12 +360,15 @@ TEST(Schedules, EveryTextIsTheOneThatItHasAlone) {
     Schedule(number, counts).run(known);
     ASSERT_FALSE(::testing::Test::HasFailure()) << "schedule " << number;
   }
-  std::printf("overlapping %ld, at most %d at once; in the middle of a request: %ld cancels, %ld preemptions, %ld drafts changed, %ld tried; "
-              "target full %ld times, draft %ld; %ld answers, %ld compared with the text alone, %zu texts\n",
-              counts.overlapping, counts.most_at_once, counts.cancelled, counts.preempted, counts.swapped, counts.tried, counts.target_full, counts.draft_full,
-              counts.finished, counts.compared, known.size());
+  std::printf(
+      "overlapping %ld, at most %d at once; in the middle of a request: %ld cancels, %ld preemptions, %ld drafts "
+      "changed, %ld tried; "
+      "target full %ld times, draft %ld; %ld answers, %ld compared with the text alone, %zu texts\n",
+      counts.overlapping, counts.most_at_once, counts.cancelled, counts.preempted, counts.swapped, counts.tried,
+      counts.target_full, counts.draft_full, counts.finished, counts.compared, known.size());
   EXPECT_EQ(counts.overlapping, kSchedules) << "at least four requests at once, each of at least 32 tokens";
-  for (const int64_t count : {counts.cancelled, counts.preempted, counts.swapped, counts.draft_full}) EXPECT_GE(count, 1000);
+  for (const int64_t count : {counts.cancelled, counts.preempted, counts.swapped, counts.draft_full})
+    EXPECT_GE(count, 1000);
   EXPECT_GE(counts.compared, 4 * kSchedules);
 }
 

@@ -1,4 +1,5 @@
-// The runner over decode::Stepper with models that are tables: who fails, who goes on, and that nobody notices the neighbours.
+// The runner over decode::Stepper with models that are tables: who fails, who goes on, and that nobody notices the
+// neighbours.
 #include "deploy/serve/engine/stepper_runner.h"
 
 #include <gtest/gtest.h>
@@ -42,7 +43,8 @@ void fail_on_poison(Model& model, ErrorKind kind = ErrorKind::kDevice) {
   model.before_pass = [&model, kind](std::span<const decode::Extension> extensions) {
     for (const decode::Extension& e : extensions) {
       const auto& cache = model.cache(e.sequence);
-      if (e.num_logits > 0 && std::count(cache.begin(), cache.end(), kPoison) + std::count(e.tokens.begin(), e.tokens.end(), kPoison) > 0)
+      if (e.num_logits > 0 &&
+          std::count(cache.begin(), cache.end(), kPoison) + std::count(e.tokens.begin(), e.tokens.end(), kPoison) > 0)
         throw Error(kind, "poisoned");
     }
   };
@@ -112,7 +114,8 @@ TEST(StepperRunner, ABatchGivesWhatEachSequenceGivesAlone) {
   EXPECT_EQ(together.target.open_sequences() + together.draft.open_sequences(), 0u);
 }
 
-// Started together, and when the other is on its way already: the prompt is run once, and every text is what it is alone.
+// Started together, and when the other is on its way already: the prompt is run once, and every text is what it is
+// alone.
 TEST(StepperRunner, AnswersToOnePromptShareIt) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
   const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
@@ -193,7 +196,12 @@ TEST(StepperRunner, OnlyTheDevicesFailuresAreTheDevices) {
   EXPECT_EQ(foreign.device_failures, 1);
   // A target whose arithmetic gives NaN for one text is not the device either: any text may be sent.
   Bench nan;
-  nan.target = Model(kTokens, [](std::span<const int32_t>, std::span<float> logits) { std::fill(logits.begin(), logits.end(), std::numeric_limits<float>::quiet_NaN()); }, kLength);
+  nan.target = Model(
+      kTokens,
+      [](std::span<const int32_t>, std::span<float> logits) {
+        std::fill(logits.begin(), logits.end(), std::numeric_limits<float>::quiet_NaN());
+      },
+      kLength);
   nan.start({1, 2}, 1);
   nan.run();
   EXPECT_EQ(nan.failed.size(), 1u);

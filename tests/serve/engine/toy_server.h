@@ -1,4 +1,5 @@
-// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Everything but the models is what serves.
+// The whole server over models that are tables of six tokens: a, b, c, d, <s>, </s>. Everything but the models is what
+// serves.
 #pragma once
 
 #include <atomic>
@@ -47,7 +48,10 @@ struct ToyOptions {
 
 class ToyServer {
  public:
-  explicit ToyServer(ToyOptions options) : runner_(target, &draft, {{options.k, 8, options.rule, options.tree, options.suffix}, 0.7, {}, 0, options.coupled_seeds}, clock_) {
+  explicit ToyServer(ToyOptions options)
+      : runner_(target, &draft,
+                {{options.k, 8, options.rule, options.tree, options.suffix}, 0.7, {}, 0, options.coupled_seeds},
+                clock_) {
     ServeOptions serve;
     serve.port = 0;
     serve.max_batch = options.max_batch;
@@ -64,7 +68,9 @@ class ToyServer {
     model.vocab_size = kToyVocab;
     model.max_context = model.card.max_context = 64;
     std::atomic<bool> ready{false};
-    thread_ = std::thread([this, &ready, model] { server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }, &runner_.drafts()); });
+    thread_ = std::thread([this, &ready, model] {
+      server_->run(model, runner_, [this] { return stop_.load(); }, [&ready] { ready.store(true); }, &runner_.drafts());
+    });
     while (!ready.load()) std::this_thread::yield();
   }
   ~ToyServer() {
