@@ -200,8 +200,7 @@ class Run {
     GroupOptions group;
     group.speculation = options_.speculation;
     group.speculation.k = k;
-    group.sampling = options_.sampling;
-    group.tokens = tokens;
+    group.request = {.max_tokens = tokens, .sampling = options_.sampling};
     group.seed = seed;
     return group;
   }
@@ -358,10 +357,9 @@ class Run {
   // measured at.
   void judge_quality() {
     RolloutOptions greedy;
-    greedy.sampling.temperature = 0;
+    greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};
     greedy.verify = options_.speculation.verify;
     greedy.max_k = std::max(options_.speculation.max_k, 1);
-    greedy.max_tokens = options_.tokens;
     greedy.batch = kQualityBatch;
     greedy.seed = options_.device.seed;
     greedy.stage = "bench: greedy text";

@@ -44,9 +44,9 @@ std::pair<int32_t, float> bias_of(const std::string& text) {
   return {id, static_cast<float>(value)};
 }
 
-decode::LogitRules rules_of(const GenerateOptions& o, const LoadedPair& pair) {
+decode::LogitsProcessors rules_of(const GenerateOptions& o, const LoadedPair& pair) {
   constexpr size_t kMaxSchemaBytes = 64 << 10;
-  decode::LogitRules rules;
+  decode::LogitsProcessors rules;
   rules.presence_penalty = o.presence_penalty;
   rules.frequency_penalty = o.frequency_penalty;
   rules.repetition_penalty = o.repetition_penalty;
@@ -132,16 +132,15 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
   output.inputs = {{"target", describe(pair.target_dir)}};
   if (pair.draft) output.inputs["draft"] = describe(pair.draft_dir);
 
-  decode::GenerateRequest request;
-  request.prompt =
-      options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file);
-  request.max_tokens = options.max_tokens;
-  if (!options.ignore_eos) request.eos_ids = pair.target->config.eos_ids;
-  request.sampling = options.sampling;
-  request.rules = rules_of(options, pair);
-  request.speculation = options.speculation;
-  if (!pair.draft && !options.speculation.suffix) request.speculation.k = 0;
-  request.seed = options.device.seed;
+  const decode::Request request{
+      options.has_prompt ? encode_prompt(pair, options.prompt) : encode_messages(pair, options.messages_file),
+      options.device.seed,
+      {.max_tokens = options.max_tokens,
+       .eos_ids = options.ignore_eos ? std::vector<int32_t>() : pair.target->config.eos_ids,
+       .sampling = options.sampling,
+       .rules = std::make_shared<const decode::LogitsProcessors>(rules_of(options, pair))}};
+  SpeculationOptions speculation = options.speculation;
+  if (!pair.draft && !speculation.suffix) speculation.k = 0;
 
   const auto target = decode::make_model_runner(pair.target);
   const auto draft = pair.draft ? decode::make_model_runner(pair.draft) : nullptr;
@@ -152,7 +151,7 @@ GenerateOutput run_generate_command(const GenerateOptions& options, const Genera
     output.text += piece;
     if (hooks.on_text && !piece.empty()) hooks.on_text(piece);
   };
-  output.result = decode::generate(stepper, request, &costs, clock, [&](int32_t token) {
+  output.result = decode::generate(stepper, request, decode::drafting(speculation), clock, [&](int32_t token) {
     emit(decoder.push(token));
     return !stop_requested();
   });

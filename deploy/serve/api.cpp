@@ -251,15 +251,12 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   if (const auto error = refusal(queue_.would_push(generation->tenant), generation->tenant))
     return finished(*error, request.id);
   if (const auto error = tokenise(parsed, *generation)) return finished(*error, request.id);
+  generation->options = parsed.options;
+  if (!parsed.ignore_eos) generation->options.eos_ids = model_.eos_ids;
   generation->n = parsed.n;
-  generation->sampling = parsed.sampling;
-  generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
-  generation->seeded = parsed.seed.has_value();
-  generation->logprobs = parsed.logprobs;
   generation->echo = parsed.echo;
-  generation->speculate = parsed.speculate;
+  generation->seed = parsed.seed ? static_cast<uint64_t>(*parsed.seed) : random_seed();
   generation->stop = parsed.stop;
-  generation->ignore_eos = parsed.ignore_eos;
   generation->conversation = parsed.conversation;
   generation->conversation_key = salt_ + "\n" + generation->tenant + "\n" + generation->conversation_id();
   generation->time = clock_.unix_seconds();
@@ -288,7 +285,7 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   frame.include_usage = parsed.include_usage;
   frame.return_token_ids = parsed.return_token_ids;
   frame.include_metrics = parsed.include_metrics;
-  frame.logprobs = parsed.logprobs;
+  frame.logprobs = parsed.options.logprobs;
   for (const auto& prompt : generation.prompts) frame.prompt_tokens += static_cast<int64_t>(prompt.size());
   return frame;
 }
@@ -360,7 +357,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
 }
 
 std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationRequest& out) {
-  decode::LogitRules rules = parsed.rules;
+  decode::LogitsProcessors rules = parsed.rules;
   for (const auto& [id, value] : rules.bias)
     if (id >= model_.vocab_size)
       return invalid_parameter("logit_bias", "token ids below " + std::to_string(model_.vocab_size));
@@ -375,14 +372,14 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
       return invalid_parameter(parsed.grammar->param, "no grammar: this model has no token that ends a text");
     if (const auto error = set_grammar(*parsed.grammar, out, rules)) return error;
   }
-  if (rules.any()) out.rules = std::make_shared<const decode::LogitRules>(std::move(rules));
+  if (rules.any()) out.options.rules = std::make_shared<const decode::LogitsProcessors>(std::move(rules));
   return std::nullopt;
 }
 
 // On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room
 // among what requests hold, is compiled here.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
-                                         decode::LogitRules& rules) {
+                                         decode::LogitsProcessors& rules) {
   try {
     const size_t bytes = model_.grammars ? model_.grammars->check(asked.kind, asked.source) : 0;
     if (const auto error = hold(out, out.held ? out.held->bytes() + bytes : 0)) return error;
@@ -405,8 +402,9 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   const int64_t room = model_.max_context - longest;
   const std::optional<double>& fallback = request_number(parsed.endpoint, "max_tokens").fallback;
-  out.max_tokens = parsed.max_tokens.value_or(fallback ? std::min(static_cast<int64_t>(*fallback), room) : room);
-  if (out.max_tokens > room)
+  out.options.max_tokens =
+      parsed.max_tokens.value_or(fallback ? std::min(static_cast<int64_t>(*fallback), room) : room);
+  if (out.options.max_tokens > room)
     return invalid_parameter(parsed.max_tokens_param, "at most " + std::to_string(room) + ": the prompt has " +
                                                           std::to_string(longest) + " tokens, the context " +
                                                           std::to_string(model_.max_context));
@@ -434,11 +432,11 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
     generated = limits_.pending_bytes;
   } else {
     const auto most = static_cast<int64_t>((limits_.reply_bytes - echoed) / (answers * per_token));
-    if (parsed.max_tokens && out.max_tokens > most)
+    if (parsed.max_tokens && out.options.max_tokens > most)
       return invalid_parameter(parsed.max_tokens_param,
                                "at most " + std::to_string(most) + ": the reply, not streamed, has at most " + bound);
-    if (!parsed.max_tokens) out.max_tokens = std::max<int64_t>(1, std::min(out.max_tokens, most));
-    generated = answers * static_cast<size_t>(out.max_tokens) * per_token;
+    if (!parsed.max_tokens) out.options.max_tokens = std::max<int64_t>(1, std::min(out.options.max_tokens, most));
+    generated = answers * static_cast<size_t>(out.options.max_tokens) * per_token;
   }
   return hold(out, request + echoed + generated);
 }

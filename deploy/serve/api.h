@@ -79,7 +79,8 @@ class Api final : public HttpHandler {
   std::shared_ptr<Exchange> generate(Endpoint endpoint, const HttpRequest& request);
   std::optional<ApiError> tokenise(const ApiRequest& parsed, GenerationRequest& out);
   std::optional<ApiError> set_rules(const ApiRequest& parsed, GenerationRequest& out);
-  std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out, decode::LogitRules& rules);
+  std::optional<ApiError> set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
+                                      decode::LogitsProcessors& rules);
   std::optional<ApiError> hold(const GenerationRequest& request, size_t bytes) const;
   ReplyFrame frame_of(const ApiRequest& parsed, const GenerationRequest& generation) const;
   std::optional<std::vector<int32_t>> encode(std::string_view text, bool add_special) const;

@@ -132,11 +132,12 @@ void parse_unsupported(const Json& body, Endpoint endpoint, int64_t n) {
 }
 
 void parse_sampling(const Numbers& numbers, ApiRequest& out) {
-  out.sampling.temperature = numbers.number("temperature");
-  out.sampling.top_p = numbers.number("top_p");
-  out.sampling.min_p = numbers.number("min_p");
-  out.sampling.top_k = std::max<int64_t>(0, *numbers.integer("top_k"));
+  out.options.sampling.temperature = numbers.number("temperature");
+  out.options.sampling.top_p = numbers.number("top_p");
+  out.options.sampling.min_p = numbers.number("min_p");
+  out.options.sampling.top_k = std::max<int64_t>(0, *numbers.integer("top_k"));
   out.seed = numbers.integer("seed");
+  out.options.seeded = out.seed.has_value();
 }
 
 void parse_bias(const Json& body, const ServeLimits& limits, ApiRequest& out) {
@@ -177,11 +178,11 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
 // OpenAI's two ways: chat says logprobs: true and top_logprobs: n, completions says logprobs: n.
 void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   const bool chat = out.endpoint == Endpoint::kChat;
-  if (chat && boolean(body, "logprobs", "logprobs")) out.logprobs = 0;
+  if (chat && boolean(body, "logprobs", "logprobs")) out.options.logprobs = 0;
   const std::optional<int64_t> count = numbers.integer(chat ? "top_logprobs" : "logprobs");
   if (!count) return;
-  if (chat && out.logprobs < 0 && *count != 0) reject("top_logprobs", "logprobs: true with it");
-  if (!chat || out.logprobs >= 0) out.logprobs = static_cast<int>(*count);
+  if (chat && out.options.logprobs < 0 && *count != 0) reject("top_logprobs", "logprobs: true with it");
+  if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
 // A regular expression for one of these texts, none of them empty.
@@ -417,7 +418,7 @@ ApiRequest parse(Endpoint endpoint, const Json& body, const ServeLimits& limits)
   parse_rules(body, numbers, limits, out);
   parse_logprobs(body, numbers, out);
   if (endpoint == Endpoint::kCompletions) out.echo = boolean(body, "echo", "echo");
-  out.speculate = boolean(body, "speculative", "speculative", true);
+  out.options.speculate = boolean(body, "speculative", "speculative", true);
   parse_length(body, numbers, out);
   if (const Json* n = find(body, "n")) out.n = checked(*n, {1, limits.n}, "n");
   const size_t prompts = std::max<size_t>(1, out.prompts.size() + out.prompt_ids.size());

@@ -14,7 +14,7 @@
 #include "deploy/serve/api_error.h"
 #include "deploy/serve/limits.h"
 #include "deploy/serve/request_numbers.h"
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/request.h"
 #include "text/grammar.h"
 
 namespace specdec::deploy {
@@ -34,13 +34,13 @@ struct ApiRequest {
   std::vector<std::vector<int32_t>> prompt_ids;  // … token ids (each >= 0; the vocabulary is checked later)
   std::optional<int64_t> max_tokens;
   std::string max_tokens_param = "max_tokens";  // the name it was given under
-  SamplingOptions sampling;                     // defaults of OpenAI: temperature 1, top_p 1
-  decode::LogitRules rules;                     // penalties and bias (ids >= 0; the vocabulary is checked later)
-  std::vector<std::string> bad_words;           // texts
-  std::optional<RequestedGrammar> grammar;      // response_format, guided_*, structured_outputs
-  int logprobs = -1;                            // >= 0: of every token, with so many likeliest ones
-  bool echo = false;      // completions: the answer begins with the prompt; max_tokens may then be 0
-  bool speculate = true;  // "speculative": false decodes this request without the draft
+  // Sampling (the defaults are OpenAI's: temperature 1, top_p 1), log-probabilities, "speculative", whether it is
+  // seeded.
+  decode::RequestOptions options;
+  decode::LogitsProcessors rules;           // penalties and bias (ids >= 0; the vocabulary is checked later)
+  std::vector<std::string> bad_words;       // texts
+  std::optional<RequestedGrammar> grammar;  // response_format, guided_*, structured_outputs
+  bool echo = false;                        // completions: the answer begins with the prompt; max_tokens may then be 0
   std::optional<int64_t> seed;
   int64_t n = 1;
   std::vector<std::string> stop;

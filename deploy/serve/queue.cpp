@@ -61,6 +61,14 @@ void Channel::on_event(std::function<void()> wake) {
   wake_ = std::move(wake);
 }
 
+decode::Request GenerationRequest::answer(size_t choice) const {
+  const auto each = static_cast<size_t>(n);
+  decode::Request out{prompts[choice / each], choice_seed(seed, choice % each), options};
+  out.options.prompt_logprobs = echo && options.logprobs >= 0;
+  out.options.tenant = std::hash<std::string>{}(tenant);
+  return out;
+}
+
 uint64_t choice_seed(uint64_t seed, size_t index) {
   if (index == 0) return seed;
   const auto r = philox4x32(
@@ -82,14 +90,14 @@ void RequestQueue::drop_cancelled() {
   }
 }
 
-RequestQueue::Push RequestQueue::judge(size_t waiting, size_t of_tenant) const {
+RequestQueue::Push RequestQueue::admission(size_t waiting, size_t of_tenant) const {
   return closed_                      ? Push::kClosed
          : waiting >= limit_          ? Push::kFull
          : of_tenant >= tenant_limit_ ? Push::kTenantFull
                                       : Push::kAccepted;
 }
 
-void RequestQueue::lift(Tenant& tenant) const {
+void RequestQueue::raise_to_minimum(Tenant& tenant) const {
   const Tenant* least = nullptr;
   for (const auto& [name, other] : tenants_)
     if (!other.waiting.empty() && (!least || other.served < least->served)) least = &other;
@@ -101,9 +109,9 @@ RequestQueue::Push RequestQueue::push(std::shared_ptr<const GenerationRequest> r
   {
     const std::lock_guard lock(mutex_);
     Tenant& tenant = tenants_[request->tenant];
-    if (judge(size_, tenant.waiting.size()) != Push::kAccepted) drop_cancelled();
-    if (const Push answer = judge(size_, tenant.waiting.size()); answer != Push::kAccepted) return answer;
-    if (tenant.waiting.empty()) lift(tenant);
+    if (admission(size_, tenant.waiting.size()) != Push::kAccepted) drop_cancelled();
+    if (const Push answer = admission(size_, tenant.waiting.size()); answer != Push::kAccepted) return answer;
+    if (tenant.waiting.empty()) raise_to_minimum(tenant);
     tenant.waiting.push_back(std::move(request));
     ++size_;
   }
@@ -120,7 +128,7 @@ RequestQueue::Push RequestQueue::would_push(const std::string& tenant) const {
     waiting += alive;
     if (name == tenant) of_tenant = alive;
   }
-  return judge(waiting, of_tenant);
+  return admission(waiting, of_tenant);
 }
 
 size_t RequestQueue::size() const {

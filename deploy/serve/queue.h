@@ -15,12 +15,11 @@
 #include <vector>
 
 #include "base/acceptance.h"
-#include "base/run_options.h"
 #include "base/schema/reject_record.h"
 #include "base/schema/traffic_record.h"
 #include "deploy/serve/byte_budget.h"
-#include "engine/decode/logit_rules.h"
 #include "engine/decode/logprobs.h"
+#include "engine/decode/request.h"
 
 namespace specdec::deploy {
 
@@ -75,18 +74,12 @@ class Channel {
 // One parsed request; immutable once queued. Answer c belongs to prompt c / n.
 struct GenerationRequest {
   std::string id;
+  decode::RequestOptions options;  // of every answer; answer() fills in what the members below say
   std::vector<std::vector<int32_t>> prompts;
   int64_t n = 1;
-  int64_t max_tokens = 0;
-  SamplingOptions sampling;
-  std::shared_ptr<const decode::LogitRules> rules;  // null: none
-  int logprobs = -1;                                // >= 0: of every token, with so many likeliest ones
-  bool echo = false;                                // the answer begins with the prompt
-  bool speculate = true;
-  uint64_t seed = 0;    // of answer 0 of every prompt; see choice_seed
-  bool seeded = false;  // the client named the seed
+  bool echo = false;  // the answer begins with the prompt
+  uint64_t seed = 0;  // of answer 0 of every prompt; see choice_seed
   std::vector<std::string> stop;
-  bool ignore_eos = false;
   std::string tenant;  // whose turn it is, in the queue: the name of the API key
   std::string domain, conversation;
   std::string conversation_key;       // what tells conversations apart, of all tenants; "": their ids do
@@ -100,6 +93,7 @@ struct GenerationRequest {
   const std::string& conversation_id() const { return conversation.empty() ? id : conversation; }
   const std::string& key() const { return conversation_key.empty() ? conversation_id() : conversation_key; }
   size_t choices() const { return prompts.size() * static_cast<size_t>(n); }
+  decode::Request answer(size_t choice) const;
 };
 
 // Seed of answer `index` (from 0) to one prompt: the request's own for 0, derived for the rest.
@@ -154,8 +148,8 @@ class RequestQueue {
   };
   // All under the lock.
   void drop_cancelled();
-  Push judge(size_t waiting, size_t of_tenant) const;
-  void lift(Tenant& tenant) const;
+  Push admission(size_t waiting, size_t of_tenant) const;
+  void raise_to_minimum(Tenant& tenant) const;
 
   const size_t limit_, tenant_limit_;
   mutable std::mutex mutex_;

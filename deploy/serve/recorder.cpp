@@ -80,7 +80,7 @@ TrafficRecord traffic_record(const FinishedAnswer& answer, const std::string& wr
   } else {
     record.messages.push_back({"assistant", answer.text});
   }
-  record.sampling = request.sampling;
+  record.sampling = request.options.sampling;
   record.writer = writer;
   return record;
 }
@@ -94,7 +94,7 @@ RejectRecord reject_record(const FinishedAnswer& answer, const RecorderOptions& 
   return {record_id(answer),
           request.conversation_id(),
           request.time,
-          request.sampling.temperature,
+          request.options.sampling.temperature,
           draft_of(answer, options),
           options.target.substr(0, kDraftLabel),
           answer.result.rejects};
@@ -104,8 +104,8 @@ AcceptanceRecord acceptance_record(const FinishedAnswer& answer, const RecorderO
   AcceptanceRecord record;
   record.time = answer.request->time;
   record.segment = answer.request->domain;
-  record.temperature = answer.request->sampling.temperature;
-  record.constrained = answer.request->rules && answer.request->rules->constraint;
+  record.temperature = answer.request->options.sampling.temperature;
+  record.constrained = answer.request->options.rules && answer.request->options.rules->constraint;
   record.target = options.target.substr(0, 12);
   record.draft = draft_of(answer, options);
   record.counts = answer.result.counts;

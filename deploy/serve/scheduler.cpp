@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/decode/answer.h"
 
 namespace specdec::deploy {
 
@@ -15,8 +16,8 @@ namespace {
 
 constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected position
 
-// What one sequence meets while it is opened or its prompt is read. Only the device itself and the library that
-// computes are blamed: a request must not be able to end the server.
+// Returns whether a failure while a sequence is opened or prefilled counts against the device. Only the device itself
+// and the library that computes are blamed: a request must not be able to end the server.
 bool blames_device(const std::exception& failure) {
   const auto* error = dynamic_cast<const Error*>(&failure);
   return error ? error->kind() == ErrorKind::kDevice : dynamic_cast<const std::bad_alloc*>(&failure) == nullptr;
@@ -24,28 +25,29 @@ bool blames_device(const std::exception& failure) {
 
 }  // namespace
 
-enum class Place { kReading, kRunning, kSuspended };  // a suspended one holds no caches
+enum class Phase { kPrefill, kDecode, kPreempted };  // a preempted answer holds no caches
 
 struct Scheduler::Active {
   Active(std::shared_ptr<const GenerationRequest> r, size_t c, const text::Tokenizer& tokenizer)
-      : request(std::move(r)), choice(c), decoder(tokenizer), stop(request->stop) {}
+      : request(std::move(r)), choice(c), decoder(tokenizer), stop(request->stop), cut(request->options) {}
 
   std::shared_ptr<const GenerationRequest> request;
   size_t choice;
   SequenceKey key = -1;
-  Place place = Place::kReading;
+  Phase phase = Phase::kPrefill;
   int64_t prompt_read = 0;
-  int64_t charged = 0;  // of these, to its tenant: what is read again is not
-  bool begun = false;   // its prompt was read whole once
-  bool again = false;   // it was suspended
+  int64_t charged = 0;  // of these, to its tenant: what is prefilled again is not
+  bool begun = false;   // its prompt was prefilled whole once
+  bool again = false;   // it was preempted
   text::IncrementalDecoder decoder;
   StopMatcher stop;
   std::string text;  // everything sent
   ChoiceResult result;
+  decode::AnswerCut cut;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
   bool ended = false;
 
-  bool holds() const { return place != Place::kSuspended; }
+  bool holds() const { return phase != Phase::kPreempted; }
 };
 
 Scheduler::Scheduler(SchedulerOptions options, StepRunner& runner, RequestQueue& queue,
@@ -76,20 +78,20 @@ void Scheduler::stop_now() {
 }
 
 bool Scheduler::turn() {
-  leave();
-  join();
+  reap();
+  admit();
   running_.store(active_.size(), std::memory_order_relaxed);
   if (active_.empty()) return false;
-  leave();  // an echo without an answer has ended already
+  reap();  // an echo without an answer has ended already
   step();
-  leave();
+  reap();
   metrics_.caches(runner_.cache_use());
   running_.store(active_.size(), std::memory_order_relaxed);
   return true;
 }
 
-// Ends what was cancelled and lets go of what has ended.
-void Scheduler::leave() {
+// Ends the answers that were cancelled and frees those that have ended.
+void Scheduler::reap() {
   for (auto& sequence : active_)
     if (!sequence->ended && sequence->request->channel->cancelled()) end(*sequence, FinishReason::kCancelled);
   std::erase_if(active_, [this](const auto& sequence) {
@@ -104,34 +106,35 @@ void Scheduler::leave() {
   });
 }
 
-void Scheduler::join() {
+void Scheduler::admit() {
   int64_t budget = options_.prompt_budget_tokens;
   while (budget > 0) {
-    Active* const reader = next_reader();
-    if (!reader) return;
-    budget -= read(*reader, budget);
+    Active* const next = next_to_prefill();
+    if (!next) return;
+    budget -= prefill(*next, budget);
   }
 }
 
-// One reads at a time: what has begun to, else what was suspended, else what is new. Null: nobody, for now.
-Scheduler::Active* Scheduler::next_reader() {
-  Active* suspended = nullptr;
+// One sequence is prefilled at a time: the one that has begun, else the one preempted first, else a new one. Returns
+// null if there is none for now.
+Scheduler::Active* Scheduler::next_to_prefill() {
+  Active* preempted = nullptr;
   bool room = true;
   for (auto it = active_.rbegin(); it != active_.rend(); ++it) {
     Active& a = **it;
     room &= !a.holds();
     if (a.ended) continue;
-    if (a.place == Place::kReading) return &a;
-    if (a.place == Place::kSuspended) suspended = &a;
+    if (a.phase == Phase::kPrefill) return &a;
+    if (a.phase == Phase::kPreempted) preempted = &a;
   }
-  if (!suspended) return take();
+  if (!preempted) return next_from_queue();
   if (!room && !room_made_) return nullptr;
-  suspended->place = Place::kReading;
-  return suspended;
+  preempted->phase = Phase::kPrefill;
+  return preempted;
 }
 
-// The next answer of the queue, opened.
-Scheduler::Active* Scheduler::take() {
+// Takes the next answer from the queue and opens it. Returns null if none waits or the batch is full.
+Scheduler::Active* Scheduler::next_from_queue() {
   while (active_.size() < options_.max_batch) {
     RequestQueue::Next next = queue_.try_pop();
     if (!next.request) return nullptr;
@@ -143,13 +146,13 @@ Scheduler::Active* Scheduler::take() {
   return nullptr;
 }
 
-// A running answer to the same prompt of the same request, whose prompt need not be read again. None where the prompt
-// is scored.
+// Finds a running answer to the same prompt of the same request, so that the prompt is not prefilled again. Returns
+// null if there is none, or if the prompt is scored.
 const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, size_t choice) const {
-  if (request.echo && request.logprobs >= 0) return nullptr;
+  if (request.echo && request.options.logprobs >= 0) return nullptr;
   const size_t n = static_cast<size_t>(request.n);
   for (const auto& active : active_)
-    if (active->request.get() == &request && active->choice / n == choice / n && active->place == Place::kRunning &&
+    if (active->request.get() == &request && active->choice / n == choice / n && active->phase == Phase::kDecode &&
         !active->ended)
       return active.get();
   return nullptr;
@@ -157,20 +160,8 @@ const Scheduler::Active* Scheduler::sibling(const GenerationRequest& request, si
 
 bool Scheduler::start(Active& sequence) {
   const GenerationRequest& request = *sequence.request;
-  const size_t n = static_cast<size_t>(request.n);
-  SequenceSpec spec;
-  spec.prompt = request.prompts[sequence.choice / n];
-  spec.max_tokens = request.max_tokens;
-  spec.sampling = request.sampling;
-  spec.seed = choice_seed(request.seed, sequence.choice % n);
-  spec.seeded = request.seeded;
-  spec.rules = request.rules;
-  spec.logprobs = request.logprobs;
-  spec.prompt_logprobs = request.echo && request.logprobs >= 0;
-  spec.speculate = request.speculate;
-  spec.tenant = std::hash<std::string>{}(request.tenant);
-  spec.conversation = request.key();
-  spec.reject_top = share_place("rejects " + spec.conversation) < options_.reject_share ? kRejectTop : 0;
+  SequenceSpec spec{request.answer(sequence.choice), request.key()};
+  if (share_place("rejects " + spec.conversation) < options_.reject_share) spec.request.options.reject_top = kRejectTop;
   if (const Active* same = sibling(request, sequence.choice)) spec.same_prompt = same->key;
   try {
     sequence.key = runner_.start(spec);
@@ -183,17 +174,17 @@ bool Scheduler::start(Active& sequence) {
   }
 }
 
-// One pass over what it has to read; how many tokens that were.
-int64_t Scheduler::read(Active& sequence, int64_t most) {
+// Prefills at most `most` tokens in one pass and returns how many it took.
+int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   const GenerationRequest& request = *sequence.request;
-  PromptRead part;
+  PrefillResult part;
   try {
-    part = runner_.read(sequence.key, most);
-  } catch (const decode::OutOfRoom&) {
+    part = runner_.prefill(sequence.key, most);
+  } catch (const decode::CacheFull&) {
     make_room();
     return 0;
   } catch (const std::exception& e) {
-    log(LogLevel::kError, request.id + ": reading a prompt: " + e.what());
+    log(LogLevel::kError, request.id + ": prefilling a prompt: " + e.what());
     if (blames_device(e)) failures_.fetch_add(1, std::memory_order_relaxed);
     end(sequence, FinishReason::kFailed);
     return 0;
@@ -205,9 +196,9 @@ int64_t Scheduler::read(Active& sequence, int64_t most) {
   }
   if (sequence.again) metrics_.resumed(part.tokens);
   if (!part.whole) return part.tokens;
-  sequence.place = Place::kRunning;
+  sequence.phase = Phase::kDecode;
   if (std::exchange(sequence.begun, true)) return part.tokens;
-  metrics_.started(sequence.prompt_read + 1);  // the last one is read by its first step
+  metrics_.started(sequence.prompt_read + 1);  // its first step reads the last token
   if (!request.echo) return part.tokens;
   ChoiceEvent event;
   event.logprobs = std::move(part.logprobs);
@@ -215,7 +206,7 @@ int64_t Scheduler::read(Active& sequence, int64_t most) {
   return part.tokens;
 }
 
-// The prompt as the beginning of the text. Its first token has nothing before it, so no log-probability.
+// Sends the prompt as the beginning of the text. Its first token has nothing before it, so it has no log-probability.
 void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   const GenerationRequest& request = *sequence.request;
@@ -223,21 +214,21 @@ void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   event.choice = sequence.choice;
   event.echo = true;
   event.text = request.texts[prompt];
-  if (request.logprobs >= 0)
+  if (request.options.logprobs >= 0)
     event.logprobs.insert(event.logprobs.begin(),
                           decode::PositionLogprobs{{request.prompts[prompt].front(), kNone}, {}});
   request.channel->push(std::move(event));
-  if (request.max_tokens == 0) end(sequence, FinishReason::kLength);
+  if (request.options.max_tokens == 0) end(sequence, FinishReason::kLength);
 }
 
-// The caches are full. What has ended closes its own, else what came last gives them up; what is alone with them has
-// failed.
+// Called when the caches are full. Frees the sequences that have ended, else preempts the newest. A sequence that is
+// alone and does not fit fails.
 void Scheduler::make_room() {
   Active* last = nullptr;
   size_t holders = 0;
   for (const auto& active : active_) {
     if (!active->holds()) continue;
-    if (active->ended) return leave();
+    if (active->ended) return reap();
     last = active.get();
     ++holders;
   }
@@ -247,12 +238,12 @@ void Scheduler::make_room() {
     return end(*last, FinishReason::kNoRoom);
   }
   try {
-    runner_.suspend(last->key);
+    runner_.preempt(last->key);
   } catch (const std::exception& e) {
-    log(LogLevel::kError, last->request->id + ": suspending a sequence: " + e.what());
+    log(LogLevel::kError, last->request->id + ": preempting a sequence: " + e.what());
     return end(*last, FinishReason::kFailed);
   }
-  last->place = Place::kSuspended;
+  last->phase = Phase::kPreempted;
   last->again = true;
   last->prompt_read = 0;
   room_made_ = false;
@@ -263,12 +254,12 @@ void Scheduler::step() {
   while (!step_running()) make_room();
 }
 
-// False: there is no room, and nothing has changed.
+// Steps every sequence that decodes. Returns false if none found room, and nothing has changed then.
 bool Scheduler::step_running() {
   batch_.clear();
   keys_.clear();
   for (const auto& active : active_) {
-    if (active->place != Place::kRunning || active->ended) continue;
+    if (active->phase != Phase::kDecode || active->ended) continue;
     batch_.push_back(active.get());
     keys_.push_back(active->key);
   }
@@ -283,7 +274,7 @@ bool Scheduler::step_running() {
   int64_t drafted = 0, failed = 0;
   size_t stepped = 0;
   for (size_t i = 0; i < batch_.size(); ++i) {
-    if (results_[i].out_of_room) continue;
+    if (results_[i].cache_full) continue;
     ++stepped;
     if (results_[i].no_token_left) {
       end(*batch_[i], FinishReason::kNoTokenLeft);
@@ -314,7 +305,8 @@ bool Scheduler::step_running() {
   return true;
 }
 
-// Emitted tokens → text, up to EOS, a stop string or max_tokens; what a step emitted behind that point is dropped.
+// Turns the emitted tokens into text and sends it, up to EOS, a stop string or max_tokens. The tokens after that are
+// dropped.
 void Scheduler::deliver(Active& sequence, const StepResult& result) {
   const GenerationRequest& request = *sequence.request;
   ChoiceResult& so_far = sequence.result;
@@ -342,19 +334,18 @@ void Scheduler::deliver(Active& sequence, const StepResult& result) {
   queue_.generated(request.tenant, static_cast<int64_t>(result.emitted.size()));
   ChoiceEvent event;
   event.choice = sequence.choice;
-  std::optional<FinishReason> reason;
-  for (size_t i = 0; i < result.emitted.size(); ++i) {
-    const int32_t token = result.emitted[i];
+  size_t at = 0;
+  const decode::AnswerEnd cut = sequence.cut.add(result.emitted, [&](int32_t token, bool is_eos) {
     event.token_ids.push_back(token);
-    if (i < result.logprobs.size()) event.logprobs.push_back(result.logprobs[i]);
+    if (at < result.logprobs.size()) event.logprobs.push_back(result.logprobs[at]);
+    ++at;
     ++so_far.completion_tokens;
-    const bool eos = !request.ignore_eos &&
-                     std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
-    if (!eos) event.text += sequence.stop.push(sequence.decoder.push(token));
-    if (eos || sequence.stop.matched()) reason = FinishReason::kStop;
-    if (!reason && so_far.completion_tokens >= request.max_tokens) reason = FinishReason::kLength;
-    if (reason) break;
-  }
+    if (!is_eos) event.text += sequence.stop.push(sequence.decoder.push(token));
+    return !sequence.stop.matched();
+  });
+  std::optional<FinishReason> reason;
+  if (cut != decode::AnswerEnd::kNone)
+    reason = cut == decode::AnswerEnd::kStop ? FinishReason::kStop : FinishReason::kLength;
   if (reason && !sequence.stop.matched()) {
     event.text += sequence.stop.push(sequence.decoder.finish());
     if (sequence.stop.matched()) reason = FinishReason::kStop;
@@ -390,7 +381,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
 void Scheduler::drain() {
   for (auto& sequence : active_)
     if (!sequence->ended) end(*sequence, FinishReason::kDrained);
-  leave();
+  reap();
   for (auto next = queue_.try_pop(); next.request; next = queue_.try_pop()) {
     Active waiting(std::move(next.request), next.choice, tokenizer_);
     end(waiting, FinishReason::kDrained);

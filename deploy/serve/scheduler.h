@@ -1,8 +1,8 @@
-// Continuous batching on one engine thread: which sequences are in the next step, when new ones start and when they
-// leave. Policy only; tokens come from a StepRunner. A request fails only itself: nothing a sequence does leaves run().
-// Prompts are read between steps, so many tokens a turn. Where caches are full, what came last gives its own up (is
-// suspended) and is read again, before anything new starts, when another has left. So what came first always goes on,
-// and each text is what it is alone.
+// Continuous batching on one engine thread: it decides which sequences are in the next step, when new ones start and
+// when they end. Tokens come from a StepRunner. A request fails only itself: nothing that a sequence does leaves run().
+// Prompts are prefilled between steps, a bounded number of tokens a turn. When the caches are full, the newest sequence
+// is preempted. It is prefilled again when another one has ended, before anything new starts. So the oldest sequence
+// always goes on, and the text of an answer does not depend on its neighbours.
 #pragma once
 
 #include <atomic>
@@ -33,8 +33,7 @@ struct FinishedAnswer {
 struct SchedulerOptions {
   size_t max_batch = 8;
   int64_t prompt_budget_tokens = 512;  // read between two steps: bounds the gap between tokens of what runs
-  std::vector<int32_t> eos_ids;
-  double reject_share = 0;  // of the conversations whose rejected drafts are kept for the records
+  double reject_share = 0;             // of the conversations whose rejected drafts are kept for the records
 };
 
 class Scheduler {
@@ -45,7 +44,7 @@ class Scheduler {
 
   // The engine thread: until the queue is closed and everything in it is answered, or stop_now().
   void run();
-  // One round: leave, join, read, step, deliver. False when there was nothing to do.
+  // One round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
   bool turn();
   // From any thread: closes the queue; all that runs or waits ends with kDrained before the next step.
   void stop_now();
@@ -56,13 +55,13 @@ class Scheduler {
 
  private:
   struct Active;
-  void leave();
-  void join();
-  Active* next_reader();
-  Active* take();
+  void reap();
+  void admit();
+  Active* next_to_prefill();
+  Active* next_from_queue();
   const Active* sibling(const GenerationRequest& request, size_t choice) const;
   bool start(Active& sequence);
-  int64_t read(Active& sequence, int64_t most);
+  int64_t prefill(Active& sequence, int64_t most);
   void echo(Active& sequence, ChoiceEvent event);
   void make_room();
   void step();

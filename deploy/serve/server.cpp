@@ -150,7 +150,6 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   Recorder recorder(records, s.metrics, s.clock);
   SchedulerOptions options;
   options.max_batch = static_cast<size_t>(s.options.max_batch);
-  options.eos_ids = model.eos_ids;
   options.reject_share = s.options.record_dir.empty() ? 0 : s.options.record_rejects;
   Scheduler scheduler(options, runner, s.queue, *model.tokenizer, s.metrics, s.clock,
                       [&recorder, &s](const FinishedAnswer& answer) {

@@ -4,17 +4,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/run_options.h"
 #include "engine/decode/causal_model.h"
-#include "engine/decode/controller.h"
-#include "engine/decode/logit_rules.h"
-#include "engine/decode/logprobs.h"
+#include "engine/decode/request.h"
+#include "engine/decode/step_outcome.h"
 
 namespace specdec::deploy {
 
@@ -27,43 +24,29 @@ inline double share_place(const std::string& conversation) {
   return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64;
 }
 
+// One answer to be made. Prompt and max_tokens fit the context.
 struct SequenceSpec {
-  std::span<const int32_t> prompt;  // at least one token; prompt + max_tokens fit the context
-  int64_t max_tokens = 0;
-  SamplingOptions sampling;
-  uint64_t seed = 0;
-  bool seeded = false;                                        // the text must depend on nothing but the request
-  std::shared_ptr<const decode::LogitRules> rules = nullptr;  // null: none
-  int logprobs = -1;             // >= 0: of every emitted token, with so many likeliest ones
-  bool prompt_logprobs = false;  // PromptRead::logprobs
-  bool speculate = true;
-  int reject_top = 0;             // > 0: StepResult::rejected, with so many likeliest tokens
-  uint64_t tenant = 0;            // whose prompts, read before, it may share
+  decode::Request request;
   std::string conversation = {};  // whose answers go to one draft while two are compared
-  SequenceKey same_prompt = -1;   // a running sequence that began with this prompt: it need not be read again; -1: none
+  // A running sequence that began with this prompt, which then is not prefilled again; -1: none.
+  SequenceKey same_prompt = -1;
 };
 
-// Of one pass over a prompt.
-struct PromptRead {
-  int64_t tokens = 0;                              // that were read
-  bool whole = false;                              // nothing is left: the sequence may step
-  std::vector<decode::PositionLogprobs> logprobs;  // of prompt tokens 1, 2, …, with the pass that ends it
+// What one pass over a prompt did.
+struct PrefillResult {
+  int64_t tokens = 0;  // that were prefilled
+  bool whole = false;  // nothing is left: the sequence may step
+  // Of prompt tokens 1, 2, …, with the pass that ends it, where the request wants them.
+  std::vector<decode::PositionLogprobs> logprobs;
 };
 
-struct StepResult {
-  bool out_of_room = false;  // the caches are full: this sequence is as before the step. It may be suspended, or others
-  bool failed = false;       // this sequence cannot go on; the others are not touched
-  bool no_token_left = false;    // … because of what its own request asks for: nothing is broken
-  bool device_failed = false;    // … because of the device or the library that computes: no request causes that
-  std::vector<int32_t> emitted;  // at least one token unless failed or out of room
-  int drafted = 0, accepted = 0;
-  decode::KDecision decision;                        // of the draft model's K
-  int suffix_drafted = 0, suffix_accepted = 0;       // from the text itself, in steps whose `drafted` is 0
-  std::vector<double> overlaps;                      // Σ min(p, q) at each reached position
-  std::optional<decode::PositionLogprobs> rejected;  // the draft's token that stood where emitted.back() stands now
-  std::string draft, shadow;                         // which draft models: fingerprints cut to kDraftLabel; "" = none
-  std::vector<double> shadow_overlaps;               // of the draft on trial, at the same positions
-  std::vector<decode::PositionLogprobs> logprobs;    // of each emitted token, where asked for
+// What one step did for one answer: at least one token unless it failed or found no room.
+struct StepResult : decode::StepOutcome {
+  bool cache_full = false;  // the caches are full: this sequence is as before the step. It may be preempted, or others
+  bool failed = false;      // this sequence cannot go on; the others are not touched
+  bool no_token_left = false;  // … because of what its own request asks for: nothing is broken
+  bool device_failed = false;  // … because of the device or the library that computes: no request causes that
+  std::string draft, shadow;   // which draft models: fingerprints cut to kDraftLabel; "" = none
 };
 
 // What K of one draft rests on, as of its last step. Seconds and expectations are NaN until they were measured.
@@ -93,13 +76,13 @@ struct CacheUse {
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // Opens a sequence; nothing is read yet. Throws Error; nothing is left behind then.
+  // Opens a sequence; nothing is prefilled yet. Throws Error; nothing is left behind then.
   virtual SequenceKey start(const SequenceSpec& spec) = 0;
-  // One pass over at most `most` tokens of its prompt and, after suspend(), of what it has emitted. Throws
-  // decode::OutOfRoom, Error: it is as before then.
-  virtual PromptRead read(SequenceKey key, int64_t most) = 0;
-  // Gives its caches up. Read again, it goes on with the text that it would have had.
-  virtual void suspend(SequenceKey key) = 0;
+  // One pass over at most `most` tokens of its prompt and, after preempt(), of what it has emitted. Throws
+  // decode::CacheFull, Error: it is as before then.
+  virtual PrefillResult prefill(SequenceKey key, int64_t most) = 0;
+  // Gives its caches up. Prefilled again, it goes on with the text that it would have had.
+  virtual void preempt(SequenceKey key) = 0;
   // One draft-verify-commit step over distinct sequences that are read whole; results[i] belongs to batch[i]. What
   // concerns one sequence is reported in its result; an exception concerns all of them.
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;

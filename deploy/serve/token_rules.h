@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/logits_processors.h"
 #include "text/grammar.h"
 #include "text/tokenizer.h"
 
@@ -15,7 +15,7 @@ namespace specdec::deploy {
 // makes other tokens of the same number (vLLM's rule). Other spellings stay possible. Empty for a text without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
-// For LogitRules::constraint: a matcher a sequence.
+// For LogitsProcessors::constraint: a matcher a sequence.
 std::function<std::unique_ptr<decode::Constraint>()> constraint_of(std::shared_ptr<const text::Grammar> grammar);
 
 }  // namespace specdec::deploy

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <memory>
 
 #include "base/error.h"
@@ -97,36 +98,25 @@ class ContextTest {
   }
 
   void run_batch(uint64_t first_seed, int count) {
-    struct Lane {
-      decode::SeededRandomness randomness;
-      decode::KController controller;
-      decode::Sequence sequence;
-      Lane(uint64_t seed, const decode::ControllerOptions& c) : randomness(seed), controller(c, nullptr) {}
-    };
-    decode::ControllerOptions controller;
+    decode::Drafting drafting{.verify = options_.verify};
+    decode::ControllerOptions& controller = drafting.model.emplace();
     controller.fixed_k = controller.max_k = options_.k;
-    std::vector<std::unique_ptr<Lane>> lanes;
+    const decode::RequestOptions request{.max_tokens = options_.tokens, .sampling = options_.sampling};
+    std::deque<decode::Sequence> sequences;
     std::vector<decode::Sequence*> batch;
     for (int i = 0; i < count; ++i) {
-      lanes.push_back(std::make_unique<Lane>(first_seed + static_cast<uint64_t>(i), controller));
-      decode::Sequence& s = lanes.back()->sequence;
-      s.tokens = context_;
-      s.sampling = options_.sampling;
-      s.verify = options_.verify;
-      s.randomness = &lanes.back()->randomness;
-      s.controller = &lanes.back()->controller;
-      s.remaining = options_.tokens;
-      stepper_.start(s);
-      batch.push_back(&s);
+      const uint64_t seed = first_seed + static_cast<uint64_t>(i);
+      batch.push_back(&sequences.emplace_back(stepper_, decode::Request{context_, seed, request}, drafting));
+      stepper_.start(*batch.back());
     }
     std::vector<decode::Sequence*> active = batch;
     while (!active.empty()) {
       stepper_.step(active);
-      std::erase_if(active, [](const decode::Sequence* s) { return s->remaining < 1; });
+      std::erase_if(active, [](const decode::Sequence* s) { return s->remaining() < 1; });
     }
     for (decode::Sequence* s : batch) {
-      stepper_.finish(*s);
-      add(std::span<const int32_t>(s->tokens).subspan(context_.size()));
+      stepper_.close(*s);
+      add(s->answer());
     }
   }
 
@@ -203,8 +193,7 @@ GreedyComparison compare_answers(decode::CausalModel& target, std::span<const To
 
 GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel& draft, std::span<const TokenRow> rows,
                                 RolloutOptions options, double unit, const ProgressFn& progress) {
-  options.sampling = SamplingOptions{};
-  options.sampling.temperature = 0;
+  options.request.sampling = SamplingOptions{.temperature = 0};
   options.stage = "lossless: with the draft";
   const auto speculative = roll_out(target, &draft, rows, options, progress);
   options.k = 0;

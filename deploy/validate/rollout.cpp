@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <utility>
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "engine/decode/answer.h"
 #include "engine/decode/step.h"
 
 namespace specdec::deploy {
@@ -28,41 +30,35 @@ std::vector<std::vector<size_t>> by_conversation(std::span<const TokenRow> rows,
   return groups;
 }
 
-// One sequence in the batch and what it needs to live.
+// One answer in the batch.
 struct Running {
   size_t row;
-  decode::SeededRandomness randomness;
-  decode::KController controller;
   decode::Sequence sequence;
-  Running(size_t row, uint64_t seed, const decode::ControllerOptions& options)
-      : row(row), randomness(seed), controller(options, nullptr) {}
+  decode::AnswerCut cut;
+  Running(size_t row, decode::Stepper& stepper, decode::Request request, const decode::Drafting& drafting)
+      : row(row), sequence(stepper, std::move(request), drafting), cut(sequence.options()) {}
 };
 
 class Roller {
  public:
   Roller(decode::CausalModel& target, decode::CausalModel* draft, const RolloutOptions& options)
       : target_(target), stepper_(target, draft), options_(options) {
-    controller_.fixed_k = options.k;
-    controller_.max_k = options.k < 0 ? options.max_k : std::max(options.k, 1);
-  }
-  ~Roller() {
-    for (auto& r : running_) stepper_.finish(r->sequence);
+    drafting_.verify = options.verify;
+    if (options.k == 0) return;
+    decode::ControllerOptions& controller = drafting_.model.emplace();
+    controller.fixed_k = options.k;
+    controller.max_k = options.k < 0 ? options.max_k : options.k;
   }
 
   size_t active() const { return running_.size(); }
 
-  // False: the prompt leaves no room, or there is none.
+  // Returns false if the prompt leaves no room, or there is none.
   bool start(size_t index, const TokenRow& row) {
     const int64_t prompt = std::max<int64_t>(row.prompt_tokens, 1);
     if (row.tokens.empty() || prompt >= target_.max_length()) return false;
-    auto r = std::make_unique<Running>(index, row_seed(options_.seed, row.id), controller_);
-    r->sequence.tokens.assign(row.tokens.begin(),
-                              row.tokens.begin() + std::min<int64_t>(prompt, static_cast<int64_t>(row.tokens.size())));
-    r->sequence.sampling = options_.sampling;
-    r->sequence.verify = options_.verify;
-    r->sequence.randomness = &r->randomness;
-    r->sequence.controller = options_.k != 0 ? &r->controller : nullptr;
-    r->sequence.remaining = options_.max_tokens;
+    const auto end = row.tokens.begin() + std::min<int64_t>(prompt, static_cast<int64_t>(row.tokens.size()));
+    decode::Request request{{row.tokens.begin(), end}, row_seed(options_.seed, row.id), options_.request};
+    auto r = std::make_unique<Running>(index, stepper_, std::move(request), drafting_);
     stepper_.start(r->sequence);
     running_.push_back(std::move(r));
     return true;
@@ -74,30 +70,27 @@ class Roller {
     for (auto& r : running_) batch_.push_back(&r->sequence);
     stepper_.step(batch_);
     const size_t before = running_.size();
-    std::erase_if(running_, [&](const std::unique_ptr<Running>& r) {
-      if (!take(r->sequence, out[r->row])) return false;
-      out[r->row].counts = r->sequence.counts;
-      stepper_.finish(r->sequence);
-      return true;
-    });
+    std::erase_if(running_, [&](const std::unique_ptr<Running>& r) { return add(*r, out[r->row]); });
     return before - running_.size();
   }
 
  private:
-  bool take(decode::Sequence& s, Rollout& out) {
-    for (size_t i = 0; i < s.emitted.size(); ++i) {
-      out.tokens.push_back(s.emitted[i]);
-      if (std::find(options_.eos_ids.begin(), options_.eos_ids.end(), s.emitted[i]) == options_.eos_ids.end()) continue;
-      s.counts.emitted -= static_cast<int64_t>(s.emitted.size() - i - 1);
+  // Returns whether the answer has ended.
+  static bool add(Running& r, Rollout& out) {
+    const decode::AnswerEnd end = r.cut.add(r.sequence.outcome().emitted, [&](int32_t token, bool) {
+      out.tokens.push_back(token);
       return true;
-    }
-    return s.remaining < 1;
+    });
+    if (end == decode::AnswerEnd::kNone && r.sequence.remaining() > 0) return false;
+    out.counts = r.sequence.counts();
+    out.counts.emitted = r.cut.tokens();
+    return true;
   }
 
   decode::CausalModel& target_;
   decode::Stepper stepper_;
   const RolloutOptions& options_;
-  decode::ControllerOptions controller_;
+  decode::Drafting drafting_;
   std::vector<std::unique_ptr<Running>> running_;
   std::vector<decode::Sequence*> batch_;
 };

@@ -13,6 +13,7 @@
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
 #include "engine/decode/causal_model.h"
+#include "engine/decode/request.h"
 
 namespace specdec::deploy {
 
@@ -20,12 +21,10 @@ struct RolloutOptions {
   int k = 8;      // every step drafts this many; 0 = plain, -1 = the controller chooses (costs assumed)
   int max_k = 8;  // for -1
   VerifyRule verify = VerifyRule::kToken;
-  SamplingOptions sampling;
-  int64_t max_tokens = 64;        // emitted tokens of an answer
-  std::vector<int32_t> eos_ids;   // empty: EOS is ignored
-  uint64_t seed = 0;              // of the run; each row adds its id
-  int batch = 8;                  // sequences in one step
-  std::string stage = "rollout";  // in progress
+  decode::RequestOptions request = {.max_tokens = 64};  // of every answer
+  uint64_t seed = 0;                                    // of the run; each row adds its id
+  int batch = 8;                                        // sequences in one step
+  std::string stage = "rollout";                        // in progress
 };
 struct Rollout {
   std::vector<int32_t> tokens;  // the answer, EOS included; empty where the prompt leaves no room for one

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <set>
 #include <sstream>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
 
@@ -36,13 +38,6 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
-struct Lane {
-  decode::SeededRandomness randomness;
-  std::unique_ptr<decode::KController> controller;
-  decode::Sequence sequence;
-  explicit Lane(uint64_t seed) : randomness(seed) {}
-};
-
 // Sequences of one batch size; every timed step sets its own K.
 class Bench {
  public:
@@ -52,20 +47,13 @@ class Bench {
     // Warm-up step and max_k + 1 timed ones emit at most K + 1 tokens each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
     const int64_t room = std::min(target.max_length(), draft.max_length()) - emitted - options.max_k;
+    const decode::RequestOptions request{.max_tokens = emitted + options.max_k, .sampling = options.sampling};
     for (int i = 0; i < batch; ++i) {
-      lanes_.push_back(std::make_unique<Lane>(options.seed + static_cast<uint64_t>(repetition * batch + i)));
-      decode::Sequence& s = lanes_.back()->sequence;
-      s.tokens = cut(prompts[static_cast<size_t>(repetition * batch + i) % prompts.size()], room);
-      s.sampling = options.sampling;
-      s.verify = options.verify;
-      s.randomness = &lanes_.back()->randomness;
-      s.remaining = emitted + options.max_k;
-      stepper_.start(s);
-      batch_.push_back(&s);
+      const auto number = static_cast<size_t>(repetition * batch + i);
+      decode::Request one{cut(prompts[number % prompts.size()], room), options.seed + number, request};
+      batch_.push_back(&sequences_.emplace_back(stepper_, std::move(one), decode::Drafting{.verify = options.verify}));
+      stepper_.start(*batch_.back());
     }
-  }
-  ~Bench() {
-    for (auto* s : batch_) stepper_.finish(*s);
   }
 
   struct Times {
@@ -73,19 +61,16 @@ class Bench {
     bool full = true;  // every sequence drafted K tokens
   };
   Times step(int k) {
-    for (auto& lane : lanes_) {
-      decode::ControllerOptions options;
-      options.fixed_k = k;
-      options.max_k = std::max(k, 1);
-      lane->controller = std::make_unique<decode::KController>(options, nullptr);
-      lane->sequence.controller = lane->controller.get();
-    }
+    decode::ControllerOptions options;
+    options.fixed_k = k;
+    options.max_k = std::max(k, 1);
+    for (auto* s : batch_) s->replace_controller(options);
     const double start = clock_.seconds();
     stepper_.step(batch_);
     const double end = clock_.seconds();
     Times t{target_.asked - start, end - target_.asked, true};
     if (k == 0) t = {0, end - start, true};
-    for (const auto* s : batch_) t.full = t.full && s->drafted == k;
+    for (const auto* s : batch_) t.full = t.full && s->outcome().drafted == k;
     return t;
   }
 
@@ -93,7 +78,7 @@ class Bench {
   Marked& target_;
   const Clock& clock_;
   decode::Stepper stepper_;
-  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::deque<decode::Sequence> sequences_;
   std::vector<decode::Sequence*> batch_;
 };
 
@@ -293,7 +278,7 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
   const auto run_pair = [&](size_t at, int64_t tokens) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring the speed-up");
     const std::vector<std::vector<int32_t>> prompt = {cut(prompts[at % n], room)};
-    GroupOptions group{options.speculation, options.sampling, tokens, options.seed + at};
+    GroupOptions group{options.speculation, {.max_tokens = tokens, .sampling = options.sampling}, options.seed + at};
     GroupRun drafted(speculative, prompt, group, &learnt, clock);
     group.speculation.k = 0;
     GroupRun normal(plain, prompt, group, nullptr, clock);

@@ -15,10 +15,9 @@
 namespace specdec::deploy {
 
 struct GroupOptions {
-  SpeculationOptions speculation = {};  // k = 0: plain
-  SamplingOptions sampling = {};
-  int64_t tokens = 64;  // of every answer; EOS is ignored
-  uint64_t seed = 0;    // of the first prompt; the i-th adds i
+  SpeculationOptions speculation = {};                  // k = 0: plain
+  decode::RequestOptions request = {.max_tokens = 64};  // of every answer, which is as long as that
+  uint64_t seed = 0;                                    // of the first prompt; the i-th adds i
 };
 // Sums over runs of one configuration.
 struct GroupFigures {

@@ -313,9 +313,8 @@ class Run {
     RolloutOptions o;
     o.k = options_.speculation.k > 0 ? options_.speculation.k : options_.speculation.max_k;
     o.verify = options_.speculation.verify;
-    o.sampling = options_.sampling;
-    o.max_tokens = options_.rollout_tokens;
-    o.eos_ids = pair_.target->config.eos_ids;
+    o.request = {
+        .max_tokens = options_.rollout_tokens, .eos_ids = pair_.target->config.eos_ids, .sampling = options_.sampling};
     o.seed = options_.device.seed;
     o.batch = kBatch;
     return o;

@@ -32,9 +32,9 @@ struct LogitRows {
 
 // Thrown by extend() and fork() before anything was written: the caches of this model are full. Sequences that close
 // make room.
-class OutOfRoom : public Error {
+class CacheFull : public Error {
  public:
-  explicit OutOfRoom(const std::string& what) : Error(ErrorKind::kDevice, what) {}
+  explicit CacheFull(const std::string& what) : Error(ErrorKind::kDevice, what) {}
 };
 
 // What the caches of a model take, and how much of its prompts was found in them.
@@ -50,7 +50,7 @@ class CausalModel {
   virtual ~CausalModel() = default;
   virtual int64_t vocab_size() const = 0;
   virtual int64_t max_length() const = 0;
-  virtual int64_t room() const {
+  virtual int64_t capacity_tokens() const {
     return std::numeric_limits<int64_t>::max();
   }  // tokens that all its caches hold together
   virtual SequenceId open() = 0;
@@ -78,7 +78,7 @@ class ForwardingModel : public CausalModel {
   explicit ForwardingModel(CausalModel& model) : model_(model) {}  // which must live longer
   int64_t vocab_size() const override { return model_.vocab_size(); }
   int64_t max_length() const override { return model_.max_length(); }
-  int64_t room() const override { return model_.room(); }
+  int64_t capacity_tokens() const override { return model_.capacity_tokens(); }
   SequenceId open() override { return model_.open(); }
   SequenceId fork(SequenceId sequence, int64_t length) override { return model_.fork(sequence, length); }
   void close(SequenceId sequence) override { model_.close(sequence); }

@@ -158,7 +158,7 @@ bool KController::settled(int batch) {
     settle(options_.fixed_k, PlainReason::kNoDraft);
   } else if (options_.max_k < 1) {
     settle(0, PlainReason::kNoDraft);
-  } else if (costs_ && costs_->asks(batch, 1, refresh)) {
+  } else if (costs_ && costs_->should_measure(batch, 1, refresh)) {
     settle(0, PlainReason::kMeasuring);
   } else if (!measured()) {
     settle(unmeasured_k(batch), PlainReason::kSchedule);
@@ -193,9 +193,9 @@ void KController::choose(std::span<KController* const> sequences, int batch) {
     // Not of trees: how many nodes a level gets depends on the text, so that its pass may never have the rows asked
     // for.
     if (k == 0 || !s->costs_ || !s->options_.tree.empty()) continue;
-    const int other = k < s->options_.max_k && s->costs_->asks(batch, k + 2) ? k + 1
-                      : k > 1 && s->costs_->asks(batch, k)                   ? k - 1
-                                                                             : k;
+    const int other = k < s->options_.max_k && s->costs_->should_measure(batch, k + 2) ? k + 1
+                      : k > 1 && s->costs_->should_measure(batch, k)                   ? k - 1
+                                                                                       : k;
     s->exploring_ = other != k;
     s->decision_.k = other;
   }
@@ -331,7 +331,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
 void KController::probe() {
   plain_owed_ = std::max(plain_owed_, 0) + probe_interval();
   decision_.probe = true;
-  decision_.k = in_doubt_ > 0 ? in_doubt_ : std::min(costs_ && costs_->wants(batch_, 2) ? 1 : 2, options_.max_k);
+  decision_.k = in_doubt_ > 0 ? in_doubt_ : std::min(costs_ && costs_->is_stale(batch_, 2) ? 1 : 2, options_.max_k);
 }
 
 int KController::probe_interval() const {

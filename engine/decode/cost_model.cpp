@@ -213,7 +213,7 @@ bool CostModel::ready(bool drafting) const {
   return drafted && target_->plain && target_->verifying;
 }
 
-bool CostModel::wants(int batch, int rows, int64_t refresh) const {
+bool CostModel::is_stale(int batch, int rows, int64_t refresh) const {
   if (target_->batches.size() <= static_cast<size_t>(batch)) return true;
   const Curve& of = target_->batches[batch];
   const size_t at = cell_of(batch, static_cast<double>(batch) * rows);
@@ -223,9 +223,9 @@ bool CostModel::wants(int batch, int rows, int64_t refresh) const {
 
 // Two steps in a row of eight and later of 64, no more, since neighbours with a K of their own may keep such a pass
 // from ever happening.
-bool CostModel::asks(int batch, int rows, int64_t refresh) const {
+bool CostModel::should_measure(int batch, int rows, int64_t refresh) const {
   const int64_t passes = target_->batches.size() <= static_cast<size_t>(batch) ? 0 : target_->batches[batch].passes;
-  return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && wants(batch, rows, refresh);
+  return passes % (passes < 64 ? 8 : std::min<int64_t>(refresh, 64)) < 2 && is_stale(batch, rows, refresh);
 }
 
 }  // namespace specdec::decode

@@ -44,8 +44,8 @@ class CostModel {
   static constexpr int64_t kRefresh = 256;
   // Such a pass (rows a sequence) was measured less than twice, or not in the last `refresh` ones of this batch size;
   // asks: … and this is a step to make it, the same for every sequence of the step.
-  bool wants(int batch, int rows, int64_t refresh = kRefresh) const;
-  bool asks(int batch, int rows, int64_t refresh = kRefresh) const;
+  bool is_stale(int batch, int rows, int64_t refresh = kRefresh) const;
+  bool should_measure(int batch, int rows, int64_t refresh = kRefresh) const;
 
  private:
   struct Pace {

@@ -64,7 +64,7 @@ class ModelRunner final : public CausalModel {
       if (!e.parents.empty()) set_tree(e, part);
       rows += e.num_logits;
     }
-    check_room();
+    check_capacity();
     const at::Tensor logits = model::forward(*decoder_, parts_);
     out.vocab = vocab_size();
     const size_t need = static_cast<size_t>(rows * out.vocab);
@@ -76,7 +76,7 @@ class ModelRunner final : public CausalModel {
     if (!pool_->bounded()) return 0;
     for (auto& [id, cache] : caches_) cache.publish();  // between passes all that caches hold is text
     model::KvCache& cache = find(sequence);
-    if (cache.length() == 0) cache.set_stretch(stretch_of(tokens));
+    if (cache.length() == 0) cache.set_rope_rescale(rope_rescale_of(tokens));
     const int64_t found = cache.adopt(tokens, tenant);
     asked_tokens_ += static_cast<int64_t>(tokens.size());
     found_tokens_ += found;
@@ -84,10 +84,10 @@ class ModelRunner final : public CausalModel {
   }
 
   int64_t adoptable(std::span<const int32_t> tokens, uint64_t tenant) const override {
-    return pool_->find(tenant, stretch_of(tokens), tokens);
+    return pool_->find(tenant, rope_rescale_of(tokens), tokens);
   }
 
-  int64_t room() const override {
+  int64_t capacity_tokens() const override {
     return pool_->bounded() ? pool_->num_blocks() * model::BlockPool::kTokens : std::numeric_limits<int64_t>::max();
   }
 
@@ -101,19 +101,19 @@ class ModelRunner final : public CausalModel {
   }
 
  private:
-  int64_t stretch_of(std::span<const int32_t> tokens) const {
+  int64_t rope_rescale_of(std::span<const int32_t> tokens) const {
     const model::RopeConfig& rope = decoder_->config.rope;
-    return model::rope_varies(rope) ? model::rope_stretch(rope, static_cast<int64_t>(tokens.size())) : 0;
+    return model::rope_varies(rope) ? model::rope_rescale(rope, static_cast<int64_t>(tokens.size())) : 0;
   }
 
   // Counted before anything is written; a last block that several of them share counts for each.
-  void check_room() const {
+  void check_capacity() const {
     int64_t blocks = 0;
     for (const model::SequencePart& part : parts_)
       blocks += part.cache->blocks_missing(static_cast<int64_t>(part.tokens.size()),
                                            model::rope_varies(decoder_->config.rope));
     if (blocks > pool_->available())
-      throw OutOfRoom("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " +
+      throw CacheFull("the KV cache is full: the next pass needs " + std::to_string(blocks) + " blocks of " +
                       std::to_string(model::BlockPool::kTokens) + " tokens, " + std::to_string(pool_->available()) +
                       " of " + std::to_string(pool_->num_blocks()) + " are free; end sequences or give it more memory");
   }

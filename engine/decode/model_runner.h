@@ -9,7 +9,7 @@
 namespace specdec::decode {
 
 // cache_bytes: what all sequences' caches may take, allocated at once (model::cache_bytes() says how much so many
-// take); then extend() throws OutOfRoom, and adopt() finds what was read before. 0: they grow as needed, and adopt()
+// take); then extend() throws CacheFull, and adopt() finds what was read before. 0: they grow as needed, and adopt()
 // finds nothing.
 std::unique_ptr<CausalModel> make_model_runner(std::shared_ptr<const model::Decoder> decoder, int64_t cache_bytes = 0);
 

@@ -47,115 +47,115 @@ Stepper::Stepper(CausalModel& target, CausalModel* draft, CostModel* costs, cons
 Stepper::~Stepper() = default;
 
 void Stepper::open(Sequence& s, const Sequence* same_prompt) {
-  const int64_t n = static_cast<int64_t>(s.tokens.size());
+  const int64_t n = static_cast<int64_t>(s.tokens_.size());
   if (n == 0) throw Error(ErrorKind::kData, "the prompt has no tokens: give at least one (BOS)");
   if (n >= target_.max_length())
     throw Error(ErrorKind::kData, "the prompt has " + std::to_string(n) + " tokens, but the model holds " +
                                       std::to_string(target_.max_length()) + " with the answer: shorten it");
-  for (const int32_t id : s.tokens)
+  for (const int32_t id : s.tokens_)
     if (id < 0 || id >= target_.vocab_size())
       throw Error(ErrorKind::kData, "token id " + std::to_string(id) + " of the prompt is outside the vocabulary of " +
                                         std::to_string(target_.vocab_size()));
-  s.remaining = std::min(s.remaining, target_.max_length() - n);
-  s.prompt_positions.clear();
-  if (same_prompt && same_prompt->target_id >= 0 && !s.prompt_logprobs) copy_prompt(s, *same_prompt);
-  if (s.target_id < 0) open_cache(target_, s.target_id, s, s.prompt_logprobs ? 0 : s.tokens.size() - 1);
+  s.remaining_ = std::min(s.remaining_, target_.max_length() - n);
+  s.prompt_logprobs_.clear();
+  if (same_prompt && same_prompt->target_id_ >= 0 && !s.scores_prompt_) copy_prompt(s, *same_prompt);
+  if (s.target_id_ < 0) open_cache(target_, s.target_id_, s, s.scores_prompt_ ? 0 : s.tokens_.size() - 1);
 }
 
 // What the tenant's texts left of the first `count` tokens need not be read.
 void Stepper::open_cache(CausalModel& model, SequenceId& id, const Sequence& s, size_t count) {
   id = model.open();
-  model.adopt(id, std::span(s.tokens).first(count), s.tenant);
+  model.adopt(id, std::span(s.tokens_).first(count), s.options().tenant);
 }
 
 void Stepper::start(Sequence& s, int64_t chunk) {
   open(s);
   try {
-    while (unread(s) > 0) read(s, chunk);
+    while (pending_prefill(s) > 0) prefill(s, chunk);
   } catch (...) {
-    finish(s);
+    close(s);
     throw;
   }
 }
 
 void Stepper::copy_prompt(Sequence& s, const Sequence& from) {
-  const int64_t n = static_cast<int64_t>(s.tokens.size());
-  if (from.tokens.size() < s.tokens.size() || !std::equal(s.tokens.begin(), s.tokens.end(), from.tokens.begin()))
+  const int64_t n = static_cast<int64_t>(s.tokens_.size());
+  if (from.tokens_.size() < s.tokens_.size() || !std::equal(s.tokens_.begin(), s.tokens_.end(), from.tokens_.begin()))
     throw Error(ErrorKind::kInternal, "open: the other sequence has another prompt");
   try {
-    s.target_id = target_.fork(from.target_id, std::min(target_.length(from.target_id), n - 1));
-  } catch (const OutOfRoom&) {
+    s.target_id_ = target_.fork(from.target_id_, std::min(target_.length(from.target_id_), n - 1));
+  } catch (const CacheFull&) {
     return;
   }
   CausalModel* const draft = draft_of(s);
-  if (from.draft_id < 0 || draft_of(from) != draft) return;
+  if (from.draft_id_ < 0 || draft_of(from) != draft) return;
   try {
-    s.draft_id = draft->fork(from.draft_id, std::min(draft->length(from.draft_id), n - 1));
+    s.draft_id_ = draft->fork(from.draft_id_, std::min(draft->length(from.draft_id_), n - 1));
   } catch (const std::exception& e) {
     log(LogLevel::kWarn,
         std::string("the draft reads a prompt again, since its cache could not be copied: ") + e.what());
   }
 }
 
-int64_t Stepper::read(Sequence& s, int64_t most) {
+int64_t Stepper::prefill(Sequence& s, int64_t most) {
   Buffers& b = *buffers_;
-  const int64_t at = target_.length(s.target_id),
-                count = std::min({most, unread(s), s.prompt_logprobs ? kScoredChunk : most});
+  const int64_t at = target_.length(s.target_id_),
+                count = std::min({most, pending_prefill(s), s.scores_prompt_ ? kScoredChunk : most});
   if (count <= 0) return 0;
-  const int64_t rows = s.prompt_logprobs ? count : 0;
-  b.extensions.assign(1, {s.target_id, std::span<const int32_t>(s.tokens).subspan(at, count), rows});
+  const int64_t rows = s.scores_prompt_ ? count : 0;
+  b.extensions.assign(1, {s.target_id_, std::span<const int32_t>(s.tokens_).subspan(at, count), rows});
   try {
     target_.extend(b.extensions, b.target_rows);
   } catch (...) {
-    target_.truncate(s.target_id, std::min(target_.length(s.target_id), at));
+    target_.truncate(s.target_id_, std::min(target_.length(s.target_id_), at));
     throw;
   }
   for (int64_t i = 0; i < rows; ++i)
-    s.prompt_positions.push_back(logprobs_of(b.target_rows.row(i), s.tokens[at + i + 1], s.logprobs));
+    s.prompt_logprobs_.push_back(logprobs_of(b.target_rows.row(i), s.tokens_[at + i + 1], s.options().logprobs));
   return count;
 }
 
-void Stepper::finish(Sequence& s) {
-  if (s.target_id >= 0) target_.close(s.target_id);
-  if (s.draft_id >= 0) draft_of(s)->close(s.draft_id);
-  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
-  s.target_id = s.draft_id = s.shadow_id = -1;
+void Stepper::close(Sequence& s) {
+  if (s.target_id_ >= 0) target_.close(s.target_id_);
+  if (s.draft_id_ >= 0) draft_of(s)->close(s.draft_id_);
+  if (s.shadow_id_ >= 0) s.drafting_.shadow->close(s.shadow_id_);
+  s.target_id_ = s.draft_id_ = s.shadow_id_ = -1;
 }
 
 // What can throw comes before the sequence is changed.
-void Stepper::commit(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::commit(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
-  const int64_t accepted = slot.result.accepted;
-  keep_path(target_, s.target_id, slot.before, slot.path, static_cast<int64_t>(slot.drafted.size()), b.places);
-  if (const int64_t held = s.draft_id >= 0 ? draft_of(s)->length(s.draft_id) - slot.before : -1; held >= 0)
-    keep_path(*draft_of(s), s.draft_id, slot.before, slot.path, held, b.places);
-  if (slot.depth > 0 && !slot.from_text)
-    s.counts.add_step(slot.depth, accepted, s.overlaps);
+  const int64_t accepted = step.result.accepted;
+  keep_path(target_, s.target_id_, step.before, step.path, static_cast<int64_t>(step.drafted.size()), b.places);
+  if (const int64_t held = s.draft_id_ >= 0 ? draft_of(s)->length(s.draft_id_) - step.before : -1; held >= 0)
+    keep_path(*draft_of(s), s.draft_id_, step.before, step.path, held, b.places);
+  if (step.depth > 0 && !step.from_text)
+    s.counts_.add_step(step.depth, accepted, s.outcome_.overlaps);
   else
-    ++s.counts.plain_steps;
-  (slot.from_text ? s.suffix_drafted : s.drafted) = slot.depth;
-  (slot.from_text ? s.suffix_accepted : s.accepted) = static_cast<int>(accepted);
-  s.emitted.clear();
-  for (const int32_t node : slot.path) s.emitted.push_back(slot.drafted[static_cast<size_t>(node)]);
-  s.emitted.push_back(slot.result.next);
-  if (s.rules) s.rules->commit(s.emitted);
-  s.tokens.insert(s.tokens.end(), s.emitted.begin(), s.emitted.end());
-  s.remaining -= accepted + 1;
-  s.counts.emitted += accepted + 1;
-  if (slot.from_text) {
-    s.suffix->controller.observe(s.suffix_drafted, s.suffix_accepted, slot.ratios);
-  } else if (s.controller) {
-    s.observed = slot.by_overlap() ? s.overlaps : slot.ratios;
-    s.controller->observe(s.drafted, s.accepted, s.observed, slot.confidences, slot.ratios);
+    ++s.counts_.plain_steps;
+  (step.from_text ? s.outcome_.suffix_drafted : s.outcome_.drafted) = step.depth;
+  (step.from_text ? s.outcome_.suffix_accepted : s.outcome_.accepted) = static_cast<int>(accepted);
+  s.outcome_.emitted.clear();
+  for (const int32_t node : step.path) s.outcome_.emitted.push_back(step.drafted[static_cast<size_t>(node)]);
+  s.outcome_.emitted.push_back(step.result.next);
+  if (s.rules_) s.rules_->commit(s.outcome_.emitted);
+  s.tokens_.insert(s.tokens_.end(), s.outcome_.emitted.begin(), s.outcome_.emitted.end());
+  s.remaining_ -= accepted + 1;
+  s.counts_.emitted += accepted + 1;
+  if (step.from_text) {
+    s.suffix_->controller.observe(s.outcome_.suffix_drafted, s.outcome_.suffix_accepted, step.ratios);
+  } else if (s.controller_) {
+    s.outcome_.observed = step.by_overlap() ? s.outcome_.overlaps : step.ratios;
+    s.controller_->observe(s.outcome_.drafted, s.outcome_.accepted, s.outcome_.observed, step.confidences, step.ratios);
   }
 }
 
-void Stepper::roll_back(Slot& slot) {
-  Sequence& s = *slot.sequence;
-  if (s.rules) s.rules->rewind();
-  target_.truncate(s.target_id, std::min(target_.length(s.target_id), slot.before - 1));
-  if (s.draft_id >= 0) draft_of(s)->truncate(s.draft_id, std::min(draft_of(s)->length(s.draft_id), slot.before - 1));
+void Stepper::roll_back(SequenceStep& step) {
+  Sequence& s = *step.sequence;
+  if (s.rules_) s.rules_->rewind();
+  target_.truncate(s.target_id_, std::min(target_.length(s.target_id_), step.before - 1));
+  if (s.draft_id_ >= 0) draft_of(s)->truncate(s.draft_id_, std::min(draft_of(s)->length(s.draft_id_), step.before - 1));
 }
 
 void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
@@ -165,23 +165,23 @@ void Stepper::step(std::span<Sequence* const> batch, int64_t draft_reads) {
   draft_tokens();
   verify_all();
   std::exception_ptr first;
-  for (Slot& slot : buffers_->used()) {
-    Sequence& s = *slot.sequence;
-    if (!s.failure) {
-      score_shadow(slot);
+  for (SequenceStep& step : buffers_->used()) {
+    Sequence& s = *step.sequence;
+    if (!s.outcome_.failure) {
+      score_shadow(step);
       try {
-        commit(slot);
+        commit(step);
         continue;
       } catch (...) {
-        s.failure = std::current_exception();
+        s.outcome_.failure = std::current_exception();
       }
     }
-    roll_back(slot);
-    s.emitted.clear();
-    s.overlaps.clear();
-    s.emitted_logprobs.clear();
-    s.drafted = s.accepted = s.suffix_drafted = s.suffix_accepted = 0;
-    if (!first) first = s.failure;
+    roll_back(step);
+    s.outcome_.emitted.clear();
+    s.outcome_.overlaps.clear();
+    s.outcome_.logprobs.clear();
+    s.outcome_.drafted = s.outcome_.accepted = s.outcome_.suffix_drafted = s.outcome_.suffix_accepted = 0;
+    if (!first) first = s.outcome_.failure;
   }
   if (first) std::rethrow_exception(first);
 }

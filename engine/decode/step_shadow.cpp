@@ -9,52 +9,52 @@
 namespace specdec::decode {
 
 void Stepper::end_shadow(Sequence& s) {
-  if (s.shadow_id >= 0) s.shadow->close(s.shadow_id);
-  s.shadow_id = -1;
-  s.shadow = nullptr;
+  if (s.shadow_id_ >= 0) s.drafting_.shadow->close(s.shadow_id_);
+  s.shadow_id_ = -1;
+  s.drafting_.shadow = nullptr;
 }
 
 // Before the commit: `tokens` ends at the text, the target's rows hold p (of greedy text the logits), the rules can go
 // back.
-void Stepper::score_shadow(Slot& slot) {
-  Sequence& s = *slot.sequence;
-  if (!s.shadow || s.overlaps.empty()) return;
+void Stepper::score_shadow(SequenceStep& step) {
+  Sequence& s = *step.sequence;
+  if (!s.drafting_.shadow || s.outcome_.overlaps.empty()) return;
   try {
-    ask_shadow(slot);
+    ask_shadow(step);
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("the draft on trial failed and scores its sequence no longer: ") + e.what());
-    s.shadow_overlaps.clear();
+    s.outcome_.shadow_overlaps.clear();
     end_shadow(s);
   }
 }
 
-void Stepper::ask_shadow(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::ask_shadow(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
-  CausalModel& shadow = *s.shadow;
-  const std::vector<int32_t>& path = slot.path;
-  const auto reached = static_cast<int64_t>(s.overlaps.size());
-  if (slot.before + reached - 1 > shadow.max_length()) return;
-  if (s.shadow_id < 0) open_cache(shadow, s.shadow_id, s, s.tokens.size() - 1);
-  if (!read_up(shadow, s.shadow_id, s.tokens)) return;
-  slot.feed.assign(s.tokens.begin() + shadow.length(s.shadow_id), s.tokens.end());
+  CausalModel& shadow = *s.drafting_.shadow;
+  const std::vector<int32_t>& path = step.path;
+  const auto reached = static_cast<int64_t>(s.outcome_.overlaps.size());
+  if (step.before + reached - 1 > shadow.max_length()) return;
+  if (s.shadow_id_ < 0) open_cache(shadow, s.shadow_id_, s, s.tokens_.size() - 1);
+  if (!read_up(shadow, s.shadow_id_, s.tokens_)) return;
+  step.feed.assign(s.tokens_.begin() + shadow.length(s.shadow_id_), s.tokens_.end());
   for (int64_t i = 0; i + 1 < reached; ++i)
-    slot.feed.push_back(slot.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
-  b.extensions.assign(1, {s.shadow_id, slot.feed, reached});
+    step.feed.push_back(step.drafted[static_cast<size_t>(path[static_cast<size_t>(i)])]);
+  b.extensions.assign(1, {s.shadow_id_, step.feed, reached});
   shadow.extend(b.extensions, b.draft_rows);
   for (int64_t i = 0; i < reached; ++i) {
     const auto at = static_cast<size_t>(i);
     const int32_t node = i == 0 ? -1 : path[at - 1];
     const std::span<float> q = b.draft_rows.row(i);
-    slot.rule_path(node);
-    if (s.rules && !s.rules->apply(q)) {
-      s.shadow_overlaps.push_back(0);
-    } else if (s.sampling.greedy()) {
-      const int32_t emitted = at < path.size() ? slot.drafted[static_cast<size_t>(path[at])] : slot.result.next;
-      s.shadow_overlaps.push_back(argmax(q) == emitted ? 1 : 0);
+    step.advance_rules_to(node);
+    if (s.rules_ && !s.rules_->apply(q)) {
+      s.outcome_.shadow_overlaps.push_back(0);
+    } else if (s.options().sampling.greedy()) {
+      const int32_t emitted = at < path.size() ? step.drafted[static_cast<size_t>(path[at])] : step.result.next;
+      s.outcome_.shadow_overlaps.push_back(argmax(q) == emitted ? 1 : 0);
     } else {
-      distribution(q, s.sampling, q, b.ids);
-      s.shadow_overlaps.push_back(overlap(b.target_rows.row(slot.p_row + node + 1), q));
+      distribution(q, s.options().sampling, q, b.ids);
+      s.outcome_.shadow_overlaps.push_back(overlap(b.target_rows.row(step.p_row + node + 1), q));
     }
   }
 }

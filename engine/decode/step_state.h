@@ -12,7 +12,7 @@ namespace specdec::decode {
 
 // One sequence's share of a step. Drafted tokens are the nodes of a tree, level by level; of a chain each level has
 // one.
-struct Stepper::Slot {
+struct Stepper::SequenceStep {
   Sequence* sequence = nullptr;
   int limit = 0;  // levels of this step at most
   bool drafting = false;
@@ -26,8 +26,8 @@ struct Stepper::Slot {
   std::vector<int32_t> drafted, parents;  // by node; parent −1: the text
   std::vector<size_t> q_of;               // by node: the row it was drawn from, of q_row
   size_t num_q = 0;
-  int32_t ruled = -1;                       // the node whose path the rules have seen
-  std::vector<int32_t> ruled_path;          // rule_path()'s own
+  int32_t rules_node = -1;                  // the node whose path the rules have seen
+  std::vector<int32_t> rules_path;          // advance_rules_to()'s own
   std::vector<int32_t> pass, pass_parents;  // of the target: [last token, nodes…]; empty parents: a chain
   std::vector<int32_t> feed, feed_parents;  // of the draft
   int64_t feed_rows = 0;
@@ -35,10 +35,11 @@ struct Stepper::Slot {
   std::vector<int32_t> path;  // nodes that were kept
   VerifyResult result;
 
-  bool chain() const { return from_text || !sequence->controller || sequence->controller->tree().empty(); }
+  bool chain() const { return from_text || !sequence->controller_ || sequence->controller_->tree().empty(); }
   // Of a draft that has no q only what the target draws itself can be asked.
   VerifyRule rule() const {
-    return from_text && sequence->verify != VerifyRule::kCoupled ? VerifyRule::kTarget : sequence->verify;
+    return from_text && sequence->drafting_.verify != VerifyRule::kCoupled ? VerifyRule::kTarget
+                                                                           : sequence->drafting_.verify;
   }
   // Whether a drafted token is accepted as often as the overlap says; if not, what was kept is counted.
   bool by_overlap() const { return chain() && (rule() == VerifyRule::kToken || rule() == VerifyRule::kBlock); }
@@ -62,39 +63,39 @@ struct Stepper::Slot {
     confidences.resize(std::min(confidences.size(), drafted.size()));
     --depth;
     from_text = from_text && depth > 0;
-    ruled = -1;
+    rules_node = -1;
     return true;
   }
   // The rules as they are behind a node. One step down costs one push, any other way the whole path.
-  void rule_path(int32_t node) {
-    if (!sequence->rules || node == ruled) return;
-    if (node >= 0 && parents[static_cast<size_t>(node)] == ruled) {
-      sequence->rules->push(drafted[static_cast<size_t>(node)]);
+  void advance_rules_to(int32_t node) {
+    if (!sequence->rules_ || node == rules_node) return;
+    if (node >= 0 && parents[static_cast<size_t>(node)] == rules_node) {
+      sequence->rules_->push(drafted[static_cast<size_t>(node)]);
     } else {
-      sequence->rules->rewind();
-      path_to(node, ruled_path);
-      for (const int32_t step : ruled_path) sequence->rules->push(drafted[static_cast<size_t>(step)]);
+      sequence->rules_->rewind();
+      path_to(node, rules_path);
+      for (const int32_t node_on_path : rules_path) sequence->rules_->push(drafted[static_cast<size_t>(node_on_path)]);
     }
-    ruled = node;
+    rules_node = node;
   }
 };
 
 struct Stepper::Buffers {
-  std::vector<Slot> slots;  // grows only, so that the vectors inside keep their memory
-  size_t num_slots = 0;
+  std::vector<SequenceStep> steps;  // grows only, so that the vectors inside keep their memory
+  size_t num_steps = 0;
   std::vector<size_t> active;
   std::vector<KController*> controllers;
   std::vector<Extension> extensions;
   int64_t draft_reads = 0;  // left of step()'s
   LogitRows draft_rows, target_rows;
   std::vector<float> q, scratch;
-  // the target's rows of one slot, before rules and sampling options, where log-probabilities are wanted
+  // the target's rows of one step, before rules and sampling options, where log-probabilities are wanted
   std::vector<float> raw;
   std::vector<int32_t> ids;
   std::vector<int64_t> places;
   VerifyInput input;
 
-  std::span<Slot> used() { return {slots.data(), num_slots}; }
+  std::span<SequenceStep> used() { return {steps.data(), num_steps}; }
 };
 
 }  // namespace specdec::decode

@@ -18,122 +18,123 @@ Error no_token_left() {
 
 // One-hot p and q: a drafted token is kept if it is the arg max, and what follows is the arg max. Only rows that are
 // reached are looked at.
-void Stepper::verify_greedy(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::verify_greedy(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
   int32_t node = -1;
   for (int64_t kept = 0;; ++kept) {
-    slot.rule_path(node);
-    const std::span<float> row = b.target_rows.row(slot.p_row + node + 1);
-    if (s.rules && !s.rules->apply(row)) throw no_token_left();
+    step.advance_rules_to(node);
+    const std::span<float> row = b.target_rows.row(step.p_row + node + 1);
+    if (s.rules_ && !s.rules_->apply(row)) throw no_token_left();
     const int32_t best = argmax(row);
     int32_t child = next_child(b.input, node);
-    while (child >= 0 && slot.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
+    while (child >= 0 && step.drafted[static_cast<size_t>(child)] != best) child = next_child(b.input, node, child + 1);
     // A node may have no children where its neighbours have some: the position was reached, and nothing stood there.
-    if (static_cast<int>(s.overlaps.size()) < slot.depth) s.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
+    if (static_cast<int>(s.outcome_.overlaps.size()) < step.depth)
+      s.outcome_.overlaps.push_back(child >= 0 ? 1.0 : 0.0);
     if (child < 0) {
-      slot.result = {kept, best, node};
+      step.result = {kept, best, node};
       break;
     }
     node = child;
   }
-  slot.ratios.assign(s.overlaps.begin(), s.overlaps.end());
-  if (slot.from_text) s.overlaps.clear();
+  step.ratios.assign(s.outcome_.overlaps.begin(), s.outcome_.overlaps.end());
+  if (step.from_text) s.outcome_.overlaps.clear();
 }
 
-void Stepper::verify_sampled(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::verify_sampled(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
-  const size_t nodes = slot.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
+  const size_t nodes = step.drafted.size(), vocab = static_cast<size_t>(target_.vocab_size());
   b.input.p.resize(nodes + 1);
-  b.input.q.resize(slot.from_text ? 0 : nodes);
+  b.input.q.resize(step.from_text ? 0 : nodes);
   bool dead = false;
   for (size_t i = 0; i <= nodes; ++i) {
-    const std::span<float> p = b.target_rows.row(slot.p_row + static_cast<int64_t>(i));
-    slot.rule_path(static_cast<int32_t>(i) - 1);
-    if (s.rules && !s.rules->apply(p)) {
+    const std::span<float> p = b.target_rows.row(step.p_row + static_cast<int64_t>(i));
+    step.advance_rules_to(static_cast<int32_t>(i) - 1);
+    if (s.rules_ && !s.rules_->apply(p)) {
       std::fill(p.begin(), p.end(), 0.f);  // may never be reached; drawing from it throws
       dead = true;
     } else {
-      distribution(p, s.sampling, p, b.ids);
+      distribution(p, s.options().sampling, p, b.ids);
     }
     b.input.p[i] = p;
-    if (i < nodes && !slot.from_text) b.input.q[i] = {b.q.data() + (slot.q_row + slot.q_of[i]) * vocab, vocab};
+    if (i < nodes && !step.from_text) b.input.q[i] = {b.q.data() + (step.q_row + step.q_of[i]) * vocab, vocab};
   }
   try {
-    slot.result = verify_fn_(slot.rule(), b.input, *s.randomness, b.scratch);
+    step.result = verify_fn_(step.rule(), b.input, *s.randomness_, b.scratch);
   } catch (const Error&) {
     if (dead) throw no_token_left();
     throw;
   }
-  if (slot.chain()) slot.result.node = static_cast<int32_t>(slot.result.accepted) - 1;
+  if (step.chain()) step.result.node = static_cast<int32_t>(step.result.accepted) - 1;
 }
 
 // Of sampled text: overlap at each reached position, and what became of the token drafted there.
-void Stepper::score_positions(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::score_positions(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   const VerifyInput& in = buffers_->input;
   int32_t node = -1;
-  for (size_t i = 0; i < std::min(slot.path.size() + 1, static_cast<size_t>(slot.depth)); ++i) {
-    const int32_t child = next_child(in, node), kept = i < slot.path.size() ? slot.path[i] : -1;
+  for (size_t i = 0; i < std::min(step.path.size() + 1, static_cast<size_t>(step.depth)); ++i) {
+    const int32_t child = next_child(in, node), kept = i < step.path.size() ? step.path[i] : -1;
     const double was_kept = kept >= 0 ? 1.0 : 0.0;
-    if (slot.from_text) {
-      slot.ratios.push_back(was_kept);
+    if (step.from_text) {
+      step.ratios.push_back(was_kept);
     } else if (child < 0) {  // neighbours of this node have children, it has none
-      s.overlaps.push_back(0);
-      slot.ratios.push_back(0);
+      s.outcome_.overlaps.push_back(0);
+      step.ratios.push_back(0);
     } else {
       const std::span<const float> p = in.p[static_cast<size_t>(node + 1)], q = in.q[static_cast<size_t>(child)];
-      const auto token = static_cast<size_t>(slot.drafted[static_cast<size_t>(child)]);
-      s.overlaps.push_back(overlap(p, q));
-      slot.ratios.push_back(slot.by_overlap() ? std::min(1.0, static_cast<double>(p[token]) / q[token]) : was_kept);
+      const auto token = static_cast<size_t>(step.drafted[static_cast<size_t>(child)]);
+      s.outcome_.overlaps.push_back(overlap(p, q));
+      step.ratios.push_back(step.by_overlap() ? std::min(1.0, static_cast<double>(p[token]) / q[token]) : was_kept);
     }
     node = kept;
   }
 }
 
-void Stepper::verify_one(Slot& slot) {
-  Sequence& s = *slot.sequence;
+void Stepper::verify_one(SequenceStep& step) {
+  Sequence& s = *step.sequence;
   Buffers& b = *buffers_;
   const size_t vocab = static_cast<size_t>(target_.vocab_size());
-  const bool rejects = s.reject_top > 0 && slot.depth > 0 && !slot.from_text;
-  if (s.logprobs >= 0 || rejects) {
-    const float* first = b.target_rows.row(slot.p_row).data();
-    b.raw.assign(first, first + slot.pass.size() * vocab);
+  const bool rejects = s.options().reject_top > 0 && step.depth > 0 && !step.from_text;
+  if (s.options().logprobs >= 0 || rejects) {
+    const float* first = b.target_rows.row(step.p_row).data();
+    b.raw.assign(first, first + step.pass.size() * vocab);
   }
-  b.input.drafted = slot.drafted;
-  b.input.parents = slot.chain() ? std::span<const int32_t>() : slot.parents;
-  b.input.position = slot.before;
-  if (s.sampling.greedy())
-    verify_greedy(slot);
+  b.input.drafted = step.drafted;
+  b.input.parents = step.chain() ? std::span<const int32_t>() : step.parents;
+  b.input.position = step.before;
+  if (s.options().sampling.greedy())
+    verify_greedy(step);
   else
-    verify_sampled(slot);
-  slot.path_to(slot.result.node, slot.path);
-  if (!s.sampling.greedy()) score_positions(slot);
+    verify_sampled(step);
+  step.path_to(step.result.node, step.path);
+  if (!s.options().sampling.greedy()) score_positions(step);
   const auto raw = [&](int32_t node) {
     return std::span<const float>(b.raw.data() + static_cast<size_t>(node + 1) * vocab, vocab);
   };
-  const int32_t last = slot.path.empty() ? -1 : slot.path.back();
+  const int32_t last = step.path.empty() ? -1 : step.path.back();
   if (const int32_t refused = rejects ? next_child(b.input, last) : -1; refused >= 0)
-    s.rejected = logprobs_of(raw(last), slot.drafted[static_cast<size_t>(refused)], s.reject_top);
-  if (s.logprobs < 0) return;
-  for (size_t i = 0; i <= slot.path.size(); ++i) {
-    const int32_t token = i < slot.path.size() ? slot.drafted[static_cast<size_t>(slot.path[i])] : slot.result.next;
-    s.emitted_logprobs.push_back(logprobs_of(raw(i == 0 ? -1 : slot.path[i - 1]), token, s.logprobs));
+    s.outcome_.rejected = logprobs_of(raw(last), step.drafted[static_cast<size_t>(refused)], s.options().reject_top);
+  if (s.options().logprobs < 0) return;
+  for (size_t i = 0; i <= step.path.size(); ++i) {
+    const int32_t token = i < step.path.size() ? step.drafted[static_cast<size_t>(step.path[i])] : step.result.next;
+    s.outcome_.logprobs.push_back(logprobs_of(raw(i == 0 ? -1 : step.path[i - 1]), token, s.options().logprobs));
   }
 }
 
-void Stepper::hold(Slot& slot) {
-  if (slot.depth == 0) return;
-  HeldDraft& held = slot.sequence->held.emplace();
-  held.from_text = slot.from_text;
-  held.depth = slot.depth;
-  held.tokens = slot.drafted;
-  held.parents = slot.parents;
-  held.q_of = slot.q_of;
-  const float* q = buffers_->q.data() + slot.q_row * static_cast<size_t>(target_.vocab_size());
-  held.q.assign(q, q + slot.num_q * static_cast<size_t>(target_.vocab_size()));
-  held.confidences = slot.confidences;
+void Stepper::hold(SequenceStep& step) {
+  if (step.depth == 0) return;
+  HeldDraft& held = step.sequence->held_.emplace();
+  held.from_text = step.from_text;
+  held.depth = step.depth;
+  held.tokens = step.drafted;
+  held.parents = step.parents;
+  held.q_of = step.q_of;
+  const float* q = buffers_->q.data() + step.q_row * static_cast<size_t>(target_.vocab_size());
+  held.q.assign(q, q + step.num_q * static_cast<size_t>(target_.vocab_size()));
+  held.confidences = step.confidences;
 }
 
 // One pass over every text's end and what was drafted behind it.
@@ -141,25 +142,25 @@ void Stepper::target_pass() {
   Buffers& b = *buffers_;
   b.extensions.clear();
   int64_t rows = 0;
-  for (Slot& slot : b.used()) {
-    slot.pass.assign(1, slot.sequence->tokens.back());
-    slot.pass.insert(slot.pass.end(), slot.drafted.begin(), slot.drafted.end());
-    slot.pass_parents.clear();
-    if (!slot.chain() && !slot.drafted.empty()) {
-      slot.pass_parents.push_back(-1);
-      for (const int32_t parent : slot.parents) slot.pass_parents.push_back(parent + 1);
+  for (SequenceStep& step : b.used()) {
+    step.pass.assign(1, step.sequence->tokens_.back());
+    step.pass.insert(step.pass.end(), step.drafted.begin(), step.drafted.end());
+    step.pass_parents.clear();
+    if (!step.chain() && !step.drafted.empty()) {
+      step.pass_parents.push_back(-1);
+      for (const int32_t parent : step.parents) step.pass_parents.push_back(parent + 1);
     }
-    slot.p_row = rows;
-    rows += static_cast<int64_t>(slot.pass.size());
+    step.p_row = rows;
+    rows += static_cast<int64_t>(step.pass.size());
     b.extensions.push_back(
-        {slot.sequence->target_id, slot.pass, static_cast<int64_t>(slot.pass.size()), slot.pass_parents});
+        {step.sequence->target_id_, step.pass, static_cast<int64_t>(step.pass.size()), step.pass_parents});
   }
   try {
     target_.extend(b.extensions, b.target_rows);
   } catch (...) {
-    for (Slot& slot : b.used()) {
-      roll_back(slot);
-      hold(slot);
+    for (SequenceStep& step : b.used()) {
+      roll_back(step);
+      hold(step);
     }
     throw;
   }
@@ -172,25 +173,25 @@ void Stepper::verify_all() {
     try {
       target_pass();
       fits = true;
-    } catch (const OutOfRoom&) {
+    } catch (const CacheFull&) {
       // A level less is a draft that stopped a level earlier: whether there is room for a level is known before it is
       // drawn.
-      if (b.num_slots > 1 || !b.slots[0].cut_level()) throw;
-      b.slots[0].sequence->held.reset();
+      if (b.num_steps > 1 || !b.steps[0].cut_level()) throw;
+      b.steps[0].sequence->held_.reset();
     }
   }
   int64_t rows = 0;
-  for (Slot& slot : b.used()) {
-    rows += static_cast<int64_t>(slot.pass.size());
+  for (SequenceStep& step : b.used()) {
+    rows += static_cast<int64_t>(step.pass.size());
     try {
-      verify_one(slot);
+      verify_one(step);
     } catch (...) {
-      slot.sequence->failure = std::current_exception();
+      step.sequence->outcome_.failure = std::current_exception();
     }
   }
   if (costs_ && clock_) {
-    const auto n = static_cast<double>(b.num_slots);
-    costs_->record_target(static_cast<int>(b.num_slots), static_cast<double>(rows) / n, clock_->seconds() - started);
+    const auto n = static_cast<double>(b.num_steps);
+    costs_->record_target(static_cast<int>(b.num_steps), static_cast<double>(rows) / n, clock_->seconds() - started);
   }
 }
 

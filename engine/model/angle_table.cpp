@@ -8,9 +8,9 @@
 
 namespace specdec::model {
 
-AngleTable::AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t stretch)
-    : rope_(rope), head_dim_(head_dim), stretch_(stretch), half_(rotary_dim(rope, head_dim) / 2) {
-  const at::Tensor frequencies = inverse_frequencies(rope, head_dim, stretch).contiguous();
+AngleTable::AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale)
+    : rope_(rope), head_dim_(head_dim), rope_rescale_(rope_rescale), half_(rotary_dim(rope, head_dim) / 2) {
+  const at::Tensor frequencies = inverse_frequencies(rope, head_dim, rope_rescale).contiguous();
   const float* data = frequencies.const_data_ptr<float>();
   frequencies_.assign(data, data + half_);
 }
@@ -36,16 +36,16 @@ void AngleTable::compute(int64_t position, float* cos, float* sin) const {
   }
 }
 
-AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t stretch) {
+AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) {
   constexpr size_t kTables = 8;
   thread_local std::vector<std::unique_ptr<AngleTable>> tables;  // the last one used at the end
   const auto found = std::find_if(tables.begin(), tables.end(),
-                                  [&](const auto& table) { return table->fits(rope, head_dim, stretch); });
+                                  [&](const auto& table) { return table->fits(rope, head_dim, rope_rescale); });
   if (found != tables.end()) {
     std::rotate(found, found + 1, tables.end());
   } else {
     if (tables.size() == kTables) tables.erase(tables.begin());
-    tables.push_back(std::make_unique<AngleTable>(rope, head_dim, stretch));
+    tables.push_back(std::make_unique<AngleTable>(rope, head_dim, rope_rescale));
   }
   return *tables.back();
 }

@@ -10,10 +10,10 @@ namespace specdec::model {
 
 class AngleTable {
  public:
-  AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t stretch);
+  AngleTable(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale);
 
-  bool fits(const RopeConfig& rope, int64_t head_dim, int64_t stretch) const {
-    return stretch_ == stretch && head_dim_ == head_dim && rope_ == rope;
+  bool fits(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) const {
+    return rope_rescale_ == rope_rescale && head_dim_ == head_dim && rope_ == rope;
   }
   int64_t half() const { return half_; }                // R/2
   void copy(int64_t position, float* cos, float* sin);  // half() each, as rope_angles gives them
@@ -22,11 +22,11 @@ class AngleTable {
   void compute(int64_t position, float* cos, float* sin) const;
 
   RopeConfig rope_;
-  int64_t head_dim_, stretch_, half_;
+  int64_t head_dim_, rope_rescale_, half_;
   std::vector<float> frequencies_, table_;
 };
 
 // This thread's table; valid until the next call on the same thread.
-AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t stretch);
+AngleTable& angle_table(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale);
 
 }  // namespace specdec::model

@@ -103,13 +103,13 @@ int32_t BlockPool::adopt(const PrefixKey& key, std::span<const int32_t> tokens) 
   return block;
 }
 
-int64_t BlockPool::find(uint64_t tenant, int64_t stretch, std::span<const int32_t> tokens) const {
+int64_t BlockPool::find(uint64_t tenant, int64_t rope_rescale, std::span<const int32_t> tokens) const {
   int64_t found = 0;
-  for (PrefixKey key{tenant, stretch, 0}; bounded() && tokens.size() >= kTokens;
+  for (PrefixKey key{tenant, rope_rescale, 0}; bounded() && tokens.size() >= kTokens;
        tokens = tokens.subspan(kTokens), found += kTokens) {
     const int32_t block = index_.find(key, tokens.first(kTokens));
     if (block < 0) break;
-    key = {tenant, stretch, serial(block)};
+    key = {tenant, rope_rescale, serial(block)};
   }
   return found;
 }

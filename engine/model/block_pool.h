@@ -45,7 +45,7 @@ class BlockPool {
   // A published block with these tokens behind this key, with one more holder; -1: none.
   int32_t adopt(const PrefixKey& key, std::span<const int32_t> tokens);
   // Tokens of the published blocks that hold this text from its beginning.
-  int64_t find(uint64_t tenant, int64_t stretch, std::span<const int32_t> tokens) const;
+  int64_t find(uint64_t tenant, int64_t rope_rescale, std::span<const int32_t> tokens) const;
   // From now on the block is found by its tokens (kTokens). Returns the block that is: where one was published already
   // its holder holds that.
   int32_t publish(int32_t block, const PrefixKey& key, std::span<const int32_t> tokens);

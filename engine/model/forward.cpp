@@ -9,8 +9,8 @@
 #include "engine/kernels/ops.h"
 #include "engine/model/draft_vocab.h"
 #include "engine/model/forward_cpu.h"
+#include "engine/model/rescaled_pass.h"
 #include "engine/model/rope.h"
-#include "engine/model/stretched_pass.h"
 
 namespace specdec::model {
 
@@ -182,7 +182,7 @@ PassRotations cached_rotations(const DecoderConfig& config, std::span<const Sequ
     for (const SequencePart& part : parts) {
       const auto count = static_cast<int64_t>(part.tokens.size());
       if (!cos.empty() && !rope_varies(rope)) break;
-      const auto [c, s] = rope_angles(rope, config.head_dim, part.cache->stretch(),
+      const auto [c, s] = rope_angles(rope, config.head_dim, part.cache->rope_rescale(),
                                       rope_varies(rope) ? positions.narrow(0, row, count) : positions);
       cos.push_back(c), sin.push_back(s);
       row += count;
@@ -238,8 +238,8 @@ at::Tensor last_hidden(const Decoder& decoder, const TrainBatch& batch, const Hi
     allowed = (batch.segment.unsqueeze(2) == batch.segment.unsqueeze(1)).logical_and(causal);
   }
   const auto angles = [&](const RopeConfig& rope) {
-    const int64_t stretch = rope_varies(rope) ? rope_stretch(rope, positions.max().item<int64_t>() + 1) : 0;
-    const auto [cos, sin] = rope_angles(rope, config.head_dim, stretch, positions);
+    const int64_t rescale = rope_varies(rope) ? rope_rescale(rope, positions.max().item<int64_t>() + 1) : 0;
+    const auto [cos, sin] = rope_angles(rope, config.head_dim, rescale, positions);
     return PassAngles{cos, sin};
   };
   const PassRotations rotations{angles(config.rope), has_local_rope(config) ? angles(config.local_rope) : PassAngles{}};
@@ -262,7 +262,7 @@ at::Tensor one_pass(const Decoder& decoder, std::span<const SequencePart> parts,
 at::Tensor forward(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
   for (const SequencePart& part : parts) check_part(decoder.config, part);
   const c10::NoGradGuard no_gradients;
-  if (rope_varies(decoder.config.rope)) return stretched_pass(decoder, parts, observer);
+  if (rope_varies(decoder.config.rope)) return rescaled_pass(decoder, parts, observer);
   for (const SequencePart& part : parts) {
     if (part.cache->records()) part.cache->record(part.tokens, part.positions);
   }

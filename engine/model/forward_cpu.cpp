@@ -85,8 +85,8 @@ class Pass {
     const auto at = static_cast<size_t>(which);
     const int64_t half = half_[at] = rotary_dim(rope(which), config_.head_dim) / 2;
     for (int64_t r = 0; r < count_; ++r) {
-      const int64_t stretch = rope_varies(rope(which)) ? rows_[static_cast<size_t>(r)].cache->stretch() : 0;
-      angle_table(rope(which), config_.head_dim, stretch)
+      const int64_t rope_rescale = rope_varies(rope(which)) ? rows_[static_cast<size_t>(r)].cache->rope_rescale() : 0;
+      angle_table(rope(which), config_.head_dim, rope_rescale)
           .copy(pass_.positions[static_cast<size_t>(r)], cos_[at] + r * half, sin_[at] + r * half);
     }
   }

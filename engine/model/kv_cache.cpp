@@ -88,13 +88,13 @@ KvCache KvCache::prefix(int64_t length) const {
   out.positions_.assign(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(recorded));
   out.tenant_ = tenant_;
   out.length_ = length;
-  out.stretch_ = stretch_;
+  out.rope_rescale_ = rope_rescale_;
   out.published_ = std::min(published_, length / kTokens);
   return out;
 }
 
 PrefixKey KvCache::key_of(int64_t block) const {
-  return {*tenant_, stretch_, block == 0 ? 0 : pool_->serial(table_[static_cast<size_t>(block - 1)])};
+  return {*tenant_, rope_rescale_, block == 0 ? 0 : pool_->serial(table_[static_cast<size_t>(block - 1)])};
 }
 
 int64_t KvCache::adopt(std::span<const int32_t> tokens, uint64_t tenant) {
@@ -127,9 +127,10 @@ void KvCache::publish() {
   }
 }
 
-void KvCache::set_stretch(int64_t stretch) {
-  if (length_ != 0 && stretch != stretch_) throw Error(ErrorKind::kInternal, "cache holds tokens of another scaling");
-  stretch_ = stretch;
+void KvCache::set_rope_rescale(int64_t rope_rescale) {
+  if (length_ != 0 && rope_rescale != rope_rescale_)
+    throw Error(ErrorKind::kInternal, "cache holds tokens of another scaling");
+  rope_rescale_ = rope_rescale;
 }
 
 void KvCache::record(std::span<const int32_t> tokens, std::span<const int64_t> positions) {

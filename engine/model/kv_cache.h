@@ -42,7 +42,7 @@ class KvCache {
   // Makes room for so many tokens, in blocks that nobody else holds from length() on. Throws as BlockPool::take().
   void reserve(int64_t capacity);
   // How many blocks a pass over `count` tokens takes at most; `anew`: one that may write the whole text anew
-  // (stretched_pass.h).
+  // (rescaled_pass.h).
   int64_t blocks_missing(int64_t count, bool anew = false) const;
   // Writes rows at [length, length + T) of one layer and returns [G, length + T, D] of keys and values, copies or
   // views.
@@ -56,8 +56,8 @@ class KvCache {
 
   // For texts whose scaling depends on their length (rope.h): the scaling of the content, and the tokens at [length,
   // length + T), which are kept so that the content can be computed anew. No positions: they follow the slots.
-  int64_t stretch() const { return stretch_; }
-  void set_stretch(int64_t stretch);  // throws Error(kInternal) unless the cache is empty or has this one
+  int64_t rope_rescale() const { return rope_rescale_; }
+  void set_rope_rescale(int64_t rope_rescale);  // throws Error(kInternal) unless the cache is empty or has this one
   bool records() const { return tenant_.has_value(); }
   void record(std::span<const int32_t> tokens, std::span<const int64_t> positions);
   std::span<const int32_t> tokens() const { return std::span(tokens_).first(static_cast<size_t>(length_)); }
@@ -76,7 +76,7 @@ class KvCache {
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
   std::optional<uint64_t> tenant_;
-  int64_t length_ = 0, stretch_ = 0, published_ = 0;  // the first blocks of the table
+  int64_t length_ = 0, rope_rescale_ = 0, published_ = 0;  // the first blocks of the table
 };
 
 }  // namespace specdec::model

@@ -11,9 +11,9 @@ namespace specdec::model {
 
 // What comes before a block, and for whom it was read.
 struct PrefixKey {
-  uint64_t tenant = 0;  // finds its own blocks only
-  int64_t stretch = 0;  // KvCache::stretch()
-  uint64_t parent = 0;  // serial() of the block before; 0: the text begins here
+  uint64_t tenant = 0;       // finds its own blocks only
+  int64_t rope_rescale = 0;  // KvCache::rope_rescale()
+  uint64_t parent = 0;       // serial() of the block before; 0: the text begins here
   bool operator==(const PrefixKey&) const = default;
 };
 

@@ -38,7 +38,7 @@ at::Tensor yarn_frequencies(const RopeConfig& rope, int64_t dim, const at::Tenso
 
 }  // namespace
 
-int64_t rope_stretch(const RopeConfig& rope, int64_t length) {
+int64_t rope_rescale(const RopeConfig& rope, int64_t length) {
   if (length <= rope.original_max_position) return 0;
   return rope.kind == Kind::kLongRope ? 1 : rope.kind == Kind::kDynamic ? length : 0;
 }
@@ -47,11 +47,11 @@ int64_t rotary_dim(const RopeConfig& rope, int64_t head_dim) {
   return static_cast<int64_t>(static_cast<double>(head_dim) * rope.rotary_fraction);
 }
 
-at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t stretch) {
+at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale) {
   const int64_t dim = rotary_dim(rope, head_dim);
   const at::Tensor exponents = at::arange(0, dim, 2, at::kLong).to(at::kFloat) / static_cast<double>(dim);
-  if (rope.kind == Kind::kDynamic && stretch != 0) {
-    const at::Tensor longer = rope.factor * at::scalar_tensor(static_cast<double>(stretch), at::kFloat) /
+  if (rope.kind == Kind::kDynamic && rope_rescale != 0) {
+    const at::Tensor longer = rope.factor * at::scalar_tensor(static_cast<double>(rope_rescale), at::kFloat) /
                               static_cast<double>(rope.original_max_position);
     const at::Tensor theta =
         rope.theta * at::pow(longer - (rope.factor - 1), static_cast<double>(dim) / static_cast<double>(dim - 2));
@@ -64,7 +64,7 @@ at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t
     case Kind::kYarn:
       return yarn_frequencies(rope, dim, powers);
     case Kind::kLongRope:
-      return 1.0 / (at::tensor(stretch != 0 ? rope.long_factor : rope.short_factor, at::kFloat) * powers);
+      return 1.0 / (at::tensor(rope_rescale != 0 ? rope.long_factor : rope.short_factor, at::kFloat) * powers);
     case Kind::kLlama3:
       return llama3_frequencies(rope, 1.0 / powers);
     case Kind::kDefault:
@@ -74,10 +74,10 @@ at::Tensor inverse_frequencies(const RopeConfig& rope, int64_t head_dim, int64_t
   return 1.0 / powers;
 }
 
-std::pair<at::Tensor, at::Tensor> rope_angles(const RopeConfig& rope, int64_t head_dim, int64_t stretch,
+std::pair<at::Tensor, at::Tensor> rope_angles(const RopeConfig& rope, int64_t head_dim, int64_t rope_rescale,
                                               const at::Tensor& positions) {
   const at::Tensor angles =
-      positions.to(at::kFloat).unsqueeze(-1) * inverse_frequencies(rope, head_dim, stretch).to(positions.device());
+      positions.to(at::kFloat).unsqueeze(-1) * inverse_frequencies(rope, head_dim, rope_rescale).to(positions.device());
   if (rope.attention_factor == 1) return {angles.cos(), angles.sin()};
   return {angles.cos() * rope.attention_factor, angles.sin() * rope.attention_factor};
 }

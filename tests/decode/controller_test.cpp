@@ -45,9 +45,9 @@ TEST(CostModel, UnknownUntilMeasured) {
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 1, 2.0);
   EXPECT_TRUE(std::isnan(costs.draft_cost(1)));
-  EXPECT_TRUE(costs.wants(1, 1));  // once is not enough: first calls are slow
+  EXPECT_TRUE(costs.is_stale(1, 1));  // once is not enough: first calls are slow
   costs.record_target(1, 1, 2.0);
-  EXPECT_FALSE(costs.wants(1, 1));
+  EXPECT_FALSE(costs.is_stale(1, 1));
   costs.record_draft(1, 0.5);
   EXPECT_FALSE(costs.ready());
   costs.record_target(1, 5, 3.0);

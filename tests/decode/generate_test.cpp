@@ -15,13 +15,8 @@ struct Generate : ::testing::Test {
   specdec::testing::ManualClock clock;
 
   GenerateResult run(int k, std::vector<int32_t> eos = {}, int64_t max_tokens = 24) {
-    GenerateRequest request;
-    request.prompt = {1, 2};
-    request.max_tokens = max_tokens;
-    request.eos_ids = std::move(eos);
-    request.sampling.temperature = 0;
-    request.speculation.k = k;
-    return generate(stepper, request, nullptr, clock);
+    const RequestOptions options{.max_tokens = max_tokens, .eos_ids = std::move(eos), .sampling = {.temperature = 0}};
+    return generate(stepper, {{1, 2}, 0, options}, drafting({.k = k}), clock);
   }
 };
 
@@ -53,11 +48,8 @@ TEST_F(Generate, CutsAfterEosButCountsWhatWasAccepted) {
 }
 
 TEST_F(Generate, StopsWhenTheListenerSaysSo) {
-  GenerateRequest request;
-  request.prompt = {1};
-  request.speculation.k = 3;
   std::vector<int32_t> heard;
-  const GenerateResult r = generate(stepper, request, nullptr, clock, [&](int32_t t) {
+  const GenerateResult r = generate(stepper, {{1}}, drafting({.k = 3}), clock, [&](int32_t t) {
     heard.push_back(t);
     return heard.size() < 6;
   });
@@ -68,15 +60,11 @@ TEST_F(Generate, StopsWhenTheListenerSaysSo) {
 }
 
 TEST_F(Generate, SameSeedSameText) {
-  GenerateRequest request;
-  request.prompt = {1};
-  request.max_tokens = 40;
-  request.speculation.k = 3;
-  request.seed = 5;
-  const auto a = generate(stepper, request, nullptr, clock).tokens;
-  EXPECT_EQ(generate(stepper, request, nullptr, clock).tokens, a);
-  request.seed = 6;
-  EXPECT_NE(generate(stepper, request, nullptr, clock).tokens, a);
+  const auto text = [&](uint64_t seed) {
+    return generate(stepper, {{1}, seed, {.max_tokens = 40}}, drafting({.k = 3}), clock).tokens;
+  };
+  EXPECT_EQ(text(5), text(5));
+  EXPECT_NE(text(6), text(5));
 }
 
 TEST_F(Generate, ClosesItsCachesWhenAPassThrows) {

@@ -50,14 +50,8 @@ struct RealModels : ::testing::Test {
   GenerateResult run(int k, double temperature, uint64_t seed, int64_t tokens, VerifyRule rule = VerifyRule::kToken,
                      CostModel* costs = nullptr) {
     Stepper stepper(*target, draft.get(), costs, &clock);
-    GenerateRequest request;
-    request.prompt = {1};
-    request.max_tokens = tokens;
-    request.sampling.temperature = temperature;
-    request.speculation.k = k;
-    request.speculation.verify = rule;
-    request.seed = seed;
-    return generate(stepper, request, costs, clock);
+    const Request request{{1}, seed, {.max_tokens = tokens, .sampling = {.temperature = temperature}}};
+    return generate(stepper, request, drafting({.k = k, .verify = rule}), clock);
   }
   std::unique_ptr<CausalModel> target, draft;
   SystemClock clock;
@@ -125,13 +119,9 @@ TEST_F(RealModels, Int8IsExactAndAcceptsAsMuch) {
 TEST_F(RealModels, TreesGiveTheSameTextAndKeepMore) {
   const auto text = [&](const std::vector<int>& tree, VerifyRule rule, double temperature) {
     Stepper stepper(*target, draft.get());
-    GenerateRequest request;
-    request.prompt = {1};
-    request.max_tokens = 256;
-    request.sampling.temperature = temperature;
-    request.speculation = {.k = tree.empty() ? 3 : static_cast<int>(tree.size()), .verify = rule, .tree = tree};
-    request.seed = 4;
-    return generate(stepper, request, nullptr, clock);
+    const Request request{{1}, 4, {.max_tokens = 256, .sampling = {.temperature = temperature}}};
+    const int k = tree.empty() ? 3 : static_cast<int>(tree.size());
+    return generate(stepper, request, drafting({.k = k, .verify = rule, .tree = tree}), clock);
   };
   const GenerateResult greedy = text({}, VerifyRule::kToken, 0), seeded = text({}, VerifyRule::kCoupled, 1);
   for (const std::vector<int>& tree : {std::vector<int>{2, 2, 2}, {3, 2, 1}, {1, 3, 2}, {8, 1, 1}}) {
@@ -218,9 +208,9 @@ TEST(ModelRunner, APromptReadBeforeIsAdopted) {
     EXPECT_THROW(model->adopt(later, text, 3), Error) << "it holds tokens already";
     const SequenceId none = plain->open();
     EXPECT_EQ(plain->adopt(none, text, 3), 0) << "without a budget nothing is kept";
-    EXPECT_EQ(plain->room(), std::numeric_limits<int64_t>::max());
-    EXPECT_EQ(model->room() % kBlock, 0);
-    EXPECT_GE(model->room(), static_cast<int64_t>(text.size()));
+    EXPECT_EQ(plain->capacity_tokens(), std::numeric_limits<int64_t>::max());
+    EXPECT_EQ(model->capacity_tokens() % kBlock, 0);
+    EXPECT_GE(model->capacity_tokens(), static_cast<int64_t>(text.size()));
   }
 }
 
@@ -240,14 +230,14 @@ TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
     try {
       model->extend(both, rows);
       FAIL() << "five blocks were found in four";
-    } catch (const OutOfRoom& e) {
+    } catch (const CacheFull& e) {
       EXPECT_EQ(e.kind(), ErrorKind::kDevice);
       EXPECT_NE(std::string(e.what()).find("2 blocks"), std::string::npos) << e.what();
     }
     EXPECT_EQ(model->length(a), kBlock);
     EXPECT_EQ(model->length(b), kBlock + 1);
     EXPECT_EQ(read(*model, a, all.subspan(kBlock, 20)), expected);
-    EXPECT_THROW(read(*model, b, all.subspan(kBlock + 1, kBlock)), OutOfRoom);
+    EXPECT_THROW(read(*model, b, all.subspan(kBlock + 1, kBlock)), CacheFull);
     EXPECT_EQ(read(*model, b, all.subspan(kBlock + 1, 19)), expected);
     model->close(a);
     EXPECT_GT(model->cache_counts().kept_bytes, 0);
@@ -258,7 +248,7 @@ TEST(ModelRunner, AFullCacheRefusesThePassAsAWhole) {
     const SequenceId fork = model->fork(b, 2 * kBlock + 1);
     if (border != 0) continue;  // a fork of a text that may be scaled anew needs room for all of it
     read(*model, fork, all.subspan(2 * kBlock + 1, 1));
-    EXPECT_THROW(read(*model, model->fork(b, 1), all.subspan(1, 1)), OutOfRoom);
+    EXPECT_THROW(read(*model, model->fork(b, 1), all.subspan(1, 1)), CacheFull);
     EXPECT_THROW(make_random(1, 0, -1), Error);
   }
 }
@@ -271,21 +261,14 @@ TEST(ModelRunner, AStepAdoptsPromptsForBothModels) {
   const auto text = [&](CausalModel& t, CausalModel& d, uint64_t tenant, std::vector<int32_t> prompt,
                         const std::vector<int>& tree) {
     Stepper stepper(t, &d);
-    KController controller({.fixed_k = 3, .tree = tree}, nullptr);
-    SeededRandomness randomness(5);
-    Sequence s;
-    s.tokens = std::move(prompt);
-    s.sampling.temperature = 0;
-    s.randomness = &randomness;
-    s.controller = &controller;
-    s.tenant = tenant;
-    s.remaining = 80;
+    const RequestOptions options{.max_tokens = 80, .sampling = {.temperature = 0}, .tenant = tenant};
+    Sequence s(stepper, {std::move(prompt), 5, options}, drafting({.k = 3, .tree = tree}));
     stepper.start(s);
     Sequence* const batch[] = {&s};
-    while (s.remaining > 0) stepper.step(batch);
-    EXPECT_EQ(t.length(s.target_id), static_cast<int64_t>(s.tokens.size()) - 1);
-    stepper.finish(s);
-    return s.tokens;
+    while (s.remaining() > 0) stepper.step(batch);
+    EXPECT_EQ(t.length(s.target_id()), static_cast<int64_t>(s.tokens().size()) - 1);
+    stepper.close(s);
+    return s.tokens();
   };
   for (const std::vector<int>& tree : {std::vector<int>{}, {2, 2, 1}}) {
     const uint64_t tenant = tree.empty() ? 1 : 3;
@@ -312,12 +295,8 @@ TEST(ModelRunner, TreesOfALongropeModelKeepTheirPaths) {
   SystemClock clock;
   const auto text = [&](CausalModel& draft, const std::vector<int>& tree) {
     Stepper stepper(*target, &draft);
-    GenerateRequest request;
-    request.prompt = {1, 5, 9};
-    request.max_tokens = 60;
-    request.sampling.temperature = 0;
-    request.speculation = {.k = static_cast<int>(tree.size()), .tree = tree};
-    return generate(stepper, request, nullptr, clock);
+    const Request request{{1, 5, 9}, 0, {.max_tokens = 60, .sampling = {.temperature = 0}}};
+    return generate(stepper, request, drafting({.k = static_cast<int>(tree.size()), .tree = tree}), clock);
   };
   const GenerateResult plain = text(*same, {});
   for (const std::vector<int>& tree : {std::vector<int>{2, 2}, {3, 1, 2}}) {

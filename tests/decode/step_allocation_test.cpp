@@ -51,28 +51,19 @@ TEST_P(StepAllocations, AWarmStepMakesLogitsAndNothingElse) {
   const SystemClock clock;
   Stepper stepper(target, &draft, &costs, &clock);
   const auto run = [&](auto&& each) {  // three sequences of a block of tokens, together
-    std::deque<SeededRandomness> noise;
-    std::deque<KController> controllers;
     std::deque<Sequence> sequences;
     std::vector<Sequence*> batch;
+    const RequestOptions options{.max_tokens = 60, .sampling = {.temperature = GetParam().temperature}};
+    const Drafting drafts{.verify = GetParam().rule, .model = ControllerOptions{.fixed_k = GetParam().k, .max_k = 4}};
     for (int32_t i = 0; i < 3; ++i) {
-      Sequence& s = sequences.emplace_back();
-      s.tokens = {i, 7};
-      s.tokens.reserve(128);
-      s.emitted.reserve(5);  // they grow with the longest step so far
-      s.overlaps.reserve(4);
-      s.observed.reserve(4);
-      s.sampling.temperature = GetParam().temperature;
-      s.verify = GetParam().rule;
-      s.randomness = &noise.emplace_back(i);
-      s.controller = &controllers.emplace_back(ControllerOptions{.fixed_k = GetParam().k, .max_k = 4}, &costs);
-      s.remaining = 60;
+      const auto seed = static_cast<uint64_t>(i);
+      Sequence& s = sequences.emplace_back(stepper, Request{{i, 7}, seed, options}, drafts);
       stepper.start(s);
       batch.push_back(&s);
     }
-    while (std::all_of(batch.begin(), batch.end(), [](const Sequence* s) { return s->tokens.size() < 50; }))
+    while (std::all_of(batch.begin(), batch.end(), [](const Sequence* s) { return s->tokens().size() < 50; }))
       each(batch);
-    for (Sequence* s : batch) stepper.finish(*s);
+    for (Sequence* s : batch) stepper.close(*s);
   };
   for (int i = 0; i < 4; ++i) run([&](auto& batch) { stepper.step(batch); });
   int steps = 0;

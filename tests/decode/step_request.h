@@ -13,37 +13,31 @@ namespace specdec::decode {
 
 inline constexpr int64_t kVocab = 12;
 
-// A sequence with everything it points to.
-struct Request {
-  explicit Request(toy::Tokens prompt, int k, int64_t remaining, SamplingOptions sampling = {.temperature = 0},
-                   uint64_t seed = 1)
-      : randomness(seed), controller({.fixed_k = k}, nullptr) {
-    s.tokens = std::move(prompt);
-    s.sampling = sampling;
-    s.randomness = &randomness;
-    s.controller = k > 0 ? &controller : nullptr;
-    s.remaining = remaining;
-  }
-  SeededRandomness randomness;
-  KController controller;
+// A sequence whose draft model drafts k tokens a step; k = 0 drafts nothing.
+struct Toy {
+  Toy(Stepper& stepper, toy::Tokens prompt, int k, int64_t max_tokens, SamplingOptions sampling = {.temperature = 0},
+      uint64_t seed = 1)
+      : Toy(stepper, {std::move(prompt), seed, {.max_tokens = max_tokens, .sampling = sampling}}, drafting({.k = k})) {}
+  Toy(Stepper& stepper, Request request, const Drafting& drafting) : s(stepper, std::move(request), drafting) {}
   Sequence s;
 };
 
-inline toy::Tokens run(Stepper& stepper, Request& r) {
+inline toy::Tokens run(Stepper& stepper, Toy& r) {
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
-  while (r.s.remaining > 0) stepper.step(batch);
-  stepper.finish(r.s);
-  return r.s.tokens;
+  while (r.s.remaining() > 0) stepper.step(batch);
+  stepper.close(r.s);
+  return r.s.tokens();
 }
 
 inline void expect_caches(const toy::Model& target, const toy::Model& draft, const Sequence& s) {
-  const toy::Tokens all_but_last(s.tokens.begin(), s.tokens.end() - 1);
-  EXPECT_EQ(target.cache(s.target_id), all_but_last);
-  if (s.draft_id < 0) return;
-  const toy::Tokens& cache = draft.cache(s.draft_id);
+  const toy::Tokens all_but_last(s.tokens().begin(), s.tokens().end() - 1);
+  EXPECT_EQ(target.cache(s.target_id()), all_but_last);
+  if (s.draft_id() < 0) return;
+  const toy::Tokens& cache = draft.cache(s.draft_id());
   ASSERT_LE(cache.size(), all_but_last.size());
-  EXPECT_TRUE(std::equal(cache.begin(), cache.end(), s.tokens.begin())) << "the draft's cache is no prefix of the text";
+  EXPECT_TRUE(std::equal(cache.begin(), cache.end(), s.tokens().begin()))
+      << "the draft's cache is no prefix of the text";
 }
 
 // The draft agrees with the target on most contexts: some steps accept all, some none.

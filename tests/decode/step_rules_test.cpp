@@ -14,20 +14,19 @@ namespace {
 
 constexpr int64_t kTokens = 10;
 
-struct RuledRequest {
-  RuledRequest(toy::Tokens prompt, LogitRules with, int k, SamplingOptions sampling, int64_t remaining = 24)
-      : rules(std::move(with)), state(rules, prompt), randomness(5), controller({.fixed_k = k}, nullptr) {
-    s.tokens = std::move(prompt);
-    s.sampling = sampling;
-    s.rules = &state;
-    s.randomness = &randomness;
-    s.controller = &controller;
-    s.remaining = remaining;
-  }
-  LogitRules rules;
-  LogitState state;
-  SeededRandomness randomness;
-  KController controller;
+// A sequence with rules. logprobs: RequestOptions, of the prompt as well.
+struct Ruled {
+  Ruled(Stepper& stepper, toy::Tokens prompt, LogitsProcessors rules, int k, SamplingOptions sampling,
+        int64_t max_tokens = 24, int logprobs = -1)
+      : s(stepper,
+          {std::move(prompt),
+           5,
+           {.max_tokens = max_tokens,
+            .sampling = sampling,
+            .rules = std::make_shared<const LogitsProcessors>(std::move(rules)),
+            .logprobs = logprobs,
+            .prompt_logprobs = logprobs >= 0}},
+          drafting({.k = k})) {}
   Sequence s;
 };
 
@@ -46,83 +45,83 @@ struct RuledSteps : ::testing::Test {
 };
 
 TEST_F(RuledSteps, GreedyTextIsThePlainOneForEveryK) {
-  LogitRules rules;
+  LogitsProcessors rules;
   rules.frequency_penalty = 1.7;
   rules.repetition_penalty = 1.2;
   rules.bad_words = {{4, 5}};
   rules.bias = {{7, -9.f}};
   toy::Tokens plain;
   for (int k = 0; k <= 8; ++k) {
-    RuledRequest r({1, 2}, rules, k, {.temperature = 0}, 40);
+    Ruled r(stepper, {1, 2}, rules, k, {.temperature = 0}, 40);
     stepper.start(r.s);
     Sequence* const batch[] = {&r.s};
-    while (r.s.remaining > 0) stepper.step(batch);
-    stepper.finish(r.s);
-    if (k == 0) plain = r.s.tokens;
-    EXPECT_EQ(r.s.tokens, plain) << "K=" << k;
-    EXPECT_GT(r.s.counts.accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
+    while (r.s.remaining() > 0) stepper.step(batch);
+    stepper.close(r.s);
+    if (k == 0) plain = r.s.tokens();
+    EXPECT_EQ(r.s.tokens(), plain) << "K=" << k;
+    EXPECT_GT(r.s.counts().accepted, k > 0 ? 5 : -1) << "the draft follows the same rules";
   }
   // And not the text without rules.
-  RuledRequest free({1, 2}, {}, 3, {.temperature = 0}, 40);
+  Ruled free(stepper, {1, 2}, {}, 3, {.temperature = 0}, 40);
   stepper.start(free.s);
   Sequence* const batch[] = {&free.s};
-  while (free.s.remaining > 0) stepper.step(batch);
-  EXPECT_NE(free.s.tokens, plain);
+  while (free.s.remaining() > 0) stepper.step(batch);
+  EXPECT_NE(free.s.tokens(), plain);
 }
 
 TEST_F(RuledSteps, ADeadEndFailsItsOwnSequenceOnlyAndIsTheRequestsFault) {
   for (const double temperature : {0.0, 1.0})
     for (const int k : {0, 1, 4}) {
-      LogitRules rules;  // behind a 5 nothing may come
+      LogitsProcessors rules;  // behind a 5 nothing may come
       for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({5, id});
-      RuledRequest bad({1, 2}, rules, k, {.temperature = temperature}, 20),
-          good({1, 2}, {}, k, {.temperature = temperature}, 20);
+      Ruled bad(stepper, {1, 2}, rules, k, {.temperature = temperature}, 20),
+          good(stepper, {1, 2}, {}, k, {.temperature = temperature}, 20);
       stepper.start(bad.s);
       stepper.start(good.s);
       Sequence* const batch[] = {&bad.s, &good.s};
       bool failed = false;
       for (int i = 0; i < 20 && !failed; ++i) {
-        const toy::Tokens before = bad.s.tokens;
+        const toy::Tokens before = bad.s.tokens();
         try {
           stepper.step(batch);
         } catch (const Error& e) {
           failed = true;
           EXPECT_EQ(e.kind(), ErrorKind::kUsage);
-          EXPECT_EQ(bad.s.tokens, before);
-          EXPECT_TRUE(bad.s.failure && bad.s.emitted_logprobs.empty());
+          EXPECT_EQ(bad.s.tokens(), before);
+          EXPECT_TRUE(bad.s.outcome().failure && bad.s.outcome().logprobs.empty());
         }
-        EXPECT_FALSE(good.s.failure);
-        EXPECT_FALSE(good.s.emitted.empty());
+        EXPECT_FALSE(good.s.outcome().failure);
+        EXPECT_FALSE(good.s.outcome().emitted.empty());
       }
       EXPECT_TRUE(failed) << "T=" << temperature << " K=" << k;
-      EXPECT_FALSE(bad.s.draft_failed) << "nothing is wrong with the draft";
-      stepper.finish(bad.s);
-      stepper.finish(good.s);
+      EXPECT_FALSE(bad.s.draft_failed()) << "nothing is wrong with the draft";
+      stepper.close(bad.s);
+      stepper.close(good.s);
     }
 }
 
 // The draft walks into a dead end that the target avoids: its tokens so far are verified, and the sequence goes on.
 TEST_F(RuledSteps, ADeadEndOfTheDraftOnlyStopsDrafting) {
-  LogitRules rules;
+  LogitsProcessors rules;
   for (int32_t id = 0; id < kTokens; ++id) rules.bad_words.push_back({8, id});
   rules.bad_words.push_back({7, 8});  // the target itself never gets to 8
-  RuledRequest r({1, 2}, rules, 6, {.temperature = 0}, 30);
+  Ruled r(stepper, {1, 2}, rules, 6, {.temperature = 0}, 30);
   stepper.start(r.s);
   Sequence* const batch[] = {&r.s};
   bool short_draft = false;
-  while (r.s.remaining > 0) {
+  while (r.s.remaining() > 0) {
     stepper.step(batch);
-    short_draft |= r.s.remaining > 7 && r.s.drafted < 6;
+    short_draft |= r.s.remaining() > 7 && r.s.outcome().drafted < 6;
   }
   EXPECT_TRUE(short_draft);
-  EXPECT_FALSE(r.s.draft_failed);
+  EXPECT_FALSE(r.s.draft_failed());
 }
 
 TEST_F(RuledSteps, AFailedTargetPassLeavesTheRulesAsTheyWere) {
-  LogitRules rules;
+  LogitsProcessors rules;
   rules.constraint = [] { return std::make_unique<toy::Automaton>(); };
   rules.presence_penalty = 2;
-  RuledRequest r({1, 2}, rules, 3, {.temperature = 0}), plain({1, 2}, rules, 0, {.temperature = 0});
+  Ruled r(stepper, {1, 2}, rules, 3, {.temperature = 0}), plain(stepper, {1, 2}, rules, 0, {.temperature = 0});
   stepper.start(r.s);
   stepper.start(plain.s);
   Sequence* const batch[] = {&r.s};
@@ -131,9 +130,9 @@ TEST_F(RuledSteps, AFailedTargetPassLeavesTheRulesAsTheyWere) {
   target.before_pass = [](std::span<const Extension>) { throw std::runtime_error("out of memory"); };
   EXPECT_THROW(stepper.step(batch), std::runtime_error);
   target.before_pass = nullptr;
-  while (r.s.remaining > 0) stepper.step(batch);
-  while (plain.s.remaining > 0) stepper.step(other);
-  EXPECT_EQ(r.s.tokens, plain.s.tokens);
+  while (r.s.remaining() > 0) stepper.step(batch);
+  while (plain.s.remaining() > 0) stepper.step(other);
+  EXPECT_EQ(r.s.tokens(), plain.s.tokens());
 }
 
 // log softmax of the target's logits after a prefix of `text`.
@@ -146,47 +145,46 @@ float expected_logprob(const toy::Tokens& text, size_t at) {
 }
 
 TEST_F(RuledSteps, LogprobsAreTheTargetsOwnForEveryEmittedAndPromptToken) {
-  LogitRules rules;
+  LogitsProcessors rules;
   rules.bias = {{3, -4.f}};
   rules.frequency_penalty = 1;
   for (const double temperature : {0.0, 0.7})
     for (const int k : {0, 2, 5}) {
-      RuledRequest r({1, 2, 3, 9}, rules, k, {.temperature = temperature, .top_k = 3}, 30);
-      r.s.logprobs = 2;
-      r.s.prompt_logprobs = true;
+      Ruled r(stepper, {1, 2, 3, 9}, rules, k, {.temperature = temperature, .top_k = 3}, 30, 2);
       stepper.start(r.s);
-      ASSERT_EQ(r.s.prompt_positions.size(), 3u);
-      std::vector<PositionLogprobs> all = r.s.prompt_positions;
+      std::vector<PositionLogprobs> all = r.s.take_prompt_logprobs();
+      ASSERT_EQ(all.size(), 3u);
       Sequence* const batch[] = {&r.s};
-      while (r.s.remaining > 0) {
+      while (r.s.remaining() > 0) {
         stepper.step(batch);
-        ASSERT_EQ(r.s.emitted_logprobs.size(), r.s.emitted.size());
-        all.insert(all.end(), r.s.emitted_logprobs.begin(), r.s.emitted_logprobs.end());
+        ASSERT_EQ(r.s.outcome().logprobs.size(), r.s.outcome().emitted.size());
+        all.insert(all.end(), r.s.outcome().logprobs.begin(), r.s.outcome().logprobs.end());
       }
       for (size_t i = 0; i < all.size(); ++i) {
-        EXPECT_EQ(all[i].token.id, r.s.tokens[i + 1]);
-        EXPECT_NEAR(all[i].token.logprob, expected_logprob(r.s.tokens, i + 1), 1e-5)
+        EXPECT_EQ(all[i].token.id, r.s.tokens()[i + 1]);
+        EXPECT_NEAR(all[i].token.logprob, expected_logprob(r.s.tokens(), i + 1), 1e-5)
             << "token " << i + 1 << ", K=" << k;
         ASSERT_EQ(all[i].top.size(), 2u);
         EXPECT_GE(all[i].top[0].logprob, all[i].token.logprob);
       }
-      stepper.finish(r.s);
+      stepper.close(r.s);
     }
 }
 
 TEST_F(RuledSteps, GenerateTakesRulesAndChecksThem) {
   specdec::testing::ManualClock clock;
-  GenerateRequest request;
-  request.prompt = {1, 2};
-  request.max_tokens = 12;
-  request.sampling.temperature = 0;
-  request.speculation.k = 3;
-  const std::vector<int32_t> free = generate(stepper, request, nullptr, clock).tokens;
-  request.rules.bias = {{free[4], -100.f}};
-  const std::vector<int32_t> biased = generate(stepper, request, nullptr, clock).tokens;
+  const auto text = [&](LogitsProcessors rules) {
+    const Request request{{1, 2},
+                          0,
+                          {.max_tokens = 12,
+                           .sampling = {.temperature = 0},
+                           .rules = std::make_shared<const LogitsProcessors>(std::move(rules))}};
+    return generate(stepper, request, drafting({.k = 3}), clock).tokens;
+  };
+  const std::vector<int32_t> free = text({});
+  const std::vector<int32_t> biased = text({.bias = {{free[4], -100.f}}});
   EXPECT_EQ(std::count(biased.begin(), biased.end(), free[4]), 0);
-  request.rules.bias = {{kTokens, 1.f}};
-  EXPECT_THROW(generate(stepper, request, nullptr, clock), Error);
+  EXPECT_THROW(text({.bias = {{kTokens, 1.f}}}), Error);
 }
 
 }  // namespace

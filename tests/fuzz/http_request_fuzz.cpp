@@ -38,13 +38,14 @@ void try_body(std::string_view body) {
     const size_t prompts = request.prompts.size() + request.prompt_ids.size();
     if (request.n < 1 || request.n > limits.n || prompts > limits.prompts ||
         request.messages.size() > limits.messages || request.stop.size() > limits.stop_strings ||
-        !within(endpoint, "temperature", request.sampling.temperature) ||
-        !within(endpoint, "top_p", request.sampling.top_p) || !within(endpoint, "min_p", request.sampling.min_p) ||
+        !within(endpoint, "temperature", request.options.sampling.temperature) ||
+        !within(endpoint, "top_p", request.options.sampling.top_p) ||
+        !within(endpoint, "min_p", request.options.sampling.min_p) ||
         (endpoint == Endpoint::kChat) != !request.messages.empty())
       std::abort();
-    const specdec::decode::LogitRules& rules = request.rules;
+    const specdec::decode::LogitsProcessors& rules = request.rules;
     if (rules.bias.size() > limits.logit_biases || request.bad_words.size() > limits.bad_words ||
-        request.logprobs < -1 || request.logprobs > 20 ||
+        request.options.logprobs < -1 || request.options.logprobs > 20 ||
         !within(endpoint, "repetition_penalty", rules.repetition_penalty) ||
         !within(endpoint, "presence_penalty", rules.presence_penalty) ||
         !within(endpoint, "frequency_penalty", rules.frequency_penalty) ||

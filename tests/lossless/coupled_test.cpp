@@ -89,31 +89,24 @@ std::pair<toy::Tokens, int64_t> text_of(uint64_t seed, const Setting& setting) {
   ControllerOptions options;
   options.fixed_k = setting.k;
   options.tree = setting.tree;
-  std::deque<SeededRandomness> noise;
-  std::deque<KController> controllers;
-  std::deque<LogitState> states;
-  LogitRules rules;
+  LogitsProcessors rules;
   rules.presence_penalty = 0.7;
   rules.bad_words = {{3, 4}};
-  std::deque<Sequence> sequences(1 + static_cast<size_t>(setting.neighbours));
+  const RequestOptions asked{
+      .max_tokens = 24, .sampling = setting.sampling, .rules = std::make_shared<const LogitsProcessors>(rules)};
+  std::deque<Sequence> sequences;
   std::vector<Sequence*> batch;
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    Sequence& s = sequences[i];
-    s.tokens = {static_cast<int32_t>(i)};
-    s.sampling = setting.sampling;
-    s.verify = i % 2 == 0 ? VerifyRule::kCoupled : VerifyRule::kBlock;
-    s.randomness = &noise.emplace_back(seed + i);
-    s.controller = &controllers.emplace_back(options, nullptr);
-    s.rules = &states.emplace_back(rules, s.tokens);
-    s.remaining = 24;
+  for (size_t i = 0; i <= static_cast<size_t>(setting.neighbours); ++i) {
+    const Drafting drafts{.verify = i % 2 == 0 ? VerifyRule::kCoupled : VerifyRule::kBlock, .model = options};
+    Sequence& s = sequences.emplace_back(stepper, Request{{static_cast<int32_t>(i)}, seed + i, asked}, drafts);
     stepper.start(s);
     batch.push_back(&s);
   }
-  while (sequences[0].remaining > 0) {
+  while (sequences[0].remaining() > 0) {
     stepper.step(batch);
-    std::erase_if(batch, [](const Sequence* s) { return s->remaining == 0; });
+    std::erase_if(batch, [](const Sequence* s) { return s->remaining() == 0; });
   }
-  return {sequences[0].tokens, sequences[0].counts.drafted};
+  return {sequences[0].tokens(), sequences[0].counts().drafted};
 }
 
 TEST(Coupled, TheTextDependsOnTheSeedAlone) {

@@ -18,12 +18,12 @@ struct Case {
   toy::Model::Logits target = toy::random_logits(1), draft = toy::random_logits(2);
   int64_t vocab = 3;
   SamplingOptions sampling;
-  LogitRules rules;
+  LogitsProcessors rules;
   bool rules_left_out = false;  // a wrong step: only the draft knows the rules, verification does not
   VerifyRule rule = VerifyRule::kToken;
   std::vector<int> tree;         // of every sequence; empty: chains
   ControllerOptions controller;  // fixed_k by default below
-  const CostModel* costs = nullptr;
+  CostModel* costs = nullptr;
   toy::Tokens prompt;           // before the sequence's own first token
   bool without_model = false;   // no draft model
   bool suffix = false;          // a draft from the text beside the model's, of the same options
@@ -47,12 +47,16 @@ struct Outcome {
   int64_t runs = 0;
 };
 
+struct ForgetfulStep {
+  static void forget(Sequence& s) { s.held_.reset(); }
+};
+
 inline void step(const Case& c, Stepper& stepper, const std::vector<Sequence*>& batch) {
   try {
     stepper.step(batch);
-  } catch (const OutOfRoom&) {
+  } catch (const CacheFull&) {
     for (Sequence* s : batch)
-      if (c.held_forgotten) s->held.reset();
+      if (c.held_forgotten) ForgetfulStep::forget(*s);
     for (Sequence* s : batch) stepper.step({&s, 1});
   }
 }
@@ -72,42 +76,37 @@ inline double target_probability(const Case& c, toy::Tokens context, const toy::
   return probability;
 }
 
-// Sequence `index` of a case with all that it points at.
-struct Lane {
-  KController controller;
-  SuffixDraft suffix;
-  LogitState state;
-  Sequence sequence;
-
-  Lane(const Case& c, int index, Randomness& randomness)
-      : controller(options(c, index, false), c.costs),
-        suffix{{}, {options(c, index, true), c.costs}},
-        state(c.rules, tokens(c, index)) {
-    sequence.tokens = tokens(c, index);
-    sequence.sampling = c.sampling;
-    sequence.rules = c.rules.any() && !c.rules_left_out ? &state : nullptr;
-    sequence.verify = c.rule;
-    sequence.randomness = &randomness;
-    sequence.controller = &controller;
-    sequence.suffix = c.suffix ? &suffix : nullptr;
-    sequence.remaining = c.remaining;
+// A sequence owns its randomness; the enumerating one serves all sequences of a case.
+class SharedRandomness final : public Randomness {
+ public:
+  explicit SharedRandomness(Randomness& shared) : shared_(shared) {}
+  int32_t draw(Purpose purpose, std::span<const float> weights) override { return shared_.draw(purpose, weights); }
+  bool accept(Purpose purpose, double probability) override { return shared_.accept(purpose, probability); }
+  int32_t draw_at(int64_t position, std::span<const float> weights) override {
+    return shared_.draw_at(position, weights);
   }
-  Lane(const Lane&) = delete;
 
  private:
-  static toy::Tokens tokens(const Case& c, int index) {
-    toy::Tokens out = c.prompt;
-    out.push_back(static_cast<int32_t>(index));
-    return out;
-  }
-  static ControllerOptions options(const Case& c, int index, bool free_draft) {
-    ControllerOptions out = c.controller;
-    if (index > 0) out.fixed_k = std::max(0, out.fixed_k - 1);
-    if (!free_draft) out.tree = c.tree;
-    out.free_draft = free_draft;
-    return out;
-  }
+  Randomness& shared_;
 };
+
+// Of sequence `index` of a case.
+inline Request request_of(const Case& c, int index) {
+  Request out{c.prompt, 0, {.max_tokens = c.remaining, .sampling = c.sampling}};
+  out.prompt.push_back(static_cast<int32_t>(index));
+  if (!c.rules_left_out) out.options.rules = std::make_shared<const LogitsProcessors>(c.rules);
+  return out;
+}
+inline Drafting drafting_of(const Case& c, int index) {
+  Drafting out{.verify = c.rule, .model = c.controller};
+  if (index > 0) out.model->fixed_k = std::max(0, out.model->fixed_k - 1);
+  if (c.suffix) {
+    out.text = out.model;
+    out.text->free_draft = true;
+  }
+  out.model->tree = c.tree;
+  return out;
+}
 
 inline Outcome enumerate(const Case& c) {
   toy::Enumerator choices;
@@ -125,14 +124,15 @@ inline Outcome enumerate(const Case& c) {
       int64_t tokens = 0;
       for (const Extension& e : extensions) tokens += static_cast<int64_t>(e.tokens.size());
       out.without_room += tokens > c.room;
-      if (tokens > c.room) throw OutOfRoom("full");
+      if (tokens > c.room) throw CacheFull("full");
     };
-    Stepper stepper(target, c.without_model ? nullptr : &draft, nullptr, nullptr, c.verify_fn);
+    Stepper stepper(target, c.without_model ? nullptr : &draft, c.costs, nullptr, c.verify_fn);
     std::unique_ptr<Randomness> wrapped = c.wrap ? c.wrap(choices) : nullptr;
-    std::deque<Lane> lanes;
+    std::deque<Sequence> opened;
     std::vector<Sequence*> sequences;
     for (int i = 0; i < c.sequences; ++i) {
-      sequences.push_back(&lanes.emplace_back(c, i, wrapped ? *wrapped : choices).sequence);
+      auto randomness = std::make_unique<SharedRandomness>(wrapped ? *wrapped : choices);
+      sequences.push_back(&opened.emplace_back(stepper, request_of(c, i), drafting_of(c, i), std::move(randomness)));
       stepper.start(*sequences.back());
     }
     bool first = true;
@@ -140,21 +140,21 @@ inline Outcome enumerate(const Case& c) {
     for (;;) {
       std::vector<Sequence*> batch;
       for (Sequence* s : sequences)
-        if (static_cast<int64_t>(s->tokens.size()) < first_token + c.length) batch.push_back(s);
+        if (static_cast<int64_t>(s->tokens().size()) < first_token + c.length) batch.push_back(s);
       if (batch.empty()) break;
       step(c, stepper, batch);
       for (const Sequence* s : batch) {
-        out.min_drafted = std::min(out.min_drafted, s->drafted);
-        out.max_drafted = std::max(out.max_drafted, s->drafted);
-        out.from_text = std::max(out.from_text, s->suffix_drafted);
-        out.kept_from_text = std::max(out.kept_from_text, s->suffix_accepted);
+        out.min_drafted = std::min(out.min_drafted, s->outcome().drafted);
+        out.max_drafted = std::max(out.max_drafted, s->outcome().drafted);
+        out.from_text = std::max(out.from_text, s->outcome().suffix_drafted);
+        out.kept_from_text = std::max(out.kept_from_text, s->outcome().suffix_accepted);
       }
-      if (first) accepted = sequences[0]->accepted;
+      if (first) accepted = sequences[0]->outcome().accepted;
       first = false;
     }
     std::vector<toy::Tokens> texts;
     for (const Sequence* s : sequences)
-      texts.emplace_back(s->tokens.begin() + first_token, s->tokens.begin() + first_token + c.length);
+      texts.emplace_back(s->tokens().begin() + first_token, s->tokens().begin() + first_token + c.length);
     joint[texts] += choices.weight();
     out.mass += choices.weight();
     out.accepted += choices.weight() * accepted;

@@ -20,7 +20,7 @@ Case fixed(int k, VerifyRule rule) {
 }
 
 // The draft stops behind a kept token that it was not sure of.
-Case unsure(VerifyRule rule, const CostModel& costs) {
+Case unsure(VerifyRule rule, CostModel& costs) {
   Case c;
   c.rule = rule;
   c.controller = {.max_k = 3, .confidence_floor = 0.45};
@@ -151,7 +151,7 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
     c.length = 4;
     c.remaining = 6;
     // Dear drafting and sharp drafts: whether the next token pays depends on the kept ones' confidence.
-    const CostModel costs = cheap_draft(0.30, 0.05);
+    CostModel costs = cheap_draft(0.30, 0.05);
     c.costs = &costs;
     c.draft = toy::random_logits(5, 4.0);
     c.controller.prior_overlap = 0.85;
@@ -162,7 +162,7 @@ TEST(Enumeration, ControllerChoosesKAndStops) {
 }
 
 TEST(Enumeration, StopsAfterAKeptTokenOfLowConfidence) {
-  const CostModel costs = cheap_draft();
+  CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
     Case c = unsure(rule, costs);
     const Outcome o = enumerate(c);
@@ -173,7 +173,7 @@ TEST(Enumeration, StopsAfterAKeptTokenOfLowConfidence) {
 }
 
 TEST(Enumeration, ProbesAndPlainStepsMix) {
-  const CostModel costs = cheap_draft(0.9, 0.5);  // speculation does not pay: plain steps with a probe after each
+  CostModel costs = cheap_draft(0.9, 0.5);  // speculation does not pay: plain steps with a probe after each
   for (const VerifyRule rule : kRules) {
     Case c;
     c.rule = rule;
@@ -200,7 +200,7 @@ TEST(Enumeration, BatchOfTwoSequences) {
 // How much is drafted depends on what was drawn, and so does whether there is room for it. What was drafted is verified
 // later all the same; drawing again, as if it were for another reason, fails.
 TEST(Enumeration, APassWithoutRoomForTheBatch) {
-  const CostModel costs = cheap_draft();
+  CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules) {
     Case c = unsure(rule, costs);
     c.sequences = 2;
@@ -218,7 +218,7 @@ TEST(Enumeration, APassWithoutRoomForTheBatch) {
 
 // Alone it gives up its deepest levels, as if drafting had ended there.
 TEST(Enumeration, APassWithoutRoomForTheDeepestLevels) {
-  const CostModel costs = cheap_draft();
+  CostModel costs = cheap_draft();
   for (const VerifyRule rule : kRules)
     for (const std::vector<int>& tree : {std::vector<int>{}, {2}, {1, 2}})
       for (int64_t room = 1; room <= 3; ++room) {

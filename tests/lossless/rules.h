@@ -8,7 +8,7 @@
 #include <set>
 #include <stdexcept>
 
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/logits_processors.h"
 #include "tests/lossless/toy.h"
 
 namespace specdec::decode::toy {
@@ -41,7 +41,7 @@ class Automaton final : public Constraint {
 };
 
 // context = `prompt` tokens, then the answer so far.
-inline void apply_reference(const LogitRules& rules, std::span<const int32_t> context, size_t prompt,
+inline void apply_reference(const LogitsProcessors& rules, std::span<const int32_t> context, size_t prompt,
                             std::span<float> logits) {
   const Tokens answer(context.begin() + static_cast<ptrdiff_t>(prompt), context.end());
   for (size_t x = 0; x < logits.size(); ++x) {

@@ -12,7 +12,7 @@ constexpr double kRounding = 5e-7;  // the rules are applied in fp32, the refere
 
 struct NamedRules {
   const char* name;
-  LogitRules rules;
+  LogitsProcessors rules;
 };
 
 std::unique_ptr<Constraint> automaton() { return std::make_unique<toy::Automaton>(); }
@@ -24,14 +24,14 @@ std::vector<NamedRules> each_and_together() {
     return named;
   };
   return {
-      make("presence", [](LogitRules& r) { r.presence_penalty = 1.3; }),
-      make("frequency", [](LogitRules& r) { r.frequency_penalty = -0.9; }),
-      make("repetition", [](LogitRules& r) { r.repetition_penalty = 1.8; }),
-      make("bias", [](LogitRules& r) { r.bias = {{0, 1.5f}, {1, -2.f}}; }),
-      make("bad words", [](LogitRules& r) { r.bad_words = {{1, 0}, {0, 1, 1}}; }),
-      make("grammar", [](LogitRules& r) { r.constraint = automaton; }),
+      make("presence", [](LogitsProcessors& r) { r.presence_penalty = 1.3; }),
+      make("frequency", [](LogitsProcessors& r) { r.frequency_penalty = -0.9; }),
+      make("repetition", [](LogitsProcessors& r) { r.repetition_penalty = 1.8; }),
+      make("bias", [](LogitsProcessors& r) { r.bias = {{0, 1.5f}, {1, -2.f}}; }),
+      make("bad words", [](LogitsProcessors& r) { r.bad_words = {{1, 0}, {0, 1, 1}}; }),
+      make("grammar", [](LogitsProcessors& r) { r.constraint = automaton; }),
       make("all",
-           [](LogitRules& r) {
+           [](LogitsProcessors& r) {
              r.presence_penalty = -0.4;
              r.frequency_penalty = 0.8;
              r.repetition_penalty = 0.7;
@@ -44,7 +44,7 @@ std::vector<NamedRules> each_and_together() {
 
 const VerifyRule kBoth[] = {VerifyRule::kToken, VerifyRule::kBlock};
 
-Case ruled(const LogitRules& rules, int k, VerifyRule rule) {
+Case ruled(const LogitsProcessors& rules, int k, VerifyRule rule) {
   Case c;
   c.rules = rules;
   c.rule = rule;

@@ -91,19 +91,13 @@ TEST(Sampled, SeveralRoundsAgainstAnOppositeDraft) {
     // transitions[i][a·V + b]: token i was b after a
     std::vector<std::vector<int64_t>> transitions(kTokens, std::vector<int64_t>(kVocab * kVocab));
     for (int run = 0; run < kRuns; ++run) {
-      SeededRandomness randomness(static_cast<uint64_t>(run));
-      KController controller(options, nullptr);
-      Sequence s;
-      s.tokens = {0};
-      s.verify = rule;
-      s.randomness = &randomness;
-      s.controller = &controller;
-      s.remaining = kTokens;
+      const Request request{{0}, static_cast<uint64_t>(run), {.max_tokens = kTokens}};
+      Sequence s(stepper, request, {.verify = rule, .model = options});
       Sequence* const batch[] = {&s};
       stepper.start(s);
-      while (s.remaining > 0) stepper.step(batch);
-      stepper.finish(s);
-      for (int i = 0; i < kTokens; ++i) ++transitions[i][s.tokens[i] * kVocab + s.tokens[i + 1]];
+      while (s.remaining() > 0) stepper.step(batch);
+      stepper.close(s);
+      for (int i = 0; i < kTokens; ++i) ++transitions[i][s.tokens()[i] * kVocab + s.tokens()[i + 1]];
     }
     for (int i = 0; i < kTokens; ++i)
       for (int a = 0; a < kVocab; ++a) {

@@ -155,41 +155,31 @@ TEST(Trees, ADraftThatFailsAtALevelCostsItsOwnSequenceOnly) {
             throw Error(ErrorKind::kDevice, "a level of a tree");
       };
     Stepper stepper(target, &draft);
-    std::deque<SeededRandomness> noise;
-    std::deque<KController> controllers;
-    std::deque<Sequence> sequences(2);
+    std::deque<Sequence> sequences;
     ControllerOptions options;
     options.fixed_k = 3;
     options.tree = {2, 2, 1};
+    const auto request = [](int32_t i) { return Request{{i, 3}, 7 + static_cast<uint64_t>(i), {.max_tokens = 30}}; };
     std::vector<Sequence*> batch;
     for (int32_t i = 0; i < 2; ++i) {
-      Sequence& s = sequences[static_cast<size_t>(i)];
-      s.tokens = {i, 3};
-      s.verify = VerifyRule::kCoupled;
-      s.randomness = &noise.emplace_back(7 + i);
-      s.controller = &controllers.emplace_back(options, nullptr);
-      s.remaining = 30;
+      const Drafting drafts{.verify = VerifyRule::kCoupled, .model = options};
+      Sequence& s = sequences.emplace_back(stepper, request(i), drafts);
       stepper.start(s);
       batch.push_back(&s);
     }
     while (!batch.empty()) {
       stepper.step(batch);
-      std::erase_if(batch, [](const Sequence* s) { return s->remaining == 0; });
+      std::erase_if(batch, [](const Sequence* s) { return s->remaining() == 0; });
     }
-    EXPECT_FALSE(sequences[0].draft_failed);
-    EXPECT_TRUE(sequences[1].draft_failed);
+    EXPECT_FALSE(sequences[0].draft_failed());
+    EXPECT_TRUE(sequences[1].draft_failed());
     for (int32_t i = 0; i < 2; ++i) {  // the texts of plain decoding
-      Sequence plain;
-      SeededRandomness own(7 + i);
-      plain.tokens = {i, 3};
-      plain.verify = VerifyRule::kCoupled;
-      plain.randomness = &own;
-      plain.remaining = 30;
+      Sequence plain(stepper, request(i), {.verify = VerifyRule::kCoupled});
       stepper.start(plain);
       Sequence* const alone[] = {&plain};
-      while (plain.remaining > 0) stepper.step(alone);
-      EXPECT_EQ(plain.tokens, sequences[static_cast<size_t>(i)].tokens);
-      stepper.finish(plain);
+      while (plain.remaining() > 0) stepper.step(alone);
+      EXPECT_EQ(plain.tokens(), sequences[static_cast<size_t>(i)].tokens());
+      stepper.close(plain);
     }
   }
 }

@@ -17,7 +17,7 @@ TEST(PrefixIndex, FindsAChainByKeyAndTokens) {
   EXPECT_EQ(index.find(behind, Tokens{3, 4}), 0);
   EXPECT_EQ(index.find({.tenant = 7}, Tokens{3, 4}), -1) << "what comes before counts";
   EXPECT_EQ(index.find({.tenant = 8}, Tokens{1, 2}), -1) << "another tenant";
-  EXPECT_EQ(index.find({.tenant = 7, .stretch = 1}, Tokens{1, 2}), -1) << "another scaling";
+  EXPECT_EQ(index.find({.tenant = 7, .rope_rescale = 1}, Tokens{1, 2}), -1) << "another scaling";
   EXPECT_EQ(index.find({.tenant = 7}, Tokens{1, 3}), -1);
   EXPECT_EQ(index.size(), 2u);
 }

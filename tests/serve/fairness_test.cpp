@@ -16,14 +16,14 @@ class CountingRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     const SequenceKey key = runner.start(spec);
-    of_[key] = {spec.tenant, 0, 0};
-    ++started[spec.tenant];
-    service[spec.tenant] += 1;  // the token that its first step reads
+    of_[key] = {spec.request.options.tenant, 0, 0};
+    ++started[spec.request.options.tenant];
+    service[spec.request.options.tenant] += 1;  // the token that its first step reads
     forked += spec.same_prompt >= 0;
     return key;
   }
-  PromptRead read(SequenceKey key, int64_t most) override {
-    const PromptRead part = runner.read(key, most);
+  PrefillResult prefill(SequenceKey key, int64_t most) override {
+    const PrefillResult part = runner.prefill(key, most);
     Of& of = of_.at(key);
     of.read += part.tokens;
     if (of.read > of.counted && !of.begun) {
@@ -33,9 +33,9 @@ class CountingRunner final : public StepRunner {
     of.begun |= part.whole;
     return part;
   }
-  void suspend(SequenceKey key) override {
+  void preempt(SequenceKey key) override {
     of_.at(key).read = 0;
-    runner.suspend(key);
+    runner.preempt(key);
   }
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
     runner.step(batch, results);
@@ -63,7 +63,6 @@ struct FairnessBench {
   explicit FairnessBench(size_t max_batch) {
     SchedulerOptions options;
     options.max_batch = max_batch;
-    options.eos_ids = {kEos};
     options.prompt_budget_tokens = 32;
     scheduler = std::make_unique<Scheduler>(options, runner, queue, byte_tokenizer(), metrics, clock);
   }
@@ -81,8 +80,7 @@ std::shared_ptr<GenerationRequest> asked(const std::string& tenant, const std::v
   r->tenant = tenant;
   for (const std::string& prompt : prompts) r->prompts.push_back(byte_tokenizer().encode(prompt, true));
   r->n = n;
-  r->max_tokens = max_tokens;
-  r->ignore_eos = true;
+  r->options.max_tokens = max_tokens;
   r->seed = 1;
   r->channel = std::make_shared<Channel>(1 << 20);
   return r;
@@ -159,7 +157,7 @@ TEST(Fairness, ServiceStaysWithinTheBoundWhateverRequestsAreMadeOf) {
     }
     EXPECT_GT(b.runner.service[std::hash<std::string>{}("single")], 2000);
     forked += b.runner.forked;
-    preempted += b.runner.runner.suspended();
+    preempted += b.runner.runner.preempted();
   }
   EXPECT_GT(forked, 100) << "prompts were shared";
   EXPECT_GT(preempted, 50u) << "caches were full";

@@ -34,13 +34,13 @@ class FakeRunner final : public StepRunner {
  public:
   SequenceKey start(const SequenceSpec& spec) override {
     wait_for_gate();
-    const std::string prompt = bytes(spec.prompt);
+    const std::string prompt = bytes(spec.request.prompt);
     if (prompt.find("die:start") != std::string::npos)
       throw Error(ErrorKind::kInternal, "out of luck at 0xdeadbeef in /home/secret/model");
     if (prompt.find("die:device") != std::string::npos)
       throw Error(ErrorKind::kDevice, "out of memory at 0xdeadbeef in /home/secret/model");
     Running r;
-    r.prompt = r.unread = static_cast<int64_t>(spec.prompt.size()) - 1;
+    r.prompt = r.unread = static_cast<int64_t>(spec.request.prompt.size()) - 1;
     if (has(spec.same_prompt)) r.unread = 0;
     r.pass_dies = prompt.find("die:pass") != std::string::npos;
     r.dies = r.pass_dies || prompt.find("die:step") != std::string::npos;
@@ -48,44 +48,44 @@ class FakeRunner final : public StepRunner {
     if (const size_t at = prompt.find("say:"); at != std::string::npos) {
       for (const char c : prompt.substr(at + 4)) r.answer.push_back(static_cast<unsigned char>(c));
     } else {
-      uint64_t key = spec.seed;
-      if (spec.sampling.greedy()) key = 0;
+      uint64_t key = spec.request.seed;
+      if (spec.request.options.sampling.greedy()) key = 0;
       for (const char c : prompt) key = key * 1099511628211ull + static_cast<unsigned char>(c);
       const uint64_t length = 3 + static_cast<uint64_t>(philox_uniform(key, 0, 0) * 40);
       for (uint64_t i = 1; i <= length; ++i)
         r.answer.push_back('a' + static_cast<int32_t>(philox_uniform(key, 0, i) * 26));
     }
     r.answer.push_back(kEos);
-    r.stride = spec.seed;
+    r.stride = spec.request.seed;
     const std::lock_guard lock(mutex_);
-    tenants_.push_back(spec.tenant);
+    tenants_.push_back(spec.request.options.tenant);
     overtaken_ +=
-        std::any_of(running_.begin(), running_.end(), [](const auto& other) { return other.second.suspended; });
+        std::any_of(running_.begin(), running_.end(), [](const auto& other) { return other.second.preempted; });
     running_.emplace(next_, std::move(r));
     ++started_;
     return next_++;
   }
 
-  PromptRead read(SequenceKey key, int64_t most) override {
+  PrefillResult prefill(SequenceKey key, int64_t most) override {
     const std::lock_guard lock(mutex_);
     Running& r = running_.at(key);
     const int64_t tokens = std::min(most, r.unread);
-    if (held_ + tokens > room_) throw decode::OutOfRoom("full");
+    if (held_ + tokens > room_) throw decode::CacheFull("full");
     hold(r, tokens);
     if (r.again) reread_ += tokens;
-    r.suspended = false;
+    r.preempted = false;
     r.unread -= tokens;
     read_ += tokens;
     return {tokens, r.unread == 0, {}};
   }
 
-  void suspend(SequenceKey key) override {
+  void preempt(SequenceKey key) override {
     const std::lock_guard lock(mutex_);
     Running& r = running_.at(key);
     r.unread = r.prompt + static_cast<int64_t>(r.at);
     hold(r, -r.held);
-    r.suspended = r.again = true;
-    ++suspended_;
+    r.preempted = r.again = true;
+    ++preempted_;
   }
 
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
@@ -97,7 +97,7 @@ class FakeRunner final : public StepRunner {
     if (throw_in_step_) throw Error(ErrorKind::kInternal, "the whole step failed at 0xdeadbeef");
     const bool room = held_ + 4 * static_cast<int64_t>(batch.size()) <= room_;
     for (size_t i = 0; i < batch.size(); ++i) {
-      results[i].out_of_room = !room;
+      results[i].cache_full = !room;
       if (room) step_one(running_.at(batch[i]), results[i]);
     }
   }
@@ -127,14 +127,14 @@ class FakeRunner final : public StepRunner {
     const std::lock_guard lock(mutex_);
     room_ = tokens;
   }
-  size_t overtaken() const { return locked(overtaken_); }  // starts while something was suspended
+  size_t overtaken() const { return locked(overtaken_); }  // starts while something was preempted
   int64_t reread() const { return locked(reread_); }
   size_t started() const { return locked(started_); }
   std::vector<uint64_t> tenants() const {  // of what was started
     const std::lock_guard lock(mutex_);
     return tenants_;
   }
-  size_t suspended() const { return locked(suspended_); }
+  size_t preempted() const { return locked(preempted_); }
   int64_t most_read() const { return locked(most_read_); }  // tokens of prompts between two steps
   size_t finished() const { return locked(finished_); }
   size_t open() const {
@@ -152,7 +152,7 @@ class FakeRunner final : public StepRunner {
     size_t at = 0;
     int64_t prompt = 0, unread = 0, held = 0;
     uint64_t stride = 0;
-    bool dies = false, pass_dies = false, endless = false, suspended = false, again = false;
+    bool dies = false, pass_dies = false, endless = false, preempted = false, again = false;
   };
   std::vector<uint64_t> tenants_;
 
@@ -207,7 +207,7 @@ class FakeRunner final : public StepRunner {
   bool gate_open_ = true, at_gate_ = false, throw_in_step_ = false;
   std::map<SequenceKey, Running> running_;
   SequenceKey next_ = 0;
-  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, suspended_ = 0, started_ = 0, overtaken_ = 0;
+  size_t largest_batch_ = 0, steps_ = 0, finished_ = 0, preempted_ = 0, started_ = 0, overtaken_ = 0;
   int64_t read_ = 0, reread_ = 0, most_read_ = 0, held_ = 0, room_ = int64_t{1} << 60;
 };
 

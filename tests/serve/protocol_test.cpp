@@ -243,10 +243,10 @@ TEST(Protocol, ReadsAFullChatRequest) {
   ASSERT_EQ(r.messages.size(), 2u);
   EXPECT_EQ(r.messages[1].role, "user");
   EXPECT_EQ(r.messages[1].content, "ab");
-  EXPECT_EQ(r.sampling.temperature, 0.5);
-  EXPECT_EQ(r.sampling.top_p, 0.9);
-  EXPECT_EQ(r.sampling.top_k, 40);
-  EXPECT_EQ(r.sampling.min_p, 0.05);
+  EXPECT_EQ(r.options.sampling.temperature, 0.5);
+  EXPECT_EQ(r.options.sampling.top_p, 0.9);
+  EXPECT_EQ(r.options.sampling.top_k, 40);
+  EXPECT_EQ(r.options.sampling.min_p, 0.05);
   EXPECT_EQ(r.max_tokens, 7);
   EXPECT_EQ(r.max_tokens_param, "max_completion_tokens");
   EXPECT_EQ(r.seed, -3);
@@ -267,15 +267,15 @@ TEST(Protocol, ReadsWhatARequestAsksOfItsTokens) {
   EXPECT_EQ(r.rules.repetition_penalty, 1.5);
   EXPECT_EQ(r.rules.bias, (std::vector<std::pair<int32_t, float>>{{0, 0.5f}, {7, -100.f}}));
   EXPECT_EQ(r.bad_words, (std::vector<std::string>{"x", "y z"}));
-  EXPECT_EQ(r.logprobs, 20);
-  EXPECT_FALSE(r.speculate);
+  EXPECT_EQ(r.options.logprobs, 20);
+  EXPECT_FALSE(r.options.speculate);
   ASSERT_TRUE(r.grammar);
   EXPECT_EQ(r.grammar->kind, text::GrammarKind::kRegex);
   EXPECT_EQ(r.grammar->source, "a+");
-  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("logprobs":true)")).logprobs, 0);
-  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("top_logprobs":0)")).logprobs, -1);
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("logprobs":true)")).options.logprobs, 0);
+  EXPECT_EQ(accept(Endpoint::kChat, chat(R"("top_logprobs":0)")).options.logprobs, -1);
   const ApiRequest scored = accept(Endpoint::kCompletions, completion(R"("echo":true,"max_tokens":0,"logprobs":3)"));
-  EXPECT_TRUE(scored.echo && scored.max_tokens == 0 && scored.logprobs == 3);
+  EXPECT_TRUE(scored.echo && scored.max_tokens == 0 && scored.options.logprobs == 3);
 }
 
 TEST(Protocol, GrammarsComeInSeveralFormsAndKeepTheirOrder) {
@@ -305,8 +305,8 @@ TEST(Protocol, NullAndAbsentAreTheDefaults) {
       accept(Endpoint::kCompletions,
              completion(R"("temperature":null,"max_tokens":null,"stop":null,"n":null,"seed":null,"top_k":-1,
     "stream":null,"logprobs":null,"echo":null,"best_of":1,"metadata":null,"stream_options":null,"model":null)"));
-  EXPECT_EQ(r.sampling.temperature, 1);
-  EXPECT_EQ(r.sampling.top_k, 0);
+  EXPECT_EQ(r.options.sampling.temperature, 1);
+  EXPECT_EQ(r.options.sampling.top_k, 0);
   EXPECT_FALSE(r.max_tokens || r.seed || r.stream);
   EXPECT_EQ(r.n, 1);
   EXPECT_EQ(r.prompts, std::vector<std::string>{"hi"});

@@ -38,16 +38,16 @@ FinishedAnswer finished(bool chat) {
   request->n = 2;
   request->domain = "code";
   request->time = 1700000123;
-  request->sampling.temperature = 0.5;
-  request->sampling.top_k = 40;
-  decode::LogitRules rules;
+  request->options.sampling.temperature = 0.5;
+  request->options.sampling.top_k = 40;
+  decode::LogitsProcessors rules;
   if (chat) {
     request->messages = {{"system", "s"}, {"user", "u \"quoted\" \n"}};
     rules.constraint = [] { return std::unique_ptr<decode::Constraint>(); };
   } else {
     request->texts = {"the prompt"};
   }
-  request->rules = std::make_shared<const decode::LogitRules>(rules);
+  request->options.rules = std::make_shared<const decode::LogitsProcessors>(rules);
   FinishedAnswer a{request, 1, "the answer", {FinishReason::kStop, 4, {}, {}}};
   a.result.counts.add_step(2, 1, {0.5, 0.25});
   a.result.counts.emitted = 4;

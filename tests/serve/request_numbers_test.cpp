@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "deploy/serve/protocol.h"
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/logits_processors.h"
 
 namespace specdec::deploy {
 namespace {
@@ -79,7 +79,7 @@ TEST(RequestNumbers, WhatTheTableTakesTheEngineTakes) {
       const auto result = parse_request(Endpoint::kChat, body_with(Endpoint::kChat, name, digits(x)), kLimits);
       const auto* request = std::get_if<ApiRequest>(&result);
       EXPECT_TRUE(request || (std::string(name) == "min_p" && x == 1)) << name << ": " << x;
-      EXPECT_NO_THROW(validate(request ? request->sampling : SamplingOptions())) << name << ": " << x;
+      EXPECT_NO_THROW(validate(request ? request->options.sampling : SamplingOptions())) << name << ": " << x;
     }
   for (const char* name : {"presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias{}"}) {
     const auto& range = std::get<NumberRange>(request_number(Endpoint::kChat, name).range);

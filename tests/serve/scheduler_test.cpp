@@ -33,7 +33,8 @@ std::shared_ptr<GenerationRequest> request(const std::string& prompt, uint64_t s
   auto r = std::make_shared<GenerationRequest>();
   r->id = "req-" + prompt;
   r->prompts = {byte_tokenizer().encode(prompt, true)};
-  r->max_tokens = max_tokens;
+  r->options.max_tokens = max_tokens;
+  r->options.eos_ids = {kEos};
   r->seed = seed;
   r->channel = std::make_shared<Channel>(1 << 20);
   return r;
@@ -43,7 +44,6 @@ struct Bench {
   explicit Bench(size_t max_batch = 4, size_t queue_limit = 64) : queue(queue_limit) {
     SchedulerOptions options;
     options.max_batch = max_batch;
-    options.eos_ids = {kEos};
     scheduler = std::make_unique<Scheduler>(options, runner, queue, byte_tokenizer(), metrics, clock,
                                             [this](const FinishedAnswer& answer) { finished.push_back(answer); });
   }
@@ -126,7 +126,7 @@ TEST(Scheduler, AnUnfinishedCharacterIsNeverShownInHalves) {
 TEST(Scheduler, IgnoreEosGoesOnToTheLimit) {
   Bench b;
   auto r = request("say:ab", 0, 20);
-  r->ignore_eos = true;
+  r->options.eos_ids = {};
   const Collected c = b.answer(r);
   EXPECT_EQ(c.result->reason, FinishReason::kLength);
   EXPECT_EQ(c.result->completion_tokens, 20);
@@ -272,16 +272,16 @@ TEST(Scheduler, WithoutRoomTheLastGivesWayAndComesBackFirst) {
   std::vector<std::shared_ptr<GenerationRequest>> all;
   for (int i = 0; i < 6; ++i) {
     all.push_back(request(std::string(10, static_cast<char>('a' + i)), 1, 60));
-    all.back()->ignore_eos = true;
+    all.back()->options.eos_ids = {};
     b.queue.push(all.back());
   }
   b.run_all();
   ASSERT_EQ(b.finished.size(), all.size());
   for (size_t i = 0; i < all.size(); ++i)
     EXPECT_EQ(b.finished[i].request, all[i]) << "what came first is never held up by what came later";
-  EXPECT_GT(b.runner.suspended(), 3u);
+  EXPECT_GT(b.runner.preempted(), 3u);
   const std::string metrics = b.metrics.text(0, 0, 0);
-  EXPECT_NE(metrics.find("specdec:num_preemptions_total " + std::to_string(b.runner.suspended())), std::string::npos)
+  EXPECT_NE(metrics.find("specdec:num_preemptions_total " + std::to_string(b.runner.preempted())), std::string::npos)
       << metrics;
   EXPECT_NE(metrics.find("specdec:resumed_tokens_total " + std::to_string(b.runner.reread()) + "\n"), std::string::npos)
       << metrics;
@@ -319,7 +319,7 @@ TEST(Scheduler, TheSuspendedCanBeCancelledAndDrained) {
     b.runner.limit_room(40);
     std::vector<std::shared_ptr<GenerationRequest>> all;
     for (int i = 0; i < 3; ++i) b.queue.push(all.emplace_back(request("loop" + std::to_string(i), 1, 30)));
-    while (b.runner.suspended() == 0) ASSERT_TRUE(b.scheduler->turn());
+    while (b.runner.preempted() == 0) ASSERT_TRUE(b.scheduler->turn());
     if (drained) {
       b.scheduler->stop_now();
       b.scheduler->run();
@@ -374,7 +374,7 @@ TEST(Scheduler, ConcurrentIsAlone) {
       auto r = request("prompt " + std::to_string(random.below(5)), random.below(6),
                        static_cast<int64_t>(1 + random.below(60)));
       r->n = static_cast<int64_t>(1 + random.below(3));
-      r->sampling.temperature = static_cast<double>(random.below(2));
+      r->options.sampling.temperature = static_cast<double>(random.below(2));
       if (random.below(2)) r->stop = {std::string(1, static_cast<char>('a' + random.below(26))), "qu"};
       all.push_back(r);
     }

@@ -21,7 +21,7 @@ TEST(BenchRun, TimesAndLatencies) {
   decode::Stepper speculative(target, &draft), plain(target, nullptr);
   const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};  // two prompt passes
   GroupOptions o;
-  o.tokens = 12;
+  o.request.max_tokens = 12;
   o.speculation.k = 3;
   const GroupFigures fast = run_group(speculative, prompts, o, nullptr, clock);
   EXPECT_EQ(fast.tokens, 24);
@@ -48,8 +48,8 @@ TEST(BenchRun, WhatSlowsTheMachineSlowsBothSides) {
   target.before_pass = [&](std::span<const decode::Extension>) { clock.now += ++passes > 32 ? 10 : 1; };
   decode::Stepper speculative(target, &draft), plain(target, nullptr);
   const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}};
-  GroupRun slow(plain, prompts, {.speculation = {.k = 0}, .tokens = 48}, nullptr, clock),
-      fast(speculative, prompts, {.speculation = {.k = 3}, .tokens = 48}, nullptr, clock);
+  GroupRun slow(plain, prompts, {.speculation = {.k = 0}, .request = {.max_tokens = 48}}, nullptr, clock),
+      fast(speculative, prompts, {.speculation = {.k = 3}, .request = {.max_tokens = 48}}, nullptr, clock);
   EXPECT_EQ(slow.share(), 0);
   run_side_by_side(slow, fast);
   EXPECT_TRUE(slow.done() && fast.done());
@@ -68,7 +68,7 @@ TEST(BenchRun, APromptThatFailsLeavesNoSequenceOpen) {
   };
   decode::Stepper plain(target, nullptr);
   const std::vector<std::vector<int32_t>> prompts = {{0, 1, 2}, {3, 4}};
-  EXPECT_THROW(GroupRun(plain, prompts, {.tokens = 4}, nullptr, clock), Error);
+  EXPECT_THROW(GroupRun(plain, prompts, {.request = {.max_tokens = 4}}, nullptr, clock), Error);
   EXPECT_EQ(target.open_sequences(), 0u);
 }
 
@@ -82,7 +82,7 @@ TEST(BenchRun, SequencesThatAreDoneLeaveTheBatch) {
   };
   decode::Stepper stepper(target, &draft);
   GroupOptions o;
-  o.tokens = 40;
+  o.request.max_tokens = 40;
   o.speculation.k = 4;
   const std::vector<std::vector<int32_t>> prompts = {{0}, {1}, {2}};
   const GroupFigures f = run_group(stepper, prompts, o, nullptr, clock);

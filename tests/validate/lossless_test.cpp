@@ -46,7 +46,7 @@ TEST(Greedy, SpeculationIsPlainDecoding) {
   for (int i = 0; i < 9; ++i) rows.push_back(prompt("p" + std::to_string(i), {i, 1}));
   RolloutOptions o;
   o.k = 3;
-  o.max_tokens = 30;
+  o.request.max_tokens = 30;
   const GreedyComparison c = compare_greedy(target, draft, rows, o, unit_roundoff("fp32"));
   EXPECT_EQ(c.prompts, 9);
   EXPECT_EQ(c.identical, 9);

@@ -38,7 +38,7 @@ TEST(Rollout, CountsAreConsistentAndAnswersAreFull) {
   Model target(7, table_logits(1, 2)), draft(7, table_logits(2, 2));
   RolloutOptions o;
   o.k = 3;
-  o.max_tokens = 20;
+  o.request.max_tokens = 20;
   const auto data = rows(12);
   const auto out = roll_out(target, &draft, data, o);
   for (const Rollout& r : out) {
@@ -66,7 +66,7 @@ TEST(Rollout, AnswersDoNotDependOnTheNeighbours) {
   const auto data = rows(10);
   RolloutOptions o;
   o.k = 3;
-  o.max_tokens = 15;
+  o.request.max_tokens = 15;
   std::vector<std::vector<Rollout>> runs;
   for (const int batch : {1, 4, 10}) {
     Model target(7, random_logits(1)), draft(7, random_logits(2));
@@ -86,7 +86,7 @@ TEST(Rollout, ADraftLikeTheTargetIsAlwaysAccepted) {
   Model target(5, random_logits(3)), draft(5, random_logits(3));
   RolloutOptions o;
   o.k = 4;
-  o.max_tokens = 25;
+  o.request.max_tokens = 25;
   const auto data = rows(4);
   const auto out = roll_out(target, &draft, data, o);
   for (const Rollout& r : out) EXPECT_EQ(r.counts.accepted, r.counts.drafted);
@@ -105,7 +105,7 @@ TEST(Rollout, OverlapIsTheModelsOverlap) {
   });
   RolloutOptions o;
   o.k = 2;
-  o.max_tokens = 400;
+  o.request.max_tokens = 400;
   const auto data = rows(8);
   const auto out = roll_out(target, &draft, data, o);
   const auto overlap = overlap_by_position(data, out);
@@ -125,7 +125,7 @@ TEST(Rollout, StopsAtEosAndCountsWhatWasEmitted) {
   Model target(4, logits), draft(4, logits);
   RolloutOptions o;
   o.k = 3;
-  o.eos_ids = {2};
+  o.request.eos_ids = {2};
   const std::vector<TokenRow> data = {row("a", "", {0})};
   const auto out = roll_out(target, &draft, data, o);
   EXPECT_EQ(out[0].tokens, (std::vector<int32_t>{1, 2}));

@@ -158,7 +158,8 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.card.draft = draft_id;
   model.card.package = pair.package_digest;
   model.card.created = clock.unix_seconds();
-  model.card.max_context = std::min(target->max_length(), target->room());  // what can never fit is refused at once
+  model.card.max_context =
+      std::min(target->max_length(), target->capacity_tokens());  // what can never fit is refused at once
   if (options.max_context > 0) model.card.max_context = std::min(options.max_context, model.card.max_context);
   model.tokenizer = pair.tokenizer.get();
   model.chat_template = chat.chat_template ? &*chat.chat_template : nullptr;

@@ -30,20 +30,12 @@ std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
 }  // namespace
 
 struct StepperRunner::Running {
-  Running(uint64_t seed, const decode::ControllerOptions& options, const decode::CostModel* costs)
-      : randomness(seed), controller(options, costs) {}
-  decode::SeededRandomness randomness;
-  decode::KController controller;
-  std::optional<decode::SuffixDraft> suffix;
-  std::shared_ptr<const decode::LogitRules> rules;
-  std::optional<decode::LogitState> state;  // of rules
   std::string conversation;
   DraftSwap::Pick pick;
-  // of pick.draft: what the controller is drawn to, and what it observes goes to
-  decode::OverlapMean* expected = nullptr;
+  decode::OverlapMean* expected =
+      nullptr;  // of pick.draft: what the controller starts from, and what is observed goes to
   decode::Sequence sequence;
   bool draft_failed = false;
-  bool asked_plain = false;  // SequenceSpec::speculate
 };
 
 StepperRunner::StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
@@ -61,71 +53,55 @@ StepperRunner::StepperRunner(decode::CausalModel& target, NamedDraft draft, Step
   if (options_.several_tenants) drafts_.share_among_tenants();
 }
 
-StepperRunner::~StepperRunner() {
-  for (auto& [key, running] : running_) stepper_.finish(running->sequence);
-}
+StepperRunner::~StepperRunner() = default;
 
 SequenceKey StepperRunner::start(const SequenceSpec& spec) {
-  decode::ControllerOptions controller = decode::controller_options(options_.speculation);
-  DraftSwap::Pick pick =
-      spec.speculate && options_.speculation.k != 0 ? drafts_.pick(spec.conversation, spec.tenant) : DraftSwap::Pick();
-  const bool coupled = spec.seeded && options_.coupled_seeds;
+  const decode::RequestOptions& asked = spec.request.options;
+  const bool speculates = asked.speculate && options_.speculation.k != 0;
+  const bool coupled = asked.seeded && options_.coupled_seeds;
+  DraftSwap::Pick pick = speculates ? drafts_.pick(spec.conversation, asked.tenant) : DraftSwap::Pick();
   decode::OverlapMean* const expected = !pick.draft ? nullptr
                                         : coupled   ? &pick.draft->coupled_overlap
                                                     : &pick.draft->overlap;
-  controller.seen = expected;
-  controller.schedule = options_.schedule;
-  if (pick.draft) controller.plain_owed = pick.draft->plain_owed;
-  auto running = std::make_unique<Running>(spec.seed, controller, pick.draft ? &pick.draft->costs : &costs_);
-  decode::Sequence& s = running->sequence;
-  s.tokens.assign(spec.prompt.begin(), spec.prompt.end());
-  s.tenant = spec.tenant;
-  s.sampling = spec.sampling;
-  s.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
-  s.randomness = &running->randomness;
-  s.draft = pick.draft ? &pick.draft->model : nullptr;
-  s.draft_costs = pick.draft ? &pick.draft->costs : nullptr;
-  s.shadow = pick.shadow ? &pick.shadow->model : nullptr;
-  s.controller = pick.draft ? &running->controller : nullptr;
-  running->conversation = spec.conversation;
-  running->asked_plain = !spec.speculate;
-  running->pick = std::move(pick);
-  running->expected = expected;
-  if (spec.speculate && options_.speculation.suffix && options_.speculation.k != 0) {
-    decode::ControllerOptions from_text = decode::suffix_controller_options(options_.speculation);
-    if (options_.text_max_k > 0) from_text.max_k = options_.text_max_k;
-    from_text.seen = &suffix_overlap_;
-    s.suffix = &running->suffix.emplace(decode::SuffixDrafter(), decode::KController(from_text, &costs_));
+  decode::Drafting drafting;
+  drafting.verify = coupled ? VerifyRule::kCoupled : options_.speculation.verify;
+  if (pick.draft) {
+    drafting.model = decode::controller_options(options_.speculation);
+    drafting.model->seen = expected;
+    drafting.model->schedule = options_.schedule;
+    drafting.model->plain_owed = pick.draft->plain_owed;
+    drafting.draft = &pick.draft->model;
+    drafting.draft_costs = &pick.draft->costs;
   }
-  if (spec.rules && spec.rules->any()) {
-    running->rules = spec.rules;
-    s.rules = &running->state.emplace(*running->rules, spec.prompt);
+  if (pick.shadow) drafting.shadow = &pick.shadow->model;
+  if (speculates && options_.speculation.suffix) {
+    drafting.text = decode::suffix_controller_options(options_.speculation);
+    if (options_.text_max_k > 0) drafting.text->max_k = options_.text_max_k;
+    drafting.text->seen = &suffix_overlap_;
   }
-  s.reject_top = spec.reject_top;
-  s.logprobs = spec.prompt_logprobs ? std::max(spec.logprobs, 0) : spec.logprobs;
-  s.prompt_logprobs = spec.prompt_logprobs;
-  s.remaining = spec.max_tokens;
-  if (mean_answer_ > 0) s.expected = std::max<int64_t>(1, std::llround(mean_answer_));
+  if (mean_answer_ > 0) drafting.expected_tokens = std::max<int64_t>(1, std::llround(mean_answer_));
+  auto running = std::unique_ptr<Running>(
+      new Running{spec.conversation, std::move(pick), expected, {stepper_, spec.request, drafting}});
   const auto same = running_.find(spec.same_prompt);
-  stepper_.open(s, same == running_.end() ? nullptr : &same->second->sequence);
+  stepper_.open(running->sequence, same == running_.end() ? nullptr : &same->second->sequence);
   running_.emplace(next_key_, std::move(running));
   return next_key_++;
 }
 
-PromptRead StepperRunner::read(SequenceKey key, int64_t most) {
+PrefillResult StepperRunner::prefill(SequenceKey key, int64_t most) {
   decode::Sequence& s = running_.at(key)->sequence;
   const double started = clock_.seconds(), target_before = target_seconds_;
-  if (s.target_id < 0) stepper_.open(s);
-  PromptRead out;
-  out.tokens = stepper_.read(s, most);
-  out.whole = stepper_.unread(s) == 0;
-  if (out.whole && std::exchange(s.prompt_logprobs, false)) out.logprobs = std::move(s.prompt_positions);
+  if (s.target_id() < 0) stepper_.open(s);
+  PrefillResult out;
+  out.tokens = stepper_.prefill(s, most);
+  out.whole = stepper_.pending_prefill(s) == 0;
+  if (out.whole) out.logprobs = s.take_prompt_logprobs();
   prompt_seconds_ += clock_.seconds() - started;
   prompt_target_seconds_ += target_seconds_ - target_before;
   return out;
 }
 
-void StepperRunner::suspend(SequenceKey key) { stepper_.finish(running_.at(key)->sequence); }
+void StepperRunner::preempt(SequenceKey key) { stepper_.close(running_.at(key)->sequence); }
 
 // The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as
 // before. False: there was no room.
@@ -133,7 +109,7 @@ bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
     stepper_.step(batch, kDraftReads);
-  } catch (const decode::OutOfRoom&) {
+  } catch (const decode::CacheFull&) {
     return false;
   } catch (const std::exception& e) {
     log(LogLevel::kWarn, std::string("a step failed: ") + e.what());
@@ -148,14 +124,14 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
   end_trials();
   for (const SequenceKey key : batch) {
     batch_.push_back(&running_.at(key)->sequence);
-    batch_.back()->emitted.clear();
+    batch_.back()->outcome().emitted.clear();
   }
   const bool room = run(batch_);
   for (size_t i = 0; i < batch.size(); ++i) {
     decode::Sequence& s = *batch_[i];
-    const bool untouched = s.emitted.empty() && !s.failure;
-    results[i].out_of_room = !room || (untouched && batch.size() > 1 && !run({&batch_[i], 1}));
-    if (!results[i].out_of_room) collect(*running_.at(batch[i]), results[i]);
+    const bool untouched = s.outcome().emitted.empty() && !s.outcome().failure;
+    results[i].cache_full = !room || (untouched && batch.size() > 1 && !run({&batch_[i], 1}));
+    if (!results[i].cache_full) collect(*running_.at(batch[i]), results[i]);
   }
   explain(batch);
   step_seconds_ += clock_.seconds() - started;
@@ -173,38 +149,30 @@ void StepperRunner::end_trials() {
 
 void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
-  if (s.draft_failed && !std::exchange(running.draft_failed, true)) ++draft_failures_;
-  result.failed = s.failure || s.emitted.empty();
+  std::vector<decode::PositionLogprobs> logprobs = std::exchange(s.outcome().logprobs, {});  // too large to be copied
+  static_cast<decode::StepOutcome&>(result) = s.outcome();
+  result.logprobs = std::move(logprobs);
+  if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
+  result.failed = result.failure || result.emitted.empty();
   // A sequence that did not move and names no failure of its own was in a pass that failed, alone too. What is no Error
   // comes from the library that computes; any other may be due to what this sequence holds.
-  const std::exception_ptr& cause = s.failure ? s.failure : pass_failure_;
-  result.device_failed =
-      result.failed && cause &&
-      kind_of(cause).value_or(s.failure ? ErrorKind::kInternal : ErrorKind::kDevice) == ErrorKind::kDevice;
-  result.no_token_left = s.failure && kind_of(s.failure) == ErrorKind::kUsage;
+  const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
+  const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
+  result.device_failed = result.failed && cause && kind_of(cause).value_or(unknown) == ErrorKind::kDevice;
+  result.no_token_left = result.failure && kind_of(result.failure) == ErrorKind::kUsage;
   if (result.failed) return;
-  result.emitted = s.emitted;
-  result.decision = s.decision;
-  if (running.asked_plain) result.decision.plain = decode::PlainReason::kRequest;
-  result.drafted = s.drafted;
-  result.accepted = s.accepted;
-  result.overlaps = s.overlaps;
-  result.suffix_drafted = s.suffix_drafted;
-  result.suffix_accepted = s.suffix_accepted;
-  std::vector<double> kept(static_cast<size_t>(std::min(s.suffix_drafted, s.suffix_accepted + 1)), 1.0);
-  if (s.suffix_accepted < s.suffix_drafted) kept.back() = 0;
+  if (!s.options().speculate) result.decision.plain = decode::PlainReason::kRequest;
+  std::vector<double> kept(static_cast<size_t>(std::min(result.suffix_drafted, result.suffix_accepted + 1)), 1.0);
+  if (result.suffix_accepted < result.suffix_drafted) kept.back() = 0;
   suffix_overlap_.add(kept);
-  result.logprobs = std::move(s.emitted_logprobs);
-  result.rejected = std::move(s.rejected);
   const DraftSwap::Pick& pick = running.pick;
   if (!pick.draft) return;
-  running.expected->add(s.observed);
-  pick.draft->plain_owed = s.controller->plain_owed();
+  running.expected->add(result.observed);
+  pick.draft->plain_owed = s.controller()->plain_owed();
   result.draft = pick.draft->draft.id.substr(0, kDraftLabel);
-  if (s.shadow_overlaps.empty()) return;
+  if (result.shadow_overlaps.empty()) return;
   result.shadow = pick.shadow->draft.id.substr(0, kDraftLabel);
-  result.shadow_overlaps = s.shadow_overlaps;
-  drafts_.scored(running.conversation, s.tenant, pick, s.overlaps, s.shadow_overlaps);
+  drafts_.scored(running.conversation, s.options().tenant, pick, result.overlaps, result.shadow_overlaps);
 }
 
 // What the controllers of this step went by, draft by draft.
@@ -212,11 +180,11 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
   std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
   for (const SequenceKey key : batch) {
     const Running& running = *running_.at(key);
-    if (running.pick.draft && !running.sequence.draft_failed)
+    if (running.pick.draft && !running.sequence.draft_failed())
       drafting[running.pick.draft.get()].push_back(&running.sequence);
   }
   for (const auto& [held, sequences] : drafting) {
-    const decode::KController& any = *sequences.front()->controller;
+    const decode::KController& any = *sequences.front()->controller();
     KBasis& basis = held->k_basis;
     basis.draft = held->draft.id.substr(0, kDraftLabel);
     basis.batch = static_cast<int>(batch.size());
@@ -229,8 +197,8 @@ void StepperRunner::explain(std::span<const SequenceKey> batch) {
     for (const decode::Sequence* const s : sequences) {
       for (size_t i = 0; i < basis.overlaps.size(); ++i)
         basis.overlaps[i] +=
-            s->controller->expected_overlap(static_cast<int>(i)) / static_cast<double>(sequences.size());
-      const decode::KDecision& d = s->decision;
+            s->controller()->expected_overlap(static_cast<int>(i)) / static_cast<double>(sequences.size());
+      const decode::KDecision& d = s->outcome().decision;
       if (!d.probe &&
           (d.k > 0 || d.plain == decode::PlainReason::kDoesNotPay || d.plain == decode::PlainReason::kSchedule))
         chosen.push_back(d.k);
@@ -252,9 +220,8 @@ void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
   // Answers so far, of which one that goes on has as much before it as a new one: K is to pay over that.
-  if (const auto emitted = static_cast<double>(it->second->sequence.counts.emitted); emitted > 0)
+  if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
-  stepper_.finish(it->second->sequence);
   running_.erase(it);
 }
 

@@ -38,8 +38,8 @@ class StepperRunner final : public StepRunner {
   DraftSwap& drafts() { return drafts_; }
 
   SequenceKey start(const SequenceSpec& spec) override;
-  PromptRead read(SequenceKey key, int64_t most) override;
-  void suspend(SequenceKey key) override;
+  PrefillResult prefill(SequenceKey key, int64_t most) override;
+  void preempt(SequenceKey key) override;
   // A pass that throws for the whole batch is repeated one sequence at a time: only those that fail alone fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;

@@ -167,7 +167,7 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
   runner.drafts().order({DraftOrder::Action::kLoad, "random", 1.0, 0.0},
                         [&](const std::optional<Error>& e) { loaded = !e; });
   while (!loaded) std::this_thread::yield();
-  decode::LogitRules biased;
+  decode::LogitsProcessors biased;
   if (bias != 0) biased.bias = {{1, bias}};
   const auto row = [&](uint64_t seed, double spread, std::span<const int32_t> context) {
     std::vector<float> logits(kToyVocab);
@@ -183,18 +183,18 @@ void compare_with_tables(const StepperRunnerOptions& options, const SamplingOpti
     Tokens text = {kToyBos, static_cast<int32_t>(i % 4)};
     const std::string name = "conversation " + std::to_string(i);
     SequenceSpec spec;
-    spec.prompt = text;
-    spec.max_tokens = 30;
-    spec.sampling = sampling;
-    spec.seed = i;
+    spec.request.prompt = text;
+    spec.request.options.max_tokens = 30;
+    spec.request.options.sampling = sampling;
+    spec.request.seed = i;
     spec.conversation = name;
-    if (bias != 0) spec.rules = std::make_shared<decode::LogitRules>(biased);
+    if (bias != 0) spec.request.options.rules = std::make_shared<decode::LogitsProcessors>(biased);
     const SequenceKey key = runner.start(spec);
-    while (!runner.read(key, 512).whole) {
+    while (!runner.prefill(key, 512).whole) {
     }
     double sum = 0, shadow_sum = 0;
     int64_t n = 0;
-    for (int64_t left = spec.max_tokens; left > 0;) {
+    for (int64_t left = spec.request.options.max_tokens; left > 0;) {
       StepResult result;
       runner.step({&key, 1}, {&result, 1});
       ASSERT_FALSE(result.failed);

@@ -85,11 +85,11 @@ TEST(KLog, DraftsSideBySideHaveTheirOwnCosts) {
   const std::vector<int32_t> prompt = {1, 2};
   for (int i = 0; i < 8; ++i) {
     SequenceSpec spec;
-    spec.prompt = prompt;
-    spec.max_tokens = 4000;
+    spec.request.prompt = prompt;
+    spec.request.options.max_tokens = 4000;
     spec.conversation = "c" + std::to_string(i);
     batch.push_back(runner.start(spec));
-    while (!runner.read(batch.back(), 512).whole) {
+    while (!runner.prefill(batch.back(), 512).whole) {
     }
   }
   std::set<std::string> drafted;

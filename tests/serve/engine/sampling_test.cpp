@@ -12,7 +12,7 @@
 namespace specdec::deploy {
 namespace {
 
-using decode::LogitRules;
+using decode::LogitsProcessors;
 using decode::toy::Tokens;
 
 // The option as its field and as what it means.
@@ -20,7 +20,7 @@ struct Option {
   std::string name;
   Json fields;
   SamplingOptions sampling;
-  LogitRules rules;
+  LogitsProcessors rules;
   std::string stop;
   int64_t max_tokens = 3;
   std::function<bool(const std::string&)> prefix_of_grammar;  // a text that the grammar can still complete

@@ -56,18 +56,17 @@ std::shared_ptr<GenerationRequest> make_request(int text) {
     r->texts.push_back("prompt");
   }
   r->n = text % 5 == 0 ? 2 : 1;
-  r->max_tokens = kShortest + static_cast<int64_t>(random.below(kLongest - kShortest + 1));
-  r->ignore_eos = true;
+  r->options.max_tokens = kShortest + static_cast<int64_t>(random.below(kLongest - kShortest + 1));
   r->seed = static_cast<uint64_t>(text);
-  r->seeded = kind_of(text) == Kind::kSeeded;
-  if (kind_of(text) == Kind::kGreedy) r->sampling.temperature = 0;
-  if (text % 4 == 1) r->sampling.top_p = 0.9;
-  decode::LogitRules rules;
+  r->options.seeded = kind_of(text) == Kind::kSeeded;
+  if (kind_of(text) == Kind::kGreedy) r->options.sampling.temperature = 0;
+  if (text % 4 == 1) r->options.sampling.top_p = 0.9;
+  decode::LogitsProcessors rules;
   if (text % 4 == 2) rules.frequency_penalty = 0.4;
   if (text % 4 == 3) rules.bad_words = {{0, 1}, {2, 2}};
   if (text % 8 == 4) rules.constraint = [] { return std::make_unique<decode::toy::Automaton>(); };
-  if (rules.any()) r->rules = std::make_shared<decode::LogitRules>(rules);
-  if (text % 6 < 2) r->logprobs = text % 2;
+  if (rules.any()) r->options.rules = std::make_shared<decode::LogitsProcessors>(rules);
+  if (text % 6 < 2) r->options.logprobs = text % 2;
   r->echo = text % 12 < 3;
   r->channel = std::make_shared<Channel>(1 << 20);
   return r;
@@ -109,14 +108,14 @@ class Watched final : public StepRunner {
  public:
   Watched(StepRunner& inner, int64_t budget, Counts& counts) : inner_(inner), budget_(budget), counts_(counts) {}
   SequenceKey start(const SequenceSpec& spec) override { return inner_.start(spec); }
-  PromptRead read(SequenceKey key, int64_t most) override {
-    PromptRead part = inner_.read(key, most);
+  PrefillResult prefill(SequenceKey key, int64_t most) override {
+    PrefillResult part = inner_.prefill(key, most);
     EXPECT_LE(read_ += part.tokens, budget_) << "what runs waits for longer than for one share of prompts";
     return part;
   }
-  void suspend(SequenceKey key) override {
+  void preempt(SequenceKey key) override {
     counts_.preempted += emitted_.contains(key);
-    inner_.suspend(key);
+    inner_.preempt(key);
   }
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override {
     in_a_step_ = true;
@@ -165,7 +164,6 @@ struct Engine {
     SchedulerOptions options;
     options.max_batch = max_batch;
     options.prompt_budget_tokens = budget;
-    options.eos_ids = {kToyEos};
     scheduler.emplace(options, watched, queue, toy_tokenizer(), metrics, clock);
     runner.drafts().set_loader([this](const std::string& name) {
       auto model = std::make_shared<Model>(kToyVocab, whole_context(40 + name.size()));
@@ -272,16 +270,16 @@ class Schedule {
       const bool may_fail = step_of_one ? !steady_ && tokens > 1 : engine_.target.open_sequences() > 1;
       if (engine_.target.held() + tokens <= room && !(may_fail && random_.below(24) == 0)) return;
       ++counts_.target_full;
-      throw decode::OutOfRoom("full");
+      throw decode::CacheFull("full");
     };
     engine_.target.before_fork = [this](int64_t) {
-      if (random_.below(4) == 0) throw decode::OutOfRoom("full");
+      if (random_.below(4) == 0) throw decode::CacheFull("full");
     };
     if (steady_) return;
     engine_.draft->before_pass = [this](std::span<const Extension>) {
       if (random_.below(40) > 0) return;
       ++counts_.draft_full;
-      throw decode::OutOfRoom("full");
+      throw decode::CacheFull("full");
     };
   }
 
@@ -329,7 +327,7 @@ class Schedule {
           s.request->id + ", answer " + std::to_string(c) + ", " + shape_.name() + (steady_ ? ", steady" : "");
       if (found.reason == FinishReason::kLength) {
         ++counts_.finished;
-        EXPECT_EQ(static_cast<int64_t>(found.ids.size()), s.request->max_tokens) << what;
+        EXPECT_EQ(static_cast<int64_t>(found.ids.size()), s.request->options.max_tokens) << what;
         counts_.compared += same;
         EXPECT_TRUE(!same || found == expected->at(c))
             << what << ": " << found.text << " is not " << expected->at(c).text;

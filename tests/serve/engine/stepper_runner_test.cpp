@@ -55,16 +55,16 @@ struct Bench {
 
   SequenceKey start(std::vector<int32_t> prompt, uint64_t seed, int64_t max_tokens = 30) {
     SequenceSpec spec;
-    spec.prompt = prompt;
-    spec.max_tokens = max_tokens;
-    spec.seed = seed;
+    spec.request.prompt = prompt;
+    spec.request.options.max_tokens = max_tokens;
+    spec.request.seed = seed;
     return start(spec);
   }
   SequenceKey start(const SequenceSpec& spec) {
     const SequenceKey key = runner.start(spec);
-    while (!runner.read(key, 512).whole) {
+    while (!runner.prefill(key, 512).whole) {
     }
-    left[key] = spec.max_tokens;
+    left[key] = spec.request.options.max_tokens;
     return key;
   }
   // Steps until every sequence has its tokens or failed.
@@ -120,9 +120,9 @@ TEST(StepperRunner, AnswersToOnePromptShareIt) {
   const std::vector<int32_t> prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3};
   const auto start = [&prompt](Bench& b, uint64_t seed, SequenceKey same) {
     SequenceSpec spec;
-    spec.prompt = prompt;
-    spec.max_tokens = 30;
-    spec.seed = seed;
+    spec.request.prompt = prompt;
+    spec.request.options.max_tokens = 30;
+    spec.request.seed = seed;
     spec.same_prompt = same;
     return b.start(spec);
   };
@@ -223,10 +223,10 @@ TEST(StepperRunner, ADraftThatFailsCostsOnlyTheSpeculation) {
 TEST(StepperRunner, AFailedStartLeavesNothingBehind) {
   Bench b;
   SequenceSpec spec;
-  spec.max_tokens = 5;
+  spec.request.options.max_tokens = 5;
   EXPECT_THROW(b.runner.start(spec), Error) << "no prompt";
   const std::vector<int32_t> foreign = {1, 12};
-  spec.prompt = foreign;
+  spec.request.prompt = foreign;
   EXPECT_THROW(b.runner.start(spec), Error) << "outside the vocabulary";
   EXPECT_EQ(b.target.open_sequences(), 0u);
   b.start({1}, 1);
@@ -245,11 +245,11 @@ TEST(StepperRunner, WithoutADraftOrWithKZeroItDecodesPlainly) {
   StepperRunner bare(target, nullptr, {{-1, 8, VerifyRule::kToken}, 0.7}, clock);
   const std::vector<int32_t> prompt = {1, 2};
   SequenceSpec spec;
-  spec.prompt = prompt;
-  spec.max_tokens = 30;
-  spec.seed = 5;
+  spec.request.prompt = prompt;
+  spec.request.options.max_tokens = 30;
+  spec.request.seed = 5;
   const SequenceKey key = bare.start(spec);
-  EXPECT_TRUE(bare.read(key, 512).whole);
+  EXPECT_TRUE(bare.prefill(key, 512).whole);
   std::vector<int32_t> answer;
   while (answer.size() < 30) {
     StepResult result;

@@ -1,4 +1,4 @@
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/logits_processors.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,12 +43,12 @@ void require(bool holds, const std::string& what, const std::string& expected) {
 
 }  // namespace
 
-bool LogitRules::any() const {
+bool LogitsProcessors::any() const {
   return repetition_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0 || !bias.empty() ||
          !bad_words.empty() || constraint;
 }
 
-void validate(const LogitRules& rules, int64_t vocab) {
+void validate(const LogitsProcessors& rules, int64_t vocab) {
   require(kRepetitionPenalties.contains(rules.repetition_penalty), "repetition_penalty", kRepetitionPenalties.text());
   require(kPenalties.contains(rules.presence_penalty), "presence_penalty", kPenalties.text());
   require(kPenalties.contains(rules.frequency_penalty), "frequency_penalty", kPenalties.text());
@@ -63,7 +63,7 @@ void validate(const LogitRules& rules, int64_t vocab) {
   }
 }
 
-LogitState::LogitState(const LogitRules& rules, std::span<const int32_t> prompt)
+LogitsProcessorState::LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt)
     : rules_(rules),
       penalties_(rules.repetition_penalty != 1 || rules.presence_penalty != 0 || rules.frequency_penalty != 0),
       constraint_(rules.constraint ? rules.constraint() : nullptr) {
@@ -72,7 +72,7 @@ LogitState::LogitState(const LogitRules& rules, std::span<const int32_t> prompt)
     if (index_.emplace(id, seen_.size()).second) seen_.push_back({id, true, 0});
 }
 
-void LogitState::take(int32_t token) {
+void LogitsProcessorState::take(int32_t token) {
   if (penalties_) {
     const auto [at, fresh] = index_.emplace(token, seen_.size());
     if (fresh) seen_.push_back({token, false, 0});
@@ -84,7 +84,7 @@ void LogitState::take(int32_t token) {
 
 // Of all but the constraint, which takes several back at once. Tokens leave in reverse order, so one that is not needed
 // any more was the last to be appended.
-void LogitState::undo(int32_t token) {
+void LogitsProcessorState::undo(int32_t token) {
   if (penalties_) {
     Seen& seen = seen_[index_.at(token)];
     if (--seen.count == 0 && !seen.in_prompt) {
@@ -95,13 +95,13 @@ void LogitState::undo(int32_t token) {
   if (!rules_.bad_words.empty()) answer_.pop_back();
 }
 
-bool LogitState::allows(int32_t token, int64_t vocab) {
+bool LogitsProcessorState::allows(int32_t token, int64_t vocab) {
   if (!constraint_) return true;
   const auto id = static_cast<size_t>(token);
   return (mask(static_cast<size_t>(vocab))[id / 32] >> (id % 32) & 1) != 0;
 }
 
-void LogitState::push(int32_t token) {
+void LogitsProcessorState::push(int32_t token) {
   if (depth_ == tentative_.size() || tentative_[depth_] != token) {
     tentative_.resize(depth_);
     tentative_.push_back(token);
@@ -111,25 +111,25 @@ void LogitState::push(int32_t token) {
   take(token);
 }
 
-void LogitState::rewind() {
+void LogitsProcessorState::rewind() {
   if (constraint_ && depth_ > 0) constraint_->pop(static_cast<int64_t>(depth_));
   while (depth_ > 0) undo(tentative_[--depth_]);
 }
 
-void LogitState::commit(std::span<const int32_t> tokens) {
+void LogitsProcessorState::commit(std::span<const int32_t> tokens) {
   rewind();
   for (const int32_t token : tokens) take(token);
   tentative_.clear();
   num_masks_ = 0;
 }
 
-bool LogitState::completes(const std::vector<int32_t>& word) const {
+bool LogitsProcessorState::completes(const std::vector<int32_t>& word) const {
   const size_t prefix = word.size() - 1;
   return prefix <= answer_.size() &&
          std::equal(word.begin(), word.end() - 1, answer_.end() - static_cast<ptrdiff_t>(prefix));
 }
 
-std::span<const uint32_t> LogitState::mask(size_t vocab) {
+std::span<const uint32_t> LogitsProcessorState::mask(size_t vocab) {
   // A depth that was jumped over (pushed without a mask asked for) has an empty one.
   while (num_masks_ <= depth_) {
     if (masks_.size() <= num_masks_) masks_.emplace_back();
@@ -143,7 +143,7 @@ std::span<const uint32_t> LogitState::mask(size_t vocab) {
   return bits;
 }
 
-bool LogitState::apply(std::span<float> logits) {
+bool LogitsProcessorState::apply(std::span<float> logits) {
   bool masked = false;
   if (constraint_) {
     forbid(mask(logits.size()), logits);

@@ -1,4 +1,4 @@
-#include "engine/decode/logit_rules.h"
+#include "engine/decode/logits_processors.h"
 
 #include <gtest/gtest.h>
 
@@ -17,8 +17,8 @@ using specdec::testing::expect_error;
 
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-LogitRules busy_rules() {
-  LogitRules rules;
+LogitsProcessors busy_rules() {
+  LogitsProcessors rules;
   rules.repetition_penalty = 1.3;
   rules.presence_penalty = 0.5;
   rules.frequency_penalty = 0.25;
@@ -34,8 +34,8 @@ std::vector<float> logits_of(uint64_t seed) {
   return logits;
 }
 
-void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tokens& text, size_t prompt,
-                      uint64_t seed) {
+void expect_reference(LogitsProcessorState& state, const LogitsProcessors& rules, const toy::Tokens& text,
+                      size_t prompt, uint64_t seed) {
   std::vector<float> found = logits_of(seed), expected = logits_of(seed);
   state.apply(found);
   toy::apply_reference(rules, text, prompt, expected);
@@ -49,10 +49,10 @@ void expect_reference(LogitState& state, const LogitRules& rules, const toy::Tok
 
 // A long random walk of pushes, pops, rewinds and commits: the state is at every point what counting the text anew
 // gives.
-TEST(LogitRules, StateFollowsEveryPushAndPop) {
-  const LogitRules rules = busy_rules();
+TEST(LogitsProcessors, StateFollowsEveryPushAndPop) {
+  const LogitsProcessors rules = busy_rules();
   const toy::Tokens prompt = {1, 9, 9};
-  LogitState state(rules, prompt);
+  LogitsProcessorState state(rules, prompt);
   toy::Tokens settled = prompt, text = prompt;
   uint64_t draws = 0;
   const auto uniform = [&draws] { return philox_uniform(17, 0, draws++); };
@@ -85,28 +85,28 @@ TEST(LogitRules, StateFollowsEveryPushAndPop) {
   EXPECT_GT(settled.size(), 20u);
 }
 
-TEST(LogitRules, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo) {
-  LogitRules rules;
+TEST(LogitsProcessors, PresenceAndFrequencyCountTheAnswerRepetitionThePromptToo) {
+  LogitsProcessors rules;
   rules.presence_penalty = 1;
   rules.frequency_penalty = 0.5;
-  LogitState state(rules, toy::Tokens{0, 0});
+  LogitsProcessorState state(rules, toy::Tokens{0, 0});
   state.commit(toy::Tokens{1, 1, 2});
   std::vector<float> logits = {5, 5, 5, 5};
   EXPECT_TRUE(state.apply(logits));
   EXPECT_EQ(logits, (std::vector<float>{5, 3, 3.5, 5}));
-  LogitRules repeated;
+  LogitsProcessors repeated;
   repeated.repetition_penalty = 2;
-  LogitState other(repeated, toy::Tokens{0});
+  LogitsProcessorState other(repeated, toy::Tokens{0});
   other.commit(toy::Tokens{1});
   logits = {4, -4, 4, -4};
   EXPECT_TRUE(other.apply(logits));
   EXPECT_EQ(logits, (std::vector<float>{2, -8, 4, -4}));
 }
 
-TEST(LogitRules, BadWordsNeedTheirWholePrefixInTheAnswer) {
-  LogitRules rules;
+TEST(LogitsProcessors, BadWordsNeedTheirWholePrefixInTheAnswer) {
+  LogitsProcessors rules;
   rules.bad_words = {{1, 2, 3}};
-  LogitState state(rules, toy::Tokens{1, 2});  // a prompt that looks like it does not count
+  LogitsProcessorState state(rules, toy::Tokens{1, 2});  // a prompt that looks like it does not count
   const auto forbidden = [&state] {
     std::vector<float> logits(5, 0.f);
     EXPECT_TRUE(state.apply(logits));
@@ -122,10 +122,10 @@ TEST(LogitRules, BadWordsNeedTheirWholePrefixInTheAnswer) {
   EXPECT_FALSE(forbidden());
 }
 
-TEST(LogitRules, SaysWhenNoTokenIsLeft) {
-  LogitRules rules;
+TEST(LogitsProcessors, SaysWhenNoTokenIsLeft) {
+  LogitsProcessors rules;
   rules.bad_words = {{0}, {1}};
-  LogitState state(rules, toy::Tokens{0});
+  LogitsProcessorState state(rules, toy::Tokens{0});
   std::vector<float> two(2, 1.f), three(3, 1.f);
   EXPECT_FALSE(state.apply(two));
   EXPECT_TRUE(state.apply(three));
@@ -134,7 +134,7 @@ TEST(LogitRules, SaysWhenNoTokenIsLeft) {
 }
 
 // Draft and target ask for the same mask: it is computed once, and anew where another token was pushed.
-TEST(LogitRules, MasksAreComputedOncePerPositionAndToken) {
+TEST(LogitsProcessors, MasksAreComputedOncePerPositionAndToken) {
   struct Counting final : Constraint {
     explicit Counting(int& n) : calls(n) {}
     void allowed(std::span<uint32_t> bits) override {
@@ -146,9 +146,9 @@ TEST(LogitRules, MasksAreComputedOncePerPositionAndToken) {
     int& calls;
   };
   int calls = 0;
-  LogitRules rules;
+  LogitsProcessors rules;
   rules.constraint = [&calls] { return std::make_unique<Counting>(calls); };
-  LogitState state(rules, toy::Tokens{0});
+  LogitsProcessorState state(rules, toy::Tokens{0});
   std::vector<float> logits(8, 0.f);
   for (const int32_t token : {3, 4}) {
     state.apply(logits);
@@ -171,43 +171,43 @@ TEST(LogitRules, MasksAreComputedOncePerPositionAndToken) {
   EXPECT_EQ(calls, 5);
 }
 
-TEST(LogitRules, RangesAreChecked) {
+TEST(LogitsProcessors, RangesAreChecked) {
   const auto refused = [](const char* name, auto change) {
-    LogitRules rules;
+    LogitsProcessors rules;
     change(rules);
     expect_error(ErrorKind::kUsage, {name}, [&] { validate(rules, 10); });
   };
-  validate(LogitRules{}, 10);
+  validate(LogitsProcessors{}, 10);
   validate(busy_rules(), 10);
   const double nan = std::numeric_limits<double>::quiet_NaN();
   for (const double bad : {0.0, -1.0, 1e-60, 1e-38, 0.0099, 2.1, nan})
-    refused("repetition_penalty", [bad](LogitRules& r) { r.repetition_penalty = bad; });
+    refused("repetition_penalty", [bad](LogitsProcessors& r) { r.repetition_penalty = bad; });
   for (const double bad : {-2.1, 2.1, nan}) {
-    refused("presence_penalty", [bad](LogitRules& r) { r.presence_penalty = bad; });
-    refused("frequency_penalty", [bad](LogitRules& r) { r.frequency_penalty = bad; });
+    refused("presence_penalty", [bad](LogitsProcessors& r) { r.presence_penalty = bad; });
+    refused("frequency_penalty", [bad](LogitsProcessors& r) { r.frequency_penalty = bad; });
   }
   for (const auto& bad : {std::pair{10, 1.f}, {-1, 1.f}, {1, 100.5f}, {1, kInfinite}})
-    refused("logit_bias", [&](LogitRules& r) { r.bias = {bad}; });
+    refused("logit_bias", [&](LogitsProcessors& r) { r.bias = {bad}; });
   for (const toy::Tokens& bad : {toy::Tokens{}, {10}, {1, -1}})
-    refused("bad_words", [&](LogitRules& r) { r.bad_words = {bad}; });
+    refused("bad_words", [&](LogitsProcessors& r) { r.bad_words = {bad}; });
 }
 
 // Finite logits stay finite, forbidden ones forbidden, at the ends of every range and beyond the repetition penalties
 // that validate() takes.
-TEST(LogitRules, LeaveFiniteLogitsFiniteAtEveryExtreme) {
+TEST(LogitsProcessors, LeaveFiniteLogitsFiniteAtEveryExtreme) {
   constexpr float most = std::numeric_limits<float>::max(), tiny = std::numeric_limits<float>::denorm_min();
   for (const double repetition : {5e-324, 1e-60, 1e-38, 0.01, 1.0, 2.0})
     for (const double presence : {-2.0, 0.0, 2.0})
       for (const double frequency : {-2.0, 2.0})
         for (const float bias : {-100.f, 100.f}) {
-          LogitRules rules;
+          LogitsProcessors rules;
           rules.repetition_penalty = repetition;
           rules.presence_penalty = presence;
           rules.frequency_penalty = frequency;
           for (int32_t id = 0; id < 8; ++id) rules.bias.emplace_back(id, bias);
           rules.bad_words = {{7}};
           const std::vector<int32_t> prompt = {0, 1, 2, 3, 4, 5, 6, 7};
-          LogitState state(rules, prompt);
+          LogitsProcessorState state(rules, prompt);
           for (const int32_t id : prompt) state.commit({&id, 1});
           std::vector<float> logits = {most, -most, tiny, -tiny, 0, -kInfinite, 30, 1};
           ASSERT_TRUE(state.apply(logits));

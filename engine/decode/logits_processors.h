@@ -25,17 +25,17 @@ class Constraint {
   virtual void pop(int64_t count) = 0;
 };
 
-struct LogitRules {
+struct LogitsProcessors {
   double repetition_penalty = 1;  // ranges: base/sampling_ranges.h
   double presence_penalty = 0, frequency_penalty = 0;
-  std::vector<std::pair<int32_t, float>> bias;              // id, added to its logit
-  std::vector<std::vector<int32_t>> bad_words;              // token sequences that are never completed, none empty
-  std::function<std::unique_ptr<Constraint>()> constraint;  // makes one a sequence; may be empty
+  std::vector<std::pair<int32_t, float>> bias = {};              // id, added to its logit
+  std::vector<std::vector<int32_t>> bad_words = {};              // token sequences that are never completed, none empty
+  std::function<std::unique_ptr<Constraint>()> constraint = {};  // makes one a sequence; may be empty
   bool any() const;
 };
 
 // Throws Error(kUsage) naming what is out of range or outside of the vocabulary.
-void validate(const LogitRules& rules, int64_t vocab);
+void validate(const LogitsProcessors& rules, int64_t vocab);
 
 // The rules of one sequence and the tokens that they have seen. Pushed tokens are tentative until commit().
 //
@@ -43,10 +43,10 @@ void validate(const LogitRules& rules, int64_t vocab);
 // repetition): grammar and bad words set −inf, bias is added, then for every token x of prompt or answer the logit l
 // becomes l / r if l > 0, else l · r; then l − frequency · count(x) − presence · [count(x) > 0] with counts over the
 // answer alone. Bad words match the answer alone. Temperature, top-k, top-p and min-p come after that (sampler.h).
-class LogitState {
+class LogitsProcessorState {
  public:
   // rules must live longer. The cost of a row is linear in the distinct tokens so far, and in V under a grammar.
-  LogitState(const LogitRules& rules, std::span<const int32_t> prompt);
+  LogitsProcessorState(const LogitsProcessors& rules, std::span<const int32_t> prompt);
 
   // logits[V] at the present position. False: no token is left, all are −inf. Finite logits stay finite or become −inf.
   bool apply(std::span<float> logits);
@@ -66,7 +66,7 @@ class LogitState {
   std::span<const uint32_t> mask(size_t vocab);
   bool completes(const std::vector<int32_t>& word) const;
 
-  const LogitRules& rules_;
+  const LogitsProcessors& rules_;
   bool penalties_;
   std::vector<Seen> seen_;                     // in order of appearance, so that undoing pops the last
   std::unordered_map<int32_t, size_t> index_;  // id → seen_

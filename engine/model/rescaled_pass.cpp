@@ -1,4 +1,4 @@
-#include "engine/model/stretched_pass.h"
+#include "engine/model/rescaled_pass.h"
 
 #include <algorithm>
 
@@ -9,59 +9,59 @@ namespace specdec::model {
 namespace {
 
 // A part, its positions, and the scalings under which its wanted rows are computed, ascending.
-struct StretchedPart {
+struct RescaledPart {
   SequencePart part;
-  std::vector<int64_t> stretches;  // by row
+  std::vector<int64_t> rescales;  // by row
   std::vector<int64_t> wanted;
   bool uniform() const {
-    return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->stretch() == wanted.front());
+    return wanted.size() == 1 && (part.cache->length() == 0 || part.cache->rope_rescale() == wanted.front());
   }
 };
 
 // All rows of an observed part are wanted; of a part without wanted rows the last one says how the cache goes on.
-StretchedPart plan(const RopeConfig& rope, const SequencePart& part, bool observed) {
-  StretchedPart out{part, {}, {}};
+RescaledPart plan(const RopeConfig& rope, const SequencePart& part, bool observed) {
+  RescaledPart out{part, {}, {}};
   const auto count = static_cast<int64_t>(part.tokens.size());
   for (int64_t i = 0; i < count; ++i) {
     if (part.positions.empty()) out.part.positions.push_back(part.cache->length() + i);
-    out.stretches.push_back(rope_stretch(rope, out.part.positions[static_cast<size_t>(i)] + 1));
+    out.rescales.push_back(rope_rescale(rope, out.part.positions[static_cast<size_t>(i)] + 1));
   }
   const int64_t rows = observed ? count : std::max<int64_t>(1, part.num_logits);
-  out.wanted.assign(out.stretches.end() - rows, out.stretches.end());
+  out.wanted.assign(out.rescales.end() - rows, out.rescales.end());
   std::sort(out.wanted.begin(), out.wanted.end());
   out.wanted.erase(std::unique(out.wanted.begin(), out.wanted.end()), out.wanted.end());
   return out;
 }
 
 // The cache's content under this scaling.
-void recompute(const Decoder& decoder, KvCache& cache, int64_t stretch) {
-  if (cache.length() != 0 && cache.stretch() != stretch) {
+void recompute(const Decoder& decoder, KvCache& cache, int64_t rope_rescale) {
+  if (cache.length() != 0 && cache.rope_rescale() != rope_rescale) {
     const std::vector<int32_t> tokens(cache.tokens().begin(), cache.tokens().end());
     const std::vector<int64_t> positions(cache.positions().begin(), cache.positions().end());
     cache.truncate(0);
-    cache.set_stretch(stretch);
+    cache.set_rope_rescale(rope_rescale);
     cache.record(tokens, positions);
     const SequencePart all{.cache = &cache, .tokens = tokens, .num_logits = 0, .positions = positions};
     one_pass(decoder, std::span(&all, 1), {});
   }
-  cache.set_stretch(stretch);
+  cache.set_rope_rescale(rope_rescale);
 }
 
 // The part alone, once for each scaling; of every pass the rows count that have it. `hidden`: [layers + 1] to add the
 // rows' states to, or null. Returns the wanted logits.
-at::Tensor pass_by_stretch(const Decoder& decoder, const StretchedPart& planned, std::vector<at::Tensor>* hidden) {
+at::Tensor pass_by_rescale(const Decoder& decoder, const RescaledPart& planned, std::vector<at::Tensor>* hidden) {
   SequencePart part = planned.part;
   const auto count = static_cast<int64_t>(part.tokens.size());
   const int64_t before = part.cache->length();
   at::Tensor logits;
   std::vector<at::Tensor> states(hidden ? static_cast<size_t>(decoder.config.num_layers + 1) : 0);
-  for (const int64_t stretch : planned.wanted) {
+  for (const int64_t rope_rescale : planned.wanted) {
     part.cache->truncate(before);
-    recompute(decoder, *part.cache, stretch);
+    recompute(decoder, *part.cache, rope_rescale);
     part.cache->record(part.tokens, part.positions);
     std::vector<int64_t> rows;
     for (int64_t i = 0; i < count; ++i) {
-      if (planned.stretches[static_cast<size_t>(i)] == stretch) rows.push_back(i);
+      if (planned.rescales[static_cast<size_t>(i)] == rope_rescale) rows.push_back(i);
     }
     const auto put = [&](at::Tensor& into, const at::Tensor& from, int64_t first) {  // rows `first` … of the part
       if (!into.defined()) into = at::zeros_like(from);
@@ -83,18 +83,18 @@ at::Tensor pass_by_stretch(const Decoder& decoder, const StretchedPart& planned,
 
 }  // namespace
 
-at::Tensor stretched_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
-  std::vector<StretchedPart> planned;
+at::Tensor rescaled_pass(const Decoder& decoder, std::span<const SequencePart> parts, const HiddenObserver& observer) {
+  std::vector<RescaledPart> planned;
   for (const SequencePart& part : parts) planned.push_back(plan(decoder.config.rope, part, observer != nullptr));
-  if (std::all_of(planned.begin(), planned.end(), [](const StretchedPart& part) { return part.uniform(); })) {
-    for (const StretchedPart& p : planned) {
-      p.part.cache->set_stretch(p.wanted.front());
+  if (std::all_of(planned.begin(), planned.end(), [](const RescaledPart& part) { return part.uniform(); })) {
+    for (const RescaledPart& p : planned) {
+      p.part.cache->set_rope_rescale(p.wanted.front());
       p.part.cache->record(p.part.tokens, p.part.positions);
     }
     return one_pass(decoder, parts, observer);
   }
   std::vector<at::Tensor> logits, hidden(observer ? static_cast<size_t>(decoder.config.num_layers + 1) : 0);
-  for (const StretchedPart& p : planned) logits.push_back(pass_by_stretch(decoder, p, observer ? &hidden : nullptr));
+  for (const RescaledPart& p : planned) logits.push_back(pass_by_rescale(decoder, p, observer ? &hidden : nullptr));
   for (size_t layer = 0; layer < hidden.size(); ++layer) observer(static_cast<int64_t>(layer), hidden[layer]);
   return at::cat(logits);
 }

@@ -1,0 +1,42 @@
+// Where an answer ends.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "engine/decode/request.h"
+
+namespace specdec::decode {
+
+enum class AnswerEnd { kNone, kStop, kLength };
+
+// Cuts what steps emit at the end of the answer: after an EOS token, where the caller stops it (a stop string), or
+// after max_tokens tokens. A step may emit more than that; the rest is not part of the answer.
+class AnswerCut {
+ public:
+  // `options` must live longer.
+  explicit AnswerCut(const RequestOptions& options) : options_(options) {}
+
+  // Calls take(token, is_eos) for the emitted tokens that belong to the answer, in order, until the answer ends. take
+  // returns false to stop it there. Returns why it ended, kNone while it goes on.
+  template <class Take>
+  AnswerEnd add(std::span<const int32_t> emitted, Take&& take) {
+    for (const int32_t token : emitted) {
+      ++tokens_;
+      const auto& eos = options_.eos_ids;
+      const bool is_eos = std::find(eos.begin(), eos.end(), token) != eos.end();
+      const bool goes_on = take(token, is_eos);
+      if (is_eos || !goes_on) return AnswerEnd::kStop;
+      if (tokens_ >= options_.max_tokens) return AnswerEnd::kLength;
+    }
+    return AnswerEnd::kNone;
+  }
+  int64_t tokens() const { return tokens_; }  // of the answer so far, EOS among them
+
+ private:
+  const RequestOptions& options_;
+  int64_t tokens_ = 0;
+};
+
+}  // namespace specdec::decode
