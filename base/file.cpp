@@ -34,11 +34,15 @@ namespace {
 constexpr size_t kBlockBytes = 1u << 20;
 const char kPartialSuffix[] = ".partial";
 
-thread_local int public_files = 0;
+// How many PublicFiles of this thread live.
+int& public_files() {
+  thread_local int count = 0;
+  return count;
+}
 
 // A mode for open and mkdir. The umask can only take away from it.
-mode_t file_mode() { return public_files > 0 ? 0664 : 0600; }
-mode_t directory_mode() { return public_files > 0 ? 0775 : 0700; }
+mode_t file_mode() { return public_files() > 0 ? 0664 : 0600; }
+mode_t directory_mode() { return public_files() > 0 ? 0775 : 0700; }
 
 // Makes a call again while a signal interrupts it.
 template <class Call>
@@ -127,8 +131,8 @@ bool publish_without_replacing(const fs::path& tmp, const fs::path& destination)
 
 // ---- who may read it ----
 
-PublicFiles::PublicFiles() { ++public_files; }
-PublicFiles::~PublicFiles() { --public_files; }
+PublicFiles::PublicFiles() { ++public_files(); }
+PublicFiles::~PublicFiles() { --public_files(); }
 
 int open_file(const fs::path& path, int flags) {
   const int fd = uninterrupted([&] { return ::open(path.c_str(), flags | O_CLOEXEC | O_NOCTTY, file_mode()); });

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "deploy/validate/report_html.h"
+#include "deploy/report/page.h"
 
 namespace specdec::cli {
 

@@ -1,55 +1,31 @@
 // `specdec package` push | pull: packages between stores, which are directories or lie in S3 or at a hub.
-#include "cli/package_transfer.h"
-
 #include <cstdio>
 
-#include "base/schema/package_manifest.h"
-#include "deploy/package/store.h"
+#include "cli/package.h"
+#include "deploy/stores/package_store.h"
 
 namespace specdec::cli {
 
 namespace {
 
-const StoreKind& kind_of(const std::string& store);
-
-deploy::PackageOutcome push_to_directory(const Global& global, const PackageFlags& flags, PackageResult& result) {
-  deploy::PackageOutcome outcome = kind_of(flags.package).pull(global, flags);
-  if (!flags.channel.empty()) {
-    deploy::ChannelSigner signer = channel_signer(flags);
-    signer.record = outcome.channel;
-    const auto change = deploy::promote(flags.store, outcome.digest, flags.channel, flags.why, result.now(), signer);
-    result["channel"] = {
-        {"name", change.channel}, {"from", change.from}, {"to", change.to}, {"changed", change.changed}};
-  }
-  return outcome;
-}
-
-deploy::PackageOutcome pull_from_directory(const Global& global, const PackageFlags& flags) {
-  return deploy::copy_package(flags.package, flags.store, make_progress(global));
-}
-
-const StoreKind kDirectoryStore = {"", push_to_directory, pull_from_directory};
-
-const StoreKind& kind_of(const std::string& store) {
-  for (const StoreKind* kind : {&kS3Store, &kHubStore})
-    if (store.starts_with(kind->scheme)) return *kind;
-  if (store.find("://") != std::string::npos)
-    throw Error(ErrorKind::kUsage, store + ": expected a directory, s3://bucket/prefix or hf://org/name");
-  return kDirectoryStore;
-}
-
 // Both bring PACKAGE into a store: the one is said from where it was made, the other from where it is needed.
-int run_transfer(const Global& global, PackageFlags flags, const char* action) {
-  if (flags.why.empty()) flags.why = action;
-  if (!flags.channel.empty()) require_channel_name(flags.channel);
-  const StoreKind &from = kind_of(flags.package), &to = kind_of(flags.store);
-  if (&from != &kDirectoryStore && &to != &kDirectoryStore)
-    throw Error(ErrorKind::kUsage,
-                std::string("from ") + from.scheme + " to " + to.scheme + ": pull into a directory first");
-  if (flags.make_public && &to != &kHubStore)
-    throw Error(ErrorKind::kUsage, "--public: makes a repository at a hub: expected --store hf://org/name");
+int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
   PackageResult result(action);
-  const deploy::PackageOutcome outcome = to.push(global, flags, result);
+  const deploy::TransferOutcome done = deploy::transfer({.package = flags.package,
+                                                         .store = flags.store,
+                                                         .channel = flags.channel,
+                                                         .why = flags.why.empty() ? action : flags.why,
+                                                         .signer = [&] { return channel_signer(flags); },
+                                                         .has_key = !flags.key.empty(),
+                                                         .make_public = flags.make_public,
+                                                         .understood = flags.understood,
+                                                         .now = result.now()},
+                                                        make_progress(global));
+  const deploy::PackageOutcome& outcome = done.package;
+  if (const auto& change = done.change)
+    result["channel"] = {
+        {"name", change->channel}, {"from", change->from}, {"to", change->to}, {"changed", change->changed}};
+  if (!done.commit.empty()) result["commit"] = done.commit;
   result["digest"] = outcome.digest;
   result["path"] = outcome.path.string();
   result["is_new"] = outcome.is_new;

@@ -72,7 +72,7 @@ struct ValidationReport {
   std::string verdict;           // pass | fail | not_lossless | not_worth_it | inconclusive | stale
   std::string reason;            // one line
   struct Figure {                // that the verdict was judged by
-    std::string check, segment;  // as in report_checks.h
+    std::string check, segment;  // as in deploy/report/gate_checks.h
     double value = 0;
     Interval ci = {};
     double limit = 0;  // that the interval was compared with

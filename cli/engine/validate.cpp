@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "cli/engine/runners.h"
-#include "deploy/validate/report_ci.h"
+#include "deploy/report/gate_ci.h"
 
 namespace specdec::cli {
 

@@ -14,8 +14,8 @@
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
 #include "deploy/bench/options.h"
+#include "deploy/report/page.h"
 #include "deploy/validate/cpu_meter.h"
-#include "deploy/validate/report_html.h"
 
 namespace specdec::deploy {
 

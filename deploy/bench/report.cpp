@@ -8,8 +8,8 @@
 
 #include "base/file.h"
 #include "deploy/bench/bench.h"
+#include "deploy/report/gate_checks.h"
 #include "deploy/validate/gate.h"
-#include "deploy/validate/report_checks.h"
 
 namespace specdec::deploy {
 

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
-#include "deploy/generate/model_argument.h"
+#include "deploy/models/load_pair.h"
 #include "deploy/serve/token_rules.h"
 #include "engine/decode/model_runner.h"
 

@@ -14,7 +14,7 @@
 
 namespace specdec::deploy {
 
-struct LoadedPair;  // model_argument.h
+struct LoadedPair;  // deploy/models/load_pair.h
 
 struct GenerateHooks {                              // all may be empty
   std::function<void(const std::string&)> on_note;  // memory plan, warnings: one line each

@@ -11,7 +11,7 @@
 
 #include "base/schema/validation_report.h"
 #include "base/statistics.h"
-#include "deploy/validate/report_checks.h"
+#include "deploy/report/gate_checks.h"
 
 namespace specdec::deploy {
 

@@ -15,7 +15,7 @@
 #include "base/run_options.h"
 #include "base/schema/shard_index.h"
 #include "base/schema/validation_report.h"
-#include "deploy/validate/report_checks.h"
+#include "deploy/report/gate_checks.h"
 #include "deploy/validate/timed_pairs.h"
 #include "engine/decode/causal_model.h"
 

@@ -6,9 +6,9 @@
 #include "base/clock.h"
 #include "base/progress.h"
 #include "base/schema/validation_report.h"
+#include "deploy/report/gate_page.h"
 #include "deploy/validate/cpu_meter.h"
 #include "deploy/validate/options.h"
-#include "deploy/validate/report.h"
 
 namespace specdec::deploy {
 

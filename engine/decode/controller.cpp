@@ -11,7 +11,7 @@ namespace specdec::decode {
 
 namespace {
 
-// What a choice needs on its way: a step takes nothing from the heap once warm.
+// The buffers of a choice. A thread keeps its own, so that a warm step takes nothing from the heap.
 struct Choice {
   // A level that a sequence may draft. Items of a sequence come one level after the other.
   struct Item {
@@ -23,14 +23,17 @@ struct Choice {
   std::vector<double> seconds;   // of a target pass, in plain ones: every few rows more than plain
   std::vector<Item> items;
   std::vector<int> k;  // [sequence]
+  std::vector<KController*> undecided;
+  static Choice& of_thread() {
+    thread_local Choice choice;
+    return choice;
+  }
   std::span<double> overlaps_of(size_t k) {
     if (overlaps.size() < k) overlaps.resize(k);
     return std::span(overlaps).first(k);
   }
 };
-thread_local Choice choice;
 constexpr int kSoonerInDoubt = 3;  // probes, where they tell whether what looks worth it is
-thread_local std::vector<KController*> undecided;
 
 }  // namespace
 
@@ -120,7 +123,7 @@ void KController::expected_overlaps(std::span<double> out) const {
 
 double KController::expected_rate(int batch) const {
   if (!measured()) return 1;
-  const std::span<double> overlaps = choice.overlaps_of(static_cast<size_t>(std::max(max_k(), 1)));
+  const std::span<double> overlaps = Choice::of_thread().overlaps_of(static_cast<size_t>(std::max(max_k(), 1)));
   expected_overlaps(overlaps);
   return best_rate(batch, overlaps);
 }
@@ -169,7 +172,7 @@ bool KController::settled(int batch) {
 }
 
 void KController::choose(std::span<KController* const> sequences, int batch) {
-  std::vector<KController*>& open = undecided;
+  std::vector<KController*>& open = Choice::of_thread().undecided;
   open.clear();
   for (KController* const s : sequences)
     if (!s->settled(batch)) open.push_back(s);
@@ -213,7 +216,7 @@ bool KController::probe_again(std::span<KController* const> sequences, int batch
   }
   if (probed == 0) return false;
   const KController& any = *sequences.front();
-  const std::span<double> overlaps = choice.overlaps_of(static_cast<size_t>(any.options_.max_k));
+  const std::span<double> overlaps = Choice::of_thread().overlaps_of(static_cast<size_t>(any.options_.max_k));
   std::fill(overlaps.begin(), overlaps.end(), sum / static_cast<double>(probed));
   return any.best_rate(batch, overlaps) > 1 + any.options_.least_gain;
 }
@@ -229,7 +232,7 @@ bool KController::sure(double rate, int batch, int rows, bool drafts) const {
 // What drafting loses because answers that would end together end one after the other, as a share of the time until the
 // end. Of n answers of R tokens, kept in steps of tau ± σ tokens, the last one needs z_n · σ / √(R tau) more steps than
 // the mean, with z_n the expected largest of n normal numbers, and the part of a pass that does not depend on its rows
-// is paid in every one of them. choice.k holds what each would draft.
+// is paid in every one of them. Choice::k holds what each would draft.
 double KController::unevenness(std::span<KController* const> open, int batch, int rows) const {
   constexpr double kTogether = 0.9;  // of what the longest has to come
   int64_t longest = 0;
@@ -239,7 +242,7 @@ double KController::unevenness(std::span<KController* const> open, int batch, in
   for (size_t i = 0; i < open.size(); ++i) {
     together += static_cast<double>(open[i]->to_come_) >= kTogether * static_cast<double>(longest);
     double reach = 1, accepted = 0, squares = 0;  // E[A] and E[A²] of the number kept, by P(A ≥ k) = reach
-    for (int k = 1; k <= choice.k[i]; ++k) {
+    for (int k = 1; k <= Choice::of_thread().k[i]; ++k) {
       reach *= open[i]->expected_overlap(k - 1);
       accepted += reach;
       squares += (2 * k - 1) * reach;
@@ -259,7 +262,7 @@ void KController::share_depth(std::span<KController* const> open, int batch) {
   if (open.empty()) return;
   const KController& any = *open.front();
   const int deepest = any.options_.max_k;
-  Choice& c = choice;
+  Choice& c = Choice::of_thread();
   double to_come = 0;
   for (const KController* const s : open)
     to_come += static_cast<double>(s->to_come_) / static_cast<double>(open.size());

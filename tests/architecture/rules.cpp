@@ -41,6 +41,7 @@ const std::vector<Folder>& folders() {
       {"net/", {"net/", "base/"}},
       {"data/", {"data/", "text/", "net/", "base/"}},
       {"distill/", {"distill/", "data/shard_reader.h", "engine/", "base/"}},
+      {"deploy/stores/", {"deploy/stores/", "deploy/package/", "net/", "base/"}},
       {"deploy/", {"deploy/", "data/shard_reader.h", "engine/", "text/", "base/"}},
       {"monitor/", {"monitor/", "net/", "base/"}},
       {"cli/", {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
@@ -61,7 +62,8 @@ bool is_library(const std::string& file) { return !starts_with(file, "cli/") && 
 
 // Programs that run without LibTorch are made of these.
 bool is_torch_free(const std::string& file) {
-  for (const char* prefix : {"base/", "net/", "text/", "data/", "monitor/", "deploy/package/"})
+  for (const char* prefix :
+       {"base/", "net/", "text/", "data/", "monitor/", "deploy/package/", "deploy/report/", "deploy/stores/"})
     if (starts_with(file, prefix)) return true;
   const auto light = [&](const std::string& folder) {
     return starts_with(file, folder) && !starts_with(file, folder + "engine/");

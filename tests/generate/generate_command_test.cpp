@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "deploy/generate/model_argument.h"
-#include "tests/generate/real_models.h"
+#include "deploy/models/load_pair.h"
+#include "tests/models/real_models.h"
 
 namespace specdec::deploy {
 namespace {

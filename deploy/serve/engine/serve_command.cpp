@@ -8,7 +8,7 @@
 #include "base/fingerprint.h"
 #include "base/schema/gate_summary.h"
 #include "base/schema/package_manifest.h"
-#include "deploy/generate/model_argument.h"
+#include "deploy/models/load_pair.h"
 #include "deploy/package/launch.h"
 #include "deploy/serve/engine/stepper_runner.h"
 #include "deploy/serve/server.h"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/schema/validation_report.h"
-#include "deploy/validate/report_html.h"
+#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 

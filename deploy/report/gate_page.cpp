@@ -1,4 +1,4 @@
-#include "deploy/validate/report.h"
+#include "deploy/report/gate_page.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/schema/gate_summary.h"
-#include "deploy/validate/report_checks.h"
+#include "deploy/report/gate_checks.h"
 
 namespace specdec::deploy {
 

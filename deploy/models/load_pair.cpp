@@ -1,4 +1,4 @@
-#include "deploy/generate/model_argument.h"
+#include "deploy/models/load_pair.h"
 
 #include <ATen/Parallel.h>
 

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "base/file.h"
-#include "deploy/validate/report_html.h"
+#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 

@@ -1,10 +1,10 @@
-#include "deploy/generate/model_argument.h"
+#include "deploy/models/load_pair.h"
 
 #include <gtest/gtest.h>
 
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
-#include "tests/generate/real_models.h"
+#include "tests/models/real_models.h"
 
 namespace specdec::deploy {
 namespace {

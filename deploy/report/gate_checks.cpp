@@ -1,4 +1,4 @@
-#include "deploy/validate/report_checks.h"
+#include "deploy/report/gate_checks.h"
 
 #include <cstdio>
 

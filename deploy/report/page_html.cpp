@@ -1,12 +1,11 @@
-#include "deploy/validate/report_html.h"
-
 #include <algorithm>
 #include <cmath>
 
 #include "base/base64.h"
 #include "base/sha256.h"
 #include "base/shell.h"
-#include "deploy/validate/report_assets.h"
+#include "deploy/report/assets.h"
+#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 

@@ -1,16 +1,18 @@
-// Stores of packages at a hub: a repository in which every package is one commit whose root is the package's directory.
-// A channel is a branch, its log the branch's history; the tag sha256-<digest> names the package.
+#include "deploy/stores/hub_store.h"
+
 #include <algorithm>
 #include <set>
 #include <span>
 
+#include "base/error.h"
+#include "base/file.h"
 #include "base/hub_cache.h"
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
-#include "cli/package_transfer.h"
+#include "deploy/package/transfer.h"
 #include "net/hub_upload.h"
 
-namespace specdec::cli {
+namespace specdec::deploy {
 
 namespace {
 
@@ -39,14 +41,14 @@ void require_branch_name(const std::string& channel) {
                                        "or '.lock' behind, not HEAD and no commit");
 }
 
-class HubStore : public deploy::PackageSource, public deploy::PackageSink {
+class HubPackage : public PackageSource, public PackageSink {
  public:
-  HubStore(const std::string& store, Access access)
+  HubPackage(const std::string& store, Access access)
       : hub_(store_name(store)), options_(net::hub_options_from_environment()), repository_(hub_, options_, access) {}
-  explicit HubStore(const PackageFlags& flags) : HubStore(flags.store, Access::kWrite) {
-    make_public_ = flags.make_public;
-    if (!flags.channel.empty()) branch_ = flags.channel;
-    why_ = flags.why;
+  explicit HubPackage(const PackageTransfer& t) : HubPackage(t.store, Access::kWrite) {
+    make_public_ = t.make_public;
+    if (!t.channel.empty()) branch_ = t.channel;
+    why_ = t.why;
     require_branch_name(branch_);
   }
 
@@ -152,7 +154,7 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   }
 
   // Names the commit: by the digest, then by the channel where that is a new one.
-  Json settle() {
+  ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&
         repository_.refs().tags[tag_name()] != commit_)
@@ -160,7 +162,7 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
     if (!has_branch_ && !repository_.create_branch(branch_, commit_) && repository_.refs().branches[branch_] != commit_)
       refuse_race("the branch " + branch_ + " was made meanwhile");
     if (work_ == staging() || refs_.branches.count(staging())) repository_.remove_branch(staging());
-    return {{"name", branch_}, {"from", before_}, {"to", digest_}, {"changed", before_ != digest_}};
+    return {branch_, before_, digest_, before_ != digest_};
   }
 
  private:
@@ -268,31 +270,37 @@ class HubStore : public deploy::PackageSource, public deploy::PackageSink {
   net::HubChange change_;
 };
 
-deploy::PackageOutcome push_to_hub(const Global& global, const PackageFlags& flags, PackageResult& result) {
-  HubStore hub(flags);
-  deploy::PackageOutcome outcome = deploy::upload_package(flags.package, hub, flags.understood, make_progress(global));
-  result["channel"] = hub.settle();
-  result["commit"] = hub.commit();
-  outcome.path = hub.name();
-  return outcome;
-}
+class HubStore final : public PackageStore {
+ public:
+  const char* scheme() const override { return "hf://"; }
+  TransferOutcome push(const PackageTransfer& t, const ProgressFn& progress) const override {
+    HubPackage hub(t);
+    TransferOutcome out{upload_package(t.package, hub, t.understood, progress)};
+    out.change = hub.settle();
+    out.commit = hub.commit();
+    out.package.path = hub.name();
+    return out;
+  }
 
-// "hf://org/name", ":CHANNEL" (main without it) or ":sha256-<64 digits>".
-deploy::PackageOutcome pull_from_hub(const Global& global, const PackageFlags& flags) {
-  const size_t colon = flags.package.find(':', std::string_view("hf://").size());
-  const std::string name = colon == std::string::npos ? kMain : flags.package.substr(colon + 1);
-  const bool by_digest = name.starts_with(kTagPrefix);
-  if (by_digest && !is_sha256_hex(name.substr(kTagPrefix.size())))
-    throw Error(ErrorKind::kUsage, flags.package.substr(0, 300) + ": expected all 64 digits of the package's digest");
-  if (!by_digest) require_branch_name(name);
-  HubStore hub(flags.package.substr(0, colon), Access::kRead);
-  hub.select(name);
-  return deploy::transfer_package(hub, flags.store, by_digest ? name.substr(kTagPrefix.size()) : "",
-                                  make_progress(global));
-}
+  // "hf://org/name", ":CHANNEL" (main without it) or ":sha256-<64 digits>".
+  PackageOutcome pull(const PackageTransfer& t, const ProgressFn& progress) const override {
+    const size_t colon = t.package.find(':', std::string_view("hf://").size());
+    const std::string name = colon == std::string::npos ? kMain : t.package.substr(colon + 1);
+    const bool by_digest = name.starts_with(kTagPrefix);
+    if (by_digest && !is_sha256_hex(name.substr(kTagPrefix.size())))
+      throw Error(ErrorKind::kUsage, t.package.substr(0, 300) + ": expected all 64 digits of the package's digest");
+    if (!by_digest) require_branch_name(name);
+    HubPackage hub(t.package.substr(0, colon), Access::kRead);
+    hub.select(name);
+    return transfer_package(hub, t.store, by_digest ? name.substr(kTagPrefix.size()) : "", progress);
+  }
+};
 
 }  // namespace
 
-const StoreKind kHubStore = {"hf://", push_to_hub, pull_from_hub};
+const PackageStore& hub_store() {
+  static const HubStore store;
+  return store;
+}
 
-}  // namespace specdec::cli
+}  // namespace specdec::deploy

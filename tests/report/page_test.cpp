@@ -1,12 +1,12 @@
-#include "deploy/validate/report_html.h"
+#include "deploy/report/page.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <limits>
 
-#include "deploy/validate/report.h"
-#include "deploy/validate/report_assets.h"
+#include "deploy/report/assets.h"
+#include "deploy/report/gate_page.h"
 
 namespace specdec::deploy {
 namespace {

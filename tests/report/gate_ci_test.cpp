@@ -1,8 +1,8 @@
-#include "deploy/validate/report_ci.h"
+#include "deploy/report/gate_ci.h"
 
 #include <gtest/gtest.h>
 
-#include "deploy/validate/report_checks.h"
+#include "deploy/report/gate_checks.h"
 #include "tests/base/sample_report.h"
 
 namespace specdec::deploy {

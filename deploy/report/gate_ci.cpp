@@ -1,12 +1,12 @@
-#include "deploy/validate/report_ci.h"
+#include "deploy/report/gate_ci.h"
 
 #include <array>
 #include <cstdio>
 #include <map>
 #include <vector>
 
-#include "deploy/validate/report_checks.h"
-#include "deploy/validate/report_html.h"
+#include "deploy/report/gate_checks.h"
+#include "deploy/report/page.h"
 
 namespace specdec::deploy {
 
