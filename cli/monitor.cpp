@@ -15,6 +15,7 @@
 #include "monitor/check.h"
 #include "monitor/machine.h"
 #include "monitor/source.h"
+#include "monitor/state.h"
 
 namespace specdec::cli {
 

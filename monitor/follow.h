@@ -15,9 +15,10 @@
 #include "base/model_directory.h"
 #include "base/schema/package_manifest.h"
 #include "base/schema/validation_report.h"
-#include "monitor/check.h"
 #include "monitor/machine.h"
+#include "monitor/options.h"
 #include "monitor/served_target.h"
+#include "monitor/state.h"
 #include "monitor/target_watch.h"
 
 namespace specdec::monitor {

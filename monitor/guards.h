@@ -4,8 +4,9 @@
 #include <string>
 
 #include "base/schema/validation_report.h"
-#include "monitor/check.h"
 #include "monitor/machine.h"
+#include "monitor/options.h"
+#include "monitor/state.h"
 
 namespace specdec::monitor {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "monitor/check.h"
+#include "monitor/options.h"
 
 namespace specdec::monitor {
 
