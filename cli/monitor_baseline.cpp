@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "base/schema/package_manifest.h"
 #include "cli/command.h"
-#include "monitor/look.h"
+#include "monitor/observation.h"
 
 namespace specdec::cli {
 

@@ -217,7 +217,7 @@ EstimatedBaseline estimate_baseline(
   for_each([&](const AcceptanceRecord& r) {
     const auto* found = r.counts.reached() < Detector::kMinReached ? nullptr : baseline.find(stratum_key(r));
     if (!found) return;
-    const Observation o = observe(r.counts, found->second, tolerance(found->second, 0));
+    const RequestEvidence o = observe(r.counts, found->second, tolerance(found->second, 0));
     const size_t s = index.at(found->first);
     residuals.push_back({r.time, s, o.x - o.expected});
     sums[s] += o.x;

@@ -11,9 +11,9 @@
 #include "base/sha256.h"
 #include "monitor/follow.h"
 #include "monitor/full_check.h"
-#include "monitor/look.h"
 #include "monitor/next_step.h"
 #include "monitor/notify.h"
+#include "monitor/observation.h"
 #include "net/http_client.h"
 
 namespace specdec::monitor {
@@ -23,7 +23,7 @@ namespace {
 // What was seen of the target without asking those who serve it.
 Sighting sighting_of(const Facts& facts) {
   const std::string tiers = facts.remote ? "" : differing_tiers(facts.package.manifest.target, facts.local);
-  std::string stale = facts.sight.stale;
+  std::string stale = facts.target_check.stale;
   if (!tiers.empty())
     stale = facts.served.directory.string() + " is another target than the draft was validated for (" + tiers +
             " differ: " + facts.local.id.substr(0, 12) + ", bound to " +
@@ -52,10 +52,10 @@ Facts gather(const CheckOptions& options, const Remembered& remembered, const Cl
     TargetWatchOptions watch = options.target_watch;
     watch.url = options.target;
     watch.false_alarm_every_days = options.false_alarm_every_days;
-    facts.sight = watch_target(watch, pair, remembered(memory_key(facts)), clock);
+    facts.target_check = watch_target(watch, pair, remembered(memory_key(facts)), clock);
     facts.witness = Witness::kEndpoint;
     facts.target = facts.local = bound;
-    if (!facts.sight.stale.empty())
+    if (!facts.target_check.stale.empty())
       facts.local.id = facts.target.id = sha256_hex("another target than " + bound.id + " at " + options.target);
     // where the probe finds it
     if (!options.policy.canary.empty()) facts.served = packaged_target(facts.package, options.package);
@@ -68,8 +68,8 @@ Facts gather(const CheckOptions& options, const Remembered& remembered, const Cl
   const bool own_copy = options.target.empty() && facts.package.manifest.target_reference.empty();
   facts.witness = options.full_target ? Witness::kBytes : own_copy ? Witness::kCopy : Witness::kDirectory;
   if (options.full_target)
-    facts.sight = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(), facts.served.directory,
-                                   remembered(memory_key(facts)));
+    facts.target_check = check_every_byte(pair, fs::is_directory(packaged) ? packaged : fs::path(),
+                                          facts.served.directory, remembered(memory_key(facts)));
   return facts;
 }
 
@@ -114,9 +114,9 @@ Json result_json(const Facts& facts, const Judged& judged, const Json& evidence,
 
 // What looking at the target is to remember. Throws Error(kNetwork) in a rolling update: whose acceptance would be
 // judged?
-void keep_sight(State& state, const Facts& facts) {
-  if (!facts.sight.memory.empty()) state.set_value(memory_key(facts), facts.sight.memory);
-  if (!facts.sight.wait.empty()) throw Error(ErrorKind::kNetwork, facts.sight.wait);
+void keep_target_check(State& state, const Facts& facts) {
+  if (!facts.target_check.memory.empty()) state.set_value(memory_key(facts), facts.target_check.memory);
+  if (!facts.target_check.wait.empty()) throw Error(ErrorKind::kNetwork, facts.target_check.wait);
 }
 
 fs::path report_file(const CheckOptions& options) { return options.state.string() + ".report.json"; }
@@ -140,19 +140,25 @@ bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
 }
 
 // The sources, read but not kept. Where another target is known to be served, those that fail do not hide it.
-Look read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state,
-                  Detector& detector, const ServedMemory& memory, const Sighting& sighting) {
+Observation read_sources(const CheckOptions& options, const Clock& clock, const Facts& facts, const State& state,
+                         Detector& detector, const ServedMemory& memory, const Sighting& sighting) {
   try {
-    Look look = take_look(options, facts.package, facts.report, state, detector, memory.newest, clock.unix_seconds(),
-                          is_another_served(memory, sighting));
-    if (!facts.sight.named.empty()) look.claims.add(options.target, facts.sight.named);
-    return look;
+    Observation observation = observe({.options = options,
+                                       .package = facts.package,
+                                       .report = facts.report,
+                                       .state = state,
+                                       .newest = memory.newest,
+                                       .now = clock.unix_seconds(),
+                                       .another_is_served = is_another_served(memory, sighting)},
+                                      detector);
+    if (!facts.target_check.named.empty()) observation.claims.add(options.target, facts.target_check.named);
+    return observation;
   } catch (const Error& e) {
     if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
-    Look look;
-    look.set_aside.push_back(e.what());
-    for (const NamedRecord& r : memory.newest) look.claims.records.add(r.time, r.target);
-    return look;
+    Observation observation;
+    observation.set_aside.push_back(e.what());
+    for (const NamedRecord& r : memory.newest) observation.claims.records.add(r.time, r.target);
+    return observation;
   }
 }
 
@@ -171,7 +177,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   const ServedMemory memory = served_memory_from_text(state.value(kServedTarget), kServedTarget);
   const Sighting sighting = sighting_of(facts);
   Detector fed = detector;
-  Look look = read_sources(options, clock, facts, state, fed, memory, sighting);
+  Observation look = read_sources(options, clock, facts, state, fed, memory, sighting);
   ServedVerdict served = judge_served(memory, facts.package.digest, facts.package.manifest.target.id, sighting,
                                       look.claims, clock.unix_seconds());
   facts.found(served.target, served.memory.by);
@@ -189,7 +195,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   }
   Looked out;
   if (left) {
-    Look unread;
+    Observation unread;
     unread.set_aside = look.set_aside;
     unread.without_others = look.without_others;
     look = std::move(unread);
@@ -209,7 +215,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   out.judged.next = next_command(options, out.judged.verdict);
   Json evidence = evidence_json(options, detector, look);
   evidence["served"] = served.evidence;
-  if (!facts.sight.evidence.is_null()) evidence["target"] = facts.sight.evidence;
+  if (!facts.target_check.evidence.is_null()) evidence["target"] = facts.target_check.evidence;
   out.result = result_json(facts, out.judged, evidence, clock);
   state.set_value("detector", detector.state().dump());
   const std::string& verdict = out.judged.verdict;
@@ -254,12 +260,12 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   Facts facts =
       gather(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);
   State state(options.state);
-  keep_sight(state, facts);
+  keep_target_check(state, facts);
   recall_served(state, facts);
   Follow follow(options, clock, state, lock.descriptor(), facts);
   if (follow.settle()) {
     facts = gather(options, [&](const char* key) { return state.value(key); }, clock);
-    keep_sight(state, facts);
+    keep_target_check(state, facts);
     recall_served(state, facts);
   }
   const Looked looked = look_once(options, clock, facts, state, follow);

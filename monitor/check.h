@@ -1,5 +1,5 @@
-// `monitor check` compares the target's fingerprint, judges acceptance, and does what follows from the verdict. One call
-// looks once; `watch` repeats it.
+// `monitor check` compares the target's fingerprint, judges acceptance, and does what follows from the verdict. One
+// call looks once; `watch` repeats it.
 #pragma once
 
 #include <string>
@@ -23,7 +23,8 @@ struct CheckResult {
 // and Error(kIo) for the state's file.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
-// Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, changed as
+// Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, changed
+// as
 // --fail-on says.
 int monitor_exit_code(const std::string& verdict, const std::string& fail_on);
 

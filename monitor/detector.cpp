@@ -27,8 +27,8 @@ double tolerance(const StratumBaseline& baseline, double wander_sd) {
   return std::max({0.01, 2 * baseline.standard_error, 1.5 * std::max(wander_sd, baseline.wander)});
 }
 
-Observation observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance) {
-  Observation o;
+RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance) {
+  RequestEvidence o;
   double overlap = 0, expected = 0;
   for (size_t i = 0; i < counts.reached_at.size() && i < counts.overlap_sum_at.size(); ++i) {
     const size_t at = std::min(i, StratumBaseline::kPositions - 1);
@@ -44,7 +44,7 @@ Observation observe(const AcceptanceCounts& counts, const StratumBaseline& basel
   return o;
 }
 
-void ShiryaevRoberts::add(const Observation& o, double baseline_mean, int64_t time) {
+void ShiryaevRoberts::add(const RequestEvidence& o, double baseline_mean, int64_t time) {
   ++total.n;
   total.x += o.x;
   total.expected += o.expected;
@@ -99,7 +99,7 @@ bool Detector::add(const std::string& stratum, const AcceptanceCounts& counts, i
 
 bool Detector::add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time) {
   const auto& [name, b] = stratum;
-  const Observation o = observe(counts, b, tolerance(b, wander_sd_));
+  const RequestEvidence o = observe(counts, b, tolerance(b, wander_sd_));
   if (o.reached < kMinReached) return false;
   strata_.find(name)->second.add(o, b.mean, time);
   pooled_.add(o, b.mean, time);

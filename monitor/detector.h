@@ -18,13 +18,13 @@ namespace specdec::monitor {
 
 // One request's evidence, of the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i −
 // tolerance.
-struct Observation {
+struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
   double b = 0;         // in [0, 1)
   double expected = 0;  // b before the tolerance
   int64_t reached = 0;
 };
-Observation observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
+RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
 
 // max(0.01, 2·standard error, 1.5·wander), the larger of the baseline's wander and the given one: what may move without
 // being drift.
@@ -51,7 +51,7 @@ struct ShiryaevRoberts {
   std::array<Start, 3> starts;
   Sums total;
 
-  void add(const Observation& observation, double baseline_mean, int64_t time);
+  void add(const RequestEvidence& observation, double baseline_mean, int64_t time);
   double evidence() const { return (m[0] + m[1] + m[2]) / 3; }
   double log_evidence() const;  // −inf before the first request
   const Start& change() const;

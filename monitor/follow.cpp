@@ -354,12 +354,12 @@ void Follow::looked(const std::string& verdict, const std::string& reason, const
     if (file == "-") text.resize(read_stream(0, std::span(text.data(), text.size()), "standard input"));
     take_alert(file == "-" ? text : read_file(file, 1u << 20), file == "-" ? "standard input" : file, memory_.alerts);
   }
-  Seen seen{verdict, facts_.package.digest, facts_.target.id, false};
+  MachineInput input{verdict, facts_.package.digest, facts_.target.id, false};
   if (!memory_.former.empty() && !options_.policy.candidate.empty()) {
     const auto former = locate_package(channel_of(options_.package, "--package").store + ":sha256-" + memory_.former);
-    seen.former_fits = former && facts_.misfit(former->manifest.target).empty();
+    input.former_fits = former && facts_.misfit(former->manifest.target).empty();
   }
-  if (const std::optional<Event> event = event_of(memory_, seen, now())) {
+  if (const std::optional<Event> event = event_of(memory_, input, now())) {
     const std::string* alert = firing(memory_.alerts);
     const bool from_outside = event == Event::kAlarm && verdict != "drift" && alert;
     apply(*event, from_outside ? "Alertmanager: " + *alert : reason, evidence);

@@ -31,7 +31,7 @@ struct Facts {
   // of what lies there; an endpoint shows none: the package's, under another id where the sight says stale
   Fingerprint local;
   bool remote = false;               // --target is an endpoint
-  TargetSight sight;                 // … and how it looked; of a local target with --full
+  TargetCheck target_check;                 // … and how it looked; of a local target with --full
   Witness witness = Witness::kCopy;  // who the target was looked at by
   Fingerprint target;                // what is served as far as is known: `local`, or what the sources name
   bool unknown = false;              // it is another one whose fingerprint nobody tells

@@ -20,14 +20,14 @@ std::string digest_of(const fs::path& directory, Json& known) {
 
 }  // namespace
 
-TargetSight check_every_byte(const WatchedPair& pair, const fs::path& packaged, const fs::path& served,
+TargetCheck check_every_byte(const WatchedPair& pair, const fs::path& packaged, const fs::path& served,
                              const std::string& memory) {
   const std::string where = "the monitor's state: target_full";
   Json m = memory.empty() ? Json() : parse_json(memory, where);
   if (m.is_object()) require_schema(m, "target_full", 1, where);
   if (!m.is_object() || m.value("package", "") != pair.package)
     m = {{"schema", "specdec.target_full/1"}, {"package", pair.package}, {"reference", ""}, {"known", Json::object()}};
-  TargetSight out;
+  TargetCheck out;
   try {
     Json& known = m.at("known");
     if (m.at("reference") == "") m["reference"] = digest_of(packaged.empty() ? served : packaged, known);

@@ -13,7 +13,7 @@ constexpr int64_t kWeek = 7 * 86400, kSkew = 300;
 }
 
 std::string refusal(const CheckOptions& options, const State& state, const Memory& memory,
-                    const ValidationReport& report, const Wish& wish, int64_t now) {
+                    const ValidationReport& report, const RedistilRequest& request, int64_t now) {
   const Policy& p = options.policy;
   if (p.loop.empty() && p.redistil.empty() && p.job.empty())
     return "no redistillation is set up (--loop, --redistil or --job)";
@@ -27,7 +27,7 @@ std::string refusal(const CheckOptions& options, const State& state, const Memor
     return "budget: " + std::to_string(in_week) + " redistillations in 7 days, " + std::to_string(p.budget) +
            " allowed";
   const auto last = std::find_if(begun.rbegin(), begun.rend(), [&](const ActionEntry& a) {
-    return same_target(a.payload.value("target", ""), wish.target);
+    return same_target(a.payload.value("target", ""), request.target);
   });
   if (last != begun.rend()) {
     if (const double hours = static_cast<double>(now - last->created) / 3600; hours < p.cooldown_hours) {
@@ -38,13 +38,13 @@ std::string refusal(const CheckOptions& options, const State& state, const Memor
     }
   }
   const int64_t fresh = memory.records - (last == begun.rend() ? 0 : last->payload.value("records", int64_t{0}));
-  if (!wish.stale && fresh < p.min_fresh)
+  if (!request.stale && fresh < p.min_fresh)
     return "too little new data: " + std::to_string(fresh) + " requests since the last redistillation, " +
            std::to_string(p.min_fresh) + " needed";
   const double change =
       memory.regained.empty() ? 0 : std::min(0.0, *std::min_element(memory.regained.begin(), memory.regained.end()));
   const Payback back =
-      payback(p, options.requests_per_day, wish.stale ? 1 : wish.speedup_now, speedup_at(report, change));
+      payback(p, options.requests_per_day, request.stale ? 1 : request.speedup_now, speedup_at(report, change));
   return back.pays ? "" : "does not pay: " + back.text;
 }
 

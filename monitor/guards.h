@@ -1,4 +1,5 @@
-// What stands against a redistillation: cooldown, budget, too little new data, and that it does not pay.
+// Decides whether something stands against a redistillation: cooldown, budget, too little new data, or that it does not
+// pay.
 #pragma once
 
 #include <string>
@@ -10,15 +11,15 @@
 
 namespace specdec::monitor {
 
-struct Wish {
-  std::string target;      // fingerprint of the target to redistil for
+struct RedistilRequest {
+  std::string target;      // is the fingerprint of the target to redistil for
   bool stale = false;      // the target changed: the requests seen so far say nothing, and the draft is worth nothing
-  double speedup_now = 0;  // 0 = unknown
+  double speedup_now = 0;  // 0 = it is unknown
 };
-// "" or the reason, told to the user. Cooldown and fresh data count from the last redistillation for the same target: a
-// new target has none to wait for, and its requests are not counted (only the drafts made for it are watched). The
-// budget of 7 days is for all.
+// Returns "" or the reason, which the user is told. Cooldown and fresh data count from the last redistillation for the
+// same target: a new target has none to wait for, and its requests are not counted (only the drafts made for it are
+// watched). The budget of 7 days is for all.
 std::string refusal(const CheckOptions& options, const State& state, const Memory& memory,
-                    const ValidationReport& report, const Wish& wish, int64_t now);
+                    const ValidationReport& report, const RedistilRequest& request, int64_t now);
 
 }  // namespace specdec::monitor

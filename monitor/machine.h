@@ -94,12 +94,14 @@ Memory memory_from_json(const Json& object, const std::string& where);
 // Times that a clock which had run ahead wrote down are not waited for.
 void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 
-// What a look says to the machine. `verdict`: of the look; a target that the redistillation under way is for is no
-// news. Nothing: too little data, or nothing new.
-struct Seen {
-  std::string verdict, package, target;  // package: digest in the channel; target: fingerprint as served
-  bool former_fits = false;              // Memory::former is bound to this target
+// A check tells the machine its verdict, the digest of the package in the channel and the fingerprint of the target as
+// it is served.
+struct MachineInput {
+  std::string verdict, package, target;
+  bool former_fits = false;  // Memory::former is bound to this target
 };
-std::optional<Event> event_of(const Memory& memory, const Seen& seen, int64_t now);
+// Returns nothing where there is too little data or nothing new. A target that the redistillation under way is for is
+// no news.
+std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
 }  // namespace specdec::monitor

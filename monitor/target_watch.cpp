@@ -134,7 +134,7 @@ class Watch {
     permutations_ = std::clamp(static_cast<int>(2 * level_), kMinPermutations, kMaxPermutations);
   }
 
-  TargetSight look(const std::string& memory) {
+  TargetCheck look(const std::string& memory) {
     identity_ = endpoint_.identity();
     if (identity_.contains("specdec_target")) return by_fingerprint();
     if (!memory.empty()) m_ = memory_of(memory);
@@ -148,14 +148,14 @@ class Watch {
       if (!changes_.empty() || m_.rolling_since != 0 || static_cast<double>(now_ - m_.last) >= options_.every_s)
         go_on();
     }
-    return sight();
+    return result();
   }
 
  private:
-  TargetSight by_fingerprint() {
+  TargetCheck by_fingerprint() {
     const std::string served =
         identity_["specdec_target"].is_string() ? identity_["specdec_target"].get<std::string>() : "";
-    TargetSight out;
+    TargetCheck out;
     out.named = is_fingerprint(served) ? served : "";
     if (!same_target(served, pair_.target))
       out.stale = endpoint_.url() + " serves another target than the draft was validated for (" + served.substr(0, 12) +
@@ -259,8 +259,8 @@ class Watch {
     return text;
   }
 
-  TargetSight sight() const {
-    TargetSight out;
+  TargetCheck result() const {
+    TargetCheck out;
     out.stale = m_.stale;
     out.wait = wait_;
     out.memory = text_of(m_);
@@ -300,7 +300,7 @@ class Watch {
 
 }  // namespace
 
-TargetSight watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
+TargetCheck watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
                          const Clock& clock) {
   if (options.calls < 8 || options.calls > 256)
     throw Error(ErrorKind::kUsage, "--target-calls: expected 8 to 256, found " + std::to_string(options.calls));

@@ -17,22 +17,23 @@ namespace specdec::monitor {
 struct TargetWatchOptions {
   std::string url, model;  // model "" = the first of /v1/models
   Secret api_key;
-  int calls = 32;          // of each of 8 prompts a look
-  double every_s = 86400;  // between looks; what the endpoint says of itself is asked for each time
+  int calls = 32;          // counts the requests of a look for each of 8 prompts
+  double every_s = 86400;  // passes between looks; what the endpoint says of itself is asked for each time
   double false_alarm_every_days = 365;
   std::function<void(double)> sleep;  // replaces waiting between attempts (tests)
 };
 
-struct TargetSight {
-  std::string stale;   // why it is another target, "" = it is not known to be one; stays until another package or an
-                       // acknowledgement
-  std::string named;   // the fingerprint that it tells of what it serves, "" = none
-  std::string wait;    // a rolling update is under way: look again (exit 75), "" = none
-  Json evidence;       // "evidence.target" of the result
-  std::string memory;  // to be kept for the next call
+// Says whether a target is still the one that the draft was validated for.
+struct TargetCheck {
+  std::string stale;  // says why it is another target, until another package or an acknowledgement; "" = it is not
+                      // known to be one
+  std::string named;   // is the fingerprint that the endpoint tells of what it serves, "" = it tells none
+  std::string wait;    // says that a rolling update is under way and the next check looks again (exit 75), "" = none is
+  Json evidence;       // is "evidence.target" of the result
+  std::string memory;  // has to be kept for the next call
 };
 
-// What the draft is bound to: digest of the package, fingerprint id of its target.
+// Names what the draft is bound to by the digest of the package and the fingerprint id of its target.
 struct WatchedPair {
   std::string package, target;
 };
@@ -43,7 +44,7 @@ struct WatchedPair {
 // of 64 tokens, twice as many the first time) and a handful to begin. Two modes in the answers are a rolling update:
 // `wait`, for at most a day, then `stale`. Throws what Endpoint throws, Error(kUsage) for `calls` outside 8 … 256,
 // Error(kData) for a memory that is none.
-TargetSight watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
+TargetCheck watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
                          const Clock& clock);
 
 }  // namespace specdec::monitor

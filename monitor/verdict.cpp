@@ -1,10 +1,10 @@
-// What a look's evidence says: the verdict with its figure, and the evidence as JSON.
+// Judges an observation: the verdict with the figure that it was judged by, and the evidence as JSON.
 #include <algorithm>
 #include <cmath>
 
 #include "base/format.h"
 #include "monitor/counter_chart.h"
-#include "monitor/look.h"
+#include "monitor/observation.h"
 #include "monitor/payback.h"
 
 namespace specdec::monitor {
@@ -56,9 +56,9 @@ Json figure_of(const ChartView& chart) {
           {"tested_tokens", chart.tested}};
 }
 
-Json charts_json(const Look& look) {
+Json charts_json(const Observation& observation) {
   Json charts = Json::array();
-  for (const ChartView& chart : look.charts) {
+  for (const ChartView& chart : observation.charts) {
     Json view = figure_of(chart);
     view.erase("name");
     view["sources"] = chart.sources;
@@ -106,14 +106,14 @@ std::string of_chart(const ChartView& chart) {
          format(", over %.0f tested tokens", chart.tested);
 }
 
-const ChartView* furthest(const Look& look) {
-  const auto found = std::max_element(look.charts.begin(), look.charts.end(),
+const ChartView* furthest(const Observation& observation) {
+  const auto found = std::max_element(observation.charts.begin(), observation.charts.end(),
                                       [](const ChartView& a, const ChartView& b) { return a.judged < b.judged; });
-  return found == look.charts.end() ? nullptr : &*found;
+  return found == observation.charts.end() ? nullptr : &*found;
 }
 
 // How far each kind of source is from a verdict.
-Judged inconclusive(const CheckOptions& options, const Detector& detector, const Look& look) {
+Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
     return {"inconclusive",
             "no source is given (--source): acceptance is not watched, only the target is compared",
@@ -121,24 +121,25 @@ Judged inconclusive(const CheckOptions& options, const Detector& detector, const
   const int64_t requests = detector.pooled().total.n;
   std::string text;
   Json figure = {{"name", "requests"}, {"value", requests}, {"limit", kEnoughRequests}};
-  if (look.records_sources > 0 || requests > 0)
+  if (observation.records_sources > 0 || requests > 0)
     text = std::to_string(requests) + " of " + std::to_string(kEnoughRequests) + " requests judged";
-  if (look.pages > 0) {
-    const ChartView none, *chart = furthest(look);
+  if (observation.pages > 0) {
+    const ChartView none, *chart = furthest(observation);
     if (!chart) chart = &none;
     text += (text.empty() ? "" : ", ") + std::to_string(chart->judged) + " of " +
             std::to_string(CounterChart::kPhaseOne) + " scrapes judged" + of_chart(*chart);
     if (chart->waiting > 0)
       text += format("; %.0f of %.0f tested tokens of the next", chart->waiting, CounterChart::kMinTested);
-    if (look.records_sources == 0) figure = figure_of(*chart);
+    if (observation.records_sources == 0) figure = figure_of(*chart);
   }
-  return {"inconclusive", "too little data: " + text + (look.notes.empty() ? "" : "; " + look.notes.front()), figure};
+  return {"inconclusive",
+          "too little data: " + text + (observation.notes.empty() ? "" : "; " + observation.notes.front()), figure};
 }
 
-Judged healthy(const Detector& detector, const Look& look, double level) {
+Judged healthy(const Detector& detector, const Observation& observation, double level) {
   const Sums& all = detector.pooled().total;
   if (all.n < kEnoughRequests) {
-    const ChartView& chart = *furthest(look);
+    const ChartView& chart = *furthest(observation);
     return {"healthy", std::to_string(chart.judged) + " scrapes of counters judged, no drop" + of_chart(chart),
             figure_of(chart)};
   }
@@ -159,12 +160,14 @@ Judged healthy(const Detector& detector, const Look& look, double level) {
 
 }  // namespace
 
-Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report, const Look& look) {
+Judged judge(const CheckOptions& options, const Detector& detector, const ValidationReport& report,
+             const Observation& observation) {
   const double log_e = detector.log_evidence(),
                level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
   if (detector.peak().log_evidence >= level) return drift(detector.peak(), level);
-  const ChartView* chart = furthest(look);
-  if (!look.chart_alarms.empty()) return {"drift", look.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
+  const ChartView* chart = furthest(observation);
+  if (!observation.chart_alarms.empty())
+    return {"drift", observation.chart_alarms.front(), chart ? figure_of(*chart) : Json()};
   if (const double s = speedup_now(report, detector); s > 0 && s <= 1.0)
     return {
         "not_worth_it",
@@ -180,34 +183,34 @@ Judged judge(const CheckOptions& options, const Detector& detector, const Valida
     return {"warn",
             format("early warning: acceptance is lower than it was (CUSUM %.1f > %.1f)", amber.cusum, amber.limit),
             {{"name", "cusum"}, {"value", amber.cusum}, {"limit", amber.limit}}};
-  if (!look.set_aside.empty())
+  if (!observation.set_aside.empty())
     return {"warn",
-            "a source is set aside: " + look.set_aside.front(),
-            {{"name", "sources_set_aside"}, {"value", look.set_aside.size()}, {"limit", 0}}};
-  if (!look.chart_notes.empty())
-    return {"warn", look.chart_notes.front(),
+            "a source is set aside: " + observation.set_aside.front(),
+            {{"name", "sources_set_aside"}, {"value", observation.set_aside.size()}, {"limit", 0}}};
+  if (!observation.chart_notes.empty())
+    return {"warn", observation.chart_notes.front(),
             chart ? figure_of(*chart) : Json{{"name", "scrapes"}, {"value", 0}, {"limit", CounterChart::kPhaseOne}}};
-  if (detector.pooled().total.n < kEnoughRequests && look.chart_buckets() < CounterChart::kPhaseOne)
-    return inconclusive(options, detector, look);
-  return healthy(detector, look, level);
+  if (detector.pooled().total.n < kEnoughRequests && observation.chart_buckets() < CounterChart::kPhaseOne)
+    return inconclusive(options, detector, observation);
+  return healthy(detector, observation, level);
 }
 
-Json evidence_json(const CheckOptions& options, const Detector& detector, const Look& look) {
+Json evidence_json(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   const Peak& peak = detector.peak();
   const double level = alarm_level(options.requests_per_day, options.false_alarm_every_days);
   const bool drift = peak.log_evidence >= level;
-  Json notes = look.chart_notes;
-  for (const std::string& note : look.notes) notes.push_back(note);
+  Json notes = observation.chart_notes;
+  for (const std::string& note : observation.notes) notes.push_back(note);
   Json e = {{"requests", detector.pooled().total.n},
-            {"new_records", look.read.records},
-            {"watched", look.requests.watched},
-            {"too_short", look.requests.too_short},
-            {"not_drafted", look.requests.not_drafted},
-            {"without_baseline", look.requests.no_baseline},
-            {"of_another_draft", look.requests.other_draft},
-            {"of_another_target", look.requests.other_target},
-            {"without_target", look.requests.no_target},
-            {"broken_lines", look.read.broken_lines},
+            {"new_records", observation.read.records},
+            {"watched", observation.requests.watched},
+            {"too_short", observation.requests.too_short},
+            {"not_drafted", observation.requests.not_drafted},
+            {"without_baseline", observation.requests.no_baseline},
+            {"of_another_draft", observation.requests.other_draft},
+            {"of_another_target", observation.requests.other_target},
+            {"without_target", observation.requests.no_target},
+            {"broken_lines", observation.read.broken_lines},
             {"log10_e", detector.pooled().total.n ? detector.log_evidence() / std::log(10.0) : 0.0},
             {"log10_e_peak", detector.pooled().total.n ? peak.log_evidence / std::log(10.0) : 0.0},
             {"log10_alarm", level / std::log(10.0)},
@@ -216,15 +219,15 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
             {"strata", strata_json(detector)},
             {"mix", mix_json(detector)},
             {"amber", amber_json(detector)},
-            {"counter_alarms", look.chart_alarms},
+            {"counter_alarms", observation.chart_alarms},
             {"notes", notes},
-            {"scrapes", charts_json(look)},
+            {"scrapes", charts_json(observation)},
             {"sources",
              {{"given", options.sources.size()},
-              {"records", look.records_sources},
-              {"pages", look.pages},
-              {"set_aside", look.set_aside}}}};
-  if (!look.read.first_problem.empty()) e["first_broken_line"] = look.read.first_problem;
+              {"records", observation.records_sources},
+              {"pages", observation.pages},
+              {"set_aside", observation.set_aside}}}};
+  if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
   // The best guess: the start whose single-start product is the largest.
   if (drift)
     e["change_point"] = {

@@ -6,7 +6,7 @@
 #include "base/schema/package_manifest.h"
 #include "base/sha256.h"
 #include "monitor/counter_chart.h"
-#include "monitor/look.h"
+#include "monitor/observation.h"
 #include "tests/base/manual_clock.h"
 #include "tests/base/sample_report.h"
 #include "tests/base/scratch.h"

@@ -132,7 +132,7 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
 // one.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
-  std::vector<Observation> seen;
+  std::vector<RequestEvidence> seen;
   ShiryaevRoberts stream;
   StratumBaseline baseline = flat_baseline(0.70);
   for (int i = 0; i < 1500; ++i) {

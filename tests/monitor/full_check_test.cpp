@@ -15,8 +15,8 @@ class FullCheck : public ::testing::Test {
     for (const char* name : {"packaged", "served"})
       testing::write_tiny_model(dir / name, {.layers = 2, .vocab = 512, .hidden = 128});
   }
-  TargetSight look(const fs::path& packaged) {
-    const TargetSight sight = check_every_byte(pair, packaged, dir / "served", memory);
+  TargetCheck look(const fs::path& packaged) {
+    const TargetCheck sight = check_every_byte(pair, packaged, dir / "served", memory);
     memory = sight.memory;
     return sight;
   }

@@ -91,11 +91,11 @@ class TargetWatch : public ::testing::Test {
     options.sleep = [](double) {};
   }
 
-  TargetSight look(double after_hours = 24) {
+  TargetCheck look(double after_hours = 24) {
     clock.now += after_hours * 3600;
-    const TargetSight sight = watch_target(options, pair, memory, clock);
-    memory = sight.memory;
-    return sight;
+    const TargetCheck check = watch_target(options, pair, memory, clock);
+    memory = check.memory;
+    return check;
   }
 
   Engine engine;
@@ -106,30 +106,30 @@ class TargetWatch : public ::testing::Test {
 };
 
 TEST_F(TargetWatch, AnUnchangedTargetDayAfterDay) {
-  TargetSight sight = look();
-  EXPECT_EQ(sight.stale + sight.wait, "");
-  EXPECT_EQ(sight.evidence["watched_by"], "log-probabilities");
-  EXPECT_EQ(sight.evidence["identity"]["root"], "org/m");
+  TargetCheck check = look();
+  EXPECT_EQ(check.stale + check.wait, "");
+  EXPECT_EQ(check.evidence["watched_by"], "log-probabilities");
+  EXPECT_EQ(check.evidence["identity"]["root"], "org/m");
   for (int day = 0; day < 3; ++day) {
     const int before = engine.posts;
-    sight = look();
-    EXPECT_EQ(sight.stale + sight.wait, "");
+    check = look();
+    EXPECT_EQ(check.stale + check.wait, "");
     EXPECT_EQ(engine.posts - before, 256);
-    EXPECT_GT(sight.evidence["p"].get<double>(), 0.001);
+    EXPECT_GT(check.evidence["p"].get<double>(), 0.001);
   }
   const int before = engine.posts;
-  sight = look(1);
+  check = look(1);
   EXPECT_EQ(engine.posts, before) << "within the day only what it says of itself is asked for";
-  EXPECT_EQ(sight.evidence["looks"], 4);
+  EXPECT_EQ(check.evidence["looks"], 4);
 }
 
 TEST_F(TargetWatch, AFineTuningStepIsSeenInOneLookAndStays) {
   look();
   engine.new_share = 1;
-  TargetSight sight = look();
-  EXPECT_NE(sight.stale.find("log-probabilities differ"), std::string::npos) << sight.stale;
-  EXPECT_GE(sight.evidence["log10_e"].get<double>(), sight.evidence["log10_alarm"].get<double>());
-  const std::string stale = sight.stale;
+  TargetCheck check = look();
+  EXPECT_NE(check.stale.find("log-probabilities differ"), std::string::npos) << check.stale;
+  EXPECT_GE(check.evidence["log10_e"].get<double>(), check.evidence["log10_alarm"].get<double>());
+  const std::string stale = check.stale;
   engine.new_share = 0;
   EXPECT_EQ(look().stale, stale) << "the key of an alarm does not change";
   pair.package = "package-2";
@@ -139,14 +139,14 @@ TEST_F(TargetWatch, AFineTuningStepIsSeenInOneLookAndStays) {
 TEST_F(TargetWatch, ARollingUpdateIsWaitedForAndThenSeen) {
   look();
   engine.new_share = 0.5;
-  TargetSight sight = look();
-  EXPECT_EQ(sight.stale, "");
-  EXPECT_NE(sight.wait.find("rolling update"), std::string::npos) << sight.evidence;
+  TargetCheck check = look();
+  EXPECT_EQ(check.stale, "");
+  EXPECT_NE(check.wait.find("rolling update"), std::string::npos) << check.evidence;
   EXPECT_NE(look(0.2).wait, "") << "the next check looks again, before the day is over";
   engine.new_share = 1;
-  sight = look(0.2);
-  EXPECT_EQ(sight.wait, "");
-  EXPECT_NE(sight.stale, "");
+  check = look(0.2);
+  EXPECT_EQ(check.wait, "");
+  EXPECT_NE(check.stale, "");
 }
 
 TEST_F(TargetWatch, ARollingUpdateThatIsTakenBackLeavesNothing) {
@@ -154,17 +154,17 @@ TEST_F(TargetWatch, ARollingUpdateThatIsTakenBackLeavesNothing) {
   engine.new_share = 0.5;
   EXPECT_NE(look().wait, "");
   engine.new_share = 0;
-  const TargetSight sight = look(0.2);
-  EXPECT_EQ(sight.stale + sight.wait, "");
+  const TargetCheck check = look(0.2);
+  EXPECT_EQ(check.stale + check.wait, "");
 }
 
 TEST_F(TargetWatch, TwoModesForADayAreNoUpdateAnyMore) {
   look();
   engine.new_share = 0.5;
   EXPECT_NE(look().wait, "");
-  const TargetSight sight = look(25);
-  EXPECT_EQ(sight.wait, "");
-  EXPECT_NE(sight.stale, "");
+  const TargetCheck check = look(25);
+  EXPECT_EQ(check.wait, "");
+  EXPECT_NE(check.stale, "");
 }
 
 // What it says of itself is a reason to look at once, not a verdict.
@@ -175,10 +175,10 @@ TEST_F(TargetWatch, ARestartOrAnotherVersionIsAHint) {
   engine.pages["/version"].body = R"({"version":"0.33.1"})";
   engine.fingerprint = "fp_2";
   const int before = engine.posts;
-  const TargetSight sight = look(1);
+  const TargetCheck check = look(1);
   EXPECT_EQ(engine.posts - before, 256);
-  EXPECT_EQ(sight.stale, "");
-  EXPECT_EQ(sight.evidence["changes"].size(), 3u) << sight.evidence["changes"];
+  EXPECT_EQ(check.stale, "");
+  EXPECT_EQ(check.evidence["changes"].size(), 3u) << check.evidence["changes"];
   EXPECT_TRUE(look(1).evidence["changes"].empty()) << "and then it is known";
 }
 
@@ -209,9 +209,9 @@ TEST_F(TargetWatch, CompletionsAndFewerTokensWhereChatHasNone) {
 
 TEST_F(TargetWatch, GreedyTextsWhereThereAreNoLogProbabilities) {
   engine.logprobs = false;
-  TargetSight sight = look();
-  EXPECT_EQ(sight.evidence["watched_by"], "greedy texts");
-  EXPECT_NE(sight.evidence["not_watched"].get<std::string>().find("no log-probabilities"), std::string::npos);
+  TargetCheck check = look();
+  EXPECT_EQ(check.evidence["watched_by"], "greedy texts");
+  EXPECT_NE(check.evidence["not_watched"].get<std::string>().find("no log-probabilities"), std::string::npos);
   const int before = engine.posts;
   EXPECT_EQ(look().stale, "");
   EXPECT_EQ(engine.posts - before, 64);
@@ -221,9 +221,9 @@ TEST_F(TargetWatch, GreedyTextsWhereThereAreNoLogProbabilities) {
 
 TEST_F(TargetWatch, OnlyWhatItSaysOfItselfWhereItSaysNothingElse) {
   engine.logprobs = engine.text = false;
-  TargetSight sight = look();
-  EXPECT_EQ(sight.evidence["watched_by"], "identity");
-  EXPECT_TRUE(sight.evidence.contains("not_watched"));
+  TargetCheck check = look();
+  EXPECT_EQ(check.evidence["watched_by"], "identity");
+  EXPECT_TRUE(check.evidence.contains("not_watched"));
   engine.model["created"] = 5;
   EXPECT_EQ(look().stale, "") << "a restart";
   engine.model["root"] = "org/m-v2";
@@ -233,8 +233,8 @@ TEST_F(TargetWatch, OnlyWhatItSaysOfItselfWhereItSaysNothingElse) {
 // specdec serve tells the target's fingerprint: nothing else is asked.
 TEST_F(TargetWatch, OwnServersTellTheFingerprint) {
   engine.model["specdec"] = {{"target", pair.target}, {"draft", nullptr}, {"package", nullptr}};
-  TargetSight sight = look();
-  EXPECT_EQ(sight.stale, "");
+  TargetCheck check = look();
+  EXPECT_EQ(check.stale, "");
   EXPECT_EQ(engine.posts, 0);
   EXPECT_EQ(engine.gets, 1);
   engine.model["specdec"]["target"] = std::string(64, 'b');
@@ -247,8 +247,8 @@ TEST_F(TargetWatch, KeysGoToTheEndpointAndIntoNoMessage) {
   options.api_key = "sk-wrong-secret";
   EXPECT_EQ(testing::error_of([&] { look(); }, ErrorKind::kUsage).find("secret"), std::string::npos);
   options.api_key = engine.key;
-  const TargetSight sight = look();
-  EXPECT_EQ((sight.evidence.dump() + sight.memory).find("secret"), std::string::npos);
+  const TargetCheck check = look();
+  EXPECT_EQ((check.evidence.dump() + check.memory).find("secret"), std::string::npos);
 }
 
 TEST_F(TargetWatch, WhatFailsIsTriedAgainThenSaid) {

@@ -1,5 +1,5 @@
 // Sources to evidence, without models: the package is its manifest alone.
-#include "monitor/look.h"
+#include "monitor/observation.h"
 
 #include <gtest/gtest.h>
 
@@ -18,9 +18,9 @@ using testing::expect_error;
 using testing::put;
 using testing::Scratch;
 
-class Looked : public ::testing::Test {
+class Observed : public ::testing::Test {
  protected:
-  Looked() {
+  Observed() {
     package.manifest.draft.id = std::string(64, 'd');
     package.manifest.target.id = std::string(64, 'a');
     report.temperature = 1;
@@ -51,10 +51,11 @@ class Looked : public ::testing::Test {
   Json look() {
     Detector detector = make_detector(options, package, report);
     State state(options.state);
-    const Look seen = take_look(options, package, report, state, detector, {}, kNow);
-    keep(seen, state);
-    judged = judge(options, detector, report, seen);
-    return evidence_json(options, detector, seen);
+    const Observation observation =
+        observe({.options = options, .package = package, .report = report, .state = state, .now = kNow}, detector);
+    keep(observation, state);
+    judged = judge(options, detector, report, observation);
+    return evidence_json(options, detector, observation);
   }
 
   Scratch dir{true};
@@ -67,7 +68,7 @@ class Looked : public ::testing::Test {
   static constexpr int64_t kNow = 1796000000;
 };
 
-TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
+TEST_F(Observed, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   report.segments.clear();
   write(300, 0.40, [](AcceptanceRecord& r) { r.temperature = 0; });
   const Json e = look();
@@ -80,7 +81,7 @@ TEST_F(Looked, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
 }
 
 // A controller that steps aside says nothing of the draft: that is told, not counted as bad or as missing traffic.
-TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
+TEST_F(Observed, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   write(200, 0.60, [](AcceptanceRecord& r) {
     r.counts = {};
     r.counts.plain_steps = r.counts.emitted = 40;
@@ -93,7 +94,7 @@ TEST_F(Looked, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   EXPECT_EQ(e["without_baseline"], 0);
 }
 
-TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
+TEST_F(Observed, ABaselineOfTheTrafficTakesTheReportsPlace) {
   write(3000, 0.60, [](AcceptanceRecord& r) { r.temperature = 0; });
   write(500, 0.10, [](AcceptanceRecord& r) { r.draft = std::string(12, 'e'); });
   const EstimatedBaseline measured = measure_baseline(options.sources, package, kNow);
@@ -120,7 +121,7 @@ TEST_F(Looked, ABaselineOfTheTrafficTakesTheReportsPlace) {
 }
 
 // An hour's file each for a year: none costs more because of the others, new or not.
-TEST_F(Looked, EachFileOfADirectoryCostsTheSame) {
+TEST_F(Observed, EachFileOfADirectoryCostsTheSame) {
   if (!SPECDEC_OWN_MALLOC) GTEST_SKIP() << "the sanitizer has the heap";
   write(1, 0.70);
   fs::create_directory(dir / "year");
@@ -143,7 +144,7 @@ TEST_F(Looked, EachFileOfADirectoryCostsTheSame) {
   EXPECT_LT(many.second, 1.5 * few.second);
 }
 
-TEST_F(Looked, ReplicasAreOneProcess) {
+TEST_F(Observed, ReplicasAreOneProcess) {
   Loopback a, b;
   options.sources = {a.url(), b.url()};
   double drafts[2] = {0, 0}, accepted[2] = {0, 0};

@@ -1,4 +1,4 @@
-#include "monitor/look.h"
+#include "monitor/observation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,14 +12,15 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kBucketsADay = 288;  // a look every five minutes is what a false alarm of the counters is counted in
-constexpr int64_t kClockSkewSeconds = 86400;  // a record of a later time is broken: no clock is so far ahead
+constexpr double kBucketsADay = 288;          // false alarms of the counters are stated for a check every five minutes
+constexpr int64_t kClockSkewSeconds = 86400;  // a record of a later time is broken, because no clock is so far ahead
 
-// Sources that cannot be read: named, and the others go on. Where all fail, the first error stands for them.
+// Names the sources that cannot be read, so that the others are read all the same. Where all fail, the first error
+// stands for them.
 class Failures {
  public:
-  explicit Failures(Look& look) : look_(look) {}
-  // Whether f() could read what it reads.
+  explicit Failures(Observation& observation) : observation_(observation) {}
+  // Returns whether f() could read what it reads.
   bool attempt(const std::function<void()>& f) {
     try {
       f();
@@ -27,40 +28,36 @@ class Failures {
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::kData && e.kind() != ErrorKind::kNetwork && e.kind() != ErrorKind::kIo) throw;
       if (!first_) first_ = std::current_exception();
-      look_.set_aside.push_back(e.what());
+      observation_.set_aside.push_back(e.what());
       return false;
     }
   }
   void done() const {
-    if (look_.pages + look_.records_sources == 0 && first_) std::rethrow_exception(first_);
+    if (observation_.pages + observation_.records_sources == 0 && first_) std::rethrow_exception(first_);
   }
 
  private:
-  Look& look_;
+  Observation& observation_;
   std::exception_ptr first_;
 };
 
-class Looking {
+class SourceReader {
  public:
-  Looking(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report,
-          const State& state, Detector& detector, Look& look, int64_t now, bool another_is_served)
-      : options_(options),
-        manifest_(package.manifest),
-        report_(report),
-        state_(state),
+  SourceReader(const ObservationContext& context, Detector& detector, Observation& observation)
+      : context_(context),
+        manifest_(context.package.manifest),
+        state_(context.state),
         detector_(detector),
-        look_(look),
-        now_(now),
-        another_is_served_(another_is_served),
-        names_(names_of(options.sources)) {}
+        observation_(observation),
+        names_(names_of(context.options.sources)) {}
 
   void read() {
     for (size_t i = 0; i < names_.size(); ++i) {
-      const SecretUrl& source = options_.sources[i];
+      const SecretUrl& source = context_.options.sources[i];
       if (is_url(source.reveal()))
-        look_.pages += failures_.attempt([&] { read_page(source, names_[i]); });
+        observation_.pages += failures_.attempt([&] { read_page(source, names_[i]); });
       else
-        look_.records_sources += read_records_of(source.reveal());
+        observation_.records_sources += read_records_of(source.reveal());
     }
     failures_.done();
     for (const auto& [engine, bucket] : buckets_) feed_chart(engine, bucket);
@@ -73,7 +70,7 @@ class Looking {
   struct Bucket {
     Counters sum;
     std::string sources;
-    std::vector<std::pair<std::string, Counters>> scrapes;  // name in the state, the page as it is now
+    std::vector<std::pair<std::string, Counters>> scrapes;  // hold the name in the state and the page as it is now
   };
 
   bool read_records_of(const fs::path& source) {
@@ -84,7 +81,7 @@ class Looking {
     return any;
   }
 
-  // All that the records of a file change.
+  // Holds all that the records of a file change.
   struct Evidence {
     Detector detector;
     Claims claims;
@@ -93,16 +90,16 @@ class Looking {
 
   // A file that fails leaves what it gave before out of the evidence.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;  // made at its first new record: most files of a directory have none
+    std::optional<Evidence> before;  // is made at the first new record, because most files of a directory have none
     try {
       read_file_of_records(file, [&] {
-        if (!before) before = Evidence{detector_, look_.claims, look_.requests};
+        if (!before) before = Evidence{detector_, observation_.claims, observation_.requests};
       });
     } catch (...) {
       if (before) {
         detector_ = std::move(before->detector);
-        look_.claims = std::move(before->claims);
-        look_.requests = std::move(before->requests);
+        observation_.claims = std::move(before->claims);
+        observation_.requests = std::move(before->requests);
       }
       throw;
     }
@@ -114,25 +111,25 @@ class Looking {
     const FilePosition begin = state_.position(identity);
     FilePosition position = begin;
     const ReadFigures figures = read_records(file, identity, position, [&](const AcceptanceRecord& r) {
-      if (r.time > now_ + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
+      if (r.time > context_.now + kClockSkewSeconds) throw Error(ErrorKind::kData, "record: t: is in the future");
       at_a_record();
       if (!r.target.empty()) {
-        look_.claims.records.add(r.time, r.target);
-        ++look_.claims.new_records;
+        observation_.claims.records.add(r.time, r.target);
+        ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        ++look_.requests.other_draft;  // an earlier or later draft says nothing about this one, nor does this draft
-                                       // beside another target
+        // An earlier or later draft says nothing about this one, nor does this draft beside another target.
+        ++observation_.requests.other_draft;
       } else if (!r.target.empty() && r.target != target) {
-        ++look_.requests.other_target;
-      } else if (r.target.empty() && another_is_served_) {
-        ++look_.requests.no_target;
+        ++observation_.requests.other_target;
+      } else if (r.target.empty() && context_.another_is_served) {
+        ++observation_.requests.no_target;
       } else if (r.counts.drafted == 0) {
-        ++look_.requests.not_drafted;
+        ++observation_.requests.not_drafted;
       } else if (const Baseline::Stratum* stratum = detector_.baseline().find(stratum_key(r))) {
-        ++(detector_.add(*stratum, r.counts, r.time) ? look_.requests.watched : look_.requests.too_short);
-      } else if (++look_.requests.no_baseline == 1) {
-        look_.requests.first_without_baseline = stratum_key(r);
+        ++(detector_.add(*stratum, r.counts, r.time) ? observation_.requests.watched : observation_.requests.too_short);
+      } else if (++observation_.requests.no_baseline == 1) {
+        observation_.requests.first_without_baseline = stratum_key(r);
       }
     });
     constexpr int64_t kSurelyOther = 10;
@@ -140,10 +137,10 @@ class Looking {
       throw Error(ErrorKind::kData,
                   file.string() + ": no acceptance record in " + std::to_string(figures.broken_lines) +
                       " lines: expected what serve --acceptance-log writes, or the records of another engine");
-    if (position != begin) look_.positions[identity] = position;
-    look_.read.records += figures.records;
-    look_.read.broken_lines += figures.broken_lines;
-    if (look_.read.first_problem.empty()) look_.read.first_problem = figures.first_problem;
+    if (position != begin) observation_.positions[identity] = position;
+    observation_.read.records += figures.records;
+    observation_.read.broken_lines += figures.broken_lines;
+    if (observation_.read.first_problem.empty()) observation_.read.first_problem = figures.first_problem;
   }
 
   bool is_own(const ServedPair& pair) const {
@@ -152,113 +149,112 @@ class Looking {
 
   // A page or replica that names its models must be about this package's. Engines of others do not say.
   void read_page(const SecretUrl& url, const std::string& name) {
-    Counters now = read_counters(url, options_.api_key, options_.model);
-    now.time = now_;
-    for (const std::string& replica : now.set_aside) look_.set_aside.push_back(name + ": " + replica);
+    Counters now = read_counters(url, context_.options.api_key, context_.options.model);
+    now.time = context_.now;
+    for (const std::string& replica : now.set_aside) observation_.set_aside.push_back(name + ": " + replica);
     size_t others = 0;
     bool names_target = false;
     for (const auto& [replica, pair] : now.pairs) {
       names_target |= is_fingerprint(pair.target);
-      if (is_fingerprint(pair.target)) look_.claims.add(name, pair.target);
+      if (is_fingerprint(pair.target)) observation_.claims.add(name, pair.target);
       others += !is_own(pair);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    const std::string key = state_.value("epoch") + " " + name;  // what was counted beside another package is no base
+    // What was counted beside another package is no base, nor is what is counted beside another target.
+    const std::string key = state_.value("epoch") + " " + name;
     std::optional<Counters> before = state_.counters(key);
-    if (before && others > 0) {  // nor what is counted beside another target
+    if (before && others > 0) {
       before->pairs = now.pairs;
       before->keep(own);
-      look_.without_others[key] = *before;
+      observation_.without_others[key] = *before;
     }
     now.keep(own);
     if (others > 0)
-      look_.chart_notes.push_back(name + " serves another pair than the package's" +
-                                  (now.pairs.size() > 1 ? " on " + std::to_string(others) + " of " +
-                                                              std::to_string(now.pairs.size()) + " servers"
-                                                        : "") +
-                                  ": its counters are not judged");
+      observation_.chart_notes.push_back(name + " serves another pair than the package's" +
+                                         (now.pairs.size() > 1 ? " on " + std::to_string(others) + " of " +
+                                                                     std::to_string(now.pairs.size()) + " servers"
+                                                               : "") +
+                                         ": its counters are not judged");
     if (!now.any && others == 0)
-      look_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
+      observation_.chart_notes.push_back(name + " has no speculation series (absent is not zero): is speculation on?");
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
-    if (another_is_served_ && !names_target) {
-      look_.counters[key] = std::move(now);  // nobody knows of which target it counted: it is judged from here on
+    if (context_.another_is_served && !names_target) {
+      observation_.counters[key] =
+          std::move(now);  // nobody knows of which target it counted: it is judged from here on
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
-      for (const std::string& replica : rise.set_aside) look_.set_aside.push_back(name + ": " + replica);
-      if (!rise.set_aside.empty()) look_.counters[key] = now;  // what it counts from here on is judged again
+      for (const std::string& replica : rise.set_aside) observation_.set_aside.push_back(name + ": " + replica);
+      if (!rise.set_aside.empty()) observation_.counters[key] = now;  // what it counts from here on is judged again
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));
     } else {
-      look_.counters[key] = std::move(now);
+      observation_.counters[key] = std::move(now);
     }
   }
 
   std::string chart_key(const std::string& engine) const { return "chart " + state_.value("epoch") + " " + engine; }
 
   CounterChart chart_of(const std::string& engine) const {
-    CounterChart chart(report_.rollout, options_.false_alarm_every_days * kBucketsADay);
+    CounterChart chart(context_.report.rollout, context_.options.false_alarm_every_days * kBucketsADay);
     if (const std::string old = state_.value(chart_key(engine)); !old.empty()) chart.restore(parse_json(old, "chart"));
     return chart;
   }
 
-  // All pages of an engine together are one process: replicas of a model are summed, a bucket a look.
+  // All pages of an engine together are one process: replicas of a model are summed, and each check makes one bucket.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
     // A bucket that is too small to be judged grows: the difference to the same scrapes is taken again next time.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
-      for (const auto& [name, now] : bucket.scrapes) look_.counters[name] = now;
-    look_.chart_states[chart_key(engine)] = chart.state().dump();
+      for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
+    observation_.chart_states[chart_key(engine)] = chart.state().dump();
     const std::string sources = bucket.sources.empty() ? engine : bucket.sources;
-    look_.charts.push_back(chart.view(sources));
-    if (!chart.alarm().empty()) look_.chart_alarms.push_back(sources + ": " + chart.alarm());
-    if (!chart.note().empty()) look_.chart_notes.push_back(sources + ": " + chart.note());
+    observation_.charts.push_back(chart.view(sources));
+    if (!chart.alarm().empty()) observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
+    if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // An alarm stays when no page of its engine gives counters in this look: nothing was seen that would end it.
+  // An alarm stays when no page of its engine gives counters now, because nothing was seen that would end it.
   void recall_alarm(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     if (chart.alarm().empty()) return;
     const std::string sources = engine + ", in an earlier look";
-    look_.charts.push_back(chart.view(sources));
-    look_.chart_alarms.push_back(sources + ": " + chart.alarm());
+    observation_.charts.push_back(chart.view(sources));
+    observation_.chart_alarms.push_back(sources + ": " + chart.alarm());
   }
 
   void tell() {
-    const std::string of = " of " + std::to_string(look_.read.records) + " new requests ";
+    const std::string of = " of " + std::to_string(observation_.read.records) + " new requests ";
     const auto note = [&](int64_t n, const std::string& text) {
-      if (n > 0) look_.notes.push_back(std::to_string(n) + of + text);
+      if (n > 0) observation_.notes.push_back(std::to_string(n) + of + text);
     };
-    note(look_.requests.not_drafted,
+    note(observation_.requests.not_drafted,
          "were decoded without the draft, which says nothing of its acceptance: their server found that it does not "
          "pay (its dashboard and /metrics say why), or speculation is off");
-    note(look_.requests.too_short,
+    note(observation_.requests.too_short,
          "have fewer than " + std::to_string(Detector::kMinReached) + " tested positions and are not judged");
-    note(look_.requests.no_baseline, "are of conditions that were never measured (such as '" +
-                                         look_.requests.first_without_baseline +
-                                         "') and are not judged: see monitor baseline");
-    note(look_.requests.other_draft, "were made with another draft and are not judged");
-    note(look_.requests.other_target, "were made beside another target and are not judged");
-    note(look_.requests.no_target, "do not name their target and are not judged: another one was served");
+    note(observation_.requests.no_baseline, "are of conditions that were never measured (such as '" +
+                                                observation_.requests.first_without_baseline +
+                                                "') and are not judged: see monitor baseline");
+    note(observation_.requests.other_draft, "were made with another draft and are not judged");
+    note(observation_.requests.other_target, "were made beside another target and are not judged");
+    note(observation_.requests.no_target, "do not name their target and are not judged: another one was served");
   }
 
-  const CheckOptions& options_;
+  const ObservationContext& context_;
   const PackageManifest& manifest_;
-  const ValidationReport& report_;
   const State& state_;
   Detector& detector_;
-  Look& look_;
-  const int64_t now_;
-  const bool another_is_served_;
+  Observation& observation_;
   const std::vector<std::string> names_;
-  Failures failures_{look_};
+  Failures failures_{observation_};
   std::map<std::string, Bucket> buckets_;  // by engine
 };
 
 }  // namespace
 
-int64_t Look::chart_buckets() const {
+int64_t Observation::chart_buckets() const {
   int64_t most = 0;
   for (const ChartView& chart : charts) most = std::max(most, chart.judged);
   return most;
@@ -300,20 +296,18 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
   return result;
 }
 
-Look take_look(const CheckOptions& options, const ResolvedPackage& package, const ValidationReport& report,
-               const State& state, Detector& detector, const std::vector<NamedRecord>& newest, int64_t now,
-               bool another_is_served) {
-  Look look;
-  for (const NamedRecord& r : newest) look.claims.records.add(r.time, r.target);
-  Looking(options, package, report, state, detector, look, now, another_is_served).read();
-  return look;
+Observation observe(const ObservationContext& context, Detector& detector) {
+  Observation observation;
+  for (const NamedRecord& r : context.newest) observation.claims.records.add(r.time, r.target);
+  SourceReader(context, detector, observation).read();
+  return observation;
 }
 
-void keep(const Look& look, State& state) {
-  for (const auto& [name, counters] : look.without_others) state.set_counters(name, counters);
-  for (const auto& [identity, position] : look.positions) state.set_position(identity, position);
-  for (const auto& [name, counters] : look.counters) state.set_counters(name, counters);
-  for (const auto& [key, chart] : look.chart_states) state.set_value(key, chart);
+void keep(const Observation& observation, State& state) {
+  for (const auto& [name, counters] : observation.without_others) state.set_counters(name, counters);
+  for (const auto& [identity, position] : observation.positions) state.set_position(identity, position);
+  for (const auto& [name, counters] : observation.counters) state.set_counters(name, counters);
+  for (const auto& [key, chart] : observation.chart_states) state.set_value(key, chart);
 }
 
 }  // namespace specdec::monitor
