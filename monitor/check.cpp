@@ -14,6 +14,7 @@
 #include "monitor/next_step.h"
 #include "monitor/notify.h"
 #include "monitor/observation.h"
+#include "monitor/transaction.h"
 #include "net/http_client.h"
 
 namespace specdec::monitor {
@@ -165,7 +166,7 @@ Observation read_sources(const CheckOptions& options, const Clock& clock, const 
 // One look and the transition it leads to, committed together. Throws Error(kNetwork) while an update of the target is
 // under way: whose acceptance would be judged?
 Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, State& state, Follow& follow) {
-  state.begin();
+  Transaction transaction(state);
   const bool is_new = state.value("package") != facts.package.digest;
   if (is_new || options.acknowledge)
     start_anew(state, facts.package.digest, is_new ? "new_package" : "acknowledged", clock.unix_seconds());
@@ -190,7 +191,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
   state.set_value(kServedTarget, to_json(served.memory).dump());
   if (!served.wait.empty()) {
     follow.nothing_seen();
-    state.commit();
+    transaction.commit();
     throw Error(ErrorKind::kNetwork, served.wait);
   }
   Looked out;
@@ -234,7 +235,7 @@ Looked look_once(const CheckOptions& options, const Clock& clock, Facts& facts, 
                                    {"SPECDEC_ALARM_TARGET", options.target},
                                    {"SPECDEC_ALARM_SEGMENT", verdict == "drift" ? detector.peak().stratum : ""},
                                    {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options)).string()}});
-  state.commit();
+  transaction.commit();
   return out;
 }
 

@@ -9,6 +9,7 @@
 #include "monitor/guards.h"
 #include "monitor/job.h"
 #include "monitor/notify.h"
+#include "monitor/transaction.h"
 
 namespace specdec::monitor {
 
@@ -83,17 +84,17 @@ Json Follow::waiting() const { return waiting_; }
 void Follow::in_transaction(const std::function<void()>& f) {
   const Memory before = memory_;
   const bool outer = !inside_;
-  if (outer) state_.begin();
+  std::optional<Transaction> transaction;
+  if (outer) transaction.emplace(state_);
   inside_ = true;
   try {
     f();
     state_.set_value("machine", to_json(memory_).dump());
     inside_ = !outer;
-    if (outer) state_.commit();
+    if (transaction) transaction->commit();
   } catch (...) {
     inside_ = !outer;
     memory_ = before;
-    if (outer) state_.rollback();
     throw;
   }
 }

@@ -52,11 +52,6 @@ class State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  // Everything between is committed together or not at all.
-  void begin();
-  void commit();
-  void rollback();
-
   std::string value(const std::string& key) const;  // "" if unset
   void set_value(const std::string& key, const std::string& value);
 
@@ -79,6 +74,11 @@ class State {
   void end_action(int64_t id, int64_t time);
 
  private:
+  friend class Transaction;  // groups changes, which are else committed one by one
+  void begin();
+  void commit();
+  void rollback();
+
   struct Connection;
   std::unique_ptr<Connection> connection_;
 };

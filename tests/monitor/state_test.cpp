@@ -3,6 +3,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <gtest/gtest.h>
 
+#include "monitor/transaction.h"
 #include "tests/base/scratch.h"
 
 namespace specdec::monitor {
@@ -19,7 +20,7 @@ TEST(State, RemembersAcrossProcesses) {
   {
     State state(file);
     EXPECT_EQ(state.value("detector"), "");
-    state.begin();
+    Transaction transaction(state);
     state.set_value("detector", "x\0y");
     state.set_value("detector", "two");
     state.set_position("1:2", {77, "abc"});
@@ -27,7 +28,7 @@ TEST(State, RemembersAcrossProcesses) {
         "u", parse_exposition("vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"1\"} 2\n", "page"));
     state.append(HistoryEntry{0, 5, "healthy", "p", {{"reason", "a"}}});
     state.append(HistoryEntry{0, 6, "drift", "p", {{"reason", "b"}}});
-    state.commit();
+    transaction.commit();
   }
   State state(file, State::Open::kExisting);
   EXPECT_EQ(state.value("detector"), "two");
@@ -48,7 +49,7 @@ TEST(State, NothingOfAnUncommittedLookStays) {
   Scratch dir;
   {
     State state(dir / "s.db");
-    state.begin();
+    Transaction transaction(state);
     state.set_value("k", "v");
     state.append(HistoryEntry{0, 1, "drift", "p", Json::object()});
   }
@@ -139,14 +140,14 @@ TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
 TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
   Scratch dir;
   State mine(dir / "s.db");
-  mine.begin();
+  Transaction transaction(mine);
   // Another process, as another monitor would be, and without the patience of 5 s.
   const int code = testing::in_child(nullptr, "", [&] {
     State other(dir / "s.db", State::Open::kExisting, 0);
-    other.begin();
+    Transaction begun(other);
   });
   EXPECT_EQ(code, 75);
-  mine.commit();
+  transaction.commit();
 }
 
 TEST(State, OtherFilesAreRefusedAndLeftAlone) {
@@ -177,9 +178,9 @@ TEST(State, DamageIsAnError) {
   Scratch dir;
   {
     State state(dir / "s.db");
-    state.begin();
+    Transaction transaction(state);
     for (int i = 0; i < 300; ++i) state.append(HistoryEntry{0, i, "healthy", "p", {{"reason", std::string(100, 'r')}}});
-    state.commit();
+    transaction.commit();
   }
   std::string bytes = get(dir / "s.db");
   for (size_t i = 5000; i < bytes.size(); i += 3) bytes[i] = static_cast<char>(i);
@@ -199,10 +200,10 @@ TEST(State, IsItsUsersAlone) {
   fs::permissions(dir / "s.db", fs::perms::owner_read | fs::perms::owner_write | fs::perms::others_read);
   State state(dir / "s.db");
   EXPECT_EQ(others("s.db"), fs::perms::none) << "one of an earlier version, too";
-  state.begin();
+  Transaction transaction(state);
   state.set_value("k", "v");
   EXPECT_EQ(others("s.db-journal"), fs::perms::none);
-  state.commit();
+  transaction.commit();
 }
 
 // What an earlier version wrote down of URLs and commands is gone when the file is opened again, by a check or by a
