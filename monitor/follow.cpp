@@ -18,8 +18,6 @@ namespace {
 constexpr int kRounds = 32;                // more transitions than any check can have
 constexpr int64_t kAlertHolds = 4 * 3600;  // an alert that no check renews is resolved after it
 
-bool is_calm(Stage stage) { return stage == Stage::kHealthy || stage == Stage::kWarn; }
-
 // "STORE:CHANNEL" in its parts. Throws Error(kUsage) for a package that is named otherwise: there is no channel to
 // move.
 struct Channel {

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "monitor/served_target.h"
 
 namespace specdec::monitor {
@@ -67,6 +69,90 @@ const std::vector<Row>& rows() {
   return kRows;
 }
 
+// The key is the same for the same redistillation, however often a check has to ask for it.
+std::string redistil_key(const Memory& m, const MachineContext& c) {
+  return sha256_hex(c.target + " " + c.draft + " " + c.epoch + " " + std::to_string(m.records) + " " +
+                    std::to_string(c.redistillations));
+}
+
+void answer_alerts(Memory& m) {
+  for (auto& [key, line] : m.alerts) line.clear();
+}
+
+// Enters what the event itself changes in the memory, before the actions are made from it.
+void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) {
+  switch (occurrence.event) {
+    case Event::kCandidate:
+      m.candidate = occurrence.candidate;
+      m.goal = c.target;
+      m.regained.push_back(occurrence.regained);
+      if (m.regained.size() > 3) m.regained.erase(m.regained.begin());
+      break;
+    case Event::kGo:
+      m.goal = c.target;
+      m.key = redistil_key(m, c);
+      break;
+    case Event::kRefuted:
+      ++m.false_alarms;
+      answer_alerts(m);
+      break;
+    case Event::kBetter:
+      m.promoted = m.expected = m.candidate;
+      m.former = c.package;
+      m.bake_until = c.now + static_cast<int64_t>(c.bake_hours * 3600);
+      break;
+    case Event::kRefused:
+    case Event::kWorse:
+    case Event::kExpired:
+      m.rejected.insert(m.candidate);
+      break;
+    case Event::kRelapse:
+      m.rejected.insert(m.promoted);
+      m.expected = m.former;
+      break;
+    case Event::kNewPackage:
+    case Event::kAcknowledged:
+      answer_alerts(m);
+      m.bake_until = 0;
+      break;
+    default:
+      break;
+  }
+}
+
+bool has_lost(Event event) { return event == Event::kWorse || event == Event::kRefused || event == Event::kExpired; }
+
+// Makes the action that the table asks for. Returns nothing where nothing is to be done: there is no candidate to drop,
+// speculation is off or on already, or no command is given that turns it off or on.
+std::optional<Action> action_of(Act act, Event event, Memory& m, const MachineContext& c) {
+  switch (act) {
+    case Act::kProbe:
+      return Probe{.key = "probe " + c.epoch + " " + name(m.stage) + " " + std::to_string(c.now / 86400),
+                   .of_speed = m.stage == Stage::kDisabled};
+    case Act::kRedistil:
+      return Redistil{.key = m.key, .target = c.target, .records = m.records};
+    case Act::kLoad:
+      return LoadCandidate{.digest = m.candidate};
+    case Act::kDrop:
+      if (m.candidate.empty()) return std::nullopt;
+      return DropCandidate{.digest = m.candidate, .why = event, .has_lost = has_lost(event)};
+    case Act::kPromote:
+      return Promote{.digest = m.candidate, .why = "canary: " + m.reason};
+    case Act::kRollBack:
+      return RollBack{.digest = c.package, .former = m.former, .why = m.reason};
+    case Act::kDisable:
+      if (m.off || !c.can_disable) return std::nullopt;
+      m.off = true;
+      return Disable{.key = "disable " + c.epoch + " " + std::to_string(c.now)};
+    case Act::kEnable:
+      if (!std::exchange(m.off, false) || !c.can_enable) return std::nullopt;
+      return Enable{};
+    case Act::kRestart:
+      return RestartDetectors{.why = event};
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 const char* name(Stage stage) { return kStageNames.at(static_cast<size_t>(stage)); }
@@ -91,6 +177,8 @@ bool speculates(Stage stage) {
   return stage != Stage::kDisabled && stage != Stage::kStaleTarget && stage != Stage::kRedistilling &&
          stage != Stage::kConfirmed;
 }
+
+bool is_calm(Stage stage) { return stage == Stage::kHealthy || stage == Stage::kWarn; }
 
 Json to_json(const Memory& m) {
   return {{"state", name(m.stage)}, {"since", m.since},
@@ -150,6 +238,43 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   // Too little data says nothing, but what was suspected from outside, or another target, is there no longer.
   if (input.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;
   return std::nullopt;
+}
+
+Act act_of(const Action& action) {
+  return std::visit([](const auto& kind) { return kind.kAct; }, action);
+}
+
+std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context) {
+  const Event event = occurrence.event;
+  const std::optional<Move> move = move_on(memory.stage, event);
+  if (!move) return std::nullopt;
+  Transition t{.memory = memory,
+               .from = memory.stage,
+               .actions = {},
+               .is_new_stage = move->to != memory.stage || event == Event::kCandidate};
+  Memory& m = t.memory;
+  if (t.is_new_stage) {
+    m.stage = move->to;
+    m.since = context.now;
+    m.reason = occurrence.reason;
+  }
+  const auto want = [&](Act act, Event why) {
+    if (std::optional<Action> action = action_of(act, why, m, context)) t.actions.push_back(std::move(*action));
+  };
+  // The candidate that was tried until now is dropped before the memory names the next one.
+  if (event == Event::kCandidate && m.candidate != occurrence.candidate) want(Act::kDrop, Event::kWithdrawn);
+  remember(m, occurrence, context);
+  if (speculates(m.stage)) want(Act::kEnable, event);  // comes first, because a draft is tried where it may draft
+  for (const Act act : move->acts)
+    if (event != Event::kCandidate || act != Act::kDrop) want(act, event);
+  if (m.stage != Stage::kCandidate && m.stage != Stage::kCanary) m.candidate.clear();
+  if (event == Event::kRelapse) m.promoted.clear(), m.bake_until = 0;
+  return t;
+}
+
+void give_up_move(Memory& memory, const std::string& rejected) {
+  memory.expected.clear();
+  if (!rejected.empty()) memory.rejected.insert(rejected);
 }
 
 }  // namespace specdec::monitor

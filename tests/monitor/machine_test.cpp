@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <sstream>
+#include <stdexcept>
 
 #include "base/philox.h"
 #include "tests/base/scratch.h"
@@ -149,6 +150,236 @@ TEST(Machine, EventsOfALook) {
   EXPECT_EQ(event("healthy"), Event::kQuiet) << "answered";
   m.alerts["g 2"] = "slow tokens";
   EXPECT_EQ(event("inconclusive"), Event::kAlarm);
+}
+
+// A memory and facts in which every action of the table has something to do.
+Memory memory_in(Stage stage) {
+  Memory m;
+  m.stage = stage;
+  m.since = 100;
+  m.records = 500;
+  if (stage == Stage::kCandidate || stage == Stage::kCanary) m.candidate = "tried";
+  m.promoted = "promoted";
+  m.former = "former";
+  m.bake_until = 2000;
+  m.alerts = {{"g 1", "slow tokens"}};
+  return m;
+}
+
+MachineContext facts_of_a_check() {
+  MachineContext c;
+  c.now = 86400 * 3 + 7;
+  c.package = "package";
+  c.draft = "draft";
+  c.target = "target";
+  c.epoch = "4";
+  c.redistillations = 2;
+  c.bake_hours = 2;
+  c.can_disable = c.can_enable = true;
+  return c;
+}
+
+Occurrence occurrence_of(Event event) {
+  Occurrence o{event, "because"};
+  if (event == Event::kCandidate) o.candidate = "new", o.regained = 0.25;
+  return o;
+}
+
+std::string acts_of(const Transition& transition) {
+  std::string text;
+  for (const Action& action : transition.actions)
+    text += (text.empty() ? "" : ", ") + std::string(name(act_of(action)));
+  return text;
+}
+
+template <class Kind>
+const Kind& only(const std::optional<Transition>& transition) {
+  const Kind* found = nullptr;
+  for (const Action& action : transition.value().actions)
+    if (const Kind* kind = std::get_if<Kind>(&action)) {
+      EXPECT_EQ(found, nullptr) << "twice";
+      found = kind;
+    }
+  return found ? *found : throw std::runtime_error("no such action: " + acts_of(*transition));
+}
+
+TEST(Machine, EveryRowReturnsItsStateAndItsActions) {
+  auto table = documented();
+  ASSERT_GT(table.size(), 70u) << "docs/monitor.md: the table of States was not found";
+  for (int s = 0; s < kStages; ++s)
+    for (int e = 0; e < kEvents; ++e) {
+      const auto stage = static_cast<Stage>(s);
+      const auto event = static_cast<Event>(e);
+      SCOPED_TRACE(std::string(name(stage)) + " × " + name(event));
+      const Memory before = memory_in(stage);
+      const std::optional<Transition> t = advance(before, occurrence_of(event), facts_of_a_check());
+      const auto row = table.extract({name(stage), name(event)});
+      ASSERT_EQ(t.has_value(), !row.empty());
+      if (!t) continue;
+      EXPECT_EQ(name(t->memory.stage), row.mapped().to);
+      EXPECT_EQ(acts_of(*t), row.mapped().acts);
+      EXPECT_EQ(name(t->from), std::string(name(stage)));
+      EXPECT_EQ(t->is_new_stage, t->memory.stage != stage || event == Event::kCandidate);
+      EXPECT_EQ(t->memory.since, t->is_new_stage ? facts_of_a_check().now : before.since);
+      EXPECT_EQ(t->memory.reason, t->is_new_stage ? "because" : "");
+      const bool is_trying = t->memory.stage == Stage::kCandidate || t->memory.stage == Stage::kCanary;
+      EXPECT_EQ(t->memory.candidate.empty(), !is_trying);
+    }
+}
+
+TEST(Machine, SpeculationIsTurnedOnOnTheWayToWhereItIsWanted) {
+  for (int s = 0; s < kStages; ++s)
+    for (int e = 0; e < kEvents; ++e) {
+      Memory m = memory_in(static_cast<Stage>(s));
+      m.off = true;
+      const Occurrence occurrence = occurrence_of(static_cast<Event>(e));
+      MachineContext c = facts_of_a_check();
+      const std::optional<Transition> t = advance(m, occurrence, c);
+      if (!t) continue;
+      SCOPED_TRACE(std::string(name(m.stage)) + " × " + name(occurrence.event));
+      const std::string acts = acts_of(*t);
+      EXPECT_EQ(acts.find("enable") != std::string::npos, speculates(t->memory.stage)) << acts;
+      EXPECT_EQ(acts.find("disable"), std::string::npos) << "it is off already";
+      EXPECT_EQ(t->memory.off, !speculates(t->memory.stage));
+      c.can_enable = false;
+      EXPECT_EQ(acts_of(advance(m, occurrence, c).value()).find("enable"), std::string::npos) << "no command is given";
+    }
+  EXPECT_EQ(acts_of(advance(memory_in(Stage::kCanary), occurrence_of(Event::kGone), facts_of_a_check()).value()),
+            "load");
+  Memory off = memory_in(Stage::kDisabled);
+  off.off = true;
+  EXPECT_EQ(acts_of(advance(off, occurrence_of(Event::kCandidate), facts_of_a_check()).value()), "enable, load")
+      << "a draft is tried where it may draft";
+}
+
+TEST(Machine, SpeculationIsTurnedOffOnceAndOnlyByACommand) {
+  MachineContext c = facts_of_a_check();
+  const auto slow = advance(memory_in(Stage::kHealthy), occurrence_of(Event::kSlow), c);
+  EXPECT_EQ(only<Disable>(slow).key, "disable 4 259207");
+  EXPECT_TRUE(slow->memory.off);
+  c.can_disable = false;
+  const auto left_on = advance(memory_in(Stage::kHealthy), occurrence_of(Event::kSlow), c);
+  EXPECT_EQ(acts_of(*left_on), "");
+  EXPECT_FALSE(left_on->memory.off) << "nothing turned it off";
+}
+
+TEST(Machine, AProbeIsAskedOncePerDay) {
+  MachineContext c = facts_of_a_check();
+  const auto probe = [&](Stage stage, Event event) {
+    return only<Probe>(advance(memory_in(stage), occurrence_of(event), c));
+  };
+  EXPECT_EQ(probe(Stage::kHealthy, Event::kAlarm).key, "probe 4 SUSPECT 3");
+  EXPECT_FALSE(probe(Stage::kHealthy, Event::kAlarm).of_speed);
+  EXPECT_EQ(probe(Stage::kDisabled, Event::kSlow).key, "probe 4 DISABLED 3");
+  EXPECT_TRUE(probe(Stage::kDisabled, Event::kSlow).of_speed);
+  c.now += 86400 - 8;
+  EXPECT_EQ(probe(Stage::kHealthy, Event::kAlarm).key, "probe 4 SUSPECT 3");
+  c.now += 1;
+  EXPECT_EQ(probe(Stage::kHealthy, Event::kAlarm).key, "probe 4 SUSPECT 4");
+}
+
+TEST(Machine, ARedistillationHasAKeyOfItsFacts) {
+  const Memory confirmed = memory_in(Stage::kConfirmed);
+  const auto key = [&](const std::function<void(Memory&, MachineContext&)>& change) {
+    Memory m = confirmed;
+    MachineContext c = facts_of_a_check();
+    change(m, c);
+    const auto go = advance(m, occurrence_of(Event::kGo), c);
+    EXPECT_EQ(only<Redistil>(go).key, go->memory.key);
+    EXPECT_EQ(only<Redistil>(go).target, c.target);
+    EXPECT_EQ(only<Redistil>(go).records, m.records);
+    EXPECT_EQ(go->memory.goal, c.target);
+    return go->memory.key;
+  };
+  const std::string same = key([](Memory&, MachineContext&) {});
+  EXPECT_EQ(same, "ec7c575dc3deedc002dc04104964c4ffcb06075aebb1f20b4c4eabad58e25689");
+  EXPECT_EQ(key([](Memory&, MachineContext& c) { c.now += 99; }), same) << "the time does not make another one";
+  std::set<std::string> keys = {same};
+  keys.insert(key([](Memory&, MachineContext& c) { c.target = "u"; }));
+  keys.insert(key([](Memory&, MachineContext& c) { c.draft = "e"; }));
+  keys.insert(key([](Memory&, MachineContext& c) { c.epoch = "5"; }));
+  keys.insert(key([](Memory&, MachineContext& c) { c.redistillations = 3; }));
+  keys.insert(key([](Memory& m, MachineContext&) { m.records = 501; }));
+  EXPECT_EQ(keys.size(), 6u);
+}
+
+TEST(Machine, ACandidateReplacesTheOneThatIsTried) {
+  const auto first = advance(memory_in(Stage::kHealthy), occurrence_of(Event::kCandidate), facts_of_a_check());
+  EXPECT_EQ(acts_of(*first), "load") << "there is none to drop";
+  EXPECT_EQ(only<LoadCandidate>(first).digest, "new");
+  EXPECT_EQ(first->memory.candidate, "new");
+  EXPECT_EQ(first->memory.goal, "target");
+  const auto next = advance(memory_in(Stage::kCandidate), occurrence_of(Event::kCandidate), facts_of_a_check());
+  EXPECT_EQ(only<DropCandidate>(next).digest, "tried");
+  EXPECT_EQ(only<DropCandidate>(next).why, Event::kWithdrawn);
+  EXPECT_FALSE(only<DropCandidate>(next).has_lost) << "its channel names the new one already";
+  EXPECT_EQ(only<LoadCandidate>(next).digest, "new");
+  EXPECT_TRUE(next->is_new_stage);
+  Memory m = memory_in(Stage::kHealthy);
+  m.regained = {0.1, 0.2, 0.3};
+  EXPECT_EQ(advance(m, occurrence_of(Event::kCandidate), facts_of_a_check())->memory.regained,
+            (std::vector<double>{0.2, 0.3, 0.25}));
+}
+
+TEST(Machine, APromotionIsRememberedUntilItIsBaked) {
+  const MachineContext c = facts_of_a_check();
+  const auto better = advance(memory_in(Stage::kCanary), occurrence_of(Event::kBetter), c);
+  EXPECT_EQ(only<Promote>(better).digest, "tried");
+  EXPECT_EQ(only<Promote>(better).why, "canary: because");
+  EXPECT_EQ(better->memory.promoted, "tried");
+  EXPECT_EQ(better->memory.expected, "tried");
+  EXPECT_EQ(better->memory.former, "package");
+  EXPECT_EQ(better->memory.bake_until, c.now + 7200);
+  const auto relapse = advance(memory_in(Stage::kWarn), occurrence_of(Event::kRelapse), c);
+  EXPECT_EQ(only<RollBack>(relapse).digest, "package");
+  EXPECT_EQ(only<RollBack>(relapse).former, "former");
+  EXPECT_EQ(only<RollBack>(relapse).why, "because");
+  EXPECT_EQ(relapse->memory.expected, "former");
+  EXPECT_EQ(relapse->memory.rejected, (std::set<std::string>{"promoted"}));
+  EXPECT_EQ(relapse->memory.promoted, "");
+  EXPECT_EQ(relapse->memory.bake_until, 0);
+}
+
+TEST(Machine, WhatLosesIsRejectedForEver) {
+  const auto lost = [](Stage stage, Event event) {
+    const auto t = advance(memory_in(stage), occurrence_of(event), facts_of_a_check());
+    const auto& drop = only<DropCandidate>(t);
+    EXPECT_EQ(drop.digest, "tried");
+    EXPECT_EQ(drop.why, event);
+    EXPECT_EQ(drop.has_lost, t->memory.rejected.contains("tried"));
+    return drop.has_lost;
+  };
+  EXPECT_TRUE(lost(Stage::kCandidate, Event::kRefused));
+  EXPECT_TRUE(lost(Stage::kCanary, Event::kWorse));
+  EXPECT_TRUE(lost(Stage::kCanary, Event::kExpired));
+  EXPECT_FALSE(lost(Stage::kCanary, Event::kStale));
+  EXPECT_FALSE(lost(Stage::kCanary, Event::kWithdrawn));
+  EXPECT_FALSE(lost(Stage::kCanary, Event::kNewPackage));
+}
+
+TEST(Machine, AlertsAreAnsweredByWhatRefutesThem) {
+  const auto alert = [](Stage stage, Event event) {
+    return advance(memory_in(stage), occurrence_of(event), facts_of_a_check())->memory.alerts.at("g 1");
+  };
+  EXPECT_EQ(alert(Stage::kSuspect, Event::kConfirmed), "slow tokens");
+  EXPECT_EQ(alert(Stage::kSuspect, Event::kRefuted), "");
+  EXPECT_EQ(alert(Stage::kSuspect, Event::kNewPackage), "");
+  EXPECT_EQ(alert(Stage::kSuspect, Event::kAcknowledged), "");
+  const auto refuted = advance(memory_in(Stage::kSuspect), occurrence_of(Event::kRefuted), facts_of_a_check());
+  EXPECT_EQ(refuted->memory.false_alarms, 1);
+  EXPECT_EQ(only<RestartDetectors>(refuted).why, Event::kRefuted);
+}
+
+TEST(Machine, AMoveThatIsImpossibleIsNotExpected) {
+  Memory m;
+  m.expected = "new";
+  give_up_move(m, "new");
+  EXPECT_EQ(m.expected, "");
+  EXPECT_EQ(m.rejected, (std::set<std::string>{"new"}));
+  m.expected = "former";
+  give_up_move(m, "");
+  EXPECT_EQ(m.expected, "");
+  EXPECT_EQ(m.rejected.size(), 1u);
 }
 
 TEST(Machine, MemoryComesBackAsItWas) {
