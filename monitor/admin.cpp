@@ -11,10 +11,6 @@ namespace {
 
 constexpr double kLoadSeconds = 1800;  // a large draft is read and its digests are verified before the server answers
 
-std::string id_of(const Json& status, const char* which) {
-  return status.contains(which) && status[which].is_object() ? status[which].value("id", std::string()) : "";
-}
-
 Interval interval_of(const Json& paired, const char* which) {
   const Json& e = json_object(paired, which, 8, "paired", ErrorKind::kNetwork);
   const Json& ci = json_array(e, "ci", 2, std::string("paired: ") + which, ErrorKind::kNetwork);
@@ -69,9 +65,9 @@ Admin::Reply Admin::order(const Json& order) {
 std::string Admin::serve(const std::string& draft, const std::string& id) {
   Reply now = drafts();
   if (now.status != 200) return now.problem;
-  if (id_of(now.body, "serving") == id) return "";
-  if (id_of(now.body, "candidate") != id) {
-    if (!id_of(now.body, "candidate").empty())
+  if (draft_id_of(now.body, "serving") == id) return "";
+  if (draft_id_of(now.body, "candidate") != id) {
+    if (!draft_id_of(now.body, "candidate").empty())
       if (const Reply dropped = order({{"action", "drop"}}); dropped.status != 200) return dropped.problem;
     now = order({{"action", "load"}, {"draft", draft}, {"score", 0}, {"serve", 1}});
     if (now.status != 200) return now.problem;
@@ -82,7 +78,11 @@ std::string Admin::serve(const std::string& draft, const std::string& id) {
 std::string Admin::drop(const std::string& id) {
   const Reply now = drafts();
   if (now.status != 200) return now.problem;
-  return id_of(now.body, "candidate") == id ? order({{"action", "drop"}}).problem : "";
+  return draft_id_of(now.body, "candidate") == id ? order({{"action", "drop"}}).problem : "";
+}
+
+std::string draft_id_of(const Json& status, const char* which) {
+  return status.contains(which) && status[which].is_object() ? status[which].value("id", std::string()) : "";
 }
 
 Trial judge_trial(const Json& paired, double margin, double floor) {

@@ -35,7 +35,10 @@ class Admin {
   Secret key_;
 };
 
-// What the scores of a trial decide: "better" when the lower end of the paired difference is above −margin and the
+// Returns the fingerprint of the "serving" or the "candidate" draft in a reply, "" = there is none.
+std::string draft_id_of(const Json& status, const char* which);
+
+// Decides by the scores of a trial: "better" when the lower end of the paired difference is above −margin and the
 // candidate is not surely below the floor, "worse" when the upper end is below 0 or the candidate is surely below the
 // floor, else "" (wait). The server's interval holds whenever one looks (betting confidence sequence over conversations
 // on (1 + difference) / 2).

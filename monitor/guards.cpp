@@ -12,15 +12,15 @@ namespace {
 constexpr int64_t kWeek = 7 * 86400, kSkew = 300;
 }
 
-std::string refusal(const CheckOptions& options, const State& state, const Memory& memory,
-                    const ValidationReport& report, const RedistilRequest& request, int64_t now) {
-  const Policy& p = options.policy;
+std::string refusal(const LoopContext& context, const State& state, const RedistilRequest& request) {
+  const Policy& p = context.options.policy;
+  const Memory& memory = context.memory;
+  const int64_t now = context.now;
   if (p.loop.empty() && p.redistil.empty() && p.job.empty())
     return "no redistillation is set up (--loop, --redistil or --job)";
   std::vector<ActionEntry> begun = state.actions_of("redistil", 0);
-  std::erase_if(begun, [now](const ActionEntry& a) {
-    return a.created > now + kSkew;
-  });  // of a clock that had run ahead: it would be waited for until then
+  // A clock that had run ahead would be waited for until then.
+  std::erase_if(begun, [now](const ActionEntry& a) { return a.created > now + kSkew; });
   const auto in_week =
       std::count_if(begun.begin(), begun.end(), [&](const ActionEntry& a) { return a.created > now - kWeek; });
   if (in_week >= p.budget)
@@ -43,8 +43,8 @@ std::string refusal(const CheckOptions& options, const State& state, const Memor
            std::to_string(p.min_fresh) + " needed";
   const double change =
       memory.regained.empty() ? 0 : std::min(0.0, *std::min_element(memory.regained.begin(), memory.regained.end()));
-  const Payback back =
-      payback(p, options.requests_per_day, request.stale ? 1 : request.speedup_now, speedup_at(report, change));
+  const Payback back = payback(p, context.options.requests_per_day, request.stale ? 1 : request.speedup_now,
+                               speedup_at(context.facts.report, change));
   return back.pays ? "" : "does not pay: " + back.text;
 }
 

@@ -4,9 +4,7 @@
 
 #include <string>
 
-#include "base/schema/validation_report.h"
-#include "monitor/machine.h"
-#include "monitor/options.h"
+#include "monitor/loop_context.h"
 #include "monitor/state.h"
 
 namespace specdec::monitor {
@@ -19,7 +17,6 @@ struct RedistilRequest {
 // Returns "" or the reason, which the user is told. Cooldown and fresh data count from the last redistillation for the
 // same target: a new target has none to wait for, and its requests are not counted (only the drafts made for it are
 // watched). The budget of 7 days is for all.
-std::string refusal(const CheckOptions& options, const State& state, const Memory& memory,
-                    const ValidationReport& report, const RedistilRequest& request, int64_t now);
+std::string refusal(const LoopContext& context, const State& state, const RedistilRequest& request);
 
 }  // namespace specdec::monitor

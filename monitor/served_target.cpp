@@ -161,9 +161,10 @@ void Claims::add(const std::string& source, const std::string& target) {
   servers.push_back({source, target, 1});
 }
 
-ServedVerdict judge_served(ServedMemory m, const std::string& package, const std::string& bound,
-                           const Sighting& sighting, const Claims& claims, int64_t now) {
-  take_package(m, package, bound, now);
+ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
+                           int64_t now) {
+  const std::string& bound = pair.target;
+  take_package(m, pair.package, bound, now);
   const Testimony t = hear(sighting, claims, m, bound, now);
   ServedVerdict out;
   out.evidence = evidence_of(claims, bound, t);

@@ -32,6 +32,11 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
+// Names what the draft is bound to by the digest of the package and the fingerprint id of its target.
+struct WatchedPair {
+  std::string package, target;
+};
+
 // What was said in one look.
 struct Claims {
   struct Server {
@@ -89,7 +94,7 @@ inline constexpr size_t kEnoughNamed = 50;  // records in a row that name the bo
 // alternating runs of the last day are a mixed fleet. Records older than a day, fewer than kEnoughNamed of the bound
 // target since a stale one, a switch where servers themselves name a target, and all of them where every server names
 // the bound one tell nothing.
-ServedVerdict judge_served(ServedMemory memory, const std::string& package, const std::string& bound,
-                           const Sighting& sighting, const Claims& claims, int64_t now);
+ServedVerdict judge_served(ServedMemory memory, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
+                           int64_t now);
 
 }  // namespace specdec::monitor

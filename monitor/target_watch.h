@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/secret.h"
+#include "monitor/served_target.h"
 
 namespace specdec::monitor {
 
@@ -25,17 +26,12 @@ struct TargetWatchOptions {
 
 // Says whether a target is still the one that the draft was validated for.
 struct TargetCheck {
-  std::string stale;  // says why it is another target, until another package or an acknowledgement; "" = it is not
-                      // known to be one
+  std::string stale;   // says why it is another target, until another package or an acknowledgement; "" = it is not
+                       // known to be one
   std::string named;   // is the fingerprint that the endpoint tells of what it serves, "" = it tells none
   std::string wait;    // says that a rolling update is under way and the next check looks again (exit 75), "" = none is
   Json evidence;       // is "evidence.target" of the result
   std::string memory;  // has to be kept for the next call
-};
-
-// Names what the draft is bound to by the digest of the package and the fingerprint id of its target.
-struct WatchedPair {
-  std::string package, target;
 };
 
 // `memory`: that of the call before, "" the first time. Another package or URL, and "", begin anew: what answers then

@@ -27,7 +27,7 @@ class Served : public ::testing::Test {
   // "" = the bound target is served, "stale", or "wait".
   std::string look() {
     for (const NamedRecord& r : memory_.newest) claims_.records.add(r.time, r.target);
-    verdict = judge_served(memory_, package, bound, sighting_, claims_, now);
+    verdict = judge_served(memory_, {package, bound}, sighting_, claims_, now);
     memory_ = served_memory_from_text(to_json(verdict.memory).dump(), "memory");
     claims_ = {};
     sighting_ = {};

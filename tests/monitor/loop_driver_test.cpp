@@ -1,4 +1,4 @@
-#include "monitor/follow.h"
+#include "monitor/loop_driver.h"
 
 #include "base/file_lock.h"
 #include "monitor/child.h"

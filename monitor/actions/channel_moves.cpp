@@ -1,0 +1,91 @@
+// A candidate is promoted or dropped, and a promotion is rolled back. `specdec package` moves the channel, and only
+// from where it was, so that what is done already is not done again. Then the server follows, if there is one.
+#include "monitor/actions/actions.h"
+#include "monitor/actions/candidate_payload.h"
+#include "monitor/admin.h"
+#include "monitor/channel.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+struct ChannelMove {
+  std::string store, channel;  // name the channel that is moved
+  std::vector<std::string> argv;
+};
+
+// Returns nothing where the channel does not have to be moved, or has been moved already.
+std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string& program) {
+  const Json& p = action.payload;
+  const std::string store = p.at("store"), digest = p.at("digest"), why = p.at("why");
+  const std::string channel = p.at(action.kind == "drop" ? "candidates" : "channel");
+  const bool is_there = read_channel(store, channel) == digest;
+  if (action.kind == "promote") {
+    if (is_there) return std::nullopt;
+    return ChannelMove{store,
+                       channel,
+                       {program, "-q", "package", "promote", "sha256-" + digest, "--store", store, "--channel", channel,
+                        "--why", why}};
+  }
+  const bool rolls_back = action.kind == "roll_back" || p.value("roll_back", false);
+  if (!rolls_back || !is_there) return std::nullopt;
+  return ChannelMove{
+      store, channel, {program, "-q", "package", "rollback", "--store", store, "--channel", channel, "--why", why}};
+}
+
+// Makes the server follow the channel. A server that is not so far is asked again by the next check.
+void order_server(const ActionEntry& action, const Policy& policy, ActionOutcome& outcome) {
+  const Json& p = action.payload;
+  const std::string id = p.value("id", "");
+  if (policy.admin.empty() || id.empty()) return;
+  Admin admin(policy.admin, policy.admin_key);
+  const std::string problem = action.kind == "drop" ? admin.drop(id) : admin.serve(p.at("draft"), id);
+  outcome.text += (outcome.text.empty() ? "server: " : ", server: ") + (problem.empty() ? "done" : problem);
+  outcome.ended = problem.empty();
+  if (!problem.empty()) outcome.code = 75;
+}
+
+}  // namespace
+
+void write_down(const DropCandidate& drop, ActionWriter& writer) {
+  Json payload = candidate_payload(writer.context().options, drop.digest);
+  payload.update(Json{{"why", name(drop.why)}, {"roll_back", drop.has_lost}});
+  writer.add("drop", writer.key_of(drop.kAct), std::move(payload));
+}
+
+void write_down(const Promote& promote, ActionWriter& writer) {
+  Json payload = candidate_payload(writer.context().options, promote.digest);
+  payload["why"] = promote.why;
+  writer.add("promote", writer.key_of(promote.kAct), std::move(payload));
+}
+
+void write_down(const RollBack& roll_back, ActionWriter& writer) {
+  const Channel at = channel_of(writer.context().options.package, "--package");
+  Json payload = {
+      {"store", absolute_path(at.store)}, {"channel", at.name}, {"digest", roll_back.digest}, {"why", roll_back.why}};
+  if (const auto former = package_in(at.store, roll_back.former))
+    payload.update(Json{{"draft", absolute_path(former->root)}, {"id", former->manifest.draft.id}});
+  writer.add("roll_back", writer.key_of(roll_back.kAct), std::move(payload));
+}
+
+ActionOutcome run_channel_move(const ActionEntry& action, const ActionContext& context) {
+  ActionOutcome outcome;
+  if (const std::optional<ChannelMove> move = move_of(action, context.loop.options.program)) {
+    outcome.code = run_for(action, context, move->argv).code;
+    outcome.text = "channel " + move->channel + ": exit " + std::to_string(outcome.code);
+    if (is_temporary(outcome.code, action)) {
+      outcome.ended = false;
+      return outcome;
+    }
+    if (outcome.code != 0 && action.kind != "drop") {
+      outcome.is_impossible = true;
+      if (action.kind == "promote") outcome.rejected = action.payload.at("digest").get<std::string>();
+      return outcome;
+    }
+    outcome.moved_channel = move->channel == action.payload.at("channel").get<std::string>();
+  }
+  order_server(action, context.loop.options.policy, outcome);
+  return outcome;
+}
+
+}  // namespace specdec::monitor

@@ -1,0 +1,80 @@
+// A redistillation runs the loop or a command of the user's, or writes the manifest of a Kubernetes Job that runs the
+// loop elsewhere.
+#include "base/error.h"
+#include "base/file.h"
+#include "monitor/actions/actions.h"
+#include "monitor/channel.h"
+#include "monitor/job.h"
+#include "monitor/questions.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+// Returns nothing where no command is given.
+std::vector<std::string> redistil_command(const CheckOptions& options) {
+  const Policy& p = options.policy;
+  if (!p.redistil.empty()) return shell(p.redistil);
+  // The cluster runs the loop of a Job; a command beside it applies the manifest.
+  if (!p.job.empty() || p.loop.empty()) return {};
+  return {options.program, "loop", "run", absolute_path(p.loop)};
+}
+
+// Looks for what a redistillation that ended well has made: a candidate, or another package in the package's own
+// channel. A Job makes its package later.
+std::optional<Occurrence> find_package(const LoopContext& context, bool is_job, ActionOutcome& outcome) {
+  const CheckOptions& options = context.options;
+  if (!options.policy.candidate.empty()) {
+    const Untried untried = untried_candidate(context);
+    outcome.waiting = untried.waiting;
+    if (untried.package)
+      return candidate_occurrence(context, *untried.package, {{"candidate", untried.package->digest}});
+  }
+  const auto package = locate_package(options.package);
+  if (package && package->digest != context.facts.package.digest)
+    return Occurrence{Event::kNewPackage, options.package + " names " + package->digest.substr(0, 12)};
+  if (is_job) return std::nullopt;
+  return Occurrence{Event::kFailed, "the redistillation ended well, but no new package is in the channel"};
+}
+
+}  // namespace
+
+void write_down(const Redistil& redistil, ActionWriter& writer) {
+  const Policy& p = writer.context().options.policy;
+  Json payload = {{"target", redistil.target}, {"records", redistil.records}};
+  if (!p.job.empty()) {
+    payload["job"] = absolute_path(p.job);
+    payload["manifest"] = job_manifest(redistil.key, p.job_image, {"specdec", "loop", "run", p.loop});
+  }
+  writer.add("redistil", redistil.key, std::move(payload));
+}
+
+ActionOutcome run_redistil(const ActionEntry& action, const ActionContext& context) {
+  const Json& payload = action.payload;
+  const bool is_job = payload.contains("job");
+  ActionOutcome outcome;
+  if (is_job) {
+    const std::string file = payload["job"];
+    write_file_atomic(file, payload["manifest"].get<std::string>());
+    outcome.text = "wrote " + file;
+  }
+  const std::vector<std::string> argv = redistil_command(context.loop.options);
+  if (argv.empty()) {
+    if (is_job) return outcome;
+    outcome = not_given();
+    outcome.occurrence = Occurrence{Event::kFailed, outcome.text};
+    return outcome;
+  }
+  outcome.code = run_for(action, context, argv).code;
+  outcome.text += (outcome.text.empty() ? "exit " : ", exit ") + std::to_string(outcome.code);
+  if (is_temporary(outcome.code, action))
+    outcome.ended = false;
+  else if (outcome.code != 0)
+    outcome.occurrence =
+        Occurrence{Event::kFailed, "the redistillation ended with exit code " + std::to_string(outcome.code)};
+  else
+    outcome.occurrence = find_package(context.loop, is_job, outcome);
+  return outcome;
+}
+
+}  // namespace specdec::monitor

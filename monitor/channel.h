@@ -1,0 +1,23 @@
+// Channels of a store, as the flags of the monitor name them.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/schema/package_manifest.h"
+
+namespace specdec::monitor {
+
+struct Channel {
+  std::string store, name;
+};
+// Parses "STORE:CHANNEL". Throws Error(kUsage) for a package that is named otherwise, because it has no channel that
+// could be moved.
+Channel channel_of(const std::string& argument, const char* flag);
+// Returns nothing where the store does not hold the package, or no longer does.
+std::optional<ResolvedPackage> package_in(const std::string& store, const std::string& digest);
+// Actions are done from any working directory.
+std::string absolute_path(const std::filesystem::path& path);
+
+}  // namespace specdec::monitor

@@ -1,0 +1,186 @@
+#include "monitor/sources_check.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "monitor/detector.h"
+#include "monitor/next_step.h"
+#include "monitor/transaction.h"
+
+namespace specdec::monitor {
+
+namespace {
+
+// Returns whether it was known before the sources were asked. The package's copy says nothing of what is served.
+bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
+  return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
+}
+
+class SourcesCheck {
+ public:
+  SourcesCheck(const CheckOptions& options, const Clock& clock, Facts& facts, State& state)
+      : options_(options), clock_(clock), facts_(facts), state_(state) {}
+
+  SourcesOutcome run(LoopDriver& driver) {
+    Transaction transaction(state_);
+    const bool is_new = take_package();
+    driver.package_seen(transaction, facts_, is_new);
+    const Reading reading = read();
+    facts_.found(reading.served.target, reading.served.memory.by);
+    state_.set_value(kServedTarget, to_json(reading.served.memory).dump());
+    if (!reading.served.wait.empty()) {
+      transaction.commit();
+      throw Error(ErrorKind::kNetwork, reading.served.wait);
+    }
+    keep(reading.observation, state_);
+    const SourcesOutcome outcome = judge_reading(reading);
+    record(outcome, reading);
+    const Json& result = outcome.result;
+    driver.observed(transaction, facts_,
+                    {.verdict = outcome.judged.verdict,
+                     .reason = outcome.judged.reason,
+                     .evidence = {{"inputs", result["inputs"]}, {"evidence", result["evidence"]}},
+                     .records = reading.observation.read.records});
+    if (!outcome.alarm_key.empty() && !options_.on_drift.empty())
+      write_down_on_drift(transaction, outcome.alarm_key, alarm_environment(outcome, reading.detector), now());
+    transaction.commit();
+    return outcome;
+  }
+
+ private:
+  struct Reading {
+    Observation observation;
+    Detector detector;
+    ServedVerdict served;
+  };
+
+  int64_t now() const { return clock_.unix_seconds(); }
+  const std::string& digest() const { return facts_.package.digest; }
+  const Fingerprint& bound() const { return facts_.package.manifest.target; }
+
+  // Returns whether the package is another one than at the check before.
+  bool take_package() {
+    const bool is_new = state_.value("package") != digest();
+    if (is_new || options_.acknowledge)
+      restart_detectors(state_, digest(), is_new ? "new_package" : "acknowledged", now());
+    return is_new;
+  }
+
+  // Reads the sources and finds out which target is served. A look that is the first to hear of another target has
+  // judged traffic that names none. Then, and while an update is under way, what was read is left: the next look reads
+  // the same again, without that traffic.
+  Reading read() const {
+    Detector detector = make_detector(options_, facts_.package, facts_.report);
+    if (const std::string old = state_.value("detector"); !old.empty())
+      detector.restore(parse_json(old, options_.state.string()), options_.state.string());
+    const ServedMemory memory = served_memory_from_text(state_.value(kServedTarget), kServedTarget);
+    const Sighting sighting = sighting_of(facts_);
+    Detector fed = detector;
+    Observation observation = read_sources(memory, sighting, fed);
+    ServedVerdict served = judge_served(memory, {digest(), bound().id}, sighting, observation.claims, now());
+    const bool is_first = !served.memory.stale.empty() && !is_another_served(memory, sighting);
+    if (!is_first && served.wait.empty()) return {std::move(observation), std::move(fed), std::move(served)};
+    served.memory.newest = memory.newest;
+    Observation unread;
+    unread.set_aside = observation.set_aside;
+    unread.without_others = observation.without_others;
+    return {std::move(unread), std::move(detector), std::move(served)};
+  }
+
+  // Where another target is known to be served, sources that fail do not hide it.
+  Observation read_sources(const ServedMemory& memory, const Sighting& sighting, Detector& detector) const {
+    try {
+      Observation observation = observe({.options = options_,
+                                         .package = facts_.package,
+                                         .report = facts_.report,
+                                         .state = state_,
+                                         .newest = memory.newest,
+                                         .now = now(),
+                                         .another_is_served = is_another_served(memory, sighting)},
+                                        detector);
+      if (!facts_.target_check.named.empty()) observation.claims.add(options_.target, facts_.target_check.named);
+      return observation;
+    } catch (const Error& e) {
+      if ((sighting.stale.empty() && memory.stale.empty()) || e.kind() == ErrorKind::kUsage) throw;
+      Observation observation;
+      observation.set_aside.push_back(e.what());
+      for (const NamedRecord& r : memory.newest) observation.claims.records.add(r.time, r.target);
+      return observation;
+    }
+  }
+
+  SourcesOutcome judge_reading(const Reading& reading) const {
+    const bool is_stale = !reading.served.stale.empty();
+    SourcesOutcome outcome;
+    Judged& judged = outcome.judged;
+    if (is_stale)
+      judged = {"stale_target",
+                reading.served.stale,
+                {{"name", "target"}, {"value", facts_.target.id.substr(0, 12)}, {"limit", bound().id.substr(0, 12)}}};
+    else
+      judged = judge(options_, reading.detector, facts_.report, reading.observation);
+    judged.next = next_command(options_, judged.verdict);
+    Json evidence = evidence_json(options_, reading.detector, reading.observation);
+    evidence["served"] = reading.served.evidence;
+    if (!facts_.target_check.evidence.is_null()) evidence["target"] = facts_.target_check.evidence;
+    outcome.result = result_json(judged, evidence);
+    outcome.speedup_now = is_stale ? 1 : speedup_now(facts_.report, reading.detector);
+    const std::string& verdict = judged.verdict;
+    if (verdict == "drift" || verdict == "stale_target" || verdict == "not_worth_it")
+      outcome.alarm_key =
+          digest() + " " + state_.value("epoch") + " " + verdict + (is_stale ? " " + facts_.target.id : "");
+    return outcome;
+  }
+
+  Json result_json(const Judged& judged, const Json& evidence) const {
+    Json json = {{"schema", "specdec.monitor/1"},
+                 {"verdict", judged.verdict},
+                 {"reason", judged.reason},
+                 {"figure", judged.figure},
+                 {"next", judged.next},
+                 {"started", format_utc(now())},
+                 {"tool_version", SPECDEC_VERSION},
+                 {"inputs",
+                  {{"package", digest()},
+                   {"target", bound().id},
+                   {"draft", facts_.package.manifest.draft.id},
+                   {"served", facts_.target.id}}},
+                 {"evidence", evidence}};
+    if (!facts_.served.hub_commit.empty()) json["inputs"]["target_commit"] = facts_.served.hub_commit;
+    return json;
+  }
+
+  void record(const SourcesOutcome& outcome, const Reading& reading) {
+    const std::string& verdict = outcome.judged.verdict;
+    state_.set_value("detector", reading.detector.state().dump());
+    if (state_.value("verdict") != verdict) state_.append(HistoryEntry{0, now(), verdict, digest(), outcome.result});
+    state_.set_value("verdict", verdict);
+  }
+
+  Json alarm_environment(const SourcesOutcome& outcome, const Detector& detector) const {
+    const std::string& verdict = outcome.judged.verdict;
+    return {{"SPECDEC_ALARM_VERDICT", verdict},
+            {"SPECDEC_ALARM_REASON", outcome.judged.reason},
+            {"SPECDEC_ALARM_PACKAGE", options_.package},
+            {"SPECDEC_ALARM_TARGET", options_.target},
+            {"SPECDEC_ALARM_SEGMENT", verdict == "drift" ? detector.peak().stratum : ""},
+            {"SPECDEC_ALARM_REPORT", fs::absolute(report_file(options_)).string()}};
+  }
+
+  const CheckOptions& options_;
+  const Clock& clock_;
+  Facts& facts_;
+  State& state_;
+};
+
+}  // namespace
+
+SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
+                             LoopDriver& driver) {
+  return SourcesCheck(options, clock, facts, state).run(driver);
+}
+
+fs::path report_file(const CheckOptions& options) { return options.state.string() + ".report.json"; }
+
+}  // namespace specdec::monitor
