@@ -1,4 +1,4 @@
-// Channels of a store, as the flags of the monitor name them.
+// The flags of the monitor name channels of a store, which hold the packages that the loop moves.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ struct Channel {
 Channel channel_of(const std::string& argument, const char* flag);
 // Returns nothing where the store does not hold the package, or no longer does.
 std::optional<ResolvedPackage> package_in(const std::string& store, const std::string& digest);
-// Actions are done from any working directory.
+// Returns the path from the root, because actions are done from any working directory.
 std::string absolute_path(const std::filesystem::path& path);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// The facts of a check: the package, its report, and the target that is served as far as it is known. They are gathered
-// before the sources are read, and passed with each call that needs them.
+// A check needs these facts: the package, its report, and the target that is served as far as it is known. They are
+// gathered before the sources are read, and passed with each call that needs them.
 #pragma once
 
 #include <functional>
@@ -24,8 +24,8 @@ struct Facts {
   ResolvedPackage package;
   ValidationReport report;
   ResolvedModel served;  // is where the target lies; of an endpoint it is the package's, where a probe needs it
-  // Fingerprint of `served`. An endpoint shows none: the package's stands for it, with another id where the target
-  // check found another target.
+  // Is the fingerprint of `served`. An endpoint shows none: the package's stands for it, with another id where the
+  // target check found another target.
   Fingerprint local;
   bool remote = false;               // --target is an endpoint
   TargetCheck target_check;          // is made of an endpoint, and of a local target with --full

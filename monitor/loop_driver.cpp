@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kRounds = 32;  // are more than any check can have transitions
+constexpr int kRounds = 32;  // no check makes as many transitions
 
 MachineContext machine_context(const LoopContext& context, const State& state) {
   const Policy& p = context.options.policy;

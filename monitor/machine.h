@@ -68,7 +68,7 @@ const char* name(Act act);      // returns "probe", …
 // Throws Error(kData) for a text that names no stage.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// One row of the table. `to` may be the state itself, where only the acts are wanted (again).
+// A row of the table leads to `to`, which may be the state itself where only the acts are wanted (again).
 struct Move {
   Stage to;
   std::vector<Act> acts;
@@ -96,9 +96,10 @@ struct Memory {
   bool off = false;      // we have turned speculation off
   int64_t records = 0;   // counts the acceptance records read so far
   int64_t false_alarms = 0;
-  // Rolled-out acceptance less that of the package before, for each of the last three redistillations.
+  // Holds for each of the last three redistillations by how much rolled-out acceptance rose over the package before.
   std::vector<double> regained;
-  std::map<std::string, std::string> alerts;  // of Alertmanager by their keys, one line each, "" once one was answered
+  // Holds a line for each alert of Alertmanager by its key, "" once the alert was answered.
+  std::map<std::string, std::string> alerts;
 };
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
@@ -116,7 +117,7 @@ struct MachineInput {
 // no news.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event together with what is recorded of it.
+// An event has happened, and this is recorded of it.
 struct Occurrence {
   Event event;
   std::string reason;
@@ -138,7 +139,7 @@ struct MachineContext {
   bool can_disable = false, can_enable = false;  // a command is given for it
 };
 
-// The actions that a transition asks for, each with what the machine knows of it. A file of monitor/actions/ says for
+// A transition asks for these actions, and each holds what the machine knows of it. A file of monitor/actions/ says for
 // each kind what else is written down with it, and how it is done.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;

@@ -249,7 +249,7 @@ class SourceReader {
   Observation& observation_;
   const std::vector<std::string> names_;
   Failures failures_{observation_};
-  std::map<std::string, Bucket> buckets_;  // by engine
+  std::map<std::string, Bucket> buckets_;  // are keyed by engine
 };
 
 }  // namespace
@@ -286,7 +286,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // as in a check
+          if (r.time > now + kClockSkewSeconds) return;  // a check leaves it out, too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

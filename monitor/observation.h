@@ -37,9 +37,9 @@ struct Observation {
   Claims claims;
   int64_t chart_buckets() const;
   // keep() writes these down once it is known that it was the bound target's traffic.
-  std::map<std::string, FilePosition> positions;  // of the files in which something new was read
+  std::map<std::string, FilePosition> positions;  // are those that have moved
   std::map<std::string, Counters> counters;
-  // The bases without the replicas that now serve another pair; they are kept whatever the verdict is.
+  // Holds the bases without the replicas that now serve another pair. They are kept whatever the verdict is.
   std::map<std::string, Counters> without_others;
   std::map<std::string, std::string> chart_states;
 };

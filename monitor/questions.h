@@ -16,7 +16,8 @@ struct Answer {
   std::string waiting = {};                   // says why nothing follows, "" = there is nothing to say
 };
 
-// A package that the candidate channel names, that fits the target as served, passed its gate and was never tried.
+// A package is to be tried that the candidate channel names, if it fits the target as served, passed its gate and was
+// never tried.
 struct Untried {
   std::optional<ResolvedPackage> package = {};
   std::string waiting = {};  // says why the package that is there is not tried, "" = there is nothing to say

@@ -1,5 +1,5 @@
-// One check of the sources: they are read and judged, and the verdict is recorded together with the transition that it
-// leads to.
+// The sources are read and judged once a check, and the verdict is recorded together with the transition that it leads
+// to.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Changes of the state file that are committed together or not at all. A transaction begins when it is made, and rolls
+// Changes of the state file are committed together or not at all. A transaction begins when it is made, and rolls
 // back when it goes out of scope without commit(). What writes inside of one takes it by reference: SQLite has one
 // transaction at a time, so a second one on the same state throws.
 #pragma once

@@ -1,5 +1,7 @@
 // A candidate is promoted or dropped, and a promotion is rolled back. `specdec package` moves the channel, and only
 // from where it was, so that what is done already is not done again. Then the server follows, if there is one.
+#include <utility>
+
 #include "monitor/actions/actions.h"
 #include "monitor/actions/candidate_payload.h"
 #include "monitor/admin.h"
@@ -10,7 +12,7 @@ namespace specdec::monitor {
 namespace {
 
 struct ChannelMove {
-  std::string store, channel;  // name the channel that is moved
+  std::string channel;
   std::vector<std::string> argv;
 };
 
@@ -19,18 +21,19 @@ std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string&
   const Json& p = action.payload;
   const std::string store = p.at("store"), digest = p.at("digest"), why = p.at("why");
   const std::string channel = p.at(action.kind == "drop" ? "candidates" : "channel");
-  const bool is_there = read_channel(store, channel) == digest;
+  const auto is_there = [&] { return read_channel(store, channel) == digest; };
+  const auto move = [&](std::vector<std::string> argv) {
+    argv.insert(argv.begin(), {program, "-q", "package"});
+    argv.insert(argv.end(), {"--store", store, "--channel", channel, "--why", why});
+    return ChannelMove{channel, std::move(argv)};
+  };
   if (action.kind == "promote") {
-    if (is_there) return std::nullopt;
-    return ChannelMove{store,
-                       channel,
-                       {program, "-q", "package", "promote", "sha256-" + digest, "--store", store, "--channel", channel,
-                        "--why", why}};
+    if (is_there()) return std::nullopt;
+    return move({"promote", "sha256-" + digest});
   }
   const bool rolls_back = action.kind == "roll_back" || p.value("roll_back", false);
-  if (!rolls_back || !is_there) return std::nullopt;
-  return ChannelMove{
-      store, channel, {program, "-q", "package", "rollback", "--store", store, "--channel", channel, "--why", why}};
+  if (!rolls_back || !is_there()) return std::nullopt;
+  return move({"rollback"});
 }
 
 // Makes the server follow the channel. A server that is not so far is asked again by the next check.

@@ -1,4 +1,4 @@
-// Children that do actions. Each attempt has files of its own in <state>.actions/, where the child leaves its end until
+// Children do actions. Each attempt has files of its own in <state>.actions/, where the child leaves its end until
 // that is on record. An attempt that was cut short is taken up under the same number, and so nothing runs twice.
 #pragma once
 

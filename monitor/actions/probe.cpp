@@ -11,7 +11,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kEnoughPaired = 30;  // requests decide, fewer do not
+constexpr int64_t kEnoughPaired = 30;  // fewer requests of a paired probe decide nothing
 
 // The files of the built-in probe lie beside the ends of the children.
 std::string path_of(const ActionContext& context, const char* name) {
