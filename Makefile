@@ -19,6 +19,8 @@ $(BUILD)/build.ninja: | setup
 build: setup $(BUILD)/build.ninja
 	@$(ENV) && cmake --build $(BUILD) -j $(JOBS)
 
+# The seed of the mutations is fixed here, so that a change is judged by what it changed; `make fuzz` and the nightly run draw fresh ones.
+test: export FUZZ_SEED := $(or $(FUZZ_SEED),1)
 test: build fuzz
 	@$(ENV) && ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS) --no-tests=error
 

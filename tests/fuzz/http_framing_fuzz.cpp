@@ -46,12 +46,19 @@ std::optional<std::string_view> take_line(std::string_view& rest) {
   return line.find_first_of("\r\n") == std::string_view::npos ? std::optional(line) : std::nullopt;
 }
 
+// Zeros in front of a number belong to it (RFC 9110 8.6, RFC 9112 7.1: 1*DIGIT, 1*HEXDIG) and mean nothing.
+std::string_view without_zeros(std::string_view digits) {
+  return digits.substr(std::min(digits.find_first_not_of('0'), digits.size()));
+}
+
 bool take_chunks(std::string_view& rest, std::string& body) {
   for (;;) {
     const auto line = take_line(rest);
     const size_t digits = line ? std::min(line->find_first_not_of("0123456789abcdefABCDEF"), line->size()) : 0;
-    if (digits == 0 || digits > 15) return false;
-    const size_t size = std::strtoull(std::string(line->substr(0, digits)).c_str(), nullptr, 16);
+    if (digits == 0) return false;
+    const std::string number(without_zeros(line->substr(0, digits)));
+    if (number.size() > 15) return false;
+    const size_t size = std::strtoull(number.c_str(), nullptr, 16);
     if (size == 0) break;
     if (rest.size() < size + 2 || rest.substr(size, 2) != "\r\n") return false;
     body += rest.substr(0, size);
@@ -87,8 +94,9 @@ std::optional<std::string> take_request(std::string_view& rest) {
   } else if (!lengths.empty()) {
     const bool plain =
         lengths.size() == 1 && !lengths[0].empty() && lengths[0].find_first_not_of("0123456789") == std::string::npos;
-    if (!plain || lengths[0].size() > 19) return std::nullopt;
-    const size_t size = std::strtoull(lengths[0].c_str(), nullptr, 10);
+    const std::string number = plain ? std::string(without_zeros(lengths[0])) : "";
+    if (!plain || number.size() > 19) return std::nullopt;
+    const size_t size = std::strtoull(number.c_str(), nullptr, 10);
     if (rest.size() < size) return std::nullopt;
     body = rest.substr(0, size);
     rest.remove_prefix(size);

@@ -55,6 +55,14 @@ TEST(RequestReader, RequestsMayBeCutAnywhere) {
   EXPECT_EQ(read_in_pieces(bytes, everywhere), expected);
 }
 
+TEST(RequestReader, ZerosBeforeALengthMeanNothing) {
+  EXPECT_EQ(read_in_pieces("POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0000000000000000000000000002\r\n\r\nhi"
+                           "POST /b HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+                           "00000000000000000002\r\nho\r\n00000000000000000000\r\n\r\n",
+                           {}),
+            "/a=hi /b=ho ");
+}
+
 TEST(RequestReader, NothingBehindAFaultIsARequest) {
   const std::string next = "GET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
   for (const auto& [head, status] : {std::pair{"Transfer-Encoding: chunked, identity", "400"},
