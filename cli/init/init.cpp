@@ -11,12 +11,9 @@
 #include "base/json.h"
 #include "base/schema/package_manifest.h"
 #include "cli/command.h"
+#include "cli/init/assets.h"
 
 namespace specdec::cli {
-
-// Of cli/init/assets (cmake/embed.cmake).
-extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
-    kCronJobYaml[], kRulesYaml[], kDashboardJson[];
 
 namespace {
 

@@ -30,7 +30,7 @@ class Rules : public ::testing::Test {
     put("engine/kernels/k.h", "#include <ATen/ATen.h>\n#include \"base/a.h\"\n");
     put("engine/kernels/cuda/k.cu", "#include <cuda_runtime.h>\n");
     put("engine/model/m.h", "#include \"engine/kernels/k.h\"\n");
-    put("engine/decode/d.h", "#include \"engine/model/m.h\"\n");
+    put("engine/decode/d.h", "#include \"base/a.h\"\n");
     put("distill/x.cpp", "#include \"data/shard_reader.h\"\n#include \"engine/model/m.h\"\n");
     put("deploy/serve/s.h", "#include \"text/t.h\"\n");
     put("deploy/bench/b.cpp", "#include \"engine/decode/d.h\"\n#include \"data/shard_reader.h\"\n");
@@ -76,6 +76,48 @@ TEST_F(Rules, Arrows) {
   expect("cli/engine/b.cpp", 1, "must not include engine/model/m.h", "#include \"engine/model/m.h\"\n");
 }
 
+TEST_F(Rules, ArrowsInsideOfAFolder) {
+  for (const char* file :
+       {"base/schema/s.h", "engine/kernels/cpu/c.h", "engine/kernels/cuda/c.h", "engine/decode/model_runner.h",
+        "deploy/report/r.h", "deploy/models/m.h", "deploy/validate/v.h", "deploy/package/p.h",
+        "deploy/serve/engine/e.h", "monitor/machine.h", "monitor/state.h", "monitor/loop_driver.h",
+        "monitor/actions/a.h", "data/row_parser.h", "data/redact.h", "data/shard_writer.h", "data/openai_client.h"})
+    put(file, "#pragma once\n");
+  put("engine/kernels/good.cpp", "#include \"engine/kernels/cpu/c.h\"\n");
+  put("engine/decode/model_runner.cpp", "#include \"engine/model/m.h\"\n");
+  put("deploy/validate/good.cpp", "#include \"deploy/models/m.h\"\n#include \"deploy/report/r.h\"\n");
+  put("monitor/loop_driver.cpp", "#include \"monitor/actions/a.h\"\n#include \"monitor/machine.h\"\n");
+  put("monitor/actions/good.cpp", "#include \"monitor/state.h\"\n");
+  put("data/openai_client.cpp", "#include \"net/n.h\"\n");
+  EXPECT_TRUE(check_tree(root_).empty());
+  const auto no = [&](const std::string& file, const std::string& other) {
+    expect(file, 1, "must not include " + other, "#include \"" + other + "\"\n");
+  };
+  no("base/b.cpp", "base/schema/s.h");
+  no("engine/kernels/cpu/b.cpp", "engine/kernels/k.h");
+  no("engine/kernels/b.cpp", "engine/kernels/cuda/c.h");
+  no("engine/decode/b.cpp", "engine/model/m.h");
+  no("deploy/report/b.cpp", "deploy/validate/v.h");
+  no("deploy/models/b.cpp", "engine/decode/d.h");
+  no("deploy/validate/b.cpp", "deploy/package/p.h");
+  no("deploy/package/b.cpp", "deploy/report/r.h");
+  no("deploy/serve/b.cpp", "deploy/serve/engine/e.h");
+  no("monitor/machine.cpp", "monitor/state.h");
+  no("monitor/detector.cpp", "monitor/state.h");
+  no("monitor/b.cpp", "monitor/actions/a.h");
+  no("data/row_parser.cpp", "data/shard_writer.h");
+  no("data/redact.cpp", "data/row_parser.h");
+  no("data/b.cpp", "net/n.h");
+}
+
+TEST_F(Rules, WhatAnotherFileDefinesComesFromItsHeader) {
+  put("base/good.h", "#pragma once\nextern const char kText[];\n");
+  put("base/good.cpp", "extern \"C\" int f();\nint g() {\n  thread_local int n = 0;\n  return n;\n}\n");
+  EXPECT_TRUE(check_tree(root_).empty());
+  expect("base/b.cpp", 2, "extern in a source file", "\nextern const char kText[];\n");
+  expect("base/b.cpp", 1, "thread_local outside of a function", "static thread_local int n = 0;\n");
+}
+
 TEST_F(Rules, OwnHeadersAreRootRelativeAndQuoted) {
   expect("base/b.cpp", 1, "in quotes", "#include <base/a.h>\n");
   expect("base/c.cpp", 1, "no such own header", "#include \"a.h\"\n");
@@ -87,9 +129,9 @@ TEST_F(Rules, OwnHeadersAreRootRelativeAndQuoted) {
 
 TEST_F(Rules, TorchStaysWhereItBelongs) {
   expect("base/b.h", 1, "torch-free, but includes ATen/ATen.h", "#include <ATen/ATen.h>\n");
-  put("deploy/generate/g.h", "#include \"engine/model/m.h\"\n");
+  put("deploy/models/m.h", "#include \"engine/model/m.h\"\n");
   expect("cli/b.cpp", 0, "torch-free, but includes ATen/ATen.h through engine/kernels/k.h",
-         "#include \"deploy/generate/g.h\"\n");
+         "#include \"deploy/models/m.h\"\n");
   expect("engine/model/b.cpp", 1, "plain ATen", "#include <torch/torch.h>\n");
   expect("engine/model/c.cpp", 1, "no torch::nn", "torch::nn::Linear x;\n");
   expect("engine/kernels/cuda/b.cu", 1, "raw pointers", "#include <ATen/ATen.h>\n");

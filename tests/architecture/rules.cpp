@@ -26,28 +26,76 @@ struct Source {
 };
 using Tree = std::map<std::string, Source>;
 
-// Longest prefix first. What a folder may include besides the standard library and third parties.
-struct Folder {
-  std::string prefix;
+// What some files may include besides the standard library and third parties. The first entry that names a file counts.
+// "base/" is everything in the folder and below it, "monitor/*" only what is directly in it, "base/model_directory."
+// the header and the source of that name.
+struct Room {
+  std::vector<std::string> files;
   std::vector<std::string> may_include;
 };
-const std::vector<Folder>& folders() {
-  static const std::vector<Folder> kFolders = {
-      {"engine/kernels/", {"engine/kernels/", "base/"}},
-      {"engine/model/", {"engine/model/", "engine/kernels/", "base/"}},
-      {"engine/decode/", {"engine/decode/", "engine/model/", "engine/kernels/", "base/"}},
-      {"base/", {"base/"}},
-      {"text/", {"text/", "rust/", "base/"}},
-      {"net/", {"net/", "base/"}},
-      {"data/", {"data/", "text/", "net/", "base/"}},
-      {"distill/", {"distill/", "data/shard_reader.h", "engine/", "base/"}},
-      {"deploy/stores/", {"deploy/stores/", "deploy/package/", "net/", "base/"}},
-      {"deploy/", {"deploy/", "data/shard_reader.h", "engine/", "text/", "base/"}},
-      {"monitor/", {"monitor/", "net/", "base/"}},
-      {"cli/", {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
-      {"tests/", {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
+const std::vector<Room>& rooms() {
+  static const std::vector<Room> kRooms = {
+      // engine: the dispatch in kernels/ knows its CPU kernels; CUDA's library is opened when it is asked for.
+      {{"engine/kernels/cpu/"}, {"engine/kernels/cpu/", "base/"}},
+      {{"engine/kernels/cuda/"}, {"engine/kernels/cuda/", "engine/kernels/*", "base/"}},
+      {{"engine/kernels/no_cuda/"}, {"engine/kernels/*", "base/"}},
+      {{"engine/kernels/"}, {"engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+      {{"engine/model/"}, {"engine/model/", "engine/kernels/*", "engine/kernels/cpu/", "base/"}},
+      // Only the runner knows models; proposals, verification and control are about distributions and counts.
+      {{"engine/decode/model_runner."}, {"engine/decode/", "engine/model/", "base/"}},
+      {{"engine/decode/"}, {"engine/decode/", "base/"}},
+
+      // base: what finds a package's parts reads its manifest; nothing else of base/ knows a schema.
+      {{"base/schema/", "base/model_directory."}, {"base/"}},
+      {{"base/"}, {"base/*"}},
+      {{"text/"}, {"text/", "rust/", "base/"}},
+      {{"net/"}, {"net/", "base/"}},
+
+      // data: the server and the trainer read shards through one light header, formats of rows know no files and no
+      // network, and only regenerate asks an endpoint.
+      {{"data/shard_reader."}, {"data/shard_reader.h", "base/"}},
+      {{"data/row_parser.", "data/row_fields.", "data/row_json.", "data/gateway_formats.", "data/trace_formats.",
+        "data/utf8."},
+       {"data/row_parser.h", "data/row_fields.h", "data/row_json.h", "data/gateway_formats.h", "data/trace_formats.h",
+        "data/utf8.h", "base/"}},
+      {{"data/redact.", "data/detectors.", "data/secret_tokens.", "data/token_surprise.", "data/normalised_text.",
+        "data/text_facts.", "data/id_key."},
+       {"data/redact.h", "data/detectors.h", "data/secret_tokens.h", "data/token_surprise.h", "data/normalised_text.h",
+        "data/text_facts.h", "data/id_key.h", "data/row_json.h", "base/"}},
+      {{"data/openai_client."}, {"data/openai_client.h", "net/", "base/"}},
+      {{"data/"}, {"data/", "text/", "base/"}},
+      {{"distill/"}, {"distill/", "data/shard_reader.h", "engine/", "base/"}},
+
+      // deploy: pages and models at the bottom, then the gate, the bench beside it, packages, stores and the server.
+      // The
+      // server has no code that fetches anything.
+      {{"deploy/report/"}, {"deploy/report/", "base/"}},
+      {{"deploy/models/"}, {"deploy/models/", "engine/model/", "text/", "base/"}},
+      {{"deploy/validate/"},
+       {"deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h", "engine/", "base/"}},
+      {{"deploy/bench/"},
+       {"deploy/bench/", "deploy/validate/", "deploy/report/", "deploy/models/", "data/shard_reader.h",
+        "engine/decode/", "base/"}},
+      {{"deploy/package/"}, {"deploy/package/", "base/"}},
+      {{"deploy/stores/"}, {"deploy/stores/", "deploy/package/", "net/", "base/"}},
+      {{"deploy/serve/engine/"}, {"deploy/serve/", "deploy/models/", "deploy/package/", "engine/decode/", "base/"}},
+      {{"deploy/serve/"}, {"deploy/serve/*", "engine/decode/", "text/", "base/"}},
+      {{"deploy/generate/"},
+       {"deploy/generate/", "deploy/models/", "deploy/serve/token_rules.h", "engine/decode/", "base/"}},
+
+      // monitor: the state machine and the statistics know neither database nor network, and only the driver of the
+      // loop and its questions make actions.
+      {{"monitor/machine."}, {"monitor/machine.h", "monitor/served_target.h", "base/"}},
+      {{"monitor/cusum.", "monitor/detector.", "monitor/baseline.", "monitor/exchangeable."},
+       {"monitor/cusum.h", "monitor/detector.h", "monitor/baseline.h", "monitor/exchangeable.h", "base/"}},
+      {{"monitor/payback.", "monitor/policy."}, {"monitor/payback.h", "monitor/policy.h", "base/"}},
+      {{"monitor/loop_driver.", "monitor/questions.", "monitor/actions/"}, {"monitor/", "net/", "base/"}},
+      {{"monitor/"}, {"monitor/*", "net/", "base/"}},
+
+      {{"cli/"}, {"cli/", "data/", "distill/", "deploy/", "monitor/", "net/", "base/"}},
+      {{"tests/"}, {"tests/", "cli/", "data/", "distill/", "deploy/", "monitor/", "engine/", "text/", "net/", "base/"}},
   };
-  return kFolders;
+  return kRooms;
 }
 const std::set<std::string> kTopFolders = {"base", "cli",    "cmake",   "data", "deploy", "dist",  "distill",
                                            "docs", "engine", "monitor", "net",  "rust",   "tests", "text"};
@@ -56,6 +104,15 @@ constexpr size_t kMaxSourceLines = 500, kMaxHeaderLines = 250;
 constexpr int kMaxFunctionLines = 80, kMaxColumns = 120;
 
 bool starts_with(const std::string& text, const std::string& prefix) { return text.rfind(prefix, 0) == 0; }
+// Whether `file` is one of those that a room's entry stands for.
+bool stands_for(const std::string& entry, const std::string& file) {
+  if (!entry.ends_with("/*")) return starts_with(file, entry);
+  const std::string folder = entry.substr(0, entry.size() - 1);
+  return starts_with(file, folder) && file.find('/', folder.size()) == std::string::npos;
+}
+bool is_one_of(const std::vector<std::string>& entries, const std::string& file) {
+  return std::any_of(entries.begin(), entries.end(), [&](const std::string& entry) { return stands_for(entry, file); });
+}
 bool is_header(const std::string& file) { return file.ends_with(".h") || file.ends_with(".cuh"); }
 bool is_source(const std::string& file) { return file.ends_with(".cpp") || file.ends_with(".cu") || is_header(file); }
 bool is_library(const std::string& file) { return !starts_with(file, "cli/") && !starts_with(file, "tests/"); }
@@ -156,6 +213,7 @@ class Checker {
     for (const auto& [file, source] : tree_) {
       check_folder(file);
       check_includes(file, source);
+      check_declarations(file, source);
       check_calls(file, source);
       check_sizes(file, source);
       if (is_torch_free(file)) check_torch_free(file);
@@ -176,7 +234,7 @@ class Checker {
 
   void check_includes(const std::string& file, const Source& source) {
     const auto own =
-        std::find_if(folders().begin(), folders().end(), [&](const Folder& f) { return starts_with(file, f.prefix); });
+        std::find_if(rooms().begin(), rooms().end(), [&](const Room& room) { return is_one_of(room.files, file); });
     for (const Include& include : source.includes) {
       const bool ours = kTopFolders.count(include.path.substr(0, include.path.find('/'))) &&
                         include.path.find('/') != std::string::npos;
@@ -186,11 +244,8 @@ class Checker {
         add(file, include.line, "<" + include.path + ">: own headers are included in quotes");
       if (include.quoted && !tree_.count(include.path))
         add(file, include.line, "\"" + include.path + "\": no such own header (root-relative)");
-      if (!include.quoted || !ours || own == folders().end()) continue;
-      const auto& allowed = own->may_include;
-      if (std::none_of(allowed.begin(), allowed.end(),
-                       [&](const std::string& prefix) { return starts_with(include.path, prefix); }))
-        add(file, include.line, own->prefix + " must not include " + include.path);
+      if (include.quoted && ours && own != rooms().end() && !is_one_of(own->may_include, include.path))
+        add(file, include.line, own->files.front() + " must not include " + include.path);
     }
     for (const Include& include : source.includes) {
       if (include.path == "torch/torch.h" || starts_with(include.path, "torch/nn"))
@@ -201,6 +256,18 @@ class Checker {
     }
     if (file.ends_with(".cu") && !starts_with(file, "engine/kernels/cuda/") && !starts_with(file, "tests/"))
       add(file, 0, ".cu files live in engine/kernels/cuda");
+  }
+
+  // A constant or function of another file comes from that file's header: its type then has one place.
+  void check_declarations(const std::string& file, const Source& source) {
+    static const std::regex kExtern(R"(^\s*extern\s+(?!""))");
+    static const std::regex kThreadLocal(R"(^(static |inline )*thread_local\b)");
+    for (size_t i = 0; i < source.lines.size(); ++i) {
+      if (!is_header(file) && std::regex_search(source.lines[i], kExtern))
+        add(file, static_cast<int>(i) + 1, "extern in a source file: include the header of what defines it");
+      if (std::regex_search(source.lines[i], kThreadLocal))
+        add(file, static_cast<int>(i) + 1, "thread_local outside of a function: who uses it keeps it");
+    }
   }
 
   void check_calls(const std::string& file, const Source& source) {

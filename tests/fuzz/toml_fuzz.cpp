@@ -1,5 +1,7 @@
 // Text as LOOP.toml (first byte even) and as the settings file of a command line with flags, lists and numbers (odd).
 // What is refused is specdec's own error, and what is accepted keeps the promises of cli/loop/loop.h.
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <string>
@@ -10,8 +12,6 @@
 #include "cli/loop/loop.h"
 #include "cli/settings.h"
 #include "tests/fuzz/scratch_file.h"
-
-extern char** environ;
 
 namespace {
 
