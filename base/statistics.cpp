@@ -1,6 +1,7 @@
 #include "base/statistics.h"
 
 #include <algorithm>
+#include <boost/math/special_functions/gamma.hpp>
 #include <cmath>
 #include <numeric>
 
@@ -148,35 +149,10 @@ Estimate bootstrap(size_t num_units, const std::function<double(std::span<const 
   return {value, {quantile(draws, level / 2), quantile(draws, 1 - level / 2)}, static_cast<int64_t>(num_units)};
 }
 
-// Q(a, x) = Γ(a, x) / Γ(a): the series of Abramowitz & Stegun 6.5.29 below x = a + 1, the continued fraction 6.5.31
-// above.
 double chi_square_p_value(double statistic, double df) {
   if (!(df > 0) || !(statistic >= 0))
     throw Error(ErrorKind::kInternal, "chi-square: needs df > 0 and a statistic >= 0");
-  const double a = df / 2, x = statistic / 2;
-  if (x == 0) return 1;
-  if (std::isinf(x)) return 0;
-  const double scale = std::exp(a * std::log(x) - x - std::lgamma(a));
-  constexpr double kPrecision = 1e-15;
-  constexpr int kMaxTerms = 100000;
-  if (x < a + 1) {
-    double term = 1 / a, sum = term;
-    for (int n = 1; n < kMaxTerms && term > sum * kPrecision; ++n) sum += term *= x / (a + n);
-    return std::clamp(1 - sum * scale, 0.0, 1.0);
-  }
-  constexpr double kTiny = 1e-300;  // modified Lentz
-  double b = x + 1 - a, c = 1 / kTiny, d = 1 / b, fraction = d;
-  for (int n = 1; n < kMaxTerms; ++n) {
-    const double an = -n * (n - a);
-    b += 2;
-    d = an * d + b;
-    d = 1 / (std::abs(d) < kTiny ? kTiny : d);
-    c = b + an / c;
-    if (std::abs(c) < kTiny) c = kTiny;
-    fraction *= c * d;
-    if (std::abs(c * d - 1) < kPrecision) break;
-  }
-  return std::clamp(fraction * scale, 0.0, 1.0);
+  return std::isinf(statistic) ? 0 : boost::math::gamma_q(df / 2, statistic / 2);
 }
 
 }  // namespace specdec

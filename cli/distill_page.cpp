@@ -89,14 +89,27 @@ void add_tiles(const Json& result, Page& page) {
                             " conversations"});
 }
 
+// "3", "0 and 3", "0, 3 and 7".
+std::string listed(const Json& numbers) {
+  std::string out;
+  for (size_t i = 0; i < numbers.size(); ++i)
+    out += (i == 0 ? "" : i + 1 == numbers.size() ? " and " : ", ") + numbers[i].dump();
+  return out;
+}
+
 Section layers_section(const Json& layers) {
-  Section s{"Layers that were kept",
-            "Measured on " + std::to_string(layers.value("probe_rows", 0)) + " rows of the training set.",
+  const Json kept = layers.value("kept", Json::array());
+  Section s{"The choice of layers",
+            "The draft keeps layer" + std::string(kept.size() == 1 ? " " : "s ") + listed(kept) +
+                " of the target. Each set of layers that was tried had this acceptance before training, on " +
+                std::to_string(layers.value("probe_rows", 0)) + " rows of the training set.",
             {},
             {}};
-  Table table{"", {"layers", "acceptance"}, {}, false};
-  for (const Json& trial : layers.value("trials", Json::array()))
-    table.rows.push_back({trial.value("layers", Json::array()).dump(), number(real(trial, "acceptance"))});
+  Table table{"", {"layers", "acceptance", ""}, {}, false};
+  for (const Json& trial : layers.value("trials", Json::array())) {
+    const Json tried = trial.value("layers", Json::array());
+    table.rows.push_back({listed(tried), number(real(trial, "acceptance")), tried == kept ? "kept" : ""});
+  }
   s.tables.push_back(table);
   return s;
 }

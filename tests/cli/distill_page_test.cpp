@@ -42,15 +42,19 @@ TEST(DistillPage, LongRunsAreThinnedToMeans) {
 
 TEST(DistillPage, ShowsWhatTheResultHolds) {
   const Json side = {{"value", 0.5}, {"ci", {0.45, 0.55}}};
-  const Json result = {{"verdict", "improved"},
-                       {"reason", "better <b>by far</b>"},
-                       {"acceptance", {{"before", side}, {"after", side}, {"difference", side}, {"conversations", 40}}},
-                       {"training",
-                        {{"steps", 7},
-                         {"kept_step", 6},
-                         {"tokens_per_second", 100.5},
-                         {"layers", {{"probe_rows", 3}, {"trials", {{{"layers", {0, 2}}, {"acceptance", 0.25}}}}}}}},
-                       {"options", {{"loss", "kl"}, {"max_steps", 7}}}};
+  const Json result = {
+      {"verdict", "improved"},
+      {"reason", "better <b>by far</b>"},
+      {"acceptance", {{"before", side}, {"after", side}, {"difference", side}, {"conversations", 40}}},
+      {"training",
+       {{"steps", 7},
+        {"kept_step", 6},
+        {"tokens_per_second", 100.5},
+        {"layers",
+         {{"probe_rows", 3},
+          {"kept", {0, 2}},
+          {"trials", {{{"layers", {1, 2}}, {"acceptance", 0.125}}, {{"layers", {0, 2}}, {"acceptance", 0.25}}}}}}}},
+      {"options", {{"loss", "kl"}, {"max_steps", 7}}}};
   const std::map<std::string, Curve> curves = {{"train/acceptance", {{1, 2}, {0.1, 0.2}}},
                                                {"held_out/acceptance", {{0, 2}, {0.05, 0.3}}}};
   const deploy::Page page = distill_page(result, curves);
@@ -61,9 +65,12 @@ TEST(DistillPage, ShowsWhatTheResultHolds) {
   EXPECT_EQ(chart.x, (std::vector<double>{0, 1, 2}));
   EXPECT_TRUE(std::isnan(chart.series[0].y[0]));
   EXPECT_EQ(chart.series[1].y[2], 0.3);
+  const deploy::Table& tried = page.sections[1].tables[0];
+  EXPECT_EQ(tried.rows[0].back(), "") << "tried, not kept";
+  EXPECT_EQ(tried.rows[1].back(), "kept");
   const std::string html = deploy::render_html(page), markdown = deploy::render_markdown(page);
-  for (const char* text :
-       {"better &lt;b&gt;by far", "[0,2]", "0.250", "[0.450, 0.550], 40 conversations", "step 6 kept"})
+  for (const char* text : {"better &lt;b&gt;by far", "keeps layers 0 and 2 of the target", "1 and 2", "0.125", "0.250",
+                           "[0.450, 0.550], 40 conversations", "step 6 kept"})
     EXPECT_NE(html.find(text), std::string::npos) << text;
   EXPECT_NE(markdown.find("better &#60;b&#62;by far"), std::string::npos);
   // A run that ended before training.
