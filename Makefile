@@ -1,4 +1,4 @@
-# make demo | test | fast | format | fuzz | nightly | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
+# make demo | test | fast | format | tidy | fuzz | nightly | asan | tsan | build | dist: each alone installs what is missing, builds and runs.
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 PRESET ?= release
@@ -6,7 +6,7 @@ BUILD := build$(if $(filter-out release,$(PRESET)),-$(PRESET))
 ENV := eval "$$(cmake/setup.sh --env)"
 JOBS ?= $(shell nproc)
 
-.PHONY: setup build test fast format demo dist asan tsan fuzz nightly clean help
+.PHONY: setup build test fast format tidy demo dist asan tsan fuzz nightly clean help
 help:
 	@sed -n '1p' Makefile
 
@@ -30,6 +30,10 @@ fast: build
 # Formats C++ and Python as tests/architecture/format_test.py, a part of the fast tests, wants them.
 format: setup
 	@$(ENV) && "$$SPECDEC_PYTHON" tests/architecture/format_test.py --apply
+
+# clang-tidy with the short list of .clang-tidy; SINCE=COMMIT checks what differs from COMMIT. Needs Debian's clang-tidy-19.
+tidy: setup
+	@$(ENV) && cmake --preset dev > /dev/null && JOBS=$(JOBS) "$$SPECDEC_PYTHON" tests/tidy.py $(if $(SINCE),--since $(SINCE))
 
 demo: build
 	@$(ENV) && $(BUILD)/bin/specdec demo

@@ -10,6 +10,7 @@ Parts, in this order (all of them if none is named):
   faults      every fault point (SPECDEC_FAULTS=all)
   soak        the long soak (SPECDEC_SOAK_SECONDS, 3600 unless set)
   asan, tsan  the quick tests under the sanitizers (make asan, make tsan)
+  tidy        clang-tidy over all sources (make tidy); where clang-tidy-19 is not installed, the summary says so
   fuzz        FUZZ_INPUTS inputs a target (1e7 unless set), the Rust half with coverage counters
 
 A part that fails does not stop the others. What each one took and found is printed as it ends and written to
@@ -168,6 +169,13 @@ def sanitizer(name):
     return lambda log: run(log, ["make", "--no-print-directory", name])
 
 
+def tidy(log):
+    if not shutil.which("clang-tidy-19"):
+        log.write("nightly: the sources are not tested: clang-tidy-19 is not installed\n")
+        return 0
+    return run(log, ["make", "--no-print-directory", "tidy"])
+
+
 def fuzz(log):
     inputs = os.environ.get("FUZZ_INPUTS", "1e7")
     for command in (
@@ -188,6 +196,7 @@ PARTS = {
     "soak": soak,
     "asan": sanitizer("asan"),
     "tsan": sanitizer("tsan"),
+    "tidy": tidy,
     "fuzz": fuzz,
 }
 
