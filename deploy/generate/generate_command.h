@@ -33,8 +33,7 @@ struct GenerateOutput {
 // token.
 std::vector<int32_t> encode_prompt(const LoadedPair& pair, const std::string& text);
 // Returns the token ids of a JSON file with an array of {role, content}, rendered by the chat template. Throws
-// Error(kData
-// kUsage).
+// Error(kData | kUsage).
 std::vector<int32_t> encode_messages(const LoadedPair& pair, const std::string& file);
 
 // Throws Error(kUsage) for contradictory options, what load_pair and Stepper throw, and Error(kNetwork) if stopped by a

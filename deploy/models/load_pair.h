@@ -59,10 +59,7 @@ struct LoadedPair {
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };
 // Loads in this order: resolve, binding (before all other errors), configs and vocabularies, memory plan and check,
-// tokenizer, weights. Throws Error(kModel
-// kDevice
-// kUsage
-// kIo). Sets the CPU thread count if device.threads > 0.
+// tokenizer, weights. Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count if device.threads > 0.
 LoadedPair load_pair(const PairOptions& options);
 
 struct LoadedDraft {

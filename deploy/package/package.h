@@ -49,10 +49,7 @@ struct PackageOutcome {
 
 // Copies both models, writes launch files and the manifest, and publishes STORE/packages/sha256-<digest>. If the store
 // has a package with the same content (apart from `created` and `parent`), returns that one. `now`: unix seconds.
-// Throws Error(kData
-// kModel
-// kIo
-// kUsage).
+// Throws Error(kData | kModel | kIo | kUsage).
 PackageOutcome create_package(const PackageOptions& options, int64_t now, const ProgressFn& progress);
 
 // Signs the manifest with a minisign secret key and puts the signature next to it, in one rename that replaces an older

@@ -21,9 +21,8 @@ namespace {
 constexpr float kLargestE4m3 = 448, kLargestInt8 = 127;
 constexpr int64_t kPerWord = 4;  // 8-bit integers in one I32
 
-// Encodes
-// x
-// <= 448 as E4M3, rounded to nearest, ties to even: 4 exponent bits with bias 7, 3 mantissa bits, no infinities.
+// Encodes |x| <= 448 as E4M3, rounded to nearest, ties to even: 4 exponent bits with bias 7, 3 mantissa bits, no
+// infinities.
 uint8_t encode_e4m3(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 24 & 0x80;

@@ -25,7 +25,8 @@ std::string table_markdown(const Table& table) {
 }  // namespace
 
 std::string escape_markdown(const std::string& text) {
-  static const std::string kSpecial = "\\`*_{}()#!|~<>&$:";  // brackets link only with '(' or ':'
+  // Brackets are not special: without '(' or ':' they make no link.
+  static const std::string kSpecial = "\\`*_{}()#!|~<>&$:";
   std::string out;
   for (const char c : escape_control(text)) {
     if (c == '@') {

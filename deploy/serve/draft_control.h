@@ -19,10 +19,8 @@ struct DraftOrder {
   std::optional<double> score, serve;
 };
 
-// Reads {"action": "load"
-// "share"
-// "promote"
-// "drop", "draft", "score", "serve"}. Throws Error(kUsage) naming the key.
+// Reads {"action": "load" | "share" | "promote" | "drop", "draft", "score", "serve"}. Throws Error(kUsage) naming the
+// key.
 DraftOrder draft_order_from_json(const Json& body);
 
 // Thread-safe.

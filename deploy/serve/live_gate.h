@@ -52,9 +52,8 @@ class LiveGate {
   std::deque<Track> tracks_;
 };
 
-// Returns {"schema": "specdec.gate/1", verdict: pass
-// fail
-// inconclusive, acceptance, ci, n, floor, draft, role}; acceptance is null before the first conversation.
+// Returns {"schema": "specdec.gate/1", verdict: pass | fail | inconclusive, acceptance, ci, n, floor, draft, role};
+// acceptance is null before the first conversation.
 Json gate_json(const LiveGate::Reading& reading, double floor);
 // Returns the same figures without the verdict, as gauges in Prometheus' text format.
 std::string gate_metrics(const LiveGate::Reading& reading);

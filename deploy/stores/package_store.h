@@ -46,9 +46,7 @@ class PackageStore {
 };
 
 // Brings the package into its store; one of the two stores must be a directory. Throws Error(kUsage) if neither is, or
-// if a name is not that of a store, and what the stores throw: Error(kData
-// kNetwork
-// kIo).
+// if a name is not that of a store, and what the stores throw: Error(kData | kNetwork | kIo).
 TransferOutcome transfer(const PackageTransfer& transfer, const ProgressFn& progress);
 
 }  // namespace specdec::deploy

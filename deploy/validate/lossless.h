@@ -17,8 +17,7 @@
 namespace specdec::deploy {
 
 // Contract, Exactness: returns whether the best two logits differ by less than 4 × unit round-off × the largest finite
-// logit
-// .
+// |logit|.
 bool is_near_tie(std::span<const float> logits, double unit_roundoff);
 // Returns the unit round-off: 2^-24 for fp32 and int8, 2^-11 for fp16, 2^-8 for bf16 (half the distance from 1 to the
 // next number, rounded to nearest). Throws Error(kInternal) for other names.
@@ -56,9 +55,8 @@ struct SampledTest {
 // Each run answers one of `contexts` (none of them empty) with its own seed. Two tests compare the output with the
 // target's own probabilities. The first counts first tokens by id (cells that expect fewer than 5 are merged). The
 // second uses every token's randomised probability transform U = P(ratio(Y) > ratio(x)) + v·P(ratio(Y) = ratio(x)), Y ~
-// p(·
-// prefix), ratio = q / p. The U are independent and uniform if and only if the output follows p (Rosenblatt 1952), and
-// they are low wherever the draft's choices leak through.
+// p(· | prefix), ratio = q / p. The U are independent and uniform if and only if the output follows p (Rosenblatt
+// 1952), and they are low wherever the draft's choices leak through.
 SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft,
                          std::span<const std::vector<int32_t>> contexts, const SampledOptions& options,
                          const Clock& clock, const ProgressFn& progress = {});

@@ -24,9 +24,7 @@ struct PairsOptions {
   int repeats = 1;              // how often every run is made; the fastest counts
   double most_taken = 0.10;     // share of its CPU (MachineUse::taken) beyond which a window counts as disturbed
   double window_seconds = 0.5;  // of runs between two readings of the meter, whose ticks are 10 ms
-  // Largest
-  // log
-  // ratio between a run's step cost (a speculative step in plain steps) and the median; 0: not compared.
+  // Largest |log| ratio between a run's step cost (a speculative step in plain steps) and the median; 0: not compared.
   double tolerance = 0;
   int retries = 2;               // for a run that disagrees
   double patience_seconds = 10;  // disturbed runs are repeated for at least this long

@@ -29,7 +29,7 @@ struct GroupFigures {
   AcceptanceCounts counts;
   void add(const GroupFigures& other);
 };
-// State that the controllers of a draft's runs share, like the requests of a server.
+// State that the controllers of a draft's runs share, as the requests of one server do.
 struct Learnt {
   decode::CostModel costs;
   decode::OverlapMean overlap;
