@@ -277,7 +277,7 @@ class Quantiser {
   Json config_;
   SafetensorsDirectory files_;
   std::set<std::string> matrices_;
-  int64_t group_ = 0;  // 0: whole rows
+  int64_t group_ = 0;  // inputs per int8 scale; 0: whole rows
   SquaredError error_;
   size_t done_ = 0;
 };

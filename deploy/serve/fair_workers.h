@@ -55,7 +55,7 @@ class WorkQueue {
 class FairWorkers {
  public:
   explicit FairWorkers(size_t threads);
-  ~FairWorkers();  // stop()
+  ~FairWorkers();  // calls stop()
   void submit(WorkItem item);
   void stop();  // runs the submitted items first
 

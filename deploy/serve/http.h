@@ -76,7 +76,7 @@ class HttpHandler {
 class HttpServer {
  public:
   explicit HttpServer(const ServeLimits& limits, int io_threads = 2, int worker_threads = 3);
-  ~HttpServer();  // stop()
+  ~HttpServer();  // calls stop()
 
   // Binds and listens; connections wait until start(). Port 0 takes a free one. Returns the port. Throws Error(kIo) if
   // the address is in use or may not be bound, Error(kUsage) if it is not an address of this machine.

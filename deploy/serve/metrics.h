@@ -41,7 +41,7 @@ class Metrics {
 
   // The following are called from any thread.
   void replied(const std::string& route, int status);  // `route` from a fixed set
-  void record_lost();                                  // a traffic or acceptance record that could not be written
+  void record_lost();  // counts a traffic or acceptance record that could not be written
 
   // Returns text exposition format 0.0.4. Domain series count this tenant's answers, or all answers if there is no
   // tenant.

@@ -33,7 +33,7 @@ struct ApiRequest {
   std::vector<std::string> prompts;              // completions: texts, or
   std::vector<std::vector<int32_t>> prompt_ids;  // … token ids (each >= 0; the vocabulary is checked later)
   std::optional<int64_t> max_tokens;
-  std::string max_tokens_param = "max_tokens";  // the name it was given under
+  std::string max_tokens_param = "max_tokens";  // the field that gave max_tokens
   // Sampling (the defaults are OpenAI's: temperature 1, top_p 1), log-probabilities, "speculative", and whether there
   // is a seed.
   decode::RequestOptions options;

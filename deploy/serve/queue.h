@@ -27,7 +27,7 @@ enum class FinishReason { kStop, kLength, kCancelled, kFailed, kDrained, kNoToke
 // Returns "stop", "length", "cancelled", "failed" (also for kNoRoom), "drained" or "no_token_left".
 const char* to_string(FinishReason reason);
 
-// How one answer ended.
+// The outcome of one answer.
 struct ChoiceResult {
   FinishReason reason = FinishReason::kFailed;
   int64_t completion_tokens = 0;  // includes EOS and the tokens of the stop string

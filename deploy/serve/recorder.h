@@ -64,7 +64,7 @@ class Recorder {
  public:
   // Throws Error(kIo, kNetwork) when a directory or file cannot be written.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
-  ~Recorder();  // stop()
+  ~Recorder();  // calls stop()
 
   void record(const FinishedAnswer& answer);  // any thread; never blocks on the disk
   void stop();                                // writes the waiting records and publishes the open files

@@ -115,7 +115,7 @@ void Scheduler::admit() {
   }
 }
 
-// One sequence is prefilled at a time: the one that has begun, else the one preempted first, else a new one. Returns
+// Picks the sequence to prefill: one whose prefill has begun, else the oldest preempted one, else a new one. Returns
 // null if there is none for now.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active* preempted = nullptr;
@@ -255,7 +255,8 @@ void Scheduler::step() {
   while (!step_running()) make_room();
 }
 
-// Steps every sequence that decodes. Returns false if none found room, and nothing has changed then.
+// Steps every sequence that decodes. Returns false if the caches had no space for any of them; nothing has changed
+// then.
 bool Scheduler::step_running() {
   batch_.clear();
   keys_.clear();
