@@ -46,8 +46,8 @@ struct BenchResult {
   Json inputs;
   int64_t prompts = 0, answer_tokens = 0, rounds = 0;
   std::vector<BenchRow> rows;
-  // While the runs were timed: the batch size where others took the largest share. `busy` is that of the smallest
-  // batch.
+  // The machine while the runs were timed, at the batch size where others took the largest share of CPU. `busy` is
+  // that of the smallest batch size.
   MachineUse machine;
   std::vector<size_t> ranking;  // indices of rows: each draft's best at the smallest batch size, fastest first
   std::vector<std::string> notes;

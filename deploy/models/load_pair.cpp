@@ -18,7 +18,7 @@ namespace {
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // of its package, if the target there has changed
+  std::string stale_reason = {};  // why its package is stale: the target there has changed
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };

@@ -146,7 +146,7 @@ std::vector<std::string> channel_names(const fs::path& store) {
 
 fs::path pin_of(const fs::path& store, const std::string& digest) { return store / "pins" / ("sha256-" + digest); }
 
-// Returns digest → why it stays whatever its age.
+// Maps the digest of each package that stays whatever its age to the reason.
 std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
   std::map<std::string, std::string> why;
   for (const std::string& channel : channel_names(store)) {

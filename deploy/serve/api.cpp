@@ -59,7 +59,7 @@ uint64_t random_seed() {
 }
 
 constexpr char kModelPrefix[] = "/v1/models/";
-// Bytes per token assumed when a text that is too long is probed; in most texts tokens have fewer.
+// Bytes per token assumed when the beginning of a very long text is probed; most texts have fewer.
 constexpr size_t kProbedBytesPerToken = 8;
 
 }  // namespace

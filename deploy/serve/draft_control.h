@@ -14,7 +14,7 @@ namespace specdec::deploy {
 struct DraftOrder {
   enum class Action { kLoad, kShare, kPromote, kDrop };
   Action action = Action::kLoad;
-  std::string draft;  // kLoad: a MODEL; of a package or channel its draft is taken
+  std::string draft;  // kLoad: a MODEL; for a package or channel, its draft
   // kLoad, kShare: shares of the conversations, 0 to 1. If absent, kShare keeps them and kLoad sets 0.1 and 0.
   std::optional<double> score, serve;
 };

@@ -33,7 +33,7 @@ void check_floor(const std::string& flag, double floor, bool force);
 
 struct AcceptanceRules {
   double floor = 0.60, goal = 0.70;              // for alpha; the goal is only reported
-  std::map<std::string, double> segment_floors;  // only these segments are judged
+  std::map<std::string, double> segment_floors;  // floors of the segments that are judged
   bool paired = false;                           // every request also has the other draft's alpha
   std::optional<double> min_gain;                // smallest allowed paired difference; none: not judged
   // Segments in which alpha may not be lower than the other draft's by more than kSegmentLoss.

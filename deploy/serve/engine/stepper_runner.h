@@ -23,7 +23,7 @@ struct StepperRunnerOptions {
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
   int text_max_k = 0;                             // for drafts from the text; 0: as in `speculation`
   bool coupled_seeds = true;                      // seeded sequences use the coupled rule, whatever `speculation` says
-  // Then at most half of the conversations that score a draft on trial come from one tenant.
+  // If true, at most half of the conversations that score a draft on trial may come from one tenant.
   bool several_tenants = false;
 };
 
@@ -66,7 +66,7 @@ class StepperRunner final : public StepRunner {
   std::vector<decode::Sequence*> batch_;
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
-  double prompt_target_seconds_ = 0;    // target passes of prompts only
+  double prompt_target_seconds_ = 0;    // seconds of the target's prefill passes
   decode::OverlapMean suffix_overlap_;  // of drafts from the text
   double mean_answer_ = 0;              // in tokens
   int64_t draft_failures_ = 0;
