@@ -27,8 +27,8 @@ struct ChannelChange {
 };
 
 // Points the channel at a package of this store, after verifying its files. `package`: a digest, "sha256-…" (8 digits
-// are enough), or the package's path. The log line is durable before the reference is replaced. A channel that names
-// the package already is only signed, if its signature is missing or of an older state than this machine has seen.
+// are enough), or the package's path. The log line is durable before the reference is replaced. If the channel
+// names the package already, it is only signed anew if its signature is missing or of an older state than seen here.
 // Throws Error(kUsage) for an invalid channel name, or without `signer` in a store that requires signatures;
 // Error(kData) for a package that is missing, damaged or in another store, or for a record older than the channel's;
 // Error(kNetwork) if another process is changing the channel.
