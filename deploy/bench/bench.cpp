@@ -24,7 +24,7 @@ namespace specdec::deploy {
 namespace {
 
 constexpr int kRounds = 2, kQualityBatch = 4;
-constexpr double kCostSeconds = 5;  // of a draft at a batch size
+constexpr double kCostSeconds = 5;  // for each draft and batch size
 constexpr int64_t kWarmTokens = 16, kSampledContexts = 4, kSampledContextTokens = 16, kSampledRuns = 800;
 
 void require(bool ok, const std::string& text) {
@@ -46,7 +46,7 @@ void check_options(const BenchOptions& o) {
   require(o.prompts >= 1 && o.tokens >= 2, "--prompts: at least 1, --tokens: at least 2");
 }
 
-// A draft under test with everything its runs share.
+// A draft under test and everything that its runs share.
 struct Contender {
   std::string name;
   std::shared_ptr<const model::Decoder> decoder;
@@ -55,15 +55,16 @@ struct Contender {
   std::map<int, GreedyComparison> quality;  // by K
 };
 
-// What it learns is its own, as that of a server that runs it.
+// A contender with one K. It learns from its own runs only, like a server that runs it.
 struct Configuration {
-  Contender* contender = nullptr;  // null: normal
+  Contender* contender = nullptr;  // null: plain decoding
   int k = 0;
   std::unique_ptr<Learnt> learnt = {};
   std::unique_ptr<decode::Stepper> stepper = {};
   GroupFigures figures = {};
-  std::vector<double> seconds = {}, beside = {};  // [groups] summed over rounds; of the normal run beside it
-  double spent = 0, spent_beside = 0;             // so far, for the progress line
+  // [groups] seconds summed over rounds; `beside` is that of the normal runs beside it.
+  std::vector<double> seconds = {}, beside = {};
+  double spent = 0, spent_beside = 0;  // so far, for the progress line
 };
 
 class Run {
@@ -100,7 +101,7 @@ class Run {
     result_.notes.push_back(line);
   }
 
-  // False: a draft is stale, and that was not allowed.
+  // Returns false if a draft is stale and that was not allowed.
   bool load() {
     PairOptions wanted;
     wanted.target = options_.target;
@@ -174,7 +175,7 @@ class Run {
     }
   }
 
-  // Every prompt leaves room for the answer in every model: the lengths compared are then the same.
+  // Cuts the prompts so that the answer fits every model; then all runs have the same lengths.
   void cut_prompts() {
     int64_t room = target_->max_length();
     for (const auto& c : contenders_) room = std::min(room, c->model->max_length());
@@ -205,7 +206,7 @@ class Run {
     return group;
   }
 
-  // The same prompts with and without the draft, a step of the one and a step of the other. Figures of both.
+  // Runs the same prompts with and without the draft, one step of each in turn, and returns the figures of both.
   PairFigures run_pair(Configuration& c, std::span<const std::vector<int32_t>> prompts, int64_t tokens, uint64_t seed) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the benchmark");
     GroupRun normal(*plain_, prompts, group_of(0, tokens, seed), nullptr, clock_);
@@ -215,7 +216,7 @@ class Run {
   }
 
   void measure_batch(int batch) {
-    // Every group is full: prompts are taken in turn.
+    // Every group is full: prompts are reused in turn.
     const size_t n = prompts_.size(), size = static_cast<size_t>(batch), groups = (n + size - 1) / size;
     std::vector<std::vector<std::vector<int32_t>>> group_prompts(groups);
     for (size_t g = 0; g < groups; ++g)
@@ -237,7 +238,7 @@ class Run {
     pairs.threads = pair_.timed_threads();
     pairs.repeats = repeats_of(plain * static_cast<double>(options_.tokens) / static_cast<double>(warm));
     const size_t each = configurations.size(), count = static_cast<size_t>(kRounds) * groups * each;
-    // Run `at` is of configuration (at + group + round) mod each, so that none is always the first.
+    // Run `at` uses configuration (at + group + round) mod each, so that none is always the first.
     const auto place = [&](size_t at) {
       const size_t g = at / each % groups, round = at / each / groups;
       return std::tuple(g, round, (at % each + g + round) % each);
@@ -273,7 +274,7 @@ class Run {
     for (const Configuration& c : configurations) add_row(c, batch, c.figures, gain_of(c), costs[c.contender]);
   }
 
-  // Groups of which no run was left alone say nothing.
+  // Groups without an undisturbed run are left out.
   static Estimate gain_of(const Configuration& c) {
     std::vector<double> beside, seconds;
     for (size_t g = 0; g < c.seconds.size(); ++g)
@@ -281,7 +282,7 @@ class Run {
     return seconds.empty() ? Estimate{1, {0, 1e6}, 0} : speedup(beside, seconds);
   }
 
-  // "draft, K 4: 1.31 ×" of the runs so far.
+  // Returns "draft, K 4: 1.31 ×" for the runs so far.
   std::string so_far(const Configuration& c) const {
     char figure[32];
     std::snprintf(figure, sizeof figure, ": %.2f ×", c.spent > 0 ? c.spent_beside / c.spent : 0);
@@ -297,7 +298,7 @@ class Run {
       note("batch " + std::to_string(batch) + ": the machine was busy, " + others_of(use) + " while it was timed");
   }
 
-  // Of chains alone: what a tree or the text promises is no matter of K, c and v.
+  // Measures chains only, because K, c and v do not predict what a tree or drafts from the text gain.
   CostTable costs_of(const Contender& contender, int batch) {
     CostOptions o;
     o.batches = {batch};
@@ -353,8 +354,8 @@ class Run {
     return same == 1 ? last(draft) : draft;
   }
 
-  // Greedy text against plain decoding for every draft and K, and one sampled test a draft, whatever the temperature
-  // measured at.
+  // Compares greedy text with plain decoding for every draft and K, and runs one sampled test per draft, whatever the
+  // temperature of the timed runs.
   void judge_quality() {
     RolloutOptions greedy;
     greedy.request = {.max_tokens = options_.tokens, .sampling = {.temperature = 0}};

@@ -1,4 +1,4 @@
-// What a bench result says: verdict, JSON, page, text.
+// Presents a bench result: verdict, JSON, page, text.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -49,7 +49,7 @@ Json row_json(const BenchRow& r) {
               {"predicted_speedup", r.predicted > 0 ? Json(r.predicted) : Json(nullptr)},
               {"memory_bytes", r.memory_bytes}};
   out["ci"] = has_interval(r) ? Json({r.speedup.ci.low, r.speedup.ci.high}) : Json(nullptr);
-  // No task with a right answer is run here.
+  // task_score is null, because bench runs no task that has a right answer.
   out["quality"] = r.normal() ? Json(nullptr)
                               : Json({{"greedy_identical", r.greedy_identical},
                                       {"greedy_prompts", r.greedy_prompts},
@@ -72,7 +72,7 @@ std::string same_text(const BenchRow& r) {
                              static_cast<long long>(r.greedy_prompts));
 }
 
-// Two tables, each as wide as a page.
+// Makes two tables, since one would be wider than a page.
 std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   Table speed{"Runs: speed",
               {"", "batch", "tokens/s", "speed-up", "by the formula", "accepted", "rejected", "tokens/step",
@@ -93,7 +93,7 @@ std::vector<Table> tables_of(const std::vector<BenchRow>& rows) {
   return {speed, latency};
 }
 
-// Speed-up against K at each batch size, one chart a draft; `auto` stands right of the largest K.
+// Charts speed-up against K, one chart per draft with a curve per batch size; `auto` is to the right of the largest K.
 std::vector<Chart> charts(const BenchResult& result) {
   std::vector<Chart> out;
   std::vector<std::string> drafts;

@@ -24,7 +24,7 @@ void check(const GenerateOptions& o) {
                 "--max-tokens: expected an integer in [1, 16777216], found " + std::to_string(o.max_tokens));
 }
 
-// A token has at least one byte, so the prompt's size bounds its tokens; a template adds its own.
+// Bounds the number of tokens: a token has at least one byte, and 4096 bytes are allowed for what a template adds.
 int64_t tokens_bound(const GenerateOptions& o) {
   std::error_code ec;
   const int64_t bytes = o.has_prompt ? static_cast<int64_t>(o.prompt.size())

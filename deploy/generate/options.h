@@ -21,8 +21,8 @@ struct GenerateOptions {
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::vector<std::string> logit_bias;  // ID=VALUE
   std::vector<std::string> bad_words;
-  std::string json_schema_file;  // the answer is JSON of this schema
-  std::string regex;             // the answer matches, as a whole
+  std::string json_schema_file;  // the answer must be JSON of this schema
+  std::string regex;             // the whole answer must match it
   SpeculationOptions speculation;
 };
 

@@ -14,16 +14,16 @@ namespace specdec::deploy {
 
 namespace {
 
-// The draft directory and how it is bound. A package's manifest binds the draft inside it.
+// A draft's directory and its binding. A package's manifest binds the draft inside it.
 struct Draft {
   fs::path directory;
   std::optional<Fingerprint> made_for;
-  std::string stale_reason = {};  // of its package: the target there has changed
+  std::string stale_reason = {};  // why its package is stale: the target there has changed
   std::shared_ptr<const DirectoryLock> hold = {};
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// Without a draft of its own a pair takes the target's package's: `target`, which was looked up once, since its channel
-// may move.
+// Finds the draft. If the options name none, it is the draft of the target's package. `target` was resolved only once,
+// since its channel may move.
 Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   const bool own = options.draft.empty();
   if (own && (target.package_digest.empty() || !options.speculate)) return {};
@@ -32,12 +32,12 @@ Draft find_draft(const PairOptions& options, const ResolvedModel& target) {
   return {model.draft, read_manifest(model.draft.parent_path()).target, model.stale_reason, model.hold, model.verified};
 }
 
-// What was loaded is what was checked before.
+// Throws unless the files are still the ones that were verified.
 void require_unchanged(const std::shared_ptr<const VerifiedFiles>& files) {
   if (files) files->require_unchanged();
 }
 
-// The model with its package held: package gc leaves it as long as the weights are in use.
+// Returns the model with its package held, so that package gc keeps it as long as the weights are in use.
 std::shared_ptr<const model::Decoder> keep(std::shared_ptr<const model::Decoder> decoder,
                                            const std::shared_ptr<const DirectoryLock>& hold) {
   const model::Decoder* const shared = decoder.get();

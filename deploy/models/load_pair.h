@@ -1,5 +1,5 @@
-// The pair every engine command loads: one place that finds directories, checks the binding, plans memory
-// and reads both models, so that generate, validate, bench and serve agree.
+// Loads the pair of models for every engine command. It finds the directories, checks the binding, plans memory and
+// reads both models, so that generate, validate, bench and serve agree.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -23,52 +23,53 @@
 namespace specdec::deploy {
 
 struct PairOptions {
-  std::string target;  // MODEL; of a package its draft is used too unless `draft` names another
-  std::string draft;   // MODEL, empty = none
+  std::string target;  // MODEL; a package's own draft is used too, unless `draft` names another
+  std::string draft;   // MODEL; empty = none
   DeviceOptions device;
   bool allow_stale = false;
-  bool speculate = true;            // false: a package's own draft is left out
-  bool chat = true;                 // false: the chat template is left out (vetting it forks: not beside other threads)
+  bool speculate = true;  // false: a package's own draft is not used
+  // false: does not load the chat template. Vetting it forks, which is not safe beside other threads.
+  bool chat = true;
   int64_t sequences = 1;            // for the memory plan
-  int64_t tokens_per_sequence = 0;  // for the memory plan; 0 = the target's longest
-  // where memory is short: caches are cut, the draft is quantised or left out (model::fit_memory)
+  int64_t tokens_per_sequence = 0;  // for the memory plan; 0 = the target's maximum
+  // If memory is short: caches are cut, and the draft is quantised or left out (model::fit_memory).
   bool may_give_up = false;
-  int64_t cache_bytes = 0;  // of both models' caches, with may_give_up; 0 = sequences × tokens
-  // called before anything is loaded, and before the check; may be empty
+  int64_t cache_bytes = 0;  // for both models' caches, with may_give_up; 0 = sequences × tokens
+  // called before the memory check and before anything is loaded; may be empty
   std::function<void(const model::MemoryPlan&)> on_plan;
 };
 
-// Everything a command needs of a target and its draft. The models hold the packages they came from (package gc).
-// `binding` == kStale with `target` null means: not allowed, nothing was loaded; the caller prints `warning` and
+// A loaded target and its draft. The models keep the packages they came from alive (package gc). If `binding` is kStale
+// and `target` null, the draft is stale, which was not allowed, and nothing was loaded; the caller prints `warning` and
 // returns exit code 5.
 struct LoadedPair {
   std::filesystem::path target_dir, draft_dir;  // draft_dir empty without a draft
   std::string package_digest;
   std::shared_ptr<const model::Decoder> target, draft;  // draft may be null
   std::unique_ptr<text::Tokenizer> tokenizer;           // the target's
-  std::optional<text::ChatTemplate> chat_template;      // the target's, if it has one and it was asked for
-  BindingState binding = BindingState::kUnbound;        // kBound where there is no draft
-  std::string warning;                                  // one line when the draft is unbound or stale, else ""
+  std::optional<text::ChatTemplate> chat_template;      // the target's, if it has one and it was requested
+  BindingState binding = BindingState::kUnbound;        // kBound if there is no draft
+  std::string warning;                                  // one line if the draft is unbound or stale, else ""
   model::MemoryPlan plan;
-  std::string given_up;  // one line where memory was short, else ""
+  std::string given_up;  // one line if memory was short, else ""
   at::Device device = at::kCPU;
   at::ScalarType dtype = at::kFloat;  // of the target
 
-  // CPU threads that a timed step waits for: on a GPU only the one that starts its work.
+  // Returns the number of CPU threads that a timed step needs: on a GPU only the one that launches its work.
   int timed_threads() const { return device.is_cuda() ? 1 : at::get_num_threads(); }
 };
-// Order: resolve, binding (before everything else), configs and vocabularies, memory plan and check, weights,
-// tokenizer. Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count when device.threads > 0.
+// Loads in this order: resolve, binding (before all other errors), configs and vocabularies, memory plan and check,
+// tokenizer, weights. Throws Error(kModel | kDevice | kUsage | kIo). Sets the CPU thread count if device.threads > 0.
 LoadedPair load_pair(const PairOptions& options);
 
 struct LoadedDraft {
   std::filesystem::path directory;
   std::shared_ptr<const model::Decoder> draft;
-  std::string warning;      // as of a pair
-  int64_t cache_bytes = 0;  // planned for it
+  std::string warning;      // as in LoadedPair
+  int64_t cache_bytes = 0;  // planned for its cache
 };
-// Another draft, options.draft, for the target of a pair that is loaded; its memory comes on top of what is used. The
-// same order. Throws as load_pair() does, and Error(kModel) for a stale draft unless options.allow_stale.
+// Loads another draft, options.draft, for the target of a loaded pair, in the same order; its memory is needed on top
+// of what is in use. Throws what load_pair() throws, and Error(kModel) for a stale draft unless options.allow_stale.
 LoadedDraft load_draft(const LoadedPair& pair, const PairOptions& options);
 
 }  // namespace specdec::deploy

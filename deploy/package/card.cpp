@@ -24,7 +24,7 @@ std::string with_interval(const Estimate& e) {
          " requests)";
 }
 
-// "models--org--name/snapshots/…" is org/name; "" for a directory that says nothing of the hub.
+// Returns the hub's name of the target: "models--org--name/snapshots/…" is org/name; "" for any other directory.
 std::string hub_repository_of(const LaunchPlan& plan, const fs::path& target) {
   if (const auto hub = parse_hub_name(plan.target_reference)) return hub->repository();
   const std::string repository =
@@ -35,7 +35,7 @@ std::string hub_repository_of(const LaunchPlan& plan, const fs::path& target) {
              : "";
 }
 
-// A cell of a table: no bar, no line break.
+// Makes a table cell: no bars, no line breaks.
 std::string cell(std::string text) {
   for (char& c : text)
     if (c == '|' || static_cast<unsigned char>(c) < 0x20) c = ' ';
@@ -63,9 +63,9 @@ std::string model_card(const LaunchPlan& plan, const ValidationReport& report, c
   const std::string repository = hub_repository_of(plan, target), licence = card_licence(readme);
   std::string card = "---\n" + licence;
   if (!repository.empty())
-    card +=
-        "base_model: " + repository + "\n" +
-        (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");  // its layers are the target's
+    card += "base_model: " + repository + "\n" +
+            // A pruned draft consists of layers of the target.
+            (binding.kind.rfind("prune", 0) == 0 ? "base_model_relation: finetune\n" : "");
   card +=
       "library_name: transformers\npipeline_tag: text-generation\ntags:\n- speculative-decoding\n- draft-model\n- "
       "specdec\n---\n";

@@ -1,4 +1,4 @@
-// The model card of a packaged draft: README.md with the front matter that the Hugging Face hub reads.
+// Writes the model card of a packaged draft: README.md with the front matter that the Hugging Face hub reads.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,12 @@
 
 namespace specdec::deploy {
 
-// What the hub takes for a licence, of a card's front matter: the lines license, license_name, license_link. "" if it
-// has none.
+// Returns the lines of a card's front matter that state the licence for the hub: license, license_name, license_link.
+// "" if it has none.
 std::string card_licence(const std::string& readme);
 
-// `target`: the target's directory, whose licence is carried over; a snapshot of the hub's cache, or a hub name in the
-// plan, gives base_model. Nothing in it depends on the clock.
+// Returns the card. `target` is the target's directory, whose licence is copied. base_model is set if `target` is a
+// snapshot in the hub's cache or the plan refers to a hub name. The card does not depend on the clock.
 std::string model_card(const LaunchPlan& plan, const ValidationReport& report, const DraftBinding& binding,
                        const std::filesystem::path& target, const std::vector<DraftVariant>& variants);
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxTokenizerBytes = 256u << 20;
 
-// Exponent all ones: infinity or NaN. The mask covers one element of the type.
+// An exponent of all ones means infinity or NaN. The mask covers one element of the type.
 template <class Word>
 bool all_finite(std::span<const std::byte> bytes, Word mask) {
   Word found = 0;
@@ -30,7 +30,7 @@ bool is_finite(const std::string& dtype, std::span<const std::byte> bytes) {
   if (dtype == "F32") return all_finite<uint32_t>(bytes, 0x7f800000u);
   if (dtype == "BF16") return all_finite<uint16_t>(bytes, 0x7f80u);
   if (dtype == "F16") return all_finite<uint16_t>(bytes, 0x7c00u);
-  if (dtype == "F8_E4M3") return all_finite<uint8_t>(bytes, 0x7fu);  // has no infinities: the one pattern that is NaN
+  if (dtype == "F8_E4M3") return all_finite<uint8_t>(bytes, 0x7fu);  // has no infinities; this pattern is its NaN
   return true;
 }
 
@@ -50,7 +50,7 @@ void check_weights(const fs::path& directory, std::vector<Finding>& findings) {
   }
 }
 
-// Of rope_parameters and of the top level; equal where only one of them says it.
+// Returns rope_theta of rope_parameters and of the top level; equal if only one of them has it.
 std::pair<Json, Json> rope_thetas(const Json& config) {
   if (!config.contains("rope_theta") || !config.contains("rope_parameters") || !config["rope_parameters"].is_object())
     return {};
@@ -97,7 +97,7 @@ std::vector<Finding> check_pair(const fs::path& target, const fs::path& draft, b
   std::vector<Finding> findings;
   const Json whole = read_json(draft / "config.json", ErrorKind::kModel),
              theirs = read_json(target / "config.json", ErrorKind::kModel);
-  const bool nested = head && whole.contains("transformer_layer_config");  // speculators
+  const bool nested = head && whole.contains("transformer_layer_config");  // as in the speculators library
   const Json& ours =
       nested ? json_object(whole, "transformer_layer_config", 256, (draft / "config.json").string(), ErrorKind::kModel)
              : whole;
@@ -152,7 +152,7 @@ std::vector<std::string> model_files(const fs::path& directory) {
     if ((text && name != "manifest.json") || name.rfind("LICENSE", 0) == 0 || name.rfind("NOTICE", 0) == 0)
       names.insert(name);
   }
-  // Beside a single file an index would send readers to shards that are not there.
+  // Next to a single file an index would direct readers to shards that do not exist.
   if (names.count("model.safetensors")) names.erase("model.safetensors.index.json");
   return {names.begin(), names.end()};
 }

@@ -1,4 +1,4 @@
-// What makes engines refuse a draft or lose acceptance silently, checked on the files.
+// Checks on the files for faults that make engines refuse a draft or silently lose acceptance.
 #pragma once
 
 #include <filesystem>
@@ -8,22 +8,23 @@
 namespace specdec::deploy {
 
 struct Finding {
-  bool fatal = false;  // the pair cannot be served; otherwise some engine serves it worse
-  std::string rule;    // id of lint.h
+  bool fatal = false;  // true: the pair cannot be served; false: some engine serves it worse
+  std::string rule;    // an id of lint_rules.h
   std::string file;    // path the finding is about
   std::string text;
 };
 
-// Vocabularies, tokenizer bytes, finite weights (every float tensor of both models is read), rope and dtype spelled in
-// both generations of keys, nulls that engines mistake, context length, remote code. A `head` (EAGLE-3) may come
-// without a tokenizer. Throws Error(kModel) for files that do not load.
+// Checks vocabularies, tokenizer bytes, finite weights (reads every float tensor of both models), rope and dtype in
+// both generations of keys, nulls that engines mistake for numbers, context length, and remote code. A `head` (EAGLE-3)
+// may come without a tokenizer. Throws Error(kModel) for files that do not load.
 std::vector<Finding> check_pair(const std::filesystem::path& target, const std::filesystem::path& draft,
                                 bool head = false);
 
-// Names of the files that make up a model directory: config and tokenizer files, chat templates, licences and the
-// safetensors that hold its tensors. No pickles, no code, no sub-directories. Sorted. Throws Error(kModel).
+// Returns the sorted names of the files that make up a model directory: config and tokenizer files, chat templates,
+// licences and the safetensors files with its tensors. Leaves out pickles, code and sub-directories. Throws
+// Error(kModel).
 std::vector<std::string> model_files(const std::filesystem::path& directory);
-// Of those, the ones that define text ⇄ tokens.
+// Returns whether this file of a model defines how text becomes tokens and back.
 bool is_tokenizer_file(const std::string& name);
 
 }  // namespace specdec::deploy

@@ -22,7 +22,7 @@ std::string shell_quoted(const std::string& text) {
   return out + "'";
 }
 
-// Ranges as engines take them: neighbours with one K are one range.
+// Returns the ranges as engines take them: neighbours with the same K are joined.
 ScheduleRanges engine_ranges(const LaunchPlan& plan) {
   ScheduleRanges ranges;
   for (const auto& range : ranges_of(plan.schedule))
@@ -34,14 +34,15 @@ ScheduleRanges engine_ranges(const LaunchPlan& plan) {
 }
 
 bool starts_plain(const LaunchPlan& plan) { return plan.verdict != "pass" && plan.tried_k > 0; }
-// The same plan as if the gate had passed at the K that it tried.
+// Returns the plan as if the gate had passed with the K that it tried.
 LaunchPlan forced(LaunchPlan plan) {
   plan.schedule = {{1, 256, plan.tried_k}};
   plan.verdict = "pass";
   return plan;
 }
 
-// What the gate said of this pair, as comments. `how`: what to change to draft although it did not pass; one line.
+// Returns the gate's result for this pair as comments. `how` is one line: what to change to draft although it did not
+// pass.
 std::string gate_comment(const LaunchPlan& plan, const std::string& how) {
   std::string text = plan.gate.empty() ? "" : "# Gate: " + plan.gate + "\n";
   text += "# Schedule: " + schedule_line(plan.schedule) + "\n";
@@ -58,7 +59,7 @@ std::string script_head(const LaunchPlan& plan, const std::string& engine, const
          (plan.target_reference.empty() ? "$package/target" : shell_quoted(plan.target_reference)) + "\n";
 }
 
-// Sets `draft`: what was validated, or the variant that the environment asks for.
+// Returns a script line that sets `draft` to the validated draft or to the variant that the environment names.
 std::string choose_draft(const LaunchPlan& plan) {
   if (plan.variants.empty()) return "draft=$package/draft\n";
   std::string formats, cases;
@@ -70,7 +71,8 @@ std::string choose_draft(const LaunchPlan& plan) {
          "\" >&2; exit 2 ;;\nesac\n";
 }
 
-// vLLM wants the first range to start at 1, K <= num_speculative_tokens, and takes the last K for larger batches.
+// vLLM requires that the first range starts at 1 and K <= num_speculative_tokens, and uses the last K for larger
+// batches.
 Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   Json config = {{"method", plan.eagle3 ? "eagle3" : "draft_model"},
                  {"model", draft},
@@ -82,7 +84,7 @@ Json vllm_config(const LaunchPlan& plan, const std::string& draft) {
   return config;
 }
 
-// "add --speculative-config '…'": for scripts, whose arguments are handed on, and for settings that list arguments.
+// Returns "add --speculative-config '…'", for scripts (which pass arguments on) and for settings that list arguments.
 std::string vllm_how(const LaunchPlan& plan, const std::string& draft) {
   return "add --speculative-config " + shell_quoted(canonical_json(vllm_config(forced(plan), draft)));
 }
@@ -91,7 +93,7 @@ std::string vllm(const LaunchPlan& plan) {
   std::string text = script_head(plan, "vLLM", "engines/vllm.sh --port 8000", vllm_how(plan, "PACKAGE/draft"));
   std::string speculation;
   if (plan.max_k() > 0) {
-    // The package's path goes into JSON: quotes and backslashes in it are escaped when the script runs.
+    // The package's path is put into JSON, so its quotes and backslashes are escaped when the script runs.
     text += choose_draft(plan) + "draft=$(printf '%s' \"$draft\" | sed 's/[\\\\\"]/\\\\&/g')\n";
     std::string config = canonical_json(vllm_config(plan, "DRAFT")), escaped;
     for (char c : config) escaped += c == '"' ? std::string("\\\"") : std::string(1, c);
@@ -106,8 +108,8 @@ bool has_sglang_schedule(const LaunchPlan& plan) {
   return plan.eagle3 && plan.max_k() > 0 && engine_ranges(plan).size() > 1;
 }
 
-// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that follows
-// the batch are for EAGLE alone: with STANDALONE SGLang 0.5.23 refuses the one to start with and drops the other.
+// With a top-k of 1 the number of draft tokens is the number of steps plus one. Block verification and a K that depends
+// on the batch work with EAGLE only: with STANDALONE SGLang 0.5.23 refuses the former at start and ignores the latter.
 std::string sglang_flags(const LaunchPlan& plan, const std::string& draft) {
   std::string text = std::string("--speculative-algorithm ") + (plan.eagle3 ? "EAGLE3" : "STANDALONE") +
                      " --speculative-draft-model-path " + draft;
@@ -130,7 +132,7 @@ std::string sglang(const LaunchPlan& plan) {
   return text + " \"$@\"\n";
 }
 
-// Keyed by the batch size from which an entry holds; one candidate pins K there.
+// Each key is the batch size from which its entry applies; a single candidate fixes K there.
 std::string sglang_schedule(const LaunchPlan& plan) {
   Json root = Json::object();
   for (const auto& [low, high, k] : engine_ranges(plan))
@@ -138,9 +140,9 @@ std::string sglang_schedule(const LaunchPlan& plan) {
   return root.dump(2) + "\n";
 }
 
-// Keys of draft_len_schedule: in 1.3 the last batch size of a range, beyond the last key no draft; in 1.2 the first
-// batch size of a range, beyond the last key its K. In both the first entry must equal max_draft_len. 1.2 knows
-// --extra_llm_api_options, 1.3 --config.
+// Keys of draft_len_schedule: in 1.3 a key is the last batch size of a range, and beyond the last key nothing is
+// drafted. In 1.2 it is the first batch size of a range, and beyond the last key its K applies. In both the first entry
+// must equal max_draft_len. 1.2 has --extra_llm_api_options, 1.3 --config.
 std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   std::string text = plan.eagle3 ? "" : "disable_overlap_scheduler: true\n";
   text += std::string("speculative_config:\n  decoding_type: ") +
@@ -156,7 +158,7 @@ std::string tensorrt_llm_speculation(const LaunchPlan& plan, bool v1_2) {
   return text;
 }
 
-// Every line a comment.
+// Makes every line a comment.
 std::string commented(const std::string& lines) {
   std::string text;
   for (size_t begin = 0; begin < lines.size();) {
@@ -204,7 +206,8 @@ std::string llama_cpp(const LaunchPlan& plan) {
   return text + " \"$@\"\n";
 }
 
-// Lower-case letters, digits and '-', at most 63, beginning and ending with one of the former (RFC 1123).
+// Returns a name of at most 63 lower-case letters, digits and '-' that begins and ends with a letter or digit (RFC
+// 1123).
 std::string kubernetes_name(const std::string& text) {
   std::string name;
   for (char c : text.substr(0, 63))
@@ -214,8 +217,8 @@ std::string kubernetes_name(const std::string& text) {
   return first == std::string::npos ? "model" : name.substr(first, name.find_last_not_of('-') + 1 - first);
 }
 
-// Through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds plain strings and numbers only, so it cannot carry a
-// schedule.
+// Passes the config through VLLM_ADDITIONAL_ARGS: spec.speculator.config holds only plain strings and numbers, so it
+// cannot hold a schedule.
 std::string kserve(const LaunchPlan& plan) {
   std::string arguments = "--dtype " + engine_dtype(plan);
   if (plan.max_k() > 0)
@@ -236,7 +239,8 @@ std::string kserve(const LaunchPlan& plan) {
          "        persistentVolumeClaim: {claimName: specdec-packages, readOnly: true}\n";
 }
 
-// vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. The package lies in a claim as for KServe.
+// Values of the vLLM production stack: helm install NAME vllm/vllm-stack -f FILE. The package is in a claim as for
+// KServe.
 std::string helm(const LaunchPlan& plan) {
   const auto quoted = [](const std::string& text) {
     std::string out = "'";
@@ -312,15 +316,15 @@ LaunchPlan launch_plan(const ValidationReport& report, const std::string& name, 
   plan.schedule[0].low = 1;
   plan.verdict = report.verdict;
   plan.gate = gate_line(report);
-  for (char& c :
-       plan.gate)  // names of segments come from traffic, and some parsers of YAML end a comment at U+0085 or U+2028
+  // Segment names come from traffic, and some YAML parsers end a comment at U+0085 or U+2028.
+  for (char& c : plan.gate)
     if (static_cast<unsigned char>(c) >= 0x80) c = '?';
   if (report.verdict == "pass") return plan;
   plan.tried_k = tried;
   for (ScheduleRow& row : plan.schedule) {
+    // Reports of earlier versions have a schedule without figures.
     if (row.figure_k == 0 && row.k > 0 && row.low == 1 && report.has_speed)
-      row = {row.low,          row.high, 0, true, report.best_k, report.speedup.value,
-             report.speedup.ci};  // of an earlier program
+      row = {row.low, row.high, 0, true, report.best_k, report.speedup.value, report.speedup.ci};
     row.k = 0;
   }
   return plan;

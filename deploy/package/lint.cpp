@@ -18,7 +18,7 @@ using Shape = std::vector<int64_t>;
 
 std::string text_of(const Shape& shape) { return canonical_json(Json(shape)); }
 
-// One draft beside its target. Every check adds to `findings`.
+// Checks one draft against its target. Every check adds to `findings_`.
 class Linter {
  public:
   Linter(const fs::path& target, const fs::path& draft)
@@ -61,7 +61,7 @@ class Linter {
     return json_bool(config_, key, fallback, file_, ErrorKind::kModel);
   }
 
-  // Formats that nothing serves, or that are no draft of this kind.
+  // Returns false, with a finding, for formats that no engine serves or that are checked nowhere here.
   bool known_format() {
     const Json type = config_.value("model_type", Json());
     std::string architectures = config_.contains("architectures") ? canonical_json(config_["architectures"]) : "";
@@ -84,7 +84,7 @@ class Linter {
     return false;
   }
 
-  // ---- a model of its own ----
+  // ---- small models ----
 
   void small_model() {
     static const std::set<std::string> kListed = {"llama", "mistral", "qwen2", "qwen3"};
@@ -132,7 +132,8 @@ class Linter {
     return config_.contains("quantization_config") && !config_["quantization_config"].is_null();
   }
 
-  // What quantisers put in a matrix's place or beside it; the engines check its shapes.
+  // The next two recognise tensors that quantisers put in a matrix's place or next to it. The engines check their
+  // shapes.
   bool is_quantised(const std::string& matrix) const {
     const std::string stem = matrix.substr(0, matrix.rfind('.') + 1);
     return quantised() && (tensors_->contains(stem + "qweight") || tensors_->contains(stem + "weight_packed"));
@@ -179,7 +180,7 @@ class Linter {
     }
   }
 
-  // Rows that pad the vocabulary: zeros give logit 0, which takes probability from real tokens.
+  // Finds rows that pad the vocabulary: zeros give logit 0, which takes probability from real tokens.
   void padded_rows() {
     const char* const head = tensors_->contains("lm_head.weight") ? "lm_head.weight" : "model.embed_tokens.weight";
     if (!tensors_->contains(head)) return;
@@ -257,7 +258,7 @@ class Linter {
     return eagle.is_object() ? eagle.value("eagle_aux_hidden_state_layer_ids", Json()) : Json();
   }
   int64_t draft_vocab() const { return top_number("draft_vocab_size", number("vocab_size", 1)); }
-  // "midlayer." or "layers.0.": both engines take either.
+  // The prefix is "midlayer." or "layers.0."; both engines accept either.
   std::string layer_prefix() const {
     return tensors_->contains("layers.0.self_attn.q_proj.weight") ? "layers.0." : "midlayer.";
   }
@@ -369,8 +370,8 @@ class Linter {
           "embed_tokens.weight: not the target's: vLLM uses it, SGLang replaces it by the target's: leave it out");
   }
 
-  // Weights drawn with the usual initialisation have its deviation to a fraction of a per cent, and no training leaves
-  // them so.
+  // Finds an untrained head. Freshly initialised weights have the initialisation's deviation to a fraction of a per
+  // cent; trained ones do not.
   void initial_head() {
     if (!tensors_->contains("lm_head.weight")) return;
     const TensorEntry& entry = tensors_->entry("lm_head.weight");
@@ -400,7 +401,7 @@ class Linter {
               ": looks as if it was never trained (acceptance length 1.00)");
   }
 
-  // Top-level ids are read by vLLM as they are; the nested ones by SGLang, which adds 1 for llama and qwen; without any
+  // vLLM takes top-level ids as they are. SGLang reads the nested ones and adds 1 for llama and qwen. Without any ids
   // both take [2, N / 2, N - 3].
   void auxiliary_layers() {
     const Json top = config_.value("eagle_aux_hidden_state_layer_ids", Json()), nested = nested_ids();
@@ -439,7 +440,7 @@ class Linter {
                        canonical_json(nested));
   }
 
-  // ---- what it was made for, and what it was measured with ----
+  // ---- binding and measurement ----
 
   void binding(const std::optional<ValidationReport>& report) {
     const auto made = read_binding(draft_);
@@ -470,7 +471,7 @@ class Linter {
 
   void gate(const ValidationReport& report) {
     if (report.verdict != "pass") add(false, "gate", "the gate did not pass: " + gate_line(report));
-    // Earlier programs scheduled what was predicted, whatever was measured.
+    // Earlier versions scheduled what was predicted, whatever was measured.
     const bool drafts = !report.schedule.empty() && report.schedule.front().k > 0;
     if (drafts && report.has_speed && report.speedup.n > 0 && report.speedup.ci.low <= 1)
       add(false, "gate",

@@ -1,5 +1,5 @@
-// The checks of drafts made by anyone: small models, EAGLE-3 heads (plain or of the speculators library), and formats
-// that no engine loads any more. Each stands for a fault that was met in serving (config keys, tensors and shifts as of
+// Checks drafts from any source: small models, EAGLE-3 heads (plain or of the speculators library), and formats that no
+// engine loads any more. Each check covers a fault that was found in serving (config keys, tensors and shifts as of
 // vLLM 0.33 and SGLang 0.5.23).
 #pragma once
 
@@ -14,8 +14,8 @@
 
 namespace specdec::deploy {
 
-// check_pair(), and what only foreign drafts get wrong. `report`: of validate, for this pair. Throws Error(kModel)
-// for files that do not load.
+// Runs check_pair() and the checks for faults of foreign drafts. `report`: validate's report for this pair, if there is
+// one. Throws Error(kModel) for files that do not load.
 std::vector<Finding> lint_draft(const std::filesystem::path& target, const std::filesystem::path& draft,
                                 const std::optional<ValidationReport>& report);
 

@@ -1,4 +1,4 @@
-// The rules that lint and packaging check by, and their findings as SARIF.
+// The rules of lint and of packaging, and their findings as SARIF.
 #pragma once
 
 #include <vector>
@@ -12,10 +12,10 @@ struct LintRule {
   const char* id;
   const char* text;  // what is checked
 };
-// All of them; Finding::rule is one of the ids.
+// Returns all rules; Finding::rule is one of their ids.
 const std::vector<LintRule>& lint_rules();
 
-// SARIF 2.1.0, as code scanning takes it.
+// Returns SARIF 2.1.0, the format of code scanning services.
 Json sarif(const std::vector<Finding>& findings);
 
 }  // namespace specdec::deploy

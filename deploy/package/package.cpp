@@ -27,7 +27,7 @@ namespace {
 
 constexpr int kStale = 5;
 
-// Writes the files below one directory and remembers what the manifest says of them.
+// Writes the package's files below one directory and collects their manifest entries.
 class Builder {
  public:
   Builder(fs::path root, const ProgressFn& progress, double total_bytes)
@@ -63,7 +63,7 @@ class Builder {
       throw Error(ErrorKind::kIo, (root_ / to).string() + ": cannot make it executable");
   }
 
-  // What lies there already, written and fsynced.
+  // Adds files that are in the directory already, written and fsynced.
   void include(const std::string& directory) {
     for (const auto& entry : fs::recursive_directory_iterator(root_ / directory))
       if (entry.is_regular_file())
@@ -95,10 +95,10 @@ struct Inputs {
   ValidationReport report;
   std::vector<VariantReport> variant_reports;
   Fingerprint target, draft;
-  DraftBinding binding;  // the draft's own, or what the validated report binds
+  DraftBinding binding;  // the draft's own; else made from the validated report
 };
 
-// Why this report, these directories and this draft do not belong together; empty if they do.
+// Returns why this report, these directories and this draft do not belong together; "" if they do.
 std::string mismatch(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own) {
   const std::string report = options.report.string();
   if (in.report.target != in.target || in.report.draft != in.draft) {
@@ -116,7 +116,7 @@ std::string mismatch(const PackageOptions& options, const Inputs& in, const std:
   return "";
 }
 
-// The tokenizer part is the target's, whatever the draft came with.
+// Maps the packaged draft's files to their sources. The tokenizer files are always the target's.
 std::map<std::string, fs::path> draft_sources(const PackageOptions& options) {
   std::map<std::string, fs::path> sources;
   for (const std::string& name : model_files(options.draft))
@@ -138,7 +138,7 @@ std::map<std::string, fs::path> all_sources(const PackageOptions& options) {
 double require_space(const PackageOptions& options, const std::map<std::string, fs::path>& sources) {
   uint64_t bytes = 1 << 20;
   for (const auto& [to, from] : sources) bytes += InputFile(from, ErrorKind::kModel).size();
-  for (const auto& [to, from] : sources)  // a variant is never larger than what it is made from
+  for (const auto& [to, from] : sources)  // a variant is never larger than its source
     if (to.rfind("draft/", 0) == 0) bytes += options.quantise.size() * InputFile(from, ErrorKind::kModel).size();
   if (const uint64_t free = free_disk_bytes(options.store); free < bytes)
     throw Error(ErrorKind::kIo, options.store.string() + ": the package needs " + std::to_string(bytes >> 20) +
@@ -159,13 +159,13 @@ std::string served_name(const PackageOptions& options) {
   return name;
 }
 
-// What two packages must share to be the same one.
+// Returns what two manifests must have in common to be the same package.
 std::string content_of(PackageManifest manifest) {
   manifest.created = manifest.parent = "";
   return canonical_json(to_json(manifest));
 }
 
-// The package in the store that holds the same content, nothing if there is none. Unreadable ones are passed over.
+// Returns the package in the store with the same content, none if there is none. Skips unreadable ones.
 std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageManifest& manifest) {
   const std::string content = content_of(manifest);
   std::error_code ec;
@@ -176,7 +176,7 @@ std::optional<ResolvedPackage> find_same(const fs::path& store, const PackageMan
       verify_files(other->root, other->manifest, true);
       return other;
     } catch (const Error&) {
-      continue;  // damaged: this publishes a good one beside it
+      continue;  // damaged: a good one is published beside it
     }
   }
   return std::nullopt;
@@ -195,7 +195,7 @@ Inputs read_inputs(const PackageOptions& options) {
   return in;
 }
 
-// What keeps the pair from being packaged, in `outcome`; an exit code of 0 if nothing does.
+// Checks whether the pair may be packaged. If not, sets outcome.exit_code to a value other than 0.
 void object(const PackageOptions& options, const Inputs& in, const std::optional<DraftBinding>& own,
             PackageOutcome& outcome) {
   outcome.reason = mismatch(options, in, own);
@@ -212,7 +212,7 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
     GateCommand command = {options.target.string(), options.draft.string(), report.data_path,
                            file.parent_path().empty() ? "." : file.parent_path().string()};
     if (outcome.exit_code == kStale && judged.verdict != "stale")
-      judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // measure this pair
+      judged = {}, judged.verdict = "inconclusive", command.out += "-again";  // next: measure this pair
     outcome.next = next_command(judged, command);
   };
   summarise(options.report, in.report);
@@ -231,7 +231,7 @@ void object(const PackageOptions& options, const Inputs& in, const std::optional
   for (const VariantReport& v : in.variant_reports) good = good && judge(v.file, v.report);
 }
 
-// Quantises the packaged draft and finds each report its variant.
+// Quantises the packaged draft and assigns each report to its variant.
 std::vector<DraftVariant> make_variants(const PackageOptions& options, const Inputs& in, const fs::path& package,
                                         const ProgressFn& progress) {
   std::vector<DraftVariant> variants;
@@ -335,7 +335,7 @@ PackageOutcome sign_package(const std::string& argument, const fs::path& secret_
   const std::string text = sign_minisign(
       read_file(package->root / "manifest.json"), secret_key, passphrase,
       "timestamp:" + std::to_string(now) + "\tfile:manifest.json\thashed\tpackage:sha256-" + package->digest);
-  // Beside the others it would be a file that the manifest does not list, if this died.
+  // Not next to the other files: if this process died, it would be a file that the manifest does not list.
   const fs::path store = package->root.parent_path().parent_path(),
                  workshop = fs::is_directory(store / "tmp") ? store / "tmp" : package->root.parent_path();
   const fs::path fresh =

@@ -21,20 +21,21 @@ namespace {
 constexpr float kLargestE4m3 = 448, kLargestInt8 = 127;
 constexpr int64_t kPerWord = 4;  // 8-bit integers in one I32
 
-// |x| <= 448, to the nearest, ties to even: 4 exponent bits with bias 7, 3 of mantissa, no infinities.
+// Encodes |x| <= 448 as E4M3, rounded to nearest, ties to even: 4 exponent bits with bias 7, 3 mantissa bits, no
+// infinities.
 uint8_t encode_e4m3(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   const uint32_t sign = bits >> 24 & 0x80;
   const float size = std::fabs(x);
   if (size < 0x1p-6f)
-    // steps of 2^-9; 8 of them are the smallest normal
+    // subnormals are multiples of 2^-9; 8 · 2^-9 is the smallest normal
     return static_cast<uint8_t>(sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p9f)));
   const uint32_t rounded = std::bit_cast<uint32_t>(size) + 0x7ffff + (bits >> 20 & 1);
   return static_cast<uint8_t>(sign | ((rounded >> 20) - (120u << 3)));
 }
 
-// The smallest fp16 that is not below `x`, at least 2^-24; 0 <= x <= 65504: with a scale rounded down the largest
-// weight would not fit.
+// Returns the smallest fp16 that is not below `x` and at least 2^-24; 0 <= x <= 65504. If the scale were rounded down,
+// the largest weight would not fit.
 uint16_t fp16_not_below(float x) {
   if (x < 0x1p-14f) return static_cast<uint16_t>(std::max(1.0f, std::ceil(x * 0x1p24f)));
   return static_cast<uint16_t>(((std::bit_cast<uint32_t>(x) + 0x1fff) >> 13) - (112u << 10));
@@ -62,7 +63,7 @@ std::vector<float> read_floats(const SafetensorsDirectory& files, const std::str
   return out;
 }
 
-// Tensors of one weight file of the result, with the bytes they need.
+// The tensors of one weight file of the result, with their bytes.
 class Shard {
  public:
   template <class T>
@@ -115,7 +116,7 @@ void add_fp8(Shard& shard, const std::string& name, const std::vector<float>& w,
   shard.add(name + "_scale", "F32", {rows, 1}, scales);
 }
 
-// Zero points are 128, which the first checkpoint format stores less one.
+// All zero points are 128; the first version of the checkpoint format stores them less one.
 void add_int8(Shard& shard, const std::string& name, const std::vector<float>& w, int64_t rows, int64_t columns,
               int64_t group, SquaredError& error) {
   const int64_t groups = columns / group;
@@ -172,12 +173,12 @@ class Quantiser {
         group_ = size;
   }
 
-  // The weight files, config.json and everything else beside them.
+  // Writes the weight files, config.json and all other files.
   QuantisedDraft write(const fs::path& out, const ProgressFn& progress) {
     QuantisedDraft result;
     Json map = Json::object();
     uint64_t total_size = 0;
-    std::map<std::string, std::vector<std::string>> shards;  // file name -> tensors
+    std::map<std::string, std::vector<std::string>> shards;  // file name → tensors
     for (const std::string& name : files_.names())
       shards[files_.shard_of(name).file().path().filename().string()].push_back(name);
     for (const auto& [file, names] : shards) {
@@ -276,7 +277,7 @@ class Quantiser {
   Json config_;
   SafetensorsDirectory files_;
   std::set<std::string> matrices_;
-  int64_t group_ = 0;  // 0: whole rows
+  int64_t group_ = 0;  // inputs per int8 scale; 0: whole rows
   SquaredError error_;
   size_t done_ = 0;
 };

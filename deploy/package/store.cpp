@@ -32,7 +32,7 @@ std::string who() {
   return (user ? std::string(user) : "uid " + std::to_string(::getuid())) + "@" + host;
 }
 
-// A digest, a name or a path to the argument that locate_package knows, then the package; it must lie in this store.
+// Resolves a digest, a name or a path to its package, which must be in this store.
 ResolvedPackage find_package(const fs::path& store, const std::string& package) {
   const bool name = package.rfind("sha256-", 0) == 0, digest = is_sha256_hex(package);
   const auto found = locate_package(name     ? store.string() + ":" + package
@@ -46,8 +46,7 @@ ResolvedPackage find_package(const fs::path& store, const std::string& package) 
   return *found;
 }
 
-// The channel's next record. Signed where the store demands it or a signer is given, with a number above all that is
-// known here of it.
+// Returns the channel's next record. It is signed if the store requires it, with a higher number than any known here.
 ChannelRecord next_record(const fs::path& store, const std::string& channel, const ChannelRecord& current,
                           const std::string& to, int64_t now, const ChannelSigner& signer) {
   const fs::path keys = trusted_keys(store);
@@ -74,7 +73,7 @@ ChannelRecord next_record(const fs::path& store, const std::string& channel, con
   return given;
 }
 
-// The log line first: a reference that moved is then always in the log, and a line without a move does no harm.
+// Appends the log line first: then every move is in the log, and a line without a move does no harm.
 ChannelChange move_channel(const fs::path& store, const std::string& channel, const std::string& to,
                            const std::string& action, const std::string& why, int64_t now,
                            const ChannelSigner& signer) {
@@ -102,7 +101,7 @@ void make_channel_directories(const fs::path& store) {
 struct Move {
   std::string action, from, to;
 };
-// Oldest first. Torn lines of processes that were killed are passed over.
+// Returns the moves, oldest first. Skips torn lines of killed processes.
 std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   const fs::path log = store / "refs" / (channel + ".log");
   std::vector<Move> moves;
@@ -121,7 +120,7 @@ std::vector<Move> read_log(const fs::path& store, const std::string& channel) {
   return moves;
 }
 
-// Where the channel was before `current` was promoted: the last promotion to it says. "" if the log knows none.
+// Returns what the channel named before the last promotion of `current`; "" if the log has no such promotion.
 std::string previous_of(const std::vector<Move>& moves, const std::string& current) {
   for (auto move = moves.rbegin(); move != moves.rend(); ++move)
     if (move->action == "promote" && move->to == current) return move->from;
@@ -147,7 +146,7 @@ std::vector<std::string> channel_names(const fs::path& store) {
 
 fs::path pin_of(const fs::path& store, const std::string& digest) { return store / "pins" / ("sha256-" + digest); }
 
-// Digest → why it stays, whatever its age.
+// Maps the digest of each package that stays whatever its age to the reason.
 std::map<std::string, std::string> marks(const fs::path& store, size_t keep) {
   std::map<std::string, std::string> why;
   for (const std::string& channel : channel_names(store)) {
@@ -284,7 +283,7 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
   Collected collected;
   if (!dry_run) {
     for (const auto& entry : fs::directory_iterator(store / "tmp"))
-      // a killed collection's
+      // left by a killed collection
       if (entry.path().filename().string().ends_with(kRemovedSuffix)) remove_tree(entry.path());
     for (const char* below : {"tmp", "refs", "pins"}) remove_partials(store / below, 24 * 3600);
   }
@@ -298,7 +297,8 @@ Collected collect_garbage(const fs::path& store, size_t keep, bool dry_run) {
     if (entry.why.empty()) {
       const DirectoryLock taken(package.path, DirectoryLock::Kind::kExclusive);
       if (taken.state() == DirectoryLock::State::kGone) continue;
-      // Whoever names a package holds it until it is named: with the lock in hand, what the channels say is final.
+      // Whoever wants to name a package holds its lock until it is named. So under this lock the channels' state is
+      // final.
       const auto now = marks(store, keep);
       if (const auto mark = now.find(package.digest); mark != now.end())
         entry.why = mark->second;

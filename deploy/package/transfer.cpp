@@ -39,7 +39,7 @@ class DirectorySource : public PackageSource {
   const ResolvedPackage& package_;
 };
 
-// One file into the directory, continued where an earlier try ended. True if its digest is the manifest's.
+// Copies one file into the directory, continuing an interrupted copy. Returns whether its digest is the manifest's.
 bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
            const std::function<void(uint64_t)>& progress) {
   make_directories(to.parent_path());
@@ -75,7 +75,7 @@ bool fetch(PackageSource& source, const PackagedFile& file, const fs::path& to,
   try {
     if (have < file.size) source.read(file.path, have, take);
   } catch (const Error&) {
-    out.finish();  // what came is what the next try goes on from
+    out.finish();  // keeps what was received, for the next try
     throw;
   }
   out.finish();
@@ -88,7 +88,7 @@ void fsync_all(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Of an earlier try with other content.
+// Removes files that an earlier try with other content left.
 void remove_unlisted(const fs::path& work, const PackageManifest& manifest) {
   std::set<std::string> listed;
   for (const PackagedFile& f : manifest.files) listed.insert(f.path);
@@ -148,7 +148,7 @@ PackageOutcome transfer_package(PackageSource& source, const fs::path& store, co
     const bool continued = fs::exists(work / file.path);
     bool whole = fetch(source, file, work / file.path, step);
     if (!whole) remove_tree(work / file.path);
-    // the beginning may have been another source's
+    // The beginning may have come from another source, so copy the file again from the start.
     if (!whole && continued) whole = fetch(source, file, work / file.path, step);
     if (!whole)
       throw Error(ErrorKind::kData,
@@ -204,8 +204,8 @@ PackageOutcome copy_package(const std::string& argument, const fs::path& store, 
   const auto package = locate_package(argument);
   if (!package) throw Error(ErrorKind::kData, argument + ": not a package (no manifest.json)");
   require_trusted(*package);
-  verify_files(package->root, package->manifest,
-               false);  // no link, nothing that is not in the manifest; digests are checked as it is copied
+  // Checks only that there are no links and no unlisted files; digests are checked while copying.
+  verify_files(package->root, package->manifest, false);
   DirectorySource source(*package);
   PackageOutcome outcome = transfer_package(source, store, package->digest, progress);
   outcome.channel = package->channel;

@@ -1,5 +1,5 @@
-// Packages from one store to another: push and pull. What arrives is checked against the manifest before it gets its
-// name.
+// Copies packages from one store to another (push and pull). Everything received is checked against the manifest before
+// the package gets its name.
 #pragma once
 
 #include <cstdint>
@@ -12,47 +12,51 @@
 
 namespace specdec::deploy {
 
-// Where a package is read from.
+// A place from which a package is read.
 class PackageSource {
  public:
   virtual ~PackageSource() = default;
   virtual std::string name() const = 0;
-  // A small file of the package, "" if it is not there. Throws Error(kData) where it is larger than that.
+  // Returns a small file of the package, "" if it does not exist. Throws Error(kData) if it is larger than max_bytes.
   virtual std::string text(const std::string& path, size_t max_bytes) = 0;
-  // The bytes of a file from `begin` on, in order. Throws what reading throws; what came is kept.
+  // Passes the bytes of a file from `begin` on to `take`, in order. Throws what reading throws; bytes already passed
+  // are kept.
   virtual void read(const std::string& path, uint64_t begin, const std::function<void(std::string_view)>& take) = 0;
 };
 
-// Copies the package into the store (made where missing) under its digest: into STORE/tmp, each file checked as it is
-// written, the manifest last, one rename. What an earlier try left is continued, byte for byte. A store with
-// trusted.pub demands the signature. Nothing is copied where the package is there and whole. Throws Error(kData): not a
-// package, another digest than `digest` ("" = any), a changed file; Error(kNetwork): another process is at the same
-// package, stopped by a signal.
+// Copies the package into the store (created if missing) under its digest: into STORE/tmp, checking each file as it is
+// written, the manifest last, then one rename. Continues an interrupted copy at the byte where it stopped. A store with
+// trusted.pub requires the signature. Nothing is copied if the complete package exists already. Throws Error(kData) if
+// the source is no package, has another digest than `digest` ("" = any) or a changed file; Error(kNetwork) if another
+// process copies the same package, or if stopped by a signal.
 PackageOutcome transfer_package(PackageSource& source, const std::filesystem::path& store, const std::string& digest,
                                 const ProgressFn& progress);
 
-// Where a package is written to that is no directory.
+// A place, other than a directory, to which a package is written.
 class PackageSink {
  public:
   virtual ~PackageSink() = default;
   virtual std::string name() const = 0;
-  // Asked first: anyone may read what lies there, as far as that can be known. Writes nothing.
+  // Called first. Returns whether anyone can read the place, as far as that can be known. Writes nothing.
   virtual bool is_public() { return false; }
-  // Makes ready for these files of the package, signature and manifest among them. True: all of it is published there.
+  // Prepares for these files of the package, including signature and manifest. Returns true if all of them are
+  // published there already.
   virtual bool begin(const ResolvedPackage& package, const std::vector<PackagedFile>& files) = 0;
-  virtual bool has(const PackagedFile& file) = 0;  // whole: files appear at once or not at all
+  virtual bool has(const PackagedFile& file) = 0;  // completely: a file appears whole or not at all
   virtual void put(const PackagedFile& file, const std::filesystem::path& from,
                    const std::function<void(uint64_t bytes)>& progress) = 0;
-  // The last file, with which the package is published. False where it is there already, and left as it is.
+  // Writes the last file, which publishes the package. Returns false and changes nothing if it exists already.
   virtual bool put_new(const PackagedFile& manifest, const std::filesystem::path& from) = 0;
 };
-// Every file that is not there yet, the signature among them, the manifest last: with it the package is published, by
-// whoever is first. The package's digests are verified before anything is sent. A package that is not marked public
-// goes to no public place unless `may_be_read`: Error(kUsage), before anything is written there.
+// Uploads every file that is missing, including the signature, and the manifest last. The manifest publishes the
+// package, and whoever is first wins. Verifies the package's digests before sending anything. A package that is not
+// marked public is not sent to a public place unless `may_be_read`: throws Error(kUsage) before anything is written
+// there.
 PackageOutcome upload_package(const std::string& argument, PackageSink& sink, bool may_be_read,
                               const ProgressFn& progress);
 
-// transfer_package from a package in a directory or a store, held meanwhile. `argument` as in resolve_package.
+// Copies a package from a directory or a store with transfer_package() and holds it meanwhile. `argument` is as in
+// resolve_package.
 PackageOutcome copy_package(const std::string& argument, const std::filesystem::path& store,
                             const ProgressFn& progress);
 

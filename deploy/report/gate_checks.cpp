@@ -21,7 +21,7 @@ std::string with_interval(const std::string& name, const Estimate& e, const char
   return name + words(pattern, e.value, e.ci.low, e.ci.high);
 }
 
-// What an open check of acceptance needs: more of the data that are there, or more data.
+// Returns what an undecided check of acceptance needs: more of the existing requests, or more data.
 std::string more_requests(const Check& check, const ValidationReport& r) {
   if (check.state != State::kOpen) return "";
   return r.requests_available > r.alpha.n ? "; give more requests (--max-requests 0 takes all)"
@@ -57,7 +57,7 @@ Check segment_check(const ValidationReport& r, const SegmentFigure& s) {
   return c;
 }
 
-// On a busy machine the times decide nothing: what others take away need not hit both sides alike.
+// If the machine was busy the times decide nothing, because other processes need not slow both sides equally.
 Check speed_check(const ValidationReport& r) {
   Check c{"", "speed-up", State::kNotMeasured, "not_worth_it", "speed"};
   if (!r.has_speed || r.speedup.n == 0) return c;
@@ -100,7 +100,7 @@ void add_baseline(const ValidationReport& r, std::vector<Check>& out) {
   for (const auto& s : b.segments) {
     Check c{s.name, all.name, State::kNotJudged, "fail",
             with_interval("acceptance of " + s.name + " less that of " + other, s.difference, " %+.3f [%+.3f, %+.3f]")};
-    if (b.min_gain && s.judged) {  // worse in one segment must be shown, better in all need not be
+    if (b.min_gain && s.judged) {  // fails only if surely worse in the segment; need not be surely better
       c.state = s.difference.ci.high < -ValidationReport::kSegmentLoss ? State::kFail : State::kPass;
       c.text += words(c.state == State::kPass ? " is not surely below %+.2f" : " is below %+.2f",
                       -ValidationReport::kSegmentLoss);

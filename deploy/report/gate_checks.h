@@ -1,5 +1,5 @@
-// What a validation report was judged by, check by check: the one list behind the verdict, JUnit, annotations and the
-// report's table.
+// The checks by which a validation report is judged. The verdict, JUnit, annotations and the report's table are all
+// made from this one list.
 #pragma once
 
 #include <optional>
@@ -10,30 +10,31 @@
 
 namespace specdec::deploy {
 
-inline constexpr int64_t kLeastUnits = 4;  // prompts: fewer give no interval of a speed-up that could decide anything
-inline constexpr double kSampledLimit = 1e-4;  // smaller p-values: the output is not distributed as the target's
+inline constexpr int64_t kLeastUnits = 4;  // prompts; with fewer the interval of a speed-up cannot decide anything
+// At or below this p-value the output is not distributed like the target's.
+inline constexpr double kSampledLimit = 1e-4;
 
 struct Check {
   enum class State { kPass, kFail, kOpen, kNotMeasured, kNotJudged };
   std::string segment;  // "" = all requests
   std::string name;     // binding | lossless | acceptance | speed-up | against the serving draft | against the baseline
   State state;
-  std::string verdict;  // of the report, where this one fails: stale, not_lossless, fail, not_worth_it
-  std::string text;     // one line with the figures, and where it is open what to give more of
-  // that it was judged by; none where it was not, or by no interval
+  std::string verdict;  // the report's verdict if this check fails: stale, not_lossless, fail, not_worth_it
+  std::string text;     // one line with the figures; if undecided, also what more to provide
+  // the figure that was judged; none if none was, or if it has no interval
   std::optional<ValidationReport::Figure> figure = {};
 };
-const char* to_string(Check::State state);  // "pass", "fail", "inconclusive", "not measured", "not judged"
+const char* to_string(Check::State state);  // Returns "pass", "fail", "inconclusive", "not measured" or "not judged".
 
-// "other processes used 1.9 of 2 CPUs"; "" where that is not known.
+// Returns "other processes used 1.9 of 2 CPUs"; "" if that is unknown.
 std::string others_of(const MachineUse& machine);
-// The same, or that it cannot be read here, and how many runs were timed and repeated.
+// Returns the same line, or that it cannot be read here, and how many runs were timed and repeated.
 std::string machine_line(const MachineUse& machine);
 
-// Below the floor: kFail; above: kPass; it lies in the interval: kOpen.
+// Returns kFail if the interval is below the floor, kPass if it is above, kOpen if it contains the floor.
 Check::State side(const Estimate& estimate, double floor);
 
-// In the order of judgement (docs/contract.md, Default gate). A report that is stale has one.
+// Returns the checks in the order of judgement (docs/contract.md, Default gate). A stale report has only one.
 std::vector<Check> checks_of(const ValidationReport& report);
 
 }  // namespace specdec::deploy

@@ -20,7 +20,7 @@ std::string figure(double x) {
   return text;
 }
 
-// Of workflow commands (actions/toolkit, packages/core/src/command.ts): data, and properties besides.
+// Escapes the data or a property of a workflow command (actions/toolkit, packages/core/src/command.ts).
 std::string escape_command(const std::string& text, bool property) {
   std::string out;
   for (const char c : escape_control(text)) {
@@ -57,7 +57,7 @@ std::string test_case(const Check& check) {
 }  // namespace
 
 std::string junit_xml(const ValidationReport& report) {
-  std::vector<std::string> names;  // as they come; "" is first
+  std::vector<std::string> names;  // in order of appearance; "" is first
   std::map<std::string, std::vector<Check>> suites;
   for (const Check& check : checks_of(report)) {
     if (!suites.count(check.segment)) names.push_back(check.segment);

@@ -34,14 +34,14 @@ void push(Series& s, const Estimate& e) {
   s.high.push_back(e.ci.high);
 }
 
-// The tau that the measured overlaps predict for K draft tokens (exact for token verification).
+// Returns tau for K draft tokens, predicted from the measured overlaps (exact for token verification).
 double length_at(const AcceptanceCounts& c, size_t k) {
   double length = 1, product = 1;
   for (size_t i = 0; i < k; ++i) length += product *= c.overlap(i);
   return length;
 }
 
-// What was known after so many requests.
+// Charts the acceptance and its interval against the number of requests scored.
 Chart sequence_chart(const ValidationReport& r) {
   Chart chart{"What was known after so many requests",
               "requests",
@@ -63,14 +63,14 @@ Chart sequence_chart(const ValidationReport& r) {
     low = std::min(low, p.alpha);
     high = std::max(high, p.alpha);
   }
-  // The first intervals say nothing: the scale is that of the later ones.
+  // The first intervals are too wide to be useful, so the scale fits the later ones.
   const auto& late = r.sequence[r.sequence.size() / 3];
   chart.y_min = std::max(0.0, std::min(low, late.low) - 0.02);
   chart.y_max = std::min(1.0, std::max(high, late.high) + 0.02);
   return chart;
 }
 
-// The floor that every segment is judged by; nothing where some have none or another one, which the table says.
+// Returns the floor if all segments have the same; none if they differ or some have none, which the table then shows.
 std::optional<double> common_floor(const std::vector<SegmentFigure>& segments) {
   for (const SegmentFigure& s : segments)
     if (!s.floor || s.floor != segments.front().floor) return std::nullopt;
@@ -200,7 +200,7 @@ std::string prediction_warning(const ValidationReport& r) {
       r.predicted_speedup);
 }
 
-// The figures that the schedule rests on: measured at batch 1, predicted elsewhere.
+// Charts the figures behind the schedule: measured at batch 1, predicted elsewhere.
 Chart batch_chart(const ValidationReport& r) {
   Chart chart{"Speed-up against batch: measured at 1, predicted elsewhere",
               "batch, sequences",
@@ -223,7 +223,7 @@ Chart batch_chart(const ValidationReport& r) {
   return chart;
 }
 
-// What the schedule says of each batch size, and by which figure.
+// Lists the schedule's K for each batch size, and the figure behind it.
 Table schedule_table(const ValidationReport& r) {
   Table table{"Schedule: the K to serve with", {"batch", "K", "judged by", "speed-up"}, {}, true};
   for (const ScheduleRow& row : r.schedule) {
@@ -309,7 +309,7 @@ Section predictions_section(const ValidationReport& r) {
   return s;
 }
 
-// What the verdict rests on.
+// Lists the checks that the verdict rests on.
 Section checks_section(const ValidationReport& r) {
   Section s{"Checks", "", {}, {}};
   if (r.requests_available > 0)

@@ -1,4 +1,4 @@
-// A validation report for people: the HTML page and the lines on stdout.
+// Presents a validation report to people: the HTML page and the lines on stdout.
 #pragma once
 
 #include <string>
@@ -9,15 +9,15 @@
 
 namespace specdec::deploy {
 
-// What the page shows beside the report itself.
+// Details that the page shows in addition to the report.
 struct ReportDetails {
-  std::vector<Estimate> overlap_at;  // of the roll-outs, with intervals by conversation
+  std::vector<Estimate> overlap_at;  // of the roll-outs, with intervals over conversations
   std::vector<std::string> notes;    // warnings and what was left out, one line each
 };
 
 Page report_page(const ValidationReport& report, const ReportDetails& details);
 
-// Verdict and reason first, then aligned figures; ends with a newline.
+// Returns the text for stdout: verdict and reason first, then aligned figures; ends with a newline.
 std::string report_text(const ValidationReport& report, const ReportDetails& details);
 
 }  // namespace specdec::deploy

@@ -1,6 +1,6 @@
-// A page of figures, tables and charts, as self-contained HTML (uPlot inlined, data embedded as JSON; no network, no
-// CDN: its own Content-Security-Policy allows nothing but the inlined scripts and styles, by hash) and as Markdown.
-// Used by validate, bench and distill.
+// A page of figures, tables and charts, rendered as self-contained HTML and as Markdown. The HTML has uPlot inlined and
+// the data embedded as JSON, and loads nothing from the network: its Content-Security-Policy allows only the inlined
+// scripts and styles, by hash. Used by validate, bench and distill.
 #pragma once
 
 #include <filesystem>
@@ -12,8 +12,8 @@
 
 namespace specdec::deploy {
 
-// y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high: whiskers, empty or as
-// long as y.
+// The y values of one curve or one set of bars over Chart::x; NaN = no point there. low and high are the ends of
+// whiskers: empty or as long as y.
 struct Series {
   std::string name;
   std::vector<double> y, low, high;
@@ -24,17 +24,17 @@ struct Chart {
   std::string title, x_label, y_label;
   Kind kind = Kind::kLines;
   std::vector<double> x;             // ascending
-  std::vector<std::string> x_names;  // shown instead of numbers where not empty
+  std::vector<std::string> x_names;  // if not empty, shown instead of numbers
   std::vector<Series> series;
-  std::optional<double> rule;  // a horizontal line, labelled
+  std::optional<double> rule;  // y of a labelled horizontal line
   std::string rule_name;
   std::optional<double> y_min, y_max;
 };
 struct Table {
   std::string title;
   std::vector<std::string> head;
-  std::vector<std::vector<std::string>> rows;  // first column left-aligned, others right
-  bool text = false;                           // … others left-aligned and wrapped
+  std::vector<std::vector<std::string>> rows;  // the first column is left-aligned, the others right-aligned
+  bool text = false;                           // true: the other columns are left-aligned too, and wrapped
 };
 struct Tile {
   std::string name, value, note;
@@ -48,30 +48,30 @@ struct Page {
   std::string title, verdict, verdict_class, reason;  // verdict_class: good | bad | open
   std::vector<Tile> tiles;
   std::vector<Section> sections;
-  Json data;  // the machine-readable result, embedded whole
+  Json data;  // the machine-readable result; all of it is embedded
 };
 
-// "not_worth_it" -> "not worth it".
+// Returns the verdict for display: "not_worth_it" → "not worth it".
 std::string readable(std::string verdict);
 
-// Every string is escaped; invalid UTF-8 is replaced. Charts without a finite value are left out.
+// Renders the HTML page. Escapes every string and replaces invalid UTF-8. Leaves out charts without a finite value.
 std::string render_html(const Page& page);
 
-// For comments on pull requests (GitHub, GitLab): verdict, reason, figures, and the tables folded away. Every string is
-// escaped.
+// Renders Markdown for comments on pull requests (GitHub, GitLab): verdict, reason, figures, and folded tables. Escapes
+// every string.
 std::string render_markdown(const Page& page);
 
-// DIR/<name>.html and <name>.md, each replaced atomically. Throws Error(kIo).
+// Writes DIR/<name>.html and <name>.md, each replaced atomically. Throws Error(kIo).
 void write_pages(const Page& page, const std::filesystem::path& directory, const std::string& name);
 
-// Valid UTF-8 on one line: what is invalid is replaced, control characters are spaces.
+// Returns valid UTF-8 on one line: replaces invalid bytes, and turns control characters into spaces.
 std::string escape_control(const std::string& text);
-// Text content or a double-quoted attribute: & < > " ' and control characters.
+// Escapes & < > " ' and control characters, for text content or a double-quoted attribute.
 std::string escape_html(const std::string& text);
-// Text of one line: nothing in it starts a link, a tag, a table cell, code, emphasis or a mention.
+// Escapes one line of text so that nothing in it starts a link, a tag, a table cell, code, emphasis or a mention.
 std::string escape_markdown(const std::string& text);
-// JSON that may stand inside a <script> element: no '<', '>', '&', U+2028 or U+2029 remains, and it parses to the same
-// value.
+// Returns JSON that is safe inside a <script> element: it has no '<', '>', '&', U+2028 or U+2029, and parses to the
+// same value.
 std::string script_json(const Json& value);
 
 }  // namespace specdec::deploy

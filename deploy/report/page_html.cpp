@@ -18,7 +18,7 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 
 int hex_digit(char c) { return c <= '9' ? c - '0' : c - 'a' + 10; }
 
-// 'sha256-…' of a Content-Security-Policy: base64 of the digest.
+// Returns 'sha256-…' for a Content-Security-Policy: the digest in base64.
 std::string csp_hash(const std::string& content) {
   const std::string hex = sha256_hex(content);
   std::string bytes;
@@ -130,7 +130,7 @@ std::string escape_html(const std::string& text) {
 }
 
 std::string script_json(const Json& value) {
-  // These characters only occur inside strings, where \u escapes mean the same.
+  // These characters occur only inside strings, where \u escapes mean the same.
   std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
   replace_all(text, "&", "\\u0026");
   replace_all(text, "<", "\\u003c");

@@ -25,11 +25,12 @@ std::string table_markdown(const Table& table) {
 }  // namespace
 
 std::string escape_markdown(const std::string& text) {
-  static const std::string kSpecial = "\\`*_{}()#!|~<>&$:";  // a bracket links nothing without a parenthesis or a colon
+  // Brackets are not special: without '(' or ':' they make no link.
+  static const std::string kSpecial = "\\`*_{}()#!|~<>&$:";
   std::string out;
   for (const char c : escape_control(text)) {
     if (c == '@') {
-      out += "@\xE2\x80\x8B";  // a zero-width space: nobody is notified
+      out += "@\xE2\x80\x8B";  // a zero-width space, so that nobody is notified
     } else if (kSpecial.find(c) != std::string::npos ||
                (c == '.' && !out.empty() && (out.back() == 'w' || out.back() == 'W'))) {  // "www." links itself
       out += "&#" + std::to_string(static_cast<int>(c)) + ";";

@@ -10,7 +10,7 @@ namespace {
 
 HttpReply json_reply(int status, const Json& body) { return {status, "application/json", body.dump(), {}}; }
 
-// One order and what became of it. The loader's thread may answer long after the client has gone.
+// One order and its reply. The loader's thread may reply long after the client has disconnected.
 class Ordered final : public Exchange {
  public:
   struct Outcome {
@@ -37,7 +37,7 @@ class Ordered final : public Exchange {
 };
 
 void settle(Ordered::Outcome& outcome, HttpReply reply) {
-  // held while waking: behind on_wake({}) nothing calls a connection that has gone
+  // Locked while waking, so that no connection is called after on_wake({}) returns.
   const std::lock_guard lock(outcome.mutex);
   outcome.reply = std::move(reply);
   if (outcome.wake) outcome.wake();
@@ -46,7 +46,7 @@ void settle(Ordered::Outcome& outcome, HttpReply reply) {
 }  // namespace
 
 std::optional<HttpReply> AdminApi::answer_head(HttpRequest& request) {
-  request.party = "\n";  // no tenant's: a key's name is of one line
+  request.party = "\n";  // not a tenant's name: those have one line
   const bool drain = request.path == "/admin/drain", draft = request.path == "/admin/draft";
   if (request.path == "/health" && request.method == "GET") return json_reply(200, {{"status", "ok"}});
   if (!drain && !draft) return error_reply(unknown_route(), request.id);

@@ -9,7 +9,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Without its port, in lower case; "" where it is none.
+// Returns the host name without its port, in lower case; "" if the text is not a host name.
 std::string host_name(std::string_view authority) {
   const bool bracket = authority.starts_with('[');
   const size_t end = bracket ? authority.find(']') : std::min(authority.find(':'), authority.size());

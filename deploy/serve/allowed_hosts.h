@@ -1,6 +1,6 @@
-// Under which names a server that asks for no key answers. A page of another site may have its name resolve to
-// 127.0.0.1 (DNS rebinding): its requests then come from the user's own browser, and only Host and Origin tell them
-// from his own.
+// Decides under which host names a server that asks for no API key answers. A page of another site can make its own
+// name resolve to 127.0.0.1 (DNS rebinding). Its requests then come from the user's own browser, and only the Host and
+// Origin headers distinguish them from the user's own requests.
 #pragma once
 
 #include <set>
@@ -13,12 +13,12 @@ namespace specdec::deploy {
 class AllowedHosts {
  public:
   AllowedHosts() = default;
-  // Beside localhost, 127.0.0.0/8 and [::1].
+  // Allows these names in addition to localhost, 127.0.0.0/8 and [::1].
   explicit AllowedHosts(const std::vector<std::string>& names);
 
-  // Of a Host header or of a target's authority: NAME, NAME:PORT or [ADDRESS]:PORT.
+  // Takes a Host header or the authority of a request target: NAME, NAME:PORT or [ADDRESS]:PORT.
   bool takes_host(std::string_view authority) const;
-  // Of an Origin header: SCHEME://HOST.
+  // Takes an Origin header: SCHEME://HOST.
   bool takes_origin(std::string_view origin) const;
 
  private:

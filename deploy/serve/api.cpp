@@ -15,7 +15,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// A reply that is there already.
+// A reply that is complete from the start.
 class Finished final : public Exchange {
  public:
   explicit Finished(HttpReply reply) : reply_(std::move(reply)) {}
@@ -59,14 +59,15 @@ uint64_t random_seed() {
 }
 
 constexpr char kModelPrefix[] = "/v1/models/";
-constexpr size_t kProbedBytesPerToken = 8;  // of a text that is too long: more than a token of most texts has
+// Bytes per token assumed when the beginning of a very long text is probed; most texts have fewer.
+constexpr size_t kProbedBytesPerToken = 8;
 
 }  // namespace
 
 struct Api::Route {
   const char* path;
   bool post;
-  bool open;  // asks for no key
+  bool open;  // requires no key
   Endpoint endpoint;
 };
 
@@ -112,7 +113,7 @@ void Api::set_ready(ServedModel model) {
 
 void Api::set_draining() { state_.store(State::kDraining); }
 
-// Who asks: named in the request, or refused.
+// Identifies the tenant and sets request.party, or returns the refusal.
 std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) const {
   if (!keys_.required()) {
     const bool names_us = (request.version < 11 && request.host.empty()) || hosts_.takes_host(request.host);
@@ -125,7 +126,7 @@ std::optional<HttpReply> Api::stranger(HttpRequest& request, bool open_route) co
   }
   if (open_route) return std::nullopt;
   HttpReply reply = error_reply(invalid_api_key(), request.id);
-  // A browser asks for the key by itself when it is offered Basic.
+  // A browser prompts for the key by itself if it is offered Basic.
   const bool for_people = request.path == "/dashboard" || request.path == "/metrics";
   reply.headers.emplace_back("WWW-Authenticate",
                              for_people ? "Basic realm=\"specdec: any name, the API key as password\"" : "Bearer");
@@ -152,7 +153,7 @@ std::optional<HttpReply> Api::answer_head(HttpRequest& request) {
   return std::nullopt;
 }
 
-// Returns whether requests can still be made ready for the engine, which takes processes that render templates and
+// Returns whether requests can still be prepared for the engine, which needs the processes that render templates and
 // compile grammars.
 bool Api::prepares() const {
   return (!model_.chat_template || model_.chat_template->works()) && (!model_.grammars || model_.grammars->works());
@@ -162,7 +163,7 @@ ModelCard Api::card() const {
   ModelCard card = model_.card;
   if (const auto draft = gauges_.draft ? gauges_.draft() : std::nullopt; draft && *draft != card.draft) {
     card.draft = *draft;
-    card.package.clear();  // what serves is no longer what was packaged
+    card.package.clear();  // the served pair is no longer the packaged one
   }
   return card;
 }
@@ -183,7 +184,7 @@ HttpReply Api::get(const Route& route, const HttpRequest& request) {
     return reply;
   }
   if (path == "/metrics") {
-    // What domains there are is their tenants' business, and the operator's.
+    // Domain names are visible only to their tenant and to the operator.
     const bool all = keys_.tenants() <= 1 || request.party == ApiKeys::kOperator;
     if (state() != State::kLoading) metrics_.set_info(card());
     const std::string gate = gauges_.gate && state() != State::kLoading ? gate_metrics(gauges_.gate(card().draft)) : "";
@@ -219,7 +220,7 @@ std::shared_ptr<Exchange> Api::respond(HttpRequest request) {
   try {
     return generate(find_route(request.path)->endpoint, request);
   } catch (const std::exception& e) {
-    // The text goes to the log, never to the client.
+    // The exception's text goes to the log, never to the client.
     log(LogLevel::kError, request.id + ": " + e.what());
     return finished(internal_error(), request.id);
   }
@@ -264,7 +265,7 @@ std::shared_ptr<Exchange> Api::generate(Endpoint endpoint, const HttpRequest& re
   const ReplyFrame frame = frame_of(parsed, *generation);
   if (const auto error = fit(parsed, *generation)) return finished(*error, request.id);
   if (const auto error = bound_reply(parsed, frame, *generation)) return finished(*error, request.id);
-  // the costliest comes last
+  // the most expensive step comes last
   if (const auto error = set_rules(parsed, *generation)) return finished(*error, request.id);
   generation->domain = domain_of(parsed.domain, generation->tenant);
   generation->channel = std::make_shared<Channel>(limits_.pending_bytes);
@@ -290,16 +291,16 @@ ReplyFrame Api::frame_of(const ApiRequest& parsed, const GenerationRequest& gene
   return frame;
 }
 
-// Tokens of a text, or none where they are too many for the context. What is far too long is not read whole: a piece
-// from its beginning that alone has twice as many tokens as the context says so, whatever comes behind it. Where the
-// piece ends it may cut a token, whose bytes then count at most one token each.
+// Returns the tokens of a text, or none if they are too many for the context. A text that is far too long is not
+// encoded whole: it is refused if a piece from its beginning already has more than twice the tokens of the context. The
+// piece may end within a token, whose bytes then count as at most one token each.
 std::optional<std::vector<int32_t>> Api::encode(std::string_view text, bool add_special) const {
   const auto most = static_cast<size_t>(model_.max_context);
   if (text.size() / longest_token_bytes_ > most) return std::nullopt;
   const size_t piece = kProbedBytesPerToken * (most + longest_token_bytes_);
   if (text.size() > 2 * piece) {
     size_t end = piece;
-    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // between two characters
+    while (end > 0 && (text[end] & 0xC0) == 0x80) --end;  // ends between two characters
     if (model_.tokenizer->encode(text.substr(0, end), false).size() > 2 * most + longest_token_bytes_)
       return std::nullopt;
   }
@@ -322,9 +323,9 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     try {
       rendered = model_.chat_template->render(parsed.messages, true);
     } catch (const Error& e) {
-      if (e.kind() != ErrorKind::kData) throw;  // not the conversation's fault: no process to render it in
-      log(LogLevel::kWarn,
-          out.id + ": the chat template did not take the conversation");  // its words may be the conversation's
+      if (e.kind() != ErrorKind::kData) throw;  // the conversation is not to blame: there is no process to render it
+      // The error's text is not logged, because it may quote the conversation.
+      log(LogLevel::kWarn, out.id + ": the chat template did not take the conversation");
       return invalid_parameter("messages", "a conversation that the model's chat template takes");
     }
     auto tokens = encode(rendered, false);
@@ -336,7 +337,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
     auto tokens = encode(prompt, true);
     if (!tokens) return over;
     out.prompts.push_back(std::move(*tokens));
-    // The empty text is BOS alone, where the tokenizer has one.
+    // An empty text becomes BOS alone, if the tokenizer has one.
     if (out.prompts.back().empty() && model_.tokenizer->bos_id() >= 0)
       out.prompts.back().push_back(model_.tokenizer->bos_id());
     out.texts.push_back(prompt);
@@ -349,7 +350,7 @@ std::optional<ApiError> Api::tokenise(const ApiRequest& parsed, GenerationReques
   }
   for (const auto& prompt : out.prompts) {
     if (prompt.empty()) return invalid_parameter(param, "at least one token");
-    // A text may spell a token that the tokenizer has and the model does not.
+    // The tokenizer may have tokens that the model does not have.
     if (std::any_of(prompt.begin(), prompt.end(), [&](int32_t id) { return id >= model_.vocab_size; }))
       return invalid_parameter(param, "text or ids of tokens below " + std::to_string(model_.vocab_size));
   }
@@ -376,8 +377,8 @@ std::optional<ApiError> Api::set_rules(const ApiRequest& parsed, GenerationReque
   return std::nullopt;
 }
 
-// On the thread of the connection: the engine never waits for a grammar. What survived in a child process, and has room
-// among what requests hold, is compiled here.
+// Runs on the worker thread, so the engine never waits for a grammar. The grammar is compiled here only after a child
+// process has compiled it without a fault and its bytes fit the budget.
 std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, GenerationRequest& out,
                                          decode::LogitsProcessors& rules) {
   try {
@@ -389,14 +390,14 @@ std::optional<ApiError> Api::set_grammar(const RequestedGrammar& asked, Generati
     rules.constraint = constraint_of(vocabulary_->compile(asked.kind, asked.source));
     return std::nullopt;
   } catch (const Error& e) {
-    if (e.kind() != ErrorKind::kData) throw;  // not the grammar's fault
-    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) +
-                             " bytes was refused");  // why would quote it
+    if (e.kind() != ErrorKind::kData) throw;  // the grammar is not to blame
+    // The error's text is not logged, because it would quote the grammar.
+    log(LogLevel::kWarn, asked.param + ": a grammar of " + std::to_string(asked.source.size()) + " bytes was refused");
     return invalid_parameter(asked.param, "a grammar that is well-formed, supported, satisfiable and not too large");
   }
 }
 
-// Without a length a chat answer may fill the context; a completion has OpenAI's 16 tokens.
+// Sets max_tokens. By default a chat answer may fill the context, and a completion has OpenAI's 16 tokens.
 std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& out) const {
   int64_t longest = 0;
   for (const auto& prompt : out.prompts) longest = std::max(longest, static_cast<int64_t>(prompt.size()));
@@ -411,8 +412,7 @@ std::optional<ApiError> Api::fit(const ApiRequest& parsed, GenerationRequest& ou
   return std::nullopt;
 }
 
-// The reply is part of what is let in: what it will certainly be, or may become, is bounded for one request and counted
-// among all.
+// Bounds the size of this request's reply, known or estimated, and counts it in the budget of all requests.
 std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFrame& frame,
                                          GenerationRequest& out) const {
   const size_t per_token = reply_bytes_per_token(frame), answers = out.choices(), n = static_cast<size_t>(out.n);
@@ -441,13 +441,14 @@ std::optional<ApiError> Api::bound_reply(const ApiRequest& parsed, const ReplyFr
   return hold(out, request + echoed + generated);
 }
 
-// From now on the request holds this many bytes, if there is room among what all requests hold.
+// Makes the request hold this many bytes from now on, or refuses it if the budget does not allow it.
 std::optional<ApiError> Api::hold(const GenerationRequest& request, size_t bytes) const {
   if (!request.held || request.held->resize(bytes)) return std::nullopt;
   return too_many_bytes(queue_.retry_after(request.tenant));
 }
 
-// Half of the names for one tenant where there are several, so that it leaves some to the others.
+// Returns the domain under which the request is counted. With several tenants one tenant may introduce at most half of
+// the names, so that some are left for the others.
 std::string Api::domain_of(const std::string& asked, const std::string& tenant) {
   if (asked.empty()) return asked;
   const std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// The routes: OpenAI's, health, metrics, the gate and the dashboard on the public listener; drain and draft on the
-// admin listener. Joins protocol, queue and metrics; knows neither sockets nor models.
+// The routes. The public listener serves OpenAI's API, health, metrics, the gate and the dashboard; the admin listener
+// serves drain and draft. This file joins protocol, queue and metrics, and knows neither sockets nor models.
 #pragma once
 
 #include <atomic>
@@ -28,31 +28,31 @@
 
 namespace specdec::deploy {
 
-// What is served; everything the front half needs to know of a model.
+// The model that is served: everything that the HTTP side needs to know about it.
 struct ServedModel {
   ModelCard card;
   const text::Tokenizer* tokenizer = nullptr;
-  const text::ChatTemplate* chat_template = nullptr;  // null: chat is refused
-  const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled unchecked
+  const text::ChatTemplate* chat_template = nullptr;  // null: chat requests are refused
+  const text::GrammarChecker* grammars = nullptr;     // null: grammars are compiled without a check
   std::vector<int32_t> eos_ids;
-  int64_t vocab_size = 0, max_context = 0;  // tokens, prompt and answer together
+  int64_t vocab_size = 0, max_context = 0;  // max_context: in tokens, prompt and answer together
 };
 
 class Api final : public HttpHandler {
  public:
   enum class State { kLoading, kReady, kDraining };
-  struct Gauges {  // read when /metrics is asked for
+  struct Gauges {  // read when a GET route asks for them
     std::function<size_t()> running, connections;
-    std::function<bool()> broken;  // the engine cannot answer any more: /health says 503
-    // fingerprint of the one that serves now; none: as set_ready() was told
+    std::function<bool()> broken;  // whether the engine cannot answer any more; /health then returns 503
+    // the fingerprint of the draft that serves now; none: the draft is still the one given to set_ready()
     std::function<std::optional<std::string>()> draft;
-    // of the draft on trial or of the one that serves
+    // the acceptance of the draft on trial, else of the serving draft
     std::function<LiveGate::Reading(const std::string& serving)> gate;
   };
 
-  struct Admission {  // who is let in, and with how much
+  struct Admission {  // who is admitted, and how much they may hold
     ApiKeys keys;
-    AllowedHosts hosts;  // asked where no key is
+    AllowedHosts hosts;  // checked only if no key is required
     RequestQueue& queue;
     ByteBudget& budget;
   };
@@ -60,7 +60,7 @@ class Api final : public HttpHandler {
   Api(Admission admission, const ServeLimits& limits, Metrics& metrics, const Clock& clock, Gauges gauges);
   ~Api() override;
 
-  void set_ready(ServedModel model);  // once, before any request is accepted
+  void set_ready(ServedModel model);  // called once, before any request is accepted
   void set_draining();
   State state() const { return state_.load(); }
 
@@ -100,18 +100,20 @@ class Api final : public HttpHandler {
   ServedModel model_;
   size_t longest_token_bytes_ = 1;
   std::shared_ptr<const text::TokenBytes> token_bytes_;
-  std::once_flag vocabulary_made_;  // by the first request with a grammar
+  std::once_flag vocabulary_made_;  // set by the first request with a grammar
   std::unique_ptr<const text::Vocabulary> vocabulary_;
-  const std::string salt_;  // of conversation keys: no client knows which part of them its conversations fall into
-  std::mutex mutex_;        // of domains_
-  std::map<std::string, std::string> domains_;  // and whose request brought them
+  // Makes conversation keys unpredictable, so that no client knows which share its conversations fall into.
+  const std::string salt_;
+  std::mutex mutex_;                            // guards domains_
+  std::map<std::string, std::string> domains_;  // domain → the tenant whose request brought it
 };
 
-// POST /admin/drain, GET and POST /admin/draft, GET /health on the Unix socket, whose mode is the key.
+// Serves POST /admin/drain, GET and POST /admin/draft, and GET /health on the Unix socket. The socket's file mode is
+// the only access control.
 class AdminApi final : public HttpHandler {
  public:
   explicit AdminApi(std::function<void()> drain) : drain_(std::move(drain)) {}
-  void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until there is a model: 503
+  void set_drafts(DraftControl* drafts) { drafts_.store(drafts); }  // null until a model is loaded: 503
   std::optional<HttpReply> answer_head(HttpRequest& request) override;
   std::shared_ptr<Exchange> respond(HttpRequest request) override;
   void replied(const HttpRequest&, int) override {}
@@ -121,7 +123,7 @@ class AdminApi final : public HttpHandler {
   std::atomic<DraftControl*> drafts_{nullptr};
 };
 
-extern const char
-    kDashboardHtml[];  // assets/dashboard.html: one page that polls /metrics and loads nothing from elsewhere
+// assets/dashboard.html: one page that polls /metrics and loads nothing from other sites
+extern const char kDashboardHtml[];
 
 }  // namespace specdec::deploy

@@ -1,5 +1,5 @@
-// Every refusal the server can give, as OpenAI error objects: {"error":{"message","type","param","code"}}. The only
-// place that words them: texts are fixed, so that no exception text, path or address can reach a client of the public
+// Every refusal that the server can give, as an OpenAI error object: {"error":{"message","type","param","code"}}. All
+// texts are fixed and are worded only here, so that no exception text, path or address can reach a client of the public
 // listener.
 #pragma once
 
@@ -18,34 +18,35 @@ struct ApiError {
 
 ApiError invalid_parameter(const std::string& param, const std::string& expected);  // 400
 ApiError unsupported_parameter(const std::string& param);                           // 400: not in this version
-ApiError no_token_left();                          // 400: grammar, bad words or bias forbid everything
-ApiError invalid_body();                           // 400: not one JSON object
-ApiError malformed_request();                      // 400: not HTTP
-ApiError invalid_api_key();                        // 401
-ApiError foreign_host();                           // 403: no key is asked, and the client takes this for another server
-ApiError unknown_route();                          // 404
-ApiError unknown_model();                          // 404 model_not_found
-ApiError wrong_method();                           // 405
-ApiError request_timeout();                        // 408
-ApiError body_too_large();                         // 413
-ApiError unsupported_media_type();                 // 415
-ApiError unmet_expectation();                      // 417
-ApiError headers_too_large();                      // 431
-ApiError queue_full(int retry_after_seconds = 1);  // 429: of all
-ApiError tenant_queue_full(int retry_after_seconds);   // 429: of this API key
-ApiError too_many_bytes(int retry_after_seconds = 1);  // 429: of requests that are not answered yet
+ApiError no_token_left();                              // 400: grammar, bad words or bias forbid every token
+ApiError invalid_body();                               // 400: the body is not one JSON object
+ApiError malformed_request();                          // 400: not HTTP
+ApiError invalid_api_key();                            // 401
+ApiError foreign_host();                               // 403: no key is required, and the request names another host
+ApiError unknown_route();                              // 404
+ApiError unknown_model();                              // 404 model_not_found
+ApiError wrong_method();                               // 405
+ApiError request_timeout();                            // 408
+ApiError body_too_large();                             // 413
+ApiError unsupported_media_type();                     // 415
+ApiError unmet_expectation();                          // 417
+ApiError headers_too_large();                          // 431
+ApiError queue_full(int retry_after_seconds = 1);      // 429: the whole queue is full
+ApiError tenant_queue_full(int retry_after_seconds);   // 429: this API key's share of the queue is full
+ApiError too_many_bytes(int retry_after_seconds = 1);  // 429: unanswered requests hold too many bytes
 ApiError internal_error();                             // 500
 ApiError unsupported_transfer_coding();                // 501
 ApiError loading();                                    // 503
 ApiError draining();                                   // 503
-ApiError no_room();                                    // 503: the caches do not hold it even alone
-// Of the admin listener alone, whose reader runs the server: they say what happened.
+ApiError no_room();                                    // 503: the caches cannot hold the request even alone
+// The next two are used only on the admin listener. Its clients are the server's operators, so the message says what
+// happened.
 ApiError bad_order(const std::string& what);      // 400
 ApiError draft_refused(const std::string& what);  // 409
 ApiError too_many_connections();                  // 503
 ApiError unsupported_http_version();              // 505
 
-// The reply body; request_id ends the message, so that a user's report can be matched with the log.
+// Returns the reply body. The message ends with request_id, so that a user's report can be matched with the log.
 std::string error_body(const ApiError& error, const std::string& request_id);
 
 }  // namespace specdec::deploy

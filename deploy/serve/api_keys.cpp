@@ -32,7 +32,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// RFC 4648; anything else gives an empty string.
+// Decodes RFC 4648; returns an empty string for other text.
 std::string decode_base64(std::string_view text) {
   std::string out;
   uint32_t bits = 0;

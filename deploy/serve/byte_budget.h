@@ -1,5 +1,5 @@
-// How many bytes all requests may hold together, and how many those of one party: what a client may fill is bounded in
-// bytes, not only in requests. Thread-safe.
+// Limits the bytes that all requests hold together and those that one party holds, because limiting the number of
+// requests does not limit the memory that a client can fill. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,16 @@ class ByteBudget {
  public:
   ByteBudget(size_t total, size_t of_one_party) : total_(total), of_one_party_(of_one_party) {}
 
-  // What one request holds; given back when it is destroyed. One thread at a time. The budget must outlive it.
+  // The bytes that one request holds; the destructor gives them back. Used by one thread at a time. The budget must
+  // outlive it.
   class Hold {
    public:
     Hold(ByteBudget& budget, std::string party) : budget_(budget), party_(std::move(party)) {}
     ~Hold() { (void)resize(0); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
-    // So many from now on; false: there is no room, and nothing has changed. Less is always possible.
+    // Makes the request hold `bytes` bytes from now on. Returns false and changes nothing if the budget does not allow
+    // it. Shrinking always succeeds.
     [[nodiscard]] bool resize(size_t bytes) { return budget_.change(party_, bytes_, bytes); }
     size_t bytes() const { return bytes_; }
 
@@ -40,7 +42,7 @@ class ByteBudget {
   const size_t total_, of_one_party_;
   mutable std::mutex mutex_;
   size_t held_ = 0;
-  std::map<std::string, size_t> by_party_;  // only those that hold something
+  std::map<std::string, size_t> by_party_;  // only parties that hold something
 };
 
 }  // namespace specdec::deploy

@@ -14,7 +14,7 @@ std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& 
   const auto own = held.find(newcomer);
   const size_t mine = own == held.end() ? 0 : own->second;
   std::optional<size_t> found;
-  const auto rank = [&](size_t i) {  // the greatest gives way
+  const auto rank = [&](size_t i) {  // the connection of the greatest rank gives way
     const Seat& seat = seats[i];
     return std::tuple(seat.phase == Seat::Phase::kIdle, held[seat.peer], -seat.since);
   };

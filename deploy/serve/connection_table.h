@@ -1,6 +1,6 @@
-// The places of one listener's connections, and who gives way where they are all taken: a connection whose client says
-// nothing, of the peer that holds the most. So idle connections never keep a new client out, and no peer can take all
-// places with half a request each.
+// The places for connections of one listener. If all places are taken, an idle connection of the peer that holds the
+// most places is closed for the newcomer. So idle connections never keep a new client out, and no peer can take all
+// places by sending half a request on each.
 #pragma once
 
 #include <atomic>
@@ -15,30 +15,31 @@
 namespace specdec::deploy {
 
 struct Seat {
-  enum class Phase { kIdle, kReading, kAnswering };  // between two requests; part of one is there; it is being answered
+  // between two requests; receiving a request; answering one
+  enum class Phase { kIdle, kReading, kAnswering };
   std::string peer;
   Phase phase = Phase::kIdle;
-  double since = 0;  // seconds of any clock
+  double since = 0;  // when the phase began, in seconds of any clock
 };
 
-// Which of them, all places being taken, gives way to one of this peer: an idle one of the peer that holds the most of
-// them, longest idle first; where nobody is idle, one that is sending a request, of a peer that holds at least two more
-// than the newcomer. None: nobody.
+// Chooses which of `seats` is closed for a newcomer when all places are taken. Prefers an idle one of the peer that
+// holds the most places, the longest idle first. If none is idle, chooses a connection that is sending a request and
+// whose peer holds at least two more places than the newcomer's. Returns none if there is no such connection.
 std::optional<size_t> gives_way(std::span<const Seat> seats, const std::string& newcomer);
 
 class Seated {
  public:
   virtual ~Seated() = default;
-  virtual Seat seat() const = 0;  // any thread
-  virtual void give_way() = 0;    // any thread: closes it, unless it is being answered by then
+  virtual Seat seat() const = 0;  // called from any thread
+  virtual void give_way() = 0;    // called from any thread; closes the connection, after its reply if one is being made
 };
 
 class ConnectionTable {
  public:
   explicit ConnectionTable(size_t places) : places_(places) {}
 
-  // Makes a place for one of this peer, where it can. Those that give way take a moment to do so: they are counted
-  // apart until then.
+  // Makes a place for a connection of this peer and returns whether there is one. Connections told to give way take a
+  // moment to close, so they are not counted as taking a place meanwhile.
   bool make_room(const std::string& peer);
   void add(const std::shared_ptr<Seated>& connection);
   size_t open() const;
@@ -50,7 +51,7 @@ class ConnectionTable {
   }
 
  private:
-  static constexpr size_t kLeaving = 64;  // that may be on their way out
+  static constexpr size_t kLeaving = 64;  // how many connections may be closing at once
   struct Entry {
     std::weak_ptr<Seated> connection;
     bool leaving = false;

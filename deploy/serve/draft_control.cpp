@@ -9,7 +9,7 @@ DraftOrder draft_order_from_json(const Json& body) {
   struct Known {
     const char* name;
     DraftOrder::Action action;
-    bool draft, parts;  // which keys go with it
+    bool draft, parts;  // which keys the action takes
   };
   static constexpr Known kActions[] = {{"load", DraftOrder::Action::kLoad, true, true},
                                        {"share", DraftOrder::Action::kShare, false, true},

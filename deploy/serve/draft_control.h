@@ -1,5 +1,5 @@
-// What an operator may ask of the draft while the server runs: try another one beside it, give it requests, keep or
-// drop it.
+// The orders that an operator may give about the draft while the server runs: load another one beside it, set that
+// one's share of the requests, promote it or drop it.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,13 @@ namespace specdec::deploy {
 struct DraftOrder {
   enum class Action { kLoad, kShare, kPromote, kDrop };
   Action action = Action::kLoad;
-  std::string draft;  // kLoad: MODEL; of a package or channel its draft
-  std::optional<double> score,
-      serve;  // kLoad, kShare: parts of the conversations, 0 to 1; none: as it is, of a new draft 0.1 and 0
+  std::string draft;  // kLoad: a MODEL; for a package or channel, its draft
+  // kLoad, kShare: shares of the conversations, 0 to 1. If absent, kShare keeps them and kLoad sets 0.1 and 0.
+  std::optional<double> score, serve;
 };
 
-// {"action": "load" | "share" | "promote" | "drop", "draft", "score", "serve"}. Throws Error(kUsage) naming the key.
+// Reads {"action": "load" | "share" | "promote" | "drop", "draft", "score", "serve"}. Throws Error(kUsage) naming the
+// key.
 DraftOrder draft_order_from_json(const Json& body);
 
 // Thread-safe.
@@ -27,9 +28,10 @@ class DraftControl {
  public:
   virtual ~DraftControl() = default;
   virtual std::string serving() const = 0;  // fingerprint of the draft that serves; "" = none
-  virtual Json status() const = 0;          // docs/serve.md
-  // `done` gets what went wrong, and then nothing has changed: of a load later and from another thread, of the others
-  // before this returns. An order that does not fit the state is an Error(kUsage).
+  virtual Json status() const = 0;          // documented in docs/serve.md
+  // Carries out the order and then calls `done` with the error, or with none. A failed order changes nothing. For a
+  // load `done` is called later from another thread, for the other orders before this returns. An order that does not
+  // fit the current state is an Error(kUsage).
   virtual void order(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done) = 0;
 };
 

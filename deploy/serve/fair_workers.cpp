@@ -8,7 +8,8 @@ namespace specdec::deploy {
 
 namespace {
 
-// What a party uses up is the thread: templates and grammars run in processes of their own, for which it waits.
+// Measures wall time, not CPU time: a party uses up the thread, which waits while templates and grammars run in child
+// processes.
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -50,7 +51,8 @@ void WorkQueue::done(const std::string& party, bool large, double seconds) {
   at->second.seconds += seconds;
   --at->second.running;
   running_large_ -= large;
-  // It comes back at least where the others are; a debt is kept as long as anything waits.
+  // A party without work is forgotten if it has used no more than floor_, where it would restart; a debt is kept while
+  // anything waits.
   if (at->second.waiting.empty() && at->second.running == 0 && (waiting_ == 0 || at->second.seconds <= floor_))
     parties_.erase(at);
   if (waiting_ == 0)
@@ -97,7 +99,7 @@ void FairWorkers::run() {
     const double seconds = steady_seconds() - before;
     lock.lock();
     queue_.done(item->party, item->large, seconds);
-    changed_.notify_all();  // what had to wait for this party or for large work may start
+    changed_.notify_all();  // items that had to wait for this party or for large work may start now
   }
 }
 

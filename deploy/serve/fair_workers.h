@@ -1,6 +1,6 @@
-// Threads that do what comes before the queue: JSON, templates, tokenizers, grammars. Parties take turns by the seconds
-// they have used, so that the refused work of one does not hold up another's; one thread is always left to those that
-// have none, and one to small work.
+// Threads that do the work before the queue: JSON, templates, tokenizers, grammars. Parties take turns by the seconds
+// they have used, so that the refused work of one does not delay another's. One thread is always left to parties that
+// have none, and another one to small work.
 #pragma once
 
 #include <condition_variable>
@@ -23,18 +23,18 @@ struct WorkItem {
   std::function<void()> work;  // never throws
 };
 
-// Which item is started next; no thread, no clock.
+// Decides which item is started next. It uses no thread and no clock.
 class WorkQueue {
  public:
   explicit WorkQueue(size_t threads)
       : of_one_party_(threads > 1 ? threads - 1 : 1), large_(threads > 2 ? threads - 2 : 1) {}
 
   void push(WorkItem item);
-  // Of the parties that have something they may start now the one that runs least at once, then the one that has used
-  // the fewest seconds; within it first come, first served, but small work passes large work that has to wait. None:
-  // nothing may start.
+  // Returns the next item, or none if nothing may start. Among the parties with an item that may start, it picks the
+  // one with the fewest running items, then the one that has used the fewest seconds. Within a party the order is first
+  // come, first served, but small items pass large ones that have to wait.
   std::optional<WorkItem> pop();
-  // What pop() gave has ended.
+  // Must be called when an item from pop() has ended.
   void done(const std::string& party, bool large, double seconds);
   bool empty() const { return waiting_ == 0; }
 
@@ -47,17 +47,17 @@ class WorkQueue {
   std::deque<WorkItem>::iterator startable(Party& party) const;
 
   const size_t of_one_party_, large_;
-  std::map<std::string, Party> parties_;  // that have something
-  double floor_ = 0;                      // seconds of the party served last: where one that comes back begins
+  std::map<std::string, Party> parties_;  // that have waiting or running items, or a debt
+  double floor_ = 0;                      // seconds of the party served last: a returning party starts there
   size_t waiting_ = 0, running_large_ = 0;
 };
 
 class FairWorkers {
  public:
   explicit FairWorkers(size_t threads);
-  ~FairWorkers();  // stop()
+  ~FairWorkers();  // calls stop()
   void submit(WorkItem item);
-  void stop();  // what was submitted is done first
+  void stop();  // runs the submitted items first
 
  private:
   void run();

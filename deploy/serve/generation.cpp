@@ -21,7 +21,7 @@ class Generation final : public Exchange {
   ~Generation() override {
     channel_->on_event({});
     channel_->cancel();
-    // Answered: what still holds the request, such as its record on a slow disk, takes no room from others.
+    // The request is answered: whoever still holds it, such as its record on a slow disk, keeps no bytes from others.
     if (reply_.request->held) (void)reply_.request->held->resize(0);
   }
 
@@ -52,7 +52,7 @@ class Generation final : public Exchange {
   }
 
  private:
-  // One event a choice: a slow client gets fewer, longer pieces.
+  // Merges the events to one per choice, so that a slow client gets fewer, longer pieces.
   static std::vector<ChoiceEvent> merge(std::vector<ChoiceEvent> events) {
     std::vector<ChoiceEvent> merged;
     for (ChoiceEvent& event : events) {
@@ -70,7 +70,7 @@ class Generation final : public Exchange {
     return merged;
   }
 
-  // Of a stream the answer holds no more than the piece that comes next.
+  // For a stream the answer holds only the next piece.
   void collect(const ChoiceEvent& event) {
     Answer& answer = answers_[event.choice];
     if (stream_) {
@@ -89,7 +89,7 @@ class Generation final : public Exchange {
     if (!stream_) bytes_ += event.text.size() + event.token_ids.size() * sizeof(int32_t);
   }
 
-  // Of a whole reply log-probabilities are kept as the text that they will be.
+  // For a whole reply log-probabilities are kept as the text that they will be.
   void write(Answer& answer) {
     bytes_ -= answer.written.bytes();
     answer.written.add(frame_, answer.logprobs, answer.logprobs_offset);
@@ -98,7 +98,7 @@ class Generation final : public Exchange {
     answer.logprobs.clear();
   }
 
-  // What was promised when the request was let in is an estimate: long tokens make more of it, which is counted now.
+  // The bytes held since admission are an estimate. Long tokens may exceed it, so the real bytes are counted here.
   bool within_bounds() {
     if (bytes_ > reply_.reply_bytes) return false;
     const auto& held = reply_.request->held;
@@ -137,7 +137,7 @@ class Generation final : public Exchange {
     return data;
   }
 
-  // Before the first byte a failure is a status, behind it an event.
+  // Before the first byte a failure is an HTTP status, afterwards an event.
   Turn fail(FinishReason reason, std::string data) {
     channel_->cancel();
     const ApiError error = reason == FinishReason::kDrained       ? draining()

@@ -50,11 +50,11 @@ struct HttpServer::Impl {
   std::vector<std::filesystem::path> socket_files;
   std::vector<std::thread> threads;
   std::mutex mutex;
-  bool stopped = false;  // what was accepted meanwhile is closed
+  bool stopped = false;  // connections accepted from now on are closed
 };
 
-// An address's name; of IPv6 the first 64 bits, which are one customer's, of an IPv4 address in IPv6's spelling that
-// address. Processes at the other end of a Unix socket are all one.
+// Returns the peer's address. For IPv6 that is the first 64 bits, because one customer has them all; an IPv4-mapped
+// address becomes the IPv4 address. All processes at the other end of a Unix socket are one peer.
 std::string peer_of(const Connection::Socket& socket) {
   error_code ec;
   const auto remote = socket.remote_endpoint(ec);
@@ -65,7 +65,7 @@ std::string peer_of(const Connection::Socket& socket) {
     return {reinterpret_cast<const char*>(&v4), sizeof v4};
   }
   const auto& v6 = reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
-  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // of a listener for both
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) return {reinterpret_cast<const char*>(&v6) + 12, 4};  // a listener for IPv4 and IPv6
   return {reinterpret_cast<const char*>(&v6), sizeof v6 / 2};
 }
 
@@ -76,7 +76,7 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
     co_await listener.acceptor.async_accept(socket, net::redirect_error(net::use_awaitable, ec));
     if (ec == net::error::operation_aborted || ec == net::error::bad_descriptor) co_return;
     if (ec) {
-      // Out of file descriptors, usually: give the open connections time to end.
+      // Usually the process has no file descriptors left: give open connections time to end.
       log(LogLevel::kWarn, "accept: " + ec.message());
       net::steady_timer pause(context, std::chrono::milliseconds(100));
       co_await pause.async_wait(net::redirect_error(net::use_awaitable, ec));
@@ -89,7 +89,7 @@ net::awaitable<void> HttpServer::Impl::accept(Listener& listener) {
           "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nConnection: close\r\nRetry-After: "
           "1\r\nContent-Length: " +
           std::to_string(reply.body.size()) + "\r\n\r\n" + reply.body;
-      // Fits the empty send buffer of a fresh socket; never waits for the client.
+      // Fits the empty send buffer of a fresh socket, so it never waits for the client.
       if (::send(socket.native_handle(), text.data(), text.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0)
         log(LogLevel::kDebug, "a surplus connection was closed unanswered");
       listener.handler.replied({}, 503);
@@ -139,7 +139,7 @@ int HttpServer::listen(const std::string& host, int port, HttpHandler& handler) 
                 "--port: cannot listen on " + host + ":" + std::to_string(port) + ": " + ec.message() + hint);
   }
   const auto local = acceptor.local_endpoint();
-  // sin_port and sin6_port lie at the same place
+  // sin_port and sin6_port have the same offset.
   const auto* address = reinterpret_cast<const sockaddr_in*>(local.data());
   const int bound = ntohs(address->sin_port);
   impl_->listeners.emplace_back(std::move(acceptor), handler, true, impl_->shared.limits.connections);

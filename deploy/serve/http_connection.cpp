@@ -23,7 +23,7 @@ std::chrono::steady_clock::duration to_duration(double seconds) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// 128 random bits: not to be guessed, so that one client cannot name another's request.
+// Makes an unpredictable id of 128 random bits, so that one client cannot name another's request.
 std::string request_id() {
   thread_local std::random_device source;
   std::string id = "req-";
@@ -80,7 +80,7 @@ void Connection::give_way() {
   net::post(socket_.get_executor(), [self = shared_from_this()] {
     error_code ignored;
     if (self->phase_.load() != Phase::kAnswering) self->socket_.close(ignored);
-    self->leaves_ = true;  // it was answering meanwhile: after the reply, then
+    self->leaves_ = true;  // it may be answering by now: then it closes after the reply
   });
 }
 
@@ -113,7 +113,7 @@ void Connection::close_now() {
   });
 }
 
-// The operation that runs fails with operation_aborted when the time is over.
+// Sets the time limit of the running operation, which fails with operation_aborted when it is exceeded.
 void Connection::arm(double seconds) {
   timed_out_ = false;
   const uint64_t epoch = ++deadline_epoch_;
@@ -149,7 +149,7 @@ net::awaitable<Connection::After> Connection::one_request() {
   reader_.next();
   request_.id = request_id();
   if (reader_.empty()) {
-    // A fresh connection has the time of a header, a kept one may be idle for longer.
+    // A new connection gets the time limit of a header; a kept one may be idle for longer.
     enter(Phase::kIdle);
     if (!first_ && shared_.closing.load()) co_return After::kClose;
     arm(first_ ? shared_.limits.header_seconds : shared_.limits.idle_seconds);
@@ -162,9 +162,10 @@ net::awaitable<Connection::After> Connection::one_request() {
   enter(Phase::kAnswering);
   std::optional<HttpReply> early = handler_.answer_head(request_);
   if (early) {
-    // An unread body cannot be told from the next request: read it away at the end of the connection instead.
+    // An unread body cannot be distinguished from the next request, so close the connection and read the body away.
     const bool close = !keep_alive() || request_.has_body;
-    enter(Phase::kReading);  // nothing was worked for: who does not take the reply gives way as who does not send
+    // No work was done: a client that does not take the reply may be closed like one that does not send.
+    enter(Phase::kReading);
     co_await write_reply(std::move(*early), close);
     if (close) co_await linger();
     co_return close || !keep_alive_ ? After::kClose : After::kNext;
@@ -179,17 +180,18 @@ net::awaitable<Connection::After> Connection::one_request() {
   co_return after;
 }
 
-// What the handler makes of the whole request, on a worker's thread.
+// Has the handler process the whole request on a worker thread.
 net::awaitable<std::shared_ptr<Exchange>> Connection::respond() {
   const auto self = shared_from_this();
   auto exchange = std::make_shared<std::shared_ptr<Exchange>>();
   auto request = std::make_shared<HttpRequest>(request_);
   request->body = reader_.take_body();
-  request_.held.reset();  // what is made of the request holds it from here on
+  request_.held.reset();  // the copy for the handler holds it from here on
   const bool large = request->body.size() > shared_.limits.small_body_bytes;
   const auto start = [&](auto handler) {
     auto resume = std::make_shared<decltype(handler)>(std::move(handler));
-    auto strand = net::make_work_guard(socket_.get_executor());  // the threads wait for what is on its way back
+    // Keeps the I/O threads running until the result is posted.
+    auto strand = net::make_work_guard(socket_.get_executor());
     shared_.workers->submit({request_.party, large, [this, self, exchange, request, resume, strand]() mutable {
                                *exchange = handler_.respond(std::move(*request));
                                net::post(strand.get_executor(), [resume] { std::move (*resume)(); });
@@ -229,7 +231,7 @@ net::awaitable<bool> Connection::read_head() {
 
 net::awaitable<bool> Connection::read_body() {
   using State = RequestReader::State;
-  if (!request_.expect.empty() && request_.version >= 11) {  // of an older client it is ignored (RFC 9110 10.1.1)
+  if (!request_.expect.empty() && request_.version >= 11) {  // ignored for older clients (RFC 9110 10.1.1)
     if (!beast::iequals(request_.expect, "100-continue")) {
       co_await refuse(unmet_expectation());
       co_return false;
@@ -250,7 +252,7 @@ net::awaitable<bool> Connection::read_body() {
       co_return false;
     }
     state = reader_.read_body();
-    // Small ones are bounded by the number of connections.
+    // Small bodies are not counted, since the number of connections bounds them.
     const size_t bytes = reader_.body_bytes();
     if (request_.held && bytes > shared_.limits.small_body_bytes && !request_.held->resize(bytes)) {
       co_await refuse(too_many_bytes());
@@ -282,7 +284,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       if (!streaming) ok = co_await write_stream_head();
       streaming = true;
       if (ok) ok = co_await write_data(std::move(turn.data), false);
-    } else if (!gone_) {  // closed while the handler answered: nobody will wake it again
+    } else if (!gone_) {  // closed during respond(): nobody would wake it again
       error_code ec;
       wake_.expires_at(end);
       co_await wake_.async_wait(net::redirect_error(net::use_awaitable, ec));
@@ -292,7 +294,7 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
       break;
     }
   }
-  // Ends the watcher: nothing else waits on the socket now.
+  // Ends the watcher: the socket has no other pending operation now.
   ++watch_epoch_;
   error_code ignored;
   socket_.cancel(ignored);
@@ -306,8 +308,8 @@ net::awaitable<Connection::After> Connection::answer(std::shared_ptr<Exchange> e
   co_return turn.kind == Kind::kEnd && ok && keep_alive() && request_.version == 11 ? After::kNext : After::kClose;
 }
 
-// Notices that the client has gone while the engine works: the socket becomes readable with nothing to read. Bytes of a
-// next request end the watch. A client that only shuts down its sending side counts as gone.
+// Detects that the client disconnects while the engine works: the socket becomes readable with nothing to read. The
+// watch ends if bytes of a next request arrive. A client that only shuts down its sending side counts as disconnected.
 net::awaitable<void> Connection::watch(uint64_t epoch) {
   const auto self = shared_from_this();
   error_code ec;
@@ -385,7 +387,7 @@ net::awaitable<void> Connection::refuse(ApiError error) {
   co_await linger();
 }
 
-// Closing with unread bytes would reset the connection and could take the reply with it: read some of them away first.
+// Closing with unread bytes would reset the connection and could discard the reply, so some of them are read first.
 net::awaitable<void> Connection::linger() {
   error_code ec;
   std::string sink(64 << 10, '\0');

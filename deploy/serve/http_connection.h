@@ -17,11 +17,11 @@ namespace specdec::deploy {
 
 namespace net = boost::asio;
 
-// What all connections share.
+// State that all connections share.
 struct ConnectionShared {
   ServeLimits limits;
   FairWorkers* workers = nullptr;
-  std::atomic<bool> closing{false};  // no keep-alive any more
+  std::atomic<bool> closing{false};  // true: connections are closed after their reply
 };
 
 class Connection final : public Seated, public std::enable_shared_from_this<Connection> {
@@ -34,8 +34,8 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   Seat seat() const override;
   void give_way() override;
   void start();
-  void close_if_idle();  // from any thread
-  void close_now();      // from any thread
+  void close_if_idle();  // called from any thread
+  void close_now();      // called from any thread
 
  private:
   enum class After { kNext, kClose };
@@ -43,15 +43,15 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
 
   net::awaitable<void> run();
   net::awaitable<After> one_request();
-  net::awaitable<bool> read_some();  // false: nothing came
-  net::awaitable<bool> read_head();  // false: answered or closed
+  net::awaitable<bool> read_some();  // false: nothing was read
+  net::awaitable<bool> read_head();  // false: the request was refused or the connection is closed
   net::awaitable<bool> read_body();
   net::awaitable<std::shared_ptr<Exchange>> respond();
   net::awaitable<After> answer(std::shared_ptr<Exchange> exchange);
   net::awaitable<void> write_reply(HttpReply reply, bool close);
   net::awaitable<bool> write_stream_head();
   net::awaitable<bool> write_data(std::string data, bool last);
-  net::awaitable<void> refuse(ApiError error);  // error reply, then close
+  net::awaitable<void> refuse(ApiError error);  // sends an error reply, then closes
   net::awaitable<void> linger();
   net::awaitable<void> watch(uint64_t epoch);
 
@@ -64,12 +64,12 @@ class Connection final : public Seated, public std::enable_shared_from_this<Conn
   const std::string peer_;
   HttpHandler& handler_;
   ConnectionShared& shared_;
-  net::steady_timer deadline_;  // of the socket operation that runs
-  net::steady_timer wake_;      // of the exchange; cancelled by its wake function
+  net::steady_timer deadline_;  // time limit of the running socket operation
+  net::steady_timer wake_;      // waits for the exchange, whose wake function cancels it
   uint64_t deadline_epoch_ = 0, watch_epoch_ = 0;
   bool timed_out_ = false, gone_ = false, closed_ = false, leaves_ = false, first_ = true;
   std::atomic<Phase> phase_{Phase::kIdle};
-  std::atomic<double> since_{0};  // seconds of the steady clock at which phase_ began
+  std::atomic<double> since_{0};  // when phase_ began, in seconds of the steady clock
   RequestReader reader_;
   HttpRequest request_;
   bool keep_alive_ = false;

@@ -28,7 +28,7 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Path and query of a request target. Absolute form has an authority, which then counts instead of the Host header.
+// Path and query of a request target. The absolute form also has an authority, which replaces the Host header.
 struct Target {
   std::string_view origin_form, authority;
 };
@@ -42,7 +42,7 @@ Target parse_target(std::string_view target) {
   return {rest[end] == '/' ? rest.substr(end) : std::string_view("/"), rest.substr(0, end)};
 }
 
-// RFC 9112 6.1 and 6.3. Only `chunked`, once, says where a body ends.
+// Checks RFC 9112 6.1 and 6.3: a body has either one plain Content-Length or `chunked` as its only transfer coding.
 std::optional<ApiError> judge_framing(const http::fields& fields, unsigned version) {
   const size_t lengths = fields.count(http::field::content_length);
   const auto [first, last] = fields.equal_range(http::field::transfer_encoding);
@@ -99,7 +99,7 @@ RequestReader::State RequestReader::fail(const error_code& ec) { return fail(err
 RequestReader::State RequestReader::read_head() {
   const std::string_view there(static_cast<const char*>(buffer_.data().data()), buffer_.size());
   if (there.empty()) return State::kHead;
-  // another protocol, usually: its head may have no end
+  // Usually this is another protocol, whose head may never end.
   if (!is_token_character(there.front())) return fail(malformed_request());
   const size_t end = there.find("\r\n\r\n", searched_);
   if (end == std::string_view::npos) {
@@ -122,12 +122,12 @@ RequestReader::State RequestReader::read_head() {
 std::optional<ApiError> RequestReader::judge(std::string_view raw) const {
   const auto& message = parser_->get();
   const auto fields = static_cast<size_t>(std::distance(message.begin(), message.end()));
-  // Beast's own limit does not count every line.
+  // Beast's own limit does not count all lines.
   if (fields > limits_.header_fields) return headers_too_large();
-  // A folded line ends a field for some readers and not for others (RFC 9112 5.2).
+  // Some readers take a folded line as the end of a field and others do not (RFC 9112 5.2).
   if (raw.find("\r\n ") != std::string_view::npos || raw.find("\r\n\t") != std::string_view::npos)
     return malformed_request();
-  // RFC 9112 3.2: exactly one Host in HTTP/1.1.
+  // RFC 9112 3.2 requires exactly one Host in HTTP/1.1.
   if (message.count(http::field::host) != 1 && (message.version() == 11 || message.count(http::field::host) > 1))
     return malformed_request();
   return judge_framing(message.base(), message.version());
@@ -152,9 +152,8 @@ void RequestReader::fill_head() {
 }
 
 RequestReader::State RequestReader::read_body() {
-  // The parser takes it for granted that a last chunk of which it has seen a part is longer the next time: an assertion
-  // of its own ends the process otherwise. Nothing that is shorter than a last chunk ends a chunked body, so it waits
-  // for that.
+  // Beast's parser expects that a last chunk of which it has seen a part is longer the next time; otherwise one of its
+  // assertions ends the process. Fewer bytes than a last chunk cannot end a chunked body, so they wait.
   const size_t least = parser_->chunked() ? kLastChunk : 1;
   parser_->eager(true);
   while (buffer_.size() >= least && !parser_->is_done()) {
@@ -165,7 +164,7 @@ RequestReader::State RequestReader::read_body() {
     if (ec || used == 0) break;
   }
   if (parser_->is_done()) return State::kWhole;
-  // What is left is a line of chunks or trailers that has no end yet.
+  // The rest is a line of a chunk or trailer that has no end yet.
   return buffer_.size() > limits_.header_bytes ? fail(headers_too_large()) : State::kBody;
 }
 

@@ -1,6 +1,6 @@
-// Bytes of a connection → requests, by RFC 9112. The one place that decides where a request ends and the next one
-// begins; what could be read in two ways is refused. It knows no socket: the connection gives it what has come,
-// tests/fuzz gives it anything.
+// Parses the bytes of a connection into requests, by RFC 9112. Only this class decides where a request ends and the
+// next one begins, and it refuses every request that could be read in two ways. It knows no socket: the connection, or
+// tests/fuzz, gives it bytes.
 #pragma once
 
 #include <boost/asio/buffer.hpp>
@@ -21,28 +21,28 @@ namespace specdec::deploy {
 class RequestReader {
  public:
   enum class State {
-    kHead,    // the head is not all there
-    kBody,    // the head is, the body is not
-    kWhole,   // one request is there
-    kFaulty,  // fault() says why; nothing behind it is a request
+    kHead,    // the head is not complete
+    kBody,    // the head is complete, the body is not
+    kWhole,   // one request is complete
+    kFaulty,  // fault() says why; no later bytes are read as a request
   };
 
   explicit RequestReader(const ServeLimits& limits);
 
-  // Room for what comes off the wire, and how much of it has come. Not when kFaulty.
+  // Returns a buffer for bytes from the socket; commit() then says how many arrived. Must not be called when kFaulty.
   boost::asio::mutable_buffer prepare();
   void commit(size_t bytes) { buffer_.commit(bytes); }
-  bool empty() const { return buffer_.size() == 0; }  // nothing is there that was not read
+  bool empty() const { return buffer_.size() == 0; }  // no unread bytes are left
 
-  // Reads on in what is there. read_head() stops behind the head, so that it can be judged first; read_body() comes
-  // after kBody.
+  // Parse the bytes that have arrived. read_head() stops after the head, so that it can be checked before the body.
+  // read_body() may be called after kBody.
   State read_head();
   State read_body();
   const RequestHead& head() const { return head_; }
   size_t body_bytes() const { return parser_->get().body().size(); }  // so far
   std::string take_body() { return std::move(parser_->get().body()); }
   const ApiError& fault() const { return fault_; }
-  // Behind kWhole: the next request.
+  // Starts the next request, after kWhole.
   void next();
 
  private:
@@ -55,7 +55,7 @@ class RequestReader {
   const ServeLimits& limits_;
   boost::beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
-  size_t searched_ = 0;  // bytes of the buffer that hold no end of a head
+  size_t searched_ = 0;  // bytes of the buffer that contain no end of a head
   RequestHead head_;
   ApiError fault_;
 };

@@ -1,4 +1,5 @@
-// What one client may ask of the server. Every figure is a default that tests hold just under, at and above.
+// The limits on what one client may ask of the server. Each figure is a default, and tests try values just under, at
+// and above it.
 #pragma once
 
 #include <cstddef>
@@ -12,30 +13,30 @@ struct ServeLimits {
   // transport
   size_t header_bytes = 32 << 10;      // request line and headers: 431
   size_t header_fields = 100;          // 431
-  size_t body_bytes = 8 << 20;         // Content-Length and chunked counted alike: 413
-  size_t connections = 1024;           // over it one that says nothing gives way, where there is none: 503 and close
-  size_t admin_connections = 16;       // of the Unix socket, the same way
+  size_t body_bytes = 8 << 20;         // with Content-Length and chunked alike: 413
+  size_t connections = 1024;           // at the limit an idle connection is closed; if none is idle: 503 and close
+  size_t admin_connections = 16;       // of the Unix socket, with the same rule
   size_t small_body_bytes = 64 << 10;  // larger ones share one worker, and are counted while they arrive
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75, write_seconds = 30, total_seconds = 600;
-  // body (400 naming the parameter); the ranges of its numbers are in request_numbers.cpp
+  // body (400 naming the parameter); the ranges of numeric fields are in request_numbers.cpp
   int json_depth = 64;
-  size_t array_items = 65536;  // of any array or object
+  size_t array_items = 65536;  // of each array or object
   size_t messages = 2048;
   size_t prompts = 64;
   size_t choices = 128;      // prompts × n
-  int64_t n = kMostAnswers;  // to one prompt
+  int64_t n = kMostAnswers;  // answers to one prompt
   size_t stop_strings = 16, stop_bytes = 256;
   size_t logit_biases = 1024;
   size_t bad_words = 256, bad_word_bytes = 256;
-  size_t grammar_bytes = 64 << 10;  // a JSON schema or regular expression; choices all together
+  size_t grammar_bytes = 64 << 10;  // a JSON schema or regular expression, or all choices together
   size_t domain_bytes = 32;         // metadata.domain, the segment of acceptance records
   size_t conversation_bytes = 128;  // metadata.conversation_id
-  size_t domains = 64;              // distinct ones, then "other"
-  // Bytes of bodies, prompts and replies of all requests that have not been answered: 429; half of them for one tenant
-  // where there are several.
+  size_t domains = 64;              // distinct ones; later ones are counted as "other"
+  // Bytes that the bodies, prompts and replies of all unanswered requests may hold, else 429. With several tenants each
+  // may hold half of it.
   size_t held_bytes = 1 << 30;
-  size_t reply_bytes = 64 << 20;  // of one request: 400 naming what makes it so long
-  // one stream: text that the client has not fetched yet; over it the request is cancelled
+  size_t reply_bytes = 64 << 20;  // of one request: 400 naming the parameter that makes it so long
+  // text of one stream that the client has not fetched yet; over the limit the request is cancelled
   size_t pending_bytes = 1 << 20;
 };
 

@@ -91,7 +91,7 @@ std::optional<double> gate_floor(const std::string& query, double fallback) {
     const std::string text = item.substr(6);
     char* end = nullptr;
     const double floor = std::strtod(text.c_str(), &end);
-    // nothing that only strtod takes
+    // reject what only strtod accepts, such as "1e-1", "nan" or hexadecimal
     const bool plain = !text.empty() && text.find_first_not_of("0123456789.") == std::string::npos;
     return plain && !*end && floor >= 0 && floor <= 1 ? std::optional(floor) : std::nullopt;
   }

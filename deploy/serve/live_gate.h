@@ -1,5 +1,5 @@
-// GET /gate: does the draft clear a floor, by what is served? For progressive delivery (Argo Rollouts, Flagger):
-// docs/serve.md.
+// Answers GET /gate: does the draft's acceptance on live traffic clear a floor? Progressive delivery (Argo Rollouts,
+// Flagger) polls it; see docs/serve.md.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,28 @@
 
 namespace specdec::deploy {
 
-// Acceptance of the last drafts that served, each as a confidence sequence over the conversations it drafted for: the
-// mean overlap of a conversation's first answer over the positions it reached. One may ask as often as one likes.
+// Measures the acceptance of the last few drafts that served, each as a confidence sequence over the conversations it
+// drafted for. A conversation's value is the mean overlap of its first answer over the positions it reached. A
+// confidence sequence stays valid however often it is read.
 class LiveGate {
  public:
-  static constexpr size_t kDrafts = 4;               // of another one the oldest is forgotten
-  static constexpr size_t kConversations = 1 << 16;  // of a draft: more would not narrow the interval much
-  static constexpr int64_t kLeastReached = 8;        // positions; an answer of fewer says too little
+  static constexpr size_t kDrafts = 4;               // another draft replaces the oldest one
+  static constexpr size_t kConversations = 1 << 16;  // per draft; more would not narrow the interval much
+  static constexpr int64_t kLeastReached = 8;        // positions; an answer that reached fewer says too little
 
-  // `of_one_tenant`: conversations of a draft that may be one tenant's.
+  // `of_one_tenant`: how many of a draft's conversations may come from one tenant.
   explicit LiveGate(size_t of_one_tenant = kConversations) : of_one_tenant_(of_one_tenant) {}
 
-  void observe(const FinishedAnswer& answer);  // engine thread
+  void observe(const FinishedAnswer& answer);  // called on the engine thread
 
   struct Reading {
-    std::string role;     // "candidate": on trial, scored beside the one that serves on the same text; else "serving"
+    // "candidate": the draft on trial, scored on the same text as the serving one; else "serving"
+    std::string role;
     std::string draft;    // fingerprint; "": none
-    Estimate acceptance;  // .n = conversations
+    Estimate acceptance;  // acceptance.n is the number of conversations
   };
-  // Any thread. `trial`: DraftControl::status(), null without one; `serving`: the fingerprint of the draft that serves,
-  // "" = none.
+  // May be called from any thread. `trial` is DraftControl::status(), or null if there is no DraftControl. `serving` is
+  // the fingerprint of the serving draft, "" = none.
   Reading read(const std::string& serving, const Json& trial) const;
 
  private:
@@ -50,12 +52,13 @@ class LiveGate {
   std::deque<Track> tracks_;
 };
 
-// {"schema": "specdec.gate/1", verdict: pass | fail | inconclusive, acceptance, ci, n, floor, draft, role}; acceptance
-// is null before the first conversation.
+// Returns {"schema": "specdec.gate/1", verdict: pass | fail | inconclusive, acceptance, ci, n, floor, draft, role};
+// acceptance is null before the first conversation.
 Json gate_json(const LiveGate::Reading& reading, double floor);
-// The same without a verdict as gauges in Prometheus' text format.
+// Returns the same figures without the verdict, as gauges in Prometheus' text format.
 std::string gate_metrics(const LiveGate::Reading& reading);
-// The floor of a query string ("floor=0.65"), `fallback` where it names none; none: it is no number from 0 to 1.
+// Reads the floor from a query string ("floor=0.65"). Returns `fallback` if the query has no floor, none if it is not a
+// number from 0 to 1.
 std::optional<double> gate_floor(const std::string& query, double fallback = 0.60);
 
 }  // namespace specdec::deploy

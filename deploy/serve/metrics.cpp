@@ -38,9 +38,9 @@ const std::vector<double> kTokenBounds = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.
 const std::vector<double> kLatencyBounds = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,
                                             2.5,   5,    10,    30,   60,  120,  300, 600};
 
-constexpr char kTenant[] = "tenant";  // a label that is kept inside
+constexpr char kTenant[] = "tenant";  // this label is not exported
 
-// One series a domain: of this tenant, or the sum of all.
+// Merges a family to one series per domain: the counts of this tenant, or the sum over all tenants.
 void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::string>& tenant) {
   std::map<std::string, double> by_domain;
   for (const prometheus::ClientMetric& metric : family.metric) {
@@ -57,13 +57,13 @@ void merge_tenants(prometheus::MetricFamily& family, const std::optional<std::st
   }
 }
 
-// Counters only grow: each is moved up to the runner's running total.
+// Counters only grow, so each is raised to the runner's running total.
 void raise(Counter& counter, double total) { counter.Increment(std::max(0.0, total - counter.Value())); }
 
 }  // namespace
 
 struct Metrics::Series {
-  // One series a number, made when it is first needed, so that an unused one has none.
+  // One series per number, made when it is first needed, so that unused numbers have none.
   template <class Series, size_t kEnd>
   class Numbered {
    public:
@@ -159,11 +159,11 @@ struct Metrics::Series {
                             .Name("specdec:info")
                             .Help("What is served: fingerprints and package.")
                             .Register(registry);
-  std::mutex mutex;        // of the two below
-  Gauge* named = nullptr;  // the one series of info
+  std::mutex mutex;        // guards the two members below
+  Gauge* named = nullptr;  // the only series of info
   prometheus::Labels named_labels;
 
-  // By draft.
+  // The series of each draft.
   Family<Gauge>& gauges(const char* name, const char* help) {
     return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
   }
@@ -180,10 +180,10 @@ struct Metrics::Series {
                                         "Expected of the last step's batch at this K: prevailing, or plain decoding.");
   struct OfDraft {
     std::string name;
-    Counter *reached[3], *overlap[3];  // by role; null before the first
+    Counter *reached[3], *overlap[3];  // by role; null until first used
     Gauge *pass, *k, *expected, *plain;
   };
-  std::vector<std::unique_ptr<OfDraft>> drafts_known;  // the latest last
+  std::vector<std::unique_ptr<OfDraft>> drafts_known;  // the one used last is at the end
   OfDraft& of_draft(const std::string& name) {
     const auto at =
         std::find_if(drafts_known.begin(), drafts_known.end(), [&](const auto& d) { return d->name == name; });

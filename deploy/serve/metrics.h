@@ -1,5 +1,5 @@
-// The server's Prometheus series (contract: Server). Positions are folded at kPositions, statuses and routes are fixed
-// sets, so the number of series is bounded whatever the traffic is. Thread-safe.
+// The server's Prometheus series (contract: Server). Positions from kPositions on share the last series, and statuses
+// and routes come from fixed sets, so the number of series is bounded for any traffic. Thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -15,35 +15,36 @@ namespace specdec::deploy {
 
 class Metrics {
  public:
-  static constexpr size_t kPositions = 32;  // later ones are counted at the last
-  // with series of their own; a ninth takes the place of the one that drafted longest ago
+  static constexpr size_t kPositions = 32;  // later positions are counted as the last one
+  // drafts with series of their own; a ninth replaces the one that drafted longest ago
   static constexpr size_t kDrafts = 8;
 
   Metrics();
   ~Metrics();
 
-  void set_info(const ModelCard& card);  // any thread; the one before is gone
+  void set_info(const ModelCard& card);  // called from any thread; replaces the previous info
 
-  // Engine thread.
-  void step(const StepResult& result);  // one sequence of one step
-  // Once a step.
+  // The following are called on the engine thread.
+  void step(const StepResult& result);  // called for each sequence of each step
+  // Called once per step.
   void batch(size_t sequences, double mean_k, const StageSeconds& total, const std::vector<KBasis>& bases = {});
-  void caches(const CacheUse& use);  // once a turn
+  void caches(const CacheUse& use);  // called once per turn
   void started(int64_t prompt_tokens);
   void preempted();
-  void resumed(int64_t tokens);               // read again
+  void resumed(int64_t tokens);               // tokens prefilled again
   void first_token(double seconds);           // since the request was queued
-  void tokens(size_t count, double seconds);  // since this answer's tokens before
+  void tokens(size_t count, double seconds);  // seconds since the previous tokens of this answer
   struct Whose {
     std::string tenant, domain;  // both from bounded sets
   };
   void finished(const ChoiceResult& result, const Whose& whose, double seconds);
 
-  // Any thread.
+  // The following are called from any thread.
   void replied(const std::string& route, int status);  // `route` from a fixed set
-  void record_lost();                                  // a traffic or acceptance record that could not be written
+  void record_lost();  // counts a traffic or acceptance record that could not be written
 
-  // Text exposition format 0.0.4. Domains: those of this tenant's answers; none: of all answers.
+  // Returns text exposition format 0.0.4. Domain series count this tenant's answers, or all answers if there is no
+  // tenant.
   std::string text(size_t waiting, size_t running, size_t connections,
                    const std::optional<std::string>& tenant = {}) const;
 

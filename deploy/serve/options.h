@@ -9,26 +9,26 @@
 namespace specdec::deploy {
 
 struct ServeOptions {
-  std::string package;  // or target (+ draft)
+  std::string package;  // a package, or else a target (+ draft)
   std::string target, draft;
   std::string host = "127.0.0.1";
   int port = 8000;
   std::string api_key_file;
-  std::vector<std::string> allowed_hosts;  // names under which a server without keys answers, beside its own
+  std::vector<std::string> allowed_hosts;  // more names under which a server without keys answers
   std::string admin_socket;
-  std::string record_dir;        // traffic records (with text) for `data`; acceptance records beside them
-  double record_rejects = 0;     // part of the conversations whose rejected drafts are recorded too
-  int64_t record_quota_mib = 0;  // of all under record_dir; 0 = none
+  std::string record_dir;        // traffic records (with text) for `data`, plus acceptance records
+  double record_rejects = 0;     // share of the conversations whose rejected drafts are recorded too
+  int64_t record_quota_mib = 0;  // for all files under record_dir; 0 = no quota
   std::string acceptance_log;    // acceptance records only (no text)
   std::string model_name;        // name in /v1/models; default: directory name of the target
   int64_t max_batch = 8, queue_limit = 256, max_context = 0;
-  int64_t cache_mib = 0;     // of both models' caches; 0 = max_batch answers of max_context tokens
-  int64_t tenant_queue = 0;  // of queue_limit for one API key; 0: half where there are several, else all
+  int64_t cache_mib = 0;     // for both models' caches; 0 = max_batch answers of max_context tokens
+  int64_t tenant_queue = 0;  // queue places for one API key; 0: half of queue_limit with several keys, else all
   double drain_seconds = 30;
   bool allow_stale = false;
   DeviceOptions device;
   SpeculationOptions speculation;
-  bool max_k_given = false, verify_given = false;  // by the user: the package's own do not replace them
+  bool max_k_given = false, verify_given = false;  // given by the user, so the package's value does not replace it
 };
 
 }  // namespace specdec::deploy

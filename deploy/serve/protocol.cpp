@@ -12,7 +12,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Leaves parse_request as the refusal it carries; never seen outside this file.
+// Thrown to leave parse_request with the refusal that it carries; never leaves this file.
 struct Rejected {
   ApiError error;
 };
@@ -24,7 +24,7 @@ using OrderedJson = nlohmann::ordered_json;
 }
 [[noreturn]] void refuse(const std::string& param) { throw Rejected{unsupported_parameter(param)}; }
 
-// Null is absent.
+// Returns null if the key is absent or its value is null.
 const Json* find(const Json& object, const char* key) {
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
@@ -41,7 +41,7 @@ int64_t checked(const Json& value, const IntegerRange& range, const char* param)
   return value.get<int64_t>();
 }
 
-// The numbers of one body, each by its row of the table.
+// Reads the numbers of one body, each by its row of the table.
 class Numbers {
  public:
   Numbers(const Json& body, Endpoint endpoint) : body_(body), endpoint_(endpoint) {}
@@ -73,7 +73,7 @@ bool boolean(const Json& object, const char* key, const std::string& param, bool
   return value->get<bool>();
 }
 
-// Text as it goes to the tokenizer or the template; NUL is refused everywhere.
+// Reads text for the tokenizer or the template; NUL is refused everywhere.
 std::string text(const Json& value, const std::string& param) {
   if (!value.is_string()) reject(param, "a string");
   const std::string& s = value.get_ref<const std::string&>();
@@ -81,8 +81,8 @@ std::string text(const Json& value, const std::string& param) {
   return s;
 }
 
-// Items of every array and object, counted before a value is built of them. Strings are skipped; malformed text is left
-// to the parser.
+// Returns whether any array or object has more than `limit` items. Counts them before the parser builds values. Skips
+// strings and leaves malformed text to the parser.
 bool too_many_items(std::string_view body, size_t limit, int depth) {
   std::vector<size_t> items{0};
   bool in_string = false;
@@ -105,7 +105,7 @@ bool too_many_items(std::string_view body, size_t limit, int depth) {
   return false;
 }
 
-// Refused unless absent or equal to what the server does anyway.
+// Refuses the field unless it is absent or one of the values that the server applies anyway.
 void require_default(const Json& object, const char* key, const std::vector<Json>& defaults) {
   const Json* value = find(object, key);
   if (!value) return;
@@ -175,7 +175,7 @@ void parse_rules(const Json& body, const Numbers& numbers, const ServeLimits& li
   }
 }
 
-// OpenAI's two ways: chat says logprobs: true and top_logprobs: n, completions says logprobs: n.
+// Reads OpenAI's two forms: chat uses logprobs: true and top_logprobs: n, completions use logprobs: n.
 void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   const bool chat = out.endpoint == Endpoint::kChat;
   if (chat && boolean(body, "logprobs", "logprobs")) out.options.logprobs = 0;
@@ -185,7 +185,7 @@ void parse_logprobs(const Json& body, const Numbers& numbers, ApiRequest& out) {
   if (!chat || out.options.logprobs >= 0) out.options.logprobs = static_cast<int>(*count);
 }
 
-// A regular expression for one of these texts, none of them empty.
+// Returns a regular expression that matches exactly these texts, none of which is empty.
 std::string one_of(const std::vector<std::string>& texts) {
   std::string all;
   char escape[8];
@@ -193,7 +193,7 @@ std::string one_of(const std::vector<std::string>& texts) {
     all += all.empty() ? "(" : "|";
     for (const char c : text) {
       const auto byte = static_cast<unsigned char>(c);
-      // "\<" would be the border of a word
+      // '<' stays unescaped, because "\<" would mean a word boundary
       const bool plain = byte >= 0x80 || std::isalnum(byte) || c == ' ' || c == '<' || c == '>';
       if (plain) {
         all += c;
@@ -206,11 +206,10 @@ std::string one_of(const std::vector<std::string>& texts) {
   return all + ")";
 }
 
-// Collects the one grammar of a request from the fields that may ask for one: OpenAI's, and vLLM's older and newer
-// names.
+// Collects the one grammar of a request from the fields that may hold one: OpenAI's, and vLLM's older and newer names.
 class GrammarFields {
  public:
-  // ordered: the same body with the keys of its objects as they were sent, since a schema's order is the answer's.
+  // `ordered` is the same body with object keys in the order sent, because the answer follows the schema's order.
   GrammarFields(const OrderedJson& ordered, const ServeLimits& limits, ApiRequest& out)
       : body_(ordered), limits_(limits), out_(out) {}
 
@@ -290,7 +289,7 @@ bool asks_for_grammar(const Json& body) {
   return false;
 }
 
-// What the table has for an absent length is for the server to apply: it depends on the room in the context.
+// The table's default length is not applied here but later, because it depends on the space in the context.
 void parse_length(const Json& body, const Numbers& numbers, ApiRequest& out) {
   for (const char* key : {"max_tokens", "max_completion_tokens"}) {
     if (!find(body, key)) continue;
@@ -325,7 +324,7 @@ void parse_stream(const Json& body, ApiRequest& out) {
   }
 }
 
-// A label, not an instruction: what does not fit is dropped, never refused.
+// Reads a label of the metadata. A label is not an instruction: an invalid one is dropped, never refused.
 std::string label(const Json* metadata, const char* key, size_t max_bytes) {
   if (!metadata || !metadata->is_object()) return {};
   const Json* value = find(*metadata, key);

@@ -1,5 +1,5 @@
-// Request bodies of /v1/chat/completions and /v1/completions → native types. Everything foreign is bounded and typed
-// here; nothing behind it sees JSON. Pure functions.
+// Parses the request bodies of /v1/chat/completions and /v1/completions into native types. All client input is bounded
+// and typed here; no later code sees JSON. Pure functions.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace specdec::deploy {
 
-// What the answer as a whole must be.
+// The grammar that the answer as a whole must match.
 struct RequestedGrammar {
   text::GrammarKind kind = text::GrammarKind::kJsonSchema;
   std::string source;
@@ -28,19 +28,19 @@ struct RequestedGrammar {
 
 struct ApiRequest {
   Endpoint endpoint = Endpoint::kChat;
-  std::string model;                             // "" = the one that is served
+  std::string model;                             // "" = the served model
   std::vector<ChatMessage> messages;             // chat
   std::vector<std::string> prompts;              // completions: texts, or
   std::vector<std::vector<int32_t>> prompt_ids;  // … token ids (each >= 0; the vocabulary is checked later)
   std::optional<int64_t> max_tokens;
-  std::string max_tokens_param = "max_tokens";  // the name it was given under
-  // Sampling (the defaults are OpenAI's: temperature 1, top_p 1), log-probabilities, "speculative", whether it is
-  // seeded.
+  std::string max_tokens_param = "max_tokens";  // the field that gave max_tokens
+  // Sampling (the defaults are OpenAI's: temperature 1, top_p 1), log-probabilities, "speculative", and whether there
+  // is a seed.
   decode::RequestOptions options;
   decode::LogitsProcessors rules;           // penalties and bias (ids >= 0; the vocabulary is checked later)
   std::vector<std::string> bad_words;       // texts
   std::optional<RequestedGrammar> grammar;  // response_format, guided_*, structured_outputs
-  bool echo = false;                        // completions: the answer begins with the prompt; max_tokens may then be 0
+  bool echo = false;                        // completions: the answer begins with the prompt, and max_tokens may be 0
   std::optional<int64_t> seed;
   int64_t n = 1;
   std::vector<std::string> stop;
@@ -49,7 +49,7 @@ struct ApiRequest {
   std::string domain, conversation;  // metadata.domain, metadata.conversation_id: [A-Za-z0-9._-], else ""
 };
 
-// Unknown fields are accepted, null means absent, known fields of the wrong type or range are a 400 that names them.
+// Accepts unknown fields and treats null as absent. A known field of the wrong type or range is a 400 that names it.
 std::variant<ApiRequest, ApiError> parse_request(Endpoint endpoint, std::string_view body, const ServeLimits& limits);
 
 }  // namespace specdec::deploy

@@ -44,7 +44,7 @@ void Channel::push(ChoiceEvent event) {
     const std::lock_guard lock(mutex_);
     if (!event.echo) bytes_ += bytes_of(event);
     if (bytes_ > pending_bytes_) cancel();
-    if (events_.empty()) wake = wake_;  // else it was called already and take() is on its way
+    if (events_.empty()) wake = wake_;  // else wake was called already and take() will follow
     events_.push_back(std::move(event));
   }
   if (wake) wake();
@@ -140,7 +140,7 @@ int RequestQueue::retry_after(const std::string& tenant) const {
   const std::lock_guard lock(mutex_);
   const auto at = tenants_.find(tenant);
   size_t ahead = size_;
-  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns
+  if (size_ < limit_ && at != tenants_.end()) {  // tenants take turns, so every waiting tenant counts as much
     const auto waiting =
         std::count_if(tenants_.begin(), tenants_.end(), [](const auto& t) { return !t.second.waiting.empty(); });
     ahead = std::min(size_, at->second.waiting.size() * static_cast<size_t>(waiting));
@@ -184,7 +184,7 @@ void RequestQueue::generated(const std::string& tenant, int64_t tokens) {
   tenants_[tenant].served += kAnswerWeight * tokens;
 }
 
-// Only what lies between two of them while others wait says how long one takes.
+// Estimates the time per request from the intervals between finished requests, but only while others wait.
 void RequestQueue::finished(double now) {
   constexpr double kNewest = 0.2;
   const std::lock_guard lock(mutex_);

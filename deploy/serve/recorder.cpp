@@ -16,7 +16,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr double kLookAgain = 10;  // seconds, at a full quota
+constexpr double kLookAgain = 10;  // seconds between two measurements while the quota is full
 constexpr char kPartial[] = ".partial";
 
 std::filesystem::path made(const std::filesystem::path& directory) {
@@ -30,7 +30,8 @@ std::string published_name(const std::filesystem::path& partial) {
   return name;
 }
 
-// Durable under the new name, or not there: fsync of the file, rename, fsync of the directory.
+// Publishes the file so that it is durable under its new name or absent: fsync of the file, rename, fsync of the
+// directory.
 void publish(const std::filesystem::path& partial) {
   const int fd = open_file(partial, O_RDONLY);
   try {
@@ -43,8 +44,8 @@ void publish(const std::filesystem::path& partial) {
   rename_file(partial, published_name(partial));
 }
 
-// What a process that is gone left: perhaps because it could not be flushed, and then only writing it anew brings it
-// onto the disk.
+// Publishes a file that a dead process left. That process may have failed to flush it, and then only writing it anew
+// gets it onto the disk.
 void publish_left_over(const std::filesystem::path& partial) {
   const std::filesystem::path fresh = partial.string() + ".copy";
   copy_regular_file(partial, fresh, ErrorKind::kIo);
@@ -56,7 +57,7 @@ uint64_t bytes_under(const std::filesystem::path& directory) {
   uint64_t sum = 0;
   std::error_code ec;
   for (std::filesystem::recursive_directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
-    std::error_code gone;  // between listing and looking
+    std::error_code gone;  // removed after it was listed
     if (const auto bytes = it->is_regular_file(gone) ? it->file_size(gone) : 0; !gone) sum += bytes;
   }
   return sum;
@@ -124,7 +125,7 @@ RotatingLog::RotatingLog(std::filesystem::path directory, std::string stem, Limi
   for (const auto& path : left) {
     try {
       publish_left_over(path);
-    } catch (const Error& e) {  // it stays for the next start: recording never keeps a server from serving
+    } catch (const Error& e) {  // it is tried again at the next start: recording never keeps a server from serving
       log(LogLevel::kError, e.what());
     }
   }
@@ -140,8 +141,8 @@ RotatingLog::~RotatingLog() {
 
 void RotatingLog::append(const std::string& line) {
   if (open_.empty()) {
-    // Time, process and a running number: names sort by age. They may meet where a container starts again within the
-    // second.
+    // Names contain time, process and a running number, so they sort by age. They may collide if a container restarts
+    // within a second.
     std::string time = format_utc(clock_.unix_seconds());
     std::erase_if(time, [](char c) { return c == '-' || c == ':'; });
     std::filesystem::path done;
@@ -183,7 +184,7 @@ Recorder::Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock
     looked_at_ = clock_.seconds();
   }
   if (!options_.acceptance_log.empty()) {
-    // Refused at start rather than at the first answer.
+    // Refuse a bad path now rather than at the first answer.
     with_context("--acceptance-log",
                  [&] { ::close(open_file(options_.acceptance_log, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK)); });
   }

@@ -1,7 +1,7 @@
-// Traffic and acceptance records of finished answers, written by a thread of its own: the engine never waits for a
-// disk. Files are JSONL, appended line by line under "<name>.jsonl.partial" and renamed to "<name>.jsonl" when full,
-// old or at the end, so that a reader sees whole files only. A full disk loses records (counted, logged once), never
-// requests.
+// Writes traffic and acceptance records of finished answers on a thread of its own, so that the engine never waits for
+// a disk. Files are JSONL. Lines are appended to "<name>.jsonl.partial", which is renamed to "<name>.jsonl" when it is
+// full or old, and at the end, so that a reader sees only complete files. A full disk loses records (counted, logged
+// once), never requests.
 #pragma once
 
 #include <condition_variable>
@@ -21,15 +21,15 @@
 
 namespace specdec::deploy {
 
-// One directory of rotated files.
+// A directory of rotated files.
 class RotatingLog {
  public:
   struct Limits {
     uint64_t bytes = 64u << 20;
     double seconds = 3600;
   };
-  // Creates the directory, takes its lock (Error(kNetwork) when another process records there) and publishes what a
-  // killed process left behind.
+  // Creates the directory and takes its lock (throws Error(kNetwork) if another process records there). Publishes the
+  // files that a killed process left.
   RotatingLog(std::filesystem::path directory, std::string stem, Limits limits, const Clock& clock);
   ~RotatingLog();
 
@@ -50,38 +50,38 @@ class RotatingLog {
 };
 
 struct RecorderOptions {
-  std::string record_dir;      // "" = no traffic records; acceptance records go to its subdirectory "acceptance"
-  std::string acceptance_log;  // one growing file besides, "" = none
+  std::string record_dir;      // "" = no traffic records; acceptance records are in its subdirectory "acceptance"
+  std::string acceptance_log;  // one growing file in addition; "" = none
   std::string target, draft;   // fingerprint ids; draft "" = none
-  bool rejects = false;        // subdirectory "rejects" of record_dir
-  // of all files under record_dir; over it records are lost until files are taken away. 0 = none
+  bool rejects = false;        // written to the subdirectory "rejects" of record_dir
+  // quota for all files under record_dir; beyond it records are lost until files are removed. 0 = none
   uint64_t quota_bytes = 0;
   RotatingLog::Limits traffic{64u << 20, 3600}, acceptance{8u << 20, 600};
-  size_t pending = 4096;  // records waiting for the disk; over it they are lost
+  size_t pending = 4096;  // records that may wait for the disk; more are lost
 };
 
 class Recorder {
  public:
   // Throws Error(kIo, kNetwork) when a directory or file cannot be written.
   Recorder(RecorderOptions options, Metrics& metrics, const Clock& clock);
-  ~Recorder();  // stop()
+  ~Recorder();  // calls stop()
 
   void record(const FinishedAnswer& answer);  // any thread; never blocks on the disk
-  void stop();                                // writes what waits and publishes the open files
+  void stop();                                // writes the waiting records and publishes the open files
 
  private:
   void work();
   void write(const FinishedAnswer& answer);
-  void append(RotatingLog& log, const std::string& line);  // throws Error(kIo), over the quota too
+  void append(RotatingLog& log, const std::string& line);  // throws Error(kIo), also over the quota
   void lost(const std::string& why);
 
   RecorderOptions options_;
   Metrics& metrics_;
   const Clock& clock_;
   std::unique_ptr<RotatingLog> traffic_, acceptance_, rejects_;
-  uint64_t held_bytes_ = 0;  // under record_dir when it was last looked at, and written since
+  uint64_t held_bytes_ = 0;  // bytes under record_dir: those last measured plus those written since
   double looked_at_ = 0;
-  std::mutex mutex_;  // of the four below
+  std::mutex mutex_;  // guards the four members below
   std::condition_variable ready_;
   std::deque<FinishedAnswer> waiting_;
   bool stopping_ = false, complained_ = false;

@@ -10,7 +10,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Text comes from a tokenizer: whatever is not UTF-8 is replaced, never thrown over.
+// Texts come from a tokenizer: bytes that are not UTF-8 are replaced and do not throw.
 std::string dump(const Json& body) { return body.dump(-1, ' ', false, Json::error_handler_t::replace); }
 std::string event(const Json& body) { return "data: " + dump(body) + "\n\n"; }
 Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
@@ -25,15 +25,15 @@ Json frame_json(const ReplyFrame& frame, bool chunk) {
           {"choices", Json::array()}};
 }
 
-// Returns whether JSON writes this text as it is, between quotes.
+// Returns whether the text needs no escapes in JSON.
 bool is_plain(const std::string& text) {
   return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; });
 }
 
 std::string quoted(const std::string& text) { return is_plain(text) ? '"' + text + '"' : dump(Json(text)); }
 
-// A token that is no whole text has no JSON string: OpenAI's older interface spelt its bytes, and so no two are mixed
-// up.
+// Returns the token's text. Bytes that are not whole UTF-8 characters have no JSON string, so they are spelled out as
+// in OpenAI's older interface; so no two tokens look the same.
 std::string token_text(const std::string& bytes) {
   if (is_plain(bytes)) return bytes;
   const std::string valid = Json(bytes).dump(-1, ' ', false, Json::error_handler_t::ignore);
@@ -47,7 +47,7 @@ std::string token_text(const std::string& bytes) {
   return text;
 }
 
-// JSON has no infinity; vLLM's and OpenAI's stand-in for a token without mass.
+// JSON has no infinity; vLLM and OpenAI also return this value for a token of probability zero.
 float finite(float logprob) { return std::max(logprob, -9999.f); }
 
 std::string number(float logprob) { return dump(Json(finite(logprob))); }
@@ -72,8 +72,7 @@ std::string completion_top(const TokenEntry& entry) {
   return "{" + members + "}";
 }
 
-// Gives a key whose value is null this one. No string of a dumped text holds a bare quote, so the key is found and
-// nothing else.
+// Replaces the null value of a key. Dumped strings contain no bare quote, so only the key can match.
 void put(std::string& dumped, const std::string& key, const std::string& value) {
   const std::string empty = "\"" + key + "\":null";
   dumped.replace(dumped.find(empty), empty.size(), "\"" + key + "\":" + value);
@@ -94,7 +93,7 @@ Json usage_json(const ReplyFrame& frame, const std::vector<Answer>& answers) {
           {"total_tokens", frame.prompt_tokens + completion}};
 }
 
-// Null for several answers, as in vLLM: the figures are those of one sequence.
+// Null for several answers, as in vLLM, because the figures are those of one sequence.
 Json metrics_json(const std::vector<Answer>& answers) {
   if (answers.size() != 1 || !answers[0].result) return {{"speculative_decoding", nullptr}};
   const ChoiceResult& r = *answers[0].result;
@@ -147,7 +146,7 @@ size_t characters(const std::string& bytes) {
   return static_cast<size_t>(std::count_if(bytes.begin(), bytes.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
-// The drawn token is always in its own dictionary, as in OpenAI's.
+// In completions the drawn token always appears among its own top tokens, as in OpenAI's replies.
 void LogprobsText::add(const ReplyFrame& frame, const std::vector<TokenEntry>& entries, size_t offset) {
   for (const TokenEntry& entry : entries) {
     const char* const comma = tokens_.empty() ? "" : ",";
@@ -185,7 +184,7 @@ std::string full_reply(const ReplyFrame& frame, std::vector<Answer> answers) {
   reply.reserve(bytes + bytes / 8);
   reply.append(around, 0, place);
   for (size_t i = 0; i < answers.size(); ++i) {
-    Answer answer = std::move(answers[i]);  // gone when it is written
+    Answer answer = std::move(answers[i]);  // freed once it is written
     Json choice = {{"index", i}, {"logprobs", nullptr}, {"finish_reason", to_string(answer.result->reason)}};
     if (frame.endpoint == Endpoint::kChat)
       choice["message"] = {{"role", "assistant"}, {"content", answer.text}, {"refusal", nullptr}};

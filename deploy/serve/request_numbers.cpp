@@ -11,15 +11,15 @@ namespace {
 
 constexpr int64_t kMost32 = std::numeric_limits<int32_t>::max();
 constexpr IntegerRange kAnyInteger{std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
-constexpr NumberRange kServedTemperatures{
-    .low = kTemperatures.low, .high = 2, .or_zero = true};  // OpenAI's; flags go further
+// OpenAI's maximum; the command-line flags allow more.
+constexpr NumberRange kServedTemperatures{.low = kTemperatures.low, .high = 2, .or_zero = true};
 constexpr auto kChat = Endpoint::kChat, kCompletions = Endpoint::kCompletions;
 
 const RequestNumber kNumbers[] = {
     {"temperature", {}, kServedTemperatures, 1},
     {"top_p", {}, kTopPs, 1},
     {"min_p", {}, kMinPs, 0},
-    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 is vLLM's word for off, 0 that of the flags
+    {"top_k", {}, IntegerRange{-1, kMost32}, -1},  // -1 means off as in vLLM, 0 as in the flags
     {"seed", {}, kAnyInteger},
     {"presence_penalty", {}, kPenalties, 0},
     {"frequency_penalty", {}, kPenalties, 0},

@@ -1,5 +1,5 @@
-// Every number that a request to /v1/chat/completions or /v1/completions may hold: the one table that parse_request()
-// checks by. docs/openapi.json says the same, and a test compares the two.
+// The table of every number that a request to /v1/chat/completions or /v1/completions may contain, with its range.
+// parse_request() checks against it. docs/openapi.json has the same ranges, and a test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace specdec::deploy {
 
 enum class Endpoint { kChat, kCompletions };
 
-inline constexpr int64_t kMostAnswers = 8;  // n, unless ServeLimits has another
+inline constexpr int64_t kMostAnswers = 8;  // the default limit of n (ServeLimits)
 
 struct IntegerRange {
   int64_t low = 0, high = 0;
@@ -23,15 +23,16 @@ struct IntegerRange {
 };
 
 struct RequestNumber {
-  const char* name;              // of the field; "logit_bias{}" of each value in it, "prompt[]" of each item
-  std::optional<Endpoint> only;  // none: both endpoints know it
+  const char* name;              // of the field; "logit_bias{}" is each value in it, "prompt[]" each item
+  std::optional<Endpoint> only;  // none: both endpoints have it
   std::variant<NumberRange, IntegerRange> range;
-  std::optional<double> fallback = {};  // where it is absent or null; none: what follows from the rest of the request
+  // The value if the field is absent or null. None: it follows from the rest of the request.
+  std::optional<double> fallback = {};
 };
 
 std::span<const RequestNumber> request_numbers();
 
-// The row of a field that the table has. Throws Error(kInternal) for any other.
+// Returns the row of a field of the table. Throws Error(kInternal) for any other field.
 const RequestNumber& request_number(Endpoint endpoint, const std::string& name);
 
 }  // namespace specdec::deploy

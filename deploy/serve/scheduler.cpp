@@ -14,7 +14,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kRejectTop = 16;  // likeliest tokens of the target at a rejected position
+constexpr int kRejectTop = 16;  // likeliest tokens of the target recorded at a rejected position
 
 // Returns whether a failure while a sequence is opened or prefilled counts against the device. Only the device itself
 // and the library that computes are blamed: a request must not be able to end the server.
@@ -36,12 +36,12 @@ struct Scheduler::Active {
   SequenceKey key = -1;
   Phase phase = Phase::kPrefill;
   int64_t prompt_read = 0;
-  int64_t charged = 0;  // of these, to its tenant: what is prefilled again is not
-  bool begun = false;   // its prompt was prefilled whole once
+  int64_t charged = 0;  // prompt tokens charged to the tenant; a prefill after preemption is not
+  bool begun = false;   // its prompt was completely prefilled once
   bool again = false;   // it was preempted
   text::IncrementalDecoder decoder;
   StopMatcher stop;
-  std::string text;  // everything sent
+  std::string text;  // all text sent so far
   ChoiceResult result;
   decode::AnswerCut cut;
   double stepped_at = 0;  // Clock::seconds() of its last tokens
@@ -115,7 +115,7 @@ void Scheduler::admit() {
   }
 }
 
-// One sequence is prefilled at a time: the one that has begun, else the one preempted first, else a new one. Returns
+// Picks the sequence to prefill: one whose prefill has begun, else the oldest preempted one, else a new one. Returns
 // null if there is none for now.
 Scheduler::Active* Scheduler::next_to_prefill() {
   Active* preempted = nullptr;
@@ -198,7 +198,7 @@ int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   if (!part.whole) return part.tokens;
   sequence.phase = Phase::kDecode;
   if (std::exchange(sequence.begun, true)) return part.tokens;
-  metrics_.started(sequence.prompt_read + 1);  // its first step reads the last token
+  metrics_.started(sequence.prompt_read + 1);  // its first step processes the last token
   if (!request.echo) return part.tokens;
   ChoiceEvent event;
   event.logprobs = std::move(part.logprobs);
@@ -206,7 +206,8 @@ int64_t Scheduler::prefill(Active& sequence, int64_t most) {
   return part.tokens;
 }
 
-// Sends the prompt as the beginning of the text. Its first token has nothing before it, so it has no log-probability.
+// Sends the prompt as the beginning of the text. The prompt's first token has no log-probability, because nothing
+// precedes it.
 void Scheduler::echo(Active& sequence, ChoiceEvent event) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   const GenerationRequest& request = *sequence.request;
@@ -254,7 +255,8 @@ void Scheduler::step() {
   while (!step_running()) make_room();
 }
 
-// Steps every sequence that decodes. Returns false if none found room, and nothing has changed then.
+// Steps every sequence that decodes. Returns false if the caches had no space for any of them; nothing has changed
+// then.
 bool Scheduler::step_running() {
   batch_.clear();
   keys_.clear();
@@ -362,7 +364,7 @@ void Scheduler::end(Active& sequence, FinishReason reason) {
   result.reason = reason;
   result.counts.emitted = result.completion_tokens;
   std::erase_if(result.rejects,
-                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // behind the cut
+                [&](const auto& reject) { return reject.position >= result.completion_tokens; });  // after the cut
   const double now = clock_.seconds();
   metrics_.finished(result, {sequence.request->tenant, sequence.request->domain}, now - sequence.request->queued_at);
   const bool others = queue_.more_of(*sequence.request) ||

@@ -1,8 +1,8 @@
 // Continuous batching on one engine thread: it decides which sequences are in the next step, when new ones start and
-// when they end. Tokens come from a StepRunner. A request fails only itself: nothing that a sequence does leaves run().
-// Prompts are prefilled between steps, a bounded number of tokens a turn. When the caches are full, the newest sequence
-// is preempted. It is prefilled again when another one has ended, before anything new starts. So the oldest sequence
-// always goes on, and the text of an answer does not depend on its neighbours.
+// when they end. Tokens come from a StepRunner. A request fails only itself: no exception of a sequence leaves run().
+// Prompts are prefilled between steps, a bounded number of tokens per turn. When the caches are full, the newest
+// sequence is preempted. It is prefilled again when another one has ended, before anything new starts. So the oldest
+// sequence always makes progress, and the text of an answer does not depend on the other sequences.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@
 
 namespace specdec::deploy {
 
-// One answer that ended by itself (stop or length), for the records.
+// An answer that ended by itself (stop or length), for the records.
 struct FinishedAnswer {
   std::shared_ptr<const GenerationRequest> request;
   size_t choice = 0;
@@ -32,8 +32,8 @@ struct FinishedAnswer {
 
 struct SchedulerOptions {
   size_t max_batch = 8;
-  int64_t prompt_budget_tokens = 512;  // read between two steps: bounds the gap between tokens of what runs
-  double reject_share = 0;             // of the conversations whose rejected drafts are kept for the records
+  int64_t prompt_budget_tokens = 512;  // prefilled between two steps; bounds the gap between tokens of running answers
+  double reject_share = 0;             // share of the conversations whose rejected drafts are kept for the records
 };
 
 class Scheduler {
@@ -42,15 +42,17 @@ class Scheduler {
             Metrics& metrics, const Clock& clock, std::function<void(const FinishedAnswer&)> on_finished = {});
   ~Scheduler();
 
-  // The engine thread: until the queue is closed and everything in it is answered, or stop_now().
+  // Runs the engine thread's loop until the queue is closed and everything in it is answered, or until stop_now().
   void run();
   // One round: reap, admit, prefill, step, deliver. Returns false when there was nothing to do.
   bool turn();
-  // From any thread: closes the queue; all that runs or waits ends with kDrained before the next step.
+  // May be called from any thread: closes the queue; every running or waiting answer ends with kDrained before the next
+  // step.
   void stop_now();
 
   size_t running() const { return running_.load(std::memory_order_relaxed); }
-  // Failures in a row that are the device's, no step succeeding between. What a single request causes does not count.
+  // Number of consecutive failures of the device without a successful step between them. Failures caused by a single
+  // request do not count.
   int64_t failures_in_a_row() const { return failures_.load(std::memory_order_relaxed); }
 
  private:
@@ -78,9 +80,9 @@ class Scheduler {
   const Clock& clock_;
   std::function<void(const FinishedAnswer&)> on_finished_;
 
-  std::vector<std::unique_ptr<Active>> active_;  // as they came
-  bool room_made_ = false;                       // caches were closed since they were found full
-  std::vector<Active*> batch_;                   // buffers of step()
+  std::vector<std::unique_ptr<Active>> active_;  // oldest first
+  bool room_made_ = false;                       // caches were freed since they were last found full
+  std::vector<Active*> batch_;                   // batch_, keys_ and results_ are buffers of step()
   std::vector<SequenceKey> keys_;
   std::vector<StepResult> results_;
   std::atomic<bool> aborted_{false};

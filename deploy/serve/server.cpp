@@ -18,7 +18,7 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kBrokenAfter = 32;  // failed sequences in a row
+constexpr int64_t kBrokenAfter = 32;  // sequences that failed in a row
 constexpr auto kPoll = std::chrono::milliseconds(20);
 
 void check(const ServeOptions& o) {
@@ -39,13 +39,14 @@ void check(const ServeOptions& o) {
   range("--record-quota", static_cast<double>(o.record_quota_mib), 0, 1 << 30);
 }
 
-// Half by default: one tenant's burst leaves as much for all others. Where there is one tenant, it has the whole queue.
+// By default one tenant may fill half of the queue, so that its burst leaves the other half to the others. A single
+// tenant has the whole queue.
 size_t tenant_queue(const ServeOptions& o, const ApiKeys& keys) {
   if (o.tenant_queue > 0) return static_cast<size_t>(o.tenant_queue);
   return static_cast<size_t>(keys.tenants() > 1 ? std::max<int64_t>(1, o.queue_limit / 2) : o.queue_limit);
 }
 
-// The same for the bytes that requests hold.
+// Divides the bytes that requests hold in the same way.
 size_t tenant_bytes(const ServeLimits& limits, const ApiKeys& keys) {
   return keys.tenants() > 1 ? limits.held_bytes / 2 : limits.held_bytes;
 }
@@ -56,7 +57,7 @@ AllowedHosts allowed_hosts(const ServeOptions& o) {
   return AllowedHosts(names);
 }
 
-// One descriptor a connection, and some for files.
+// Raises the limit of open files to one per connection plus some for files.
 void raise_descriptor_limit(size_t connections) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -177,7 +178,7 @@ void Server::run(ServedModel model, StepRunner& runner, const std::function<bool
   while (!engine_done.load() && s.clock.seconds() < deadline) std::this_thread::sleep_for(kPoll);
   scheduler.stop_now();
   engine.join();
-  // The last events are on their way to the clients: a little time to write them, none for clients that do not read.
+  // Gives the last events a little time to reach the clients; clients that do not read get no more.
   for (int i = 0; i < 100 && s.http.connections() > 0; ++i) std::this_thread::sleep_for(kPoll);
   s.http.stop();
   s.drafts.store(nullptr);

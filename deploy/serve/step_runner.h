@@ -1,5 +1,5 @@
-// The seam between the scheduler and whatever computes tokens: decode::Stepper over real models (engine/), a table in
-// tests.
+// The interface between the scheduler and whatever computes tokens: decode::Stepper over real models (engine/), a table
+// in tests.
 #pragma once
 
 #include <cstdint>
@@ -17,74 +17,79 @@ namespace specdec::deploy {
 
 using SequenceKey = int64_t;
 
-inline constexpr size_t kDraftLabel = 12;  // characters
+inline constexpr size_t kDraftLabel = 12;  // characters of a fingerprint in labels
 
-// Where in [0, 1) a conversation falls: those below a share are that share.
+// Maps a conversation to a point in [0, 1). A share s of the conversations are those below s.
 inline double share_place(const std::string& conversation) {
   return static_cast<double>(std::hash<std::string>{}(conversation)) * 0x1p-64;
 }
 
-// One answer to be made. Prompt and max_tokens fit the context.
+// One answer to generate. Prompt and max_tokens fit the context.
 struct SequenceSpec {
   decode::Request request;
-  std::string conversation = {};  // whose answers go to one draft while two are compared
-  // A running sequence that began with this prompt, which then is not prefilled again; -1: none.
+  std::string conversation = {};  // all its answers use one draft while two are compared
+  // A running sequence that began with this prompt, so that it is not prefilled again; -1: none.
   SequenceKey same_prompt = -1;
 };
 
-// What one pass over a prompt did.
+// The result of one prefill pass over a prompt.
 struct PrefillResult {
-  int64_t tokens = 0;  // that were prefilled
-  bool whole = false;  // nothing is left: the sequence may step
-  // Of prompt tokens 1, 2, …, with the pass that ends it, where the request wants them.
+  int64_t tokens = 0;  // prefilled in this pass
+  bool whole = false;  // nothing is left to prefill: the sequence may step
+  // Those of prompt tokens 1, 2, …, returned by the last pass if the request wants them.
   std::vector<decode::PositionLogprobs> logprobs;
 };
 
-// What one step did for one answer: at least one token unless it failed or found no room.
+// The result of one step for one answer: at least one token unless it failed or the caches were full.
 struct StepResult : decode::StepOutcome {
-  bool cache_full = false;  // the caches are full: this sequence is as before the step. It may be preempted, or others
-  bool failed = false;      // this sequence cannot go on; the others are not touched
-  bool no_token_left = false;  // … because of what its own request asks for: nothing is broken
-  bool device_failed = false;  // … because of the device or the library that computes: no request causes that
-  std::string draft, shadow;   // which draft models: fingerprints cut to kDraftLabel; "" = none
+  // The caches are full and this sequence is as before the step. It, or another one, may be preempted.
+  bool cache_full = false;
+  bool failed = false;  // this sequence cannot continue; the others are not affected
+  // … because its own request forbids every token; nothing is broken.
+  bool no_token_left = false;
+  // … because of the device or the compute library; no request can cause that.
+  bool device_failed = false;
+  // The draft models that proposed and that only scored: fingerprints cut to kDraftLabel; "" = none.
+  std::string draft, shadow;
 };
 
-// What K of one draft rests on, as of its last step. Seconds and expectations are NaN until they were measured.
+// The figures behind a draft's K, as of its last step. Seconds and expectations are NaN until they have been measured.
 struct KBasis {
   std::string draft;                         // as StepResult::draft
-  int batch = 0;                             // sequences of the step
-  int k = 0;                                 // that most of its sequences chose of late
-  double draft_seconds = 0;                  // a pass of the draft
-  std::vector<double> verify_seconds;        // [K] a pass of the target; [0]: plain
-  std::vector<double> overlaps;              // expected, by position, mean of its sequences
-  double tokens_per_second(int at_k) const;  // expected of the whole batch at this K; 0: of plain decoding
+  int batch = 0;                             // sequences in the step
+  int k = 0;                                 // the K that most of its sequences chose recently
+  double draft_seconds = 0;                  // one pass of the draft
+  std::vector<double> verify_seconds;        // [K] one pass of the target that verifies K tokens; [0]: plain decoding
+  std::vector<double> overlaps;              // expected, by position, mean over its sequences
+  double tokens_per_second(int at_k) const;  // expected for the whole batch at this K; 0: plain decoding
 };
 
-// Running totals since the start.
+// Running totals since the start, in seconds of each stage.
 struct StageSeconds {
   double prompt = 0, draft = 0, verify = 0, sample = 0;
   int64_t draft_failures = 0;  // sequences that fell back to plain decoding
 };
 
-// Of the target's caches.
+// Usage of the target's caches.
 struct CacheUse {
-  double held = 0;                             // part of them that running sequences hold
-  int64_t asked_tokens = 0, found_tokens = 0;  // of prompts since the start, and of these what had been read before
+  double held = 0;  // share of the caches that running sequences hold
+  // Prompt tokens since the start, and how many of them were found in the caches.
+  int64_t asked_tokens = 0, found_tokens = 0;
 };
 
-// Used by the engine thread only.
+// Computes tokens for the scheduler. Used by the engine thread only.
 class StepRunner {
  public:
   virtual ~StepRunner() = default;
-  // Opens a sequence; nothing is prefilled yet. Throws Error; nothing is left behind then.
+  // Opens a sequence without prefilling it. If it throws Error, nothing stays open.
   virtual SequenceKey start(const SequenceSpec& spec) = 0;
-  // One pass over at most `most` tokens of its prompt and, after preempt(), of what it has emitted. Throws
-  // decode::CacheFull, Error: it is as before then.
+  // Runs one pass over at most `most` tokens of the prompt and, after preempt(), of the tokens emitted so far. If it
+  // throws decode::CacheFull or Error, the sequence is as before.
   virtual PrefillResult prefill(SequenceKey key, int64_t most) = 0;
-  // Gives its caches up. Prefilled again, it goes on with the text that it would have had.
+  // Frees the sequence's caches. After another prefill its text continues as if it had not been preempted.
   virtual void preempt(SequenceKey key) = 0;
-  // One draft-verify-commit step over distinct sequences that are read whole; results[i] belongs to batch[i]. What
-  // concerns one sequence is reported in its result; an exception concerns all of them.
+  // Runs one draft-verify-commit step over distinct sequences whose prefill is complete; results[i] belongs to
+  // batch[i]. A failure of one sequence is reported in its result; an exception concerns all of them.
   virtual void step(std::span<const SequenceKey> batch, std::span<StepResult> results) = 0;
   virtual void finish(SequenceKey key) = 0;
   virtual StageSeconds stage_seconds() const = 0;

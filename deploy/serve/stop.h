@@ -1,4 +1,5 @@
-// Stop strings over streamed text: what may be shown now, what must wait because it may become a stop string.
+// Finds stop strings in streamed text and decides which text may be shown and which must wait because it may begin a
+// stop string.
 #pragma once
 
 #include <string>
@@ -7,22 +8,22 @@
 
 namespace specdec::deploy {
 
-// Matches byte by byte (one Knuth-Morris-Pratt automaton a string), so the result does not depend on how the text was
-// cut into pushes, and the cost is linear. The string that is complete first wins; of several complete at the same
-// byte, the longest.
+// Matches byte by byte (one Knuth-Morris-Pratt automaton per string), so the result does not depend on how the text was
+// cut into pushes, and the cost is linear. The string that completes first matches; if several complete at the same
+// byte, the longest does.
 class StopMatcher {
  public:
-  explicit StopMatcher(std::vector<std::string> stops);  // none of them empty
+  explicit StopMatcher(std::vector<std::string> stops);  // none of them may be empty
 
-  // Text that is safe to show. After a match: the text before it, and nothing ever again.
+  // Returns the text that is safe to show. On a match that is the text before it; later calls return nothing.
   std::string push(std::string_view text);
-  // The rest that was held back, at the end of the answer; empty after a match.
+  // Returns the text held back, at the end of the answer; empty after a match.
   std::string finish();
   bool matched() const { return matched_; }
 
  private:
   std::vector<std::string> stops_;
-  std::vector<std::vector<size_t>> fail_;  // [string][matched bytes] → longest border
+  std::vector<std::vector<size_t>> fail_;  // [string][matched bytes] → length of the longest border
   std::vector<size_t> state_;              // [string] bytes matched
   std::string held_;
   bool matched_ = false;

@@ -1,4 +1,4 @@
-// From texts and grammars to the rules of decode: text/ may not know of decode, nor decode of text; here they meet.
+// Turns texts and grammars into logits rules. It is here because text/ and decode may not depend on each other.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,12 @@
 
 namespace specdec::deploy {
 
-// The ways a text is most likely spelt in the middle of an answer: as it is, and with a space before it where that
-// makes other tokens of the same number (vLLM's rule). Other spellings stay possible. Empty for a text without tokens.
+// Returns the likeliest token spellings of a text in the middle of an answer: the text itself, and the text after a
+// space if that gives as many tokens but other ones (vLLM's rule). Other spellings stay possible. Empty for a text
+// without tokens.
 std::vector<std::vector<int32_t>> bad_word_tokens(const text::Tokenizer& tokenizer, const std::string& word);
 
-// For LogitsProcessors::constraint: a matcher a sequence.
+// Returns a factory for LogitsProcessors::constraint that makes one matcher per sequence.
 std::function<std::unique_ptr<decode::Constraint>()> constraint_of(std::shared_ptr<const text::Grammar> grammar);
 
 }  // namespace specdec::deploy

@@ -18,10 +18,10 @@ namespace {
 
 using Access = net::HubRepository::Access;
 
-constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20,
-                   kMaxManifest = 64u << 20;  // of files that travel in the commit itself
+// kMaxRegular and kMaxRegularSum: for files that are in the commit itself.
+constexpr uint64_t kMaxRegular = 1u << 20, kMaxRegularSum = 32u << 20, kMaxManifest = 64u << 20;
 const std::string kTagPrefix = "sha256-", kMain = "main", kManifestFile = "manifest.json";
-// What is the repository's own: which files are in LFS, and its page.
+// The repository's own files: the list of files in LFS, and the front page.
 const std::set<std::string> kKept = {".gitattributes", "README.md"};
 
 HubName store_name(const std::string& store) {
@@ -31,7 +31,7 @@ HubName store_name(const std::string& store) {
   return *hub;
 }
 
-// As git wants the names of branches, on top of what channels are.
+// Checks a channel's name; a git branch has stricter rules than a channel.
 void require_branch_name(const std::string& channel) {
   require_channel_name(channel);
   if (channel.find("..") != std::string::npos || channel.front() == '-' || channel.back() == '.' ||
@@ -55,7 +55,7 @@ class HubPackage : public PackageSource, public PackageSink {
   std::string name() const override { return repository_.name() + (commit_.empty() ? "" : "@" + commit_); }
   const std::string& commit() const { return commit_; }
 
-  // ---- a package that is pulled: looked up once, then read from that commit ----
+  // ---- pulling: the commit is looked up once, then the package is read from it ----
   void select(const std::string& channel_or_digest) {
     const net::HubRefs refs = repository_.refs();
     const bool tag = channel_or_digest.starts_with(kTagPrefix);
@@ -73,7 +73,7 @@ class HubPackage : public PackageSource, public PackageSink {
     repository_.read_from(commit_, path, begin, take);
   }
 
-  // ---- a package that is pushed ----
+  // ---- pushing ----
   bool is_public() override {
     is_private_ = repository_.is_private();
     if (make_public_ && is_private_ == true)
@@ -92,7 +92,7 @@ class HubPackage : public PackageSource, public PackageSink {
     look_at_tag();
     const auto head = refs_.branches.find(branch_);
     has_branch_ = head != refs_.branches.end();
-    if (!has_branch_ && tag_ == Tag::kWhole) {  // a new name for what is there
+    if (!has_branch_ && tag_ == Tag::kWhole) {  // only a new name for a package that exists
       commit_ = refs_.tags.at(tag_name());
       return true;
     }
@@ -143,7 +143,7 @@ class HubPackage : public PackageSource, public PackageSink {
         repository_.commit(work_, parent_, branch_ + ": package " + tag_name().substr(0, 19), why_, change_);
     if (made) {
       commit_ = *made;
-    } else {  // the reply to it may be what was lost, or another publisher was faster
+    } else {  // the commit's reply may be lost, or another publisher was faster
       refs_ = repository_.refs();
       const auto head = refs_.branches.find(work_);
       if (head == refs_.branches.end() || head->second == parent_ || !is_whole(repository_.tree(head->second)))
@@ -153,7 +153,7 @@ class HubPackage : public PackageSource, public PackageSink {
     return tag_ == Tag::kNone;
   }
 
-  // Names the commit: by the digest, then by the channel where that is a new one.
+  // Names the commit: by the digest, and by the channel if that is new.
   ChannelChange settle() {
     if (tag_ == Tag::kOther) repository_.remove_tag(tag_name());
     if (tag_ != Tag::kWhole && !repository_.create_tag(tag_name(), commit_) &&
@@ -166,11 +166,12 @@ class HubPackage : public PackageSource, public PackageSink {
   }
 
  private:
-  enum class Tag { kNone, kOther, kWhole };  // kOther: of this package, but with another signature, or not all of it
+  // kOther: a commit of this package, but with another signature or incomplete.
+  enum class Tag { kNone, kOther, kWhole };
 
   std::string tag_name() const { return kTagPrefix + digest_; }
-  // A branch that no channel can be called, where the first commit of a new channel is made: the channel's name appears
-  // with its package.
+  // The branch in which the first commit of a new channel is made, so that the channel's name appears together with its
+  // package. No channel can have this name.
   std::string staging() const { return tag_name() + ".partial"; }
   std::string settings() const { return options_.endpoint + "/" + hub_.repository() + "/settings"; }
   [[noreturn]] void refuse_race(const std::string& what) const {
@@ -215,8 +216,8 @@ class HubPackage : public PackageSource, public PackageSink {
     if (parent_.empty()) refuse_race("its branch " + work_ + " came and went");
   }
 
-  // The commit holds these files with these bytes and nothing else but what is the repository's; a signature, where
-  // this package has none.
+  // Returns whether the commit holds these files with these bytes, and nothing else except the repository's own files.
+  // If this package has no signature, the commit may have one.
   bool is_whole(const net::HubTree& tree) const {
     std::set<std::string> wanted = kKept;
     wanted.insert(kSignatureFile);
@@ -233,8 +234,8 @@ class HubPackage : public PackageSource, public PackageSink {
     return std::all_of(tree.begin(), tree.end(), [&](const auto& entry) { return wanted.count(entry.first) != 0; });
   }
 
-  // What the hub wants in LFS, and what is too large for the body of a commit; never an empty file, which LFS does not
-  // know.
+  // Chooses the files to upload with LFS: those that the hub wants there and those too large for the body of a commit.
+  // Empty files are never among them, because LFS does not support them.
   void choose_large() {
     std::map<std::string, net::HubRepository::Sample> samples;
     for (const PackagedFile& file : files_) {
@@ -260,10 +261,10 @@ class HubPackage : public PackageSource, public PackageSink {
   std::optional<bool> is_private_;
   fs::path root_;
   std::vector<PackagedFile> files_;
-  std::string digest_, before_;  // before_: of the package that the channel named
+  std::string digest_, before_;  // before_: digest of the package that the channel named before
   net::HubRefs refs_;
   Tag tag_ = Tag::kNone;
-  std::string work_, parent_;  // the branch that is committed to, and its last commit
+  std::string work_, parent_;  // the branch that gets the commit, and its head before
   net::HubTree parent_tree_;
   std::set<std::string> large_;
   std::optional<net::HubUpload> upload_;
@@ -282,7 +283,7 @@ class HubStore final : public PackageStore {
     return out;
   }
 
-  // "hf://org/name", ":CHANNEL" (main without it) or ":sha256-<64 digits>".
+  // Pulls "hf://org/name", optionally with ":CHANNEL" (default main) or ":sha256-<64 digits>".
   PackageOutcome pull(const PackageTransfer& t, const ProgressFn& progress) const override {
     const size_t colon = t.package.find(':', std::string_view("hf://").size());
     const std::string name = colon == std::string::npos ? kMain : t.package.substr(colon + 1);

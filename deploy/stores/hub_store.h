@@ -1,5 +1,5 @@
-// Packages at a hub: hf://org/name. A repository in which every package is one commit whose root is the package's
-// directory. A channel is a branch, its log the branch's history; the tag sha256-<digest> names the package.
+// Packages at a hub: hf://org/name. In such a repository every package is one commit whose root is the package's
+// directory. A channel is a branch and its log the branch's history; the tag sha256-<digest> names the package.
 #pragma once
 
 #include "deploy/stores/package_store.h"

@@ -1,4 +1,5 @@
-// Where packages are pushed to and pulled from: directories, S3 and hubs, each a PackageStore.
+// The places to which packages are pushed and from which they are pulled: directories, S3 and hubs, each a
+// PackageStore.
 #pragma once
 
 #include <cstdint>
@@ -12,40 +13,40 @@
 
 namespace specdec::deploy {
 
-// A package that is brought from one store into another.
+// A request to bring a package from one store into another.
 struct PackageTransfer {
-  std::string package;                    // as its store names it: a directory, STORE:CHANNEL or STORE:sha256-…
-  std::string store;                      // that gets it
-  std::string channel;                    // there, which names it afterwards; "" = none, at a hub main
-  std::string why;                        // kept in a directory's channel log and in a hub's commit
-  std::function<ChannelSigner()> signer;  // asked where a channel is signed
+  std::string package;  // named as in its store: a directory, STORE:CHANNEL or STORE:sha256-…
+  std::string store;    // the store that receives it
+  std::string channel;  // the receiving store's channel that then names the package; "" = none, at a hub main
+  std::string why;      // recorded in a directory's channel log and in a hub's commit
+  std::function<ChannelSigner()> signer;  // called if a channel must be signed
   bool has_key = false;                   // the signer has a secret key
-  bool make_public = false;               // a repository that a hub has not yet
-  bool understood = false;                // a private package may go where anyone can read it
+  bool make_public = false;               // if the hub has no such repository yet, creates a public one
+  bool understood = false;                // a private package may be sent to a place that anyone can read
   int64_t now = 0;                        // unix seconds
 };
 
-// What a transfer did beside the package itself.
+// The result of a transfer.
 struct TransferOutcome {
   PackageOutcome package;
-  std::optional<ChannelChange> change = std::nullopt;  // of the channel, where the store knows it
-  std::string commit = {};                             // at a hub
+  std::optional<ChannelChange> change = std::nullopt;  // of the channel, if the store reports it
+  std::string commit = {};                             // if the store is a hub
 };
 
-// A kind of store. It has no state of its own; each call reaches the store that the transfer names.
+// A kind of store. It has no state of its own; each call works on the store that the transfer names.
 class PackageStore {
  public:
   virtual ~PackageStore() = default;
-  virtual const char* scheme() const = 0;  // the beginning of its names; "" = a directory
-  // Brings transfer.package, which lies in a directory, into transfer.store, a store of this kind, and points the
-  // channel at it.
+  virtual const char* scheme() const = 0;  // the prefix of its stores' names; "" = a directory
+  // Brings transfer.package, which is in a directory, into transfer.store, a store of this kind, and points the channel
+  // at it.
   virtual TransferOutcome push(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
-  // Brings transfer.package, named as a store of this kind names it, into the directory transfer.store.
+  // Brings transfer.package, whose name has this kind's form, into the directory transfer.store.
   virtual PackageOutcome pull(const PackageTransfer& transfer, const ProgressFn& progress) const = 0;
 };
 
-// Brings the package into its store; one of the two must be a directory. Throws Error(kUsage) for two stores that are
-// none or for a name that is no store's, and what the stores throw: Error(kData | kNetwork | kIo).
+// Brings the package into its store; one of the two stores must be a directory. Throws Error(kUsage) if neither is, or
+// if a name is not that of a store, and what the stores throw: Error(kData | kNetwork | kIo).
 TransferOutcome transfer(const PackageTransfer& transfer, const ProgressFn& progress);
 
 }  // namespace specdec::deploy

@@ -15,7 +15,7 @@ namespace {
 
 std::string directory_of(const std::string& digest) { return "packages/sha256-" + digest + "/"; }
 
-// packages/sha256-…/ of a store.
+// The package packages/sha256-…/ of a store.
 class S3Package : public PackageSource, public PackageSink {
  public:
   explicit S3Package(net::S3Client& s3, const std::string& digest = "") : s3_(s3), at_(directory_of(digest)) {}
@@ -28,7 +28,7 @@ class S3Package : public PackageSource, public PackageSink {
     at_ = directory_of(package.digest);
     return false;
   }
-  // A signature may be another of the same size.
+  // A signature may differ and still have the same size, so it is always sent.
   bool has(const PackagedFile& file) override {
     return file.path != kSignatureFile && s3_.size(at_ + file.path) == file.size;
   }
@@ -49,8 +49,8 @@ ChannelRecord read_record(net::S3Client& s3, const std::string& channel) {
   return text.empty() ? ChannelRecord{} : parse_channel(text, channel, s3.name("refs/" + channel));
 }
 
-// The channel's record as it came with the package, or signed here, or the digest alone. A signed channel stays signed,
-// and its number never falls.
+// Returns the record for the channel: signed here, or as it came with the package, or the digest alone. A signed
+// channel stays signed, and its number never falls.
 ChannelRecord record_for(net::S3Client& s3, const PackageTransfer& t, const PackageOutcome& outcome) {
   const ChannelRecord& carried = outcome.channel;
   const int64_t there = read_record(s3, t.channel).number;
@@ -80,7 +80,7 @@ class S3Store final : public PackageStore {
     return out;
   }
 
-  // "s3://bucket/prefix:channel" or ":sha256-<64 digits>".
+  // Pulls "s3://bucket/prefix:CHANNEL" or "s3://bucket/prefix:sha256-<64 digits>".
   PackageOutcome pull(const PackageTransfer& t, const ProgressFn& progress) const override {
     const size_t colon = t.package.rfind(':');
     if (colon <= 4)

@@ -16,12 +16,12 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int64_t kLogitBudget = 32 << 20;  // floats of one model's logits in a pass
+constexpr int64_t kLogitBudget = 32 << 20;  // floats of one model's logits in one pass
 constexpr int64_t kMaxPassTokens = 4096;
 
 bool plain(const SamplingOptions& s) { return s.top_k == 0 && s.top_p >= 1 && s.min_p == 0; }
 
-// At n positions: p or q as served, [n, V], and the raw argmax [n].
+// p or q as served, [n, V], and the raw argmax [n], at n positions.
 struct Served {
   at::Tensor probs, argmax;
 };
@@ -57,10 +57,10 @@ Measured measure(const Served& p, const Served& q, const SamplingOptions& sampli
   return m;
 }
 
-// One row on its way through both models: tokens [0, length − 1) are fed, the last one only predicted.
+// A row while both models process it: tokens [0, length − 1) are fed, the last one is only predicted.
 struct Job {
   const TokenRow* row;
-  std::vector<RowScore*> scores;  // by draft
+  std::vector<RowScore*> scores;  // one per draft
   int64_t length;
   model::KvCache target;
   std::deque<model::KvCache> drafts;
@@ -101,7 +101,7 @@ class Scorer {
   void run() {
     int64_t longest = 0;
     for (const Job& job : jobs_) longest = std::max(longest, job.length - 1);
-    // Several rows that fit together take one turn; a row longer than the budget takes several, alone.
+    // Several rows that fit together take one pass; a row longer than the budget is alone and takes several.
     const int64_t chunk = jobs_.size() > 1 ? std::max(longest, int64_t{1}) : budget_;
     for (int64_t at = 0; at < longest; at += chunk) pass(at, chunk);
     for (Job& job : jobs_)
@@ -118,7 +118,7 @@ class Scorer {
   void pass(int64_t at, int64_t chunk) {
     std::vector<model::SequencePart> parts;
     std::vector<std::vector<model::SequencePart>> draft_parts(drafts_.size());
-    std::vector<int64_t> rows;  // of the logits that are wanted
+    std::vector<int64_t> rows;  // of the logits, those that are measured
     std::vector<Job*> owners;
     int64_t logits = 0;
     for (Job& job : jobs_) {
@@ -197,7 +197,7 @@ std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target,
   Scorer scorer(target, drafts, sampling);
   for (size_t i = 0; i < rows.size();) {
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring acceptance");
-    // A row longer than the budget goes alone; others as long as they fit.
+    // A row longer than the budget is scored alone; otherwise as many rows as fit are scored together.
     int64_t tokens = 0;
     const size_t first = i;
     while (i < rows.size() && (i == first || tokens + static_cast<int64_t>(rows[i].tokens.size()) <= scorer.budget())) {

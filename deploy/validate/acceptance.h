@@ -1,5 +1,5 @@
-// Teacher-forced acceptance: one pass of each model over a row, Σ_x min(p, q) at every answer position (contract:
-// alpha).
+// Measures teacher-forced acceptance: one pass of each model over a row gives Σ_x min(p, q) at every answer position
+// (contract: alpha).
 #pragma once
 
 #include <cstdint>
@@ -15,18 +15,19 @@
 
 namespace specdec::deploy {
 
-// Means over the measured positions of one row; tokens = 0 when it has none.
+// Means over the measured positions of one row; tokens = 0 if it has none.
 struct RowScore {
   double alpha = 0;      // Σ_x min(p, q) under `sampling`; target greedy: 1[argmax equal]
   double agreement = 0;  // 1[argmax equal] of the raw logits
   double entropy = 0;    // of p, nats
-  int64_t tokens = 0;    // positions t >= 1 whose token has loss_mask 1 and lies inside both models' context
+  int64_t tokens = 0;    // positions t >= 1 whose token has loss_mask 1 and is inside both models' context
 };
 
-// One score a row and draft, in one pass of the target, at the same positions. All decoders on one device, the same
-// vocabulary. Plain softmax runs in ATen on the device; top-k, top-p and min-p go through decode::distribution() on the
-// host, as served. Logits in memory at once: at most about 128 MiB a model. Throws Error(kData) for a token outside the
-// vocabulary, Error(kModel) for logits that are not finite, Error(kNetwork) if stopped.
+// Returns one score per draft and row: [draft][row]. All drafts are scored at the same positions with a single pass of
+// the target. All decoders must be on one device and have the same vocabulary. Plain softmax runs in ATen on the
+// device; top-k, top-p and min-p use decode::distribution() on the host, as in serving. Each model's logits take at
+// most about 128 MiB at once. Throws Error(kData) for a token outside the vocabulary, Error(kModel) for logits that are
+// not finite, Error(kNetwork) if stopped.
 std::vector<std::vector<RowScore>> score_rows(const model::Decoder& target,
                                               std::span<const model::Decoder* const> drafts,
                                               std::span<const TokenRow> rows, const SamplingOptions& sampling,
@@ -35,13 +36,14 @@ std::vector<RowScore> score_rows(const model::Decoder& target, const model::Deco
                                  std::span<const TokenRow> rows, const SamplingOptions& sampling,
                                  const ProgressFn& progress = {});
 
-// Shows the gate every conversation of these rows, in order of first appearance; a row without one is its own. Rows
-// without measured tokens count nowhere, here and below. `others`: of the other draft, empty without one.
+// Passes every conversation of these rows to the gate, in order of first appearance; a row without a conversation is
+// one of its own. Here and below, rows without measured tokens are left out. `others` are the scores of the other
+// draft, empty if there is none.
 void observe(AcceptanceGate& gate, std::span<const TokenRow> rows, std::span<const RowScore> scores,
              std::span<const RowScore> others = {});
 
-// Fills what gate.fill() does, and alpha_tokens, greedy_agreement, entropy (of segments, too), tokens, request_alphas
-// and request_ids. `rows`: all that the gate has seen.
+// Fills what gate.fill() fills, and alpha_tokens, greedy_agreement, entropy (also of segments), tokens, request_alphas
+// and request_ids. `rows` must be all rows that the gate has observed.
 void summarise(std::span<const TokenRow> rows, std::span<const RowScore> scores, const AcceptanceGate& gate,
                ValidationReport& report);
 

@@ -12,7 +12,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Files of /proc and /sys say that they have no bytes, so they are read to their end; "" where that fails.
+// Files of /proc and /sys report a size of 0, so this reads to the end. Returns "" if that fails.
 std::string read_virtual_file(const std::string& path) {
   std::ifstream in(path);
   std::ostringstream text;
@@ -20,7 +20,7 @@ std::string read_virtual_file(const std::string& path) {
   return in ? text.str() : "";
 }
 
-// cpu.stat of the cgroup that limits this process: "0::/path" of version 2, "N:cpu,cpuacct:/path" of version 1.
+// Returns cpu.stat of the cgroup that limits this process: "0::/path" in version 2, "N:cpu,cpuacct:/path" in version 1.
 std::string find_throttle_file() {
   std::istringstream lines(read_virtual_file("/proc/self/cgroup"));
   for (std::string line; std::getline(lines, line);) {
@@ -32,8 +32,8 @@ std::string find_throttle_file() {
                              : controllers.find(",cpu,") != std::string::npos ? "/sys/fs/cgroup/cpu"
                                                                               : "";
     if (root.empty()) continue;
-    for (const std::string& file :
-         {root + path + "/cpu.stat", root + "/cpu.stat"})  // in a container the path may be the host's
+    // In a container the path may be the host's, so the root is tried too.
+    for (const std::string& file : {root + path + "/cpu.stat", root + "/cpu.stat"})
       if (read_virtual_file(file).find("throttled_") != std::string::npos) return file;
   }
   return "";
@@ -53,7 +53,7 @@ std::optional<CpuTime> parse_proc_stat(const std::string& text, const std::set<i
     if (!(fields >> cpu >> user >> nice >> system >> idle >> waiting >> interrupts >> soft_interrupts) ||
         !cpus.contains(cpu))
       continue;
-    fields >> stolen;  // kernels before 2.6.11 have none
+    fields >> stolen;  // missing in kernels before 2.6.11
     sum.busy += (user + nice + system + interrupts + soft_interrupts) / ticks_per_second;
     sum.stolen += stolen / ticks_per_second;
     ++found;
@@ -75,7 +75,7 @@ double parse_throttled(const std::string& cpu_stat) {
 SystemCpuMeter::SystemCpuMeter() : throttle_file_(find_throttle_file()) {
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;  // no CPU is known then, and nothing is read
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return;  // then no CPU is known and read() returns none
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &set)) cpus_.insert(cpu);
 }

@@ -1,5 +1,5 @@
-// How much of the machine's CPUs this process and the others use. A measured speed-up is worth nothing while others
-// take the CPUs away, so the gate reads a meter before and after what it times. Tests bring their own meter.
+// Measures how much CPU this process and the others use. A measured speed-up means nothing while other processes take
+// CPU time, so the gate reads a meter before and after every timed window. Tests use a meter of their own.
 #pragma once
 
 #include <optional>
@@ -8,22 +8,23 @@
 
 namespace specdec::deploy {
 
-// CPU seconds since some start, on the CPUs that this process may use.
+// CPU seconds since an arbitrary start, on the CPUs that this process may use.
 struct CpuTime {
-  double busy = 0;  // of all processes, interrupts included
-  double own = 0;   // of this process, all its threads
-  // by the hypervisor for other machines, and while a limit of this process' cgroup kept it from running
+  double busy = 0;  // of all processes, including interrupts
+  double own = 0;   // of all threads of this process
+  // taken by the hypervisor for other machines, and lost while a limit of this process' cgroup kept it from running
   double stolen = 0;
 };
 
 class CpuMeter {
  public:
   virtual ~CpuMeter() = default;
-  virtual int cpus() const = 0;                     // that this process may use
-  virtual std::optional<CpuTime> read() const = 0;  // nothing where the system does not tell
+  virtual int cpus() const = 0;                     // CPUs that this process may use
+  virtual std::optional<CpuTime> read() const = 0;  // none if the system does not report it
 };
 
-// Linux: /proc/stat for the CPUs of this process' affinity, getrusage(), and cpu.stat of its cgroup (version 1 or 2).
+// Reads Linux' /proc/stat for the CPUs of this process' affinity, getrusage(), and cpu.stat of its cgroup (version 1 or
+// 2).
 class SystemCpuMeter final : public CpuMeter {
  public:
   SystemCpuMeter();
@@ -32,14 +33,14 @@ class SystemCpuMeter final : public CpuMeter {
 
  private:
   std::set<int> cpus_;
-  std::string throttle_file_;  // "" without a cgroup that tells
+  std::string throttle_file_;  // "" if no cgroup reports throttling
 };
 
-// Busy and stolen ticks of these CPUs in the text of /proc/stat, as seconds. Nothing where a CPU is missing or all of
-// them never did anything, as in sandboxes that make the file up.
+// Sums the busy and stolen ticks of these CPUs in the text of /proc/stat, as seconds. Returns none if a CPU is missing
+// or if none of them was ever busy, as in sandboxes that invent the file.
 std::optional<CpuTime> parse_proc_stat(const std::string& text, const std::set<int>& cpus, double ticks_per_second);
-// Seconds of throttled_usec (cgroup 2) or throttled_time (cgroup 1, nanoseconds) in a cpu.stat; 0 where neither is
-// there.
+// Returns throttled_usec (cgroup 2) or throttled_time (cgroup 1, nanoseconds) of a cpu.stat as seconds; 0 if it has
+// neither.
 double parse_throttled(const std::string& cpu_stat);
 
 }  // namespace specdec::deploy

@@ -10,7 +10,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// of the requests between two points of the chart: about 200 of them for 1,000 requests
+// Growth of the number of requests between two points of the chart; 1,000 requests give about 200 points.
 constexpr double kPointSpacing = 1.03;
 
 std::string usage(const char* pattern, const std::string& flag, double value) {
@@ -143,7 +143,7 @@ Estimate paired_difference(const ValidationReport& now, const ValidationReport& 
   std::map<std::string, double> before;
   for (size_t i = 0; i < baseline.request_ids.size(); ++i) before[baseline.request_ids[i]] = baseline.request_alphas[i];
   std::map<std::string, size_t> place;
-  std::vector<std::vector<ScoredRequest>> pairs;  // by conversation, as first seen
+  std::vector<std::vector<ScoredRequest>> pairs;  // one entry per conversation, in order of first appearance
   for (size_t i = 0; i < now.request_ids.size(); ++i) {
     const std::string& id = now.request_ids[i];
     const auto it = before.find(id);

@@ -1,5 +1,5 @@
 // The gate: a pure function from measured figures to a verdict, in the order of the contract (docs/contract.md, Default
-// gate), and the confidence sequences that acceptance is measured by, request after request.
+// gate), and the confidence sequences that measure acceptance one conversation after another.
 #pragma once
 
 #include <map>
@@ -18,57 +18,59 @@ namespace specdec::deploy {
 struct GateVerdict {
   std::string verdict;  // pass | fail | not_lossless | not_worth_it | inconclusive | stale
   std::string reason;   // one line
-  // of the check that failed, of those that are open, or of all that passed
+  // figures of the check that failed, or of the undecided ones, or of all that passed
   std::vector<ValidationReport::Figure> judged_by = {};
 };
 
-// stale (why the draft is, "" if it is not or that was allowed) · not lossless · fail · not worth it · pass · else
-// inconclusive. A part that was not measured (alpha.n = 0, has_speed or has_lossless false) cannot fail, and without it
-// there is no pass.
+// Decides the verdict in this order: stale, not_lossless, fail, not_worth_it, pass, inconclusive. `stale` says why the
+// draft is stale; "" if it is not or if that was allowed. A part that was not measured (alpha.n = 0, has_speed or
+// has_lossless false) cannot fail, and without it the verdict is never pass.
 GateVerdict judge(const ValidationReport& report, const std::string& stale = "");
 
-// Throws Error(kUsage): outside [0, 1], or a floor below 0.5 without --force. `flag`: whose value it is.
+// Throws Error(kUsage) if `floor` is outside [0, 1], or below 0.5 without --force. `flag` names the option for the
+// message.
 void check_floor(const std::string& flag, double floor, bool force);
 
 struct AcceptanceRules {
-  double floor = 0.60, goal = 0.70;              // of alpha; the goal is only reported
-  std::map<std::string, double> segment_floors;  // of the segments that are judged
-  bool paired = false;                           // every request has the other draft's alpha, too
-  std::optional<double> min_gain;                // of the paired difference
-  std::set<std::string> big_segments;            // that may not be worse than the other draft by more than kSegmentLoss
+  double floor = 0.60, goal = 0.70;              // for alpha; the goal is only reported
+  std::map<std::string, double> segment_floors;  // floors of the segments that are judged
+  bool paired = false;                           // every request also has the other draft's alpha
+  std::optional<double> min_gain;                // smallest allowed paired difference; none: not judged
+  // Segments in which alpha may not be lower than the other draft's by more than kSegmentLoss.
+  std::set<std::string> big_segments;
 };
 
-// A request that was scored; `other` is another draft's alpha on the same text.
+// A request that was scored. `other` is another draft's alpha on the same text.
 struct ScoredRequest {
   std::string segment;  // "" = none
   double alpha = 0;
   double other = 0;
 };
 
-// Acceptance of one draft, one conversation after another in random order: a confidence sequence for all, one a
-// segment, and the same of the differences to another draft, d in [-1, 1] as (1 + d) / 2. One may look after every
-// conversation and stop. On several judgements at once: a pass needs every floor to be passed, so a draft that is below
-// any of them passes with probability <= 5 % however many there are (an intersection-union test, no correction needed);
-// a draft that is above all k of them fails with probability <= k · 5 %.
+// Measures the acceptance of one draft over conversations in random order. Keeps one confidence sequence for all
+// requests and one per segment, and the same for the differences to another draft, d in [-1, 1] as (1 + d) / 2. It is
+// valid to look after every conversation and to stop. With several judgements: a pass needs every floor to be passed,
+// so a draft below any of them passes with probability <= 5 %, however many floors there are (an intersection-union
+// test, no correction needed). A draft above all k floors fails with probability <= k · 5 %.
 class AcceptanceGate {
  public:
   explicit AcceptanceGate(AcceptanceRules rules);
   void observe(std::span<const ScoredRequest> conversation);  // at least one request
-  bool sure() const { return needed_ > 0; }  // every judgement of acceptance is made, or one has failed
+  bool sure() const { return needed_ > 0; }  // all judgements of acceptance are decided, or one has failed
 
-  // alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain), sequence, requests_needed, floor
-  // and goal.
+  // Fills alpha, segments (name, alpha, floor), baseline (difference, segments, min_gain), sequence, requests_needed,
+  // floor and goal.
   void fill(ValidationReport& report) const;
 
  private:
   struct Track {
-    ConfidenceSequence sequence;  // of conversations
-    double sum = 0;               // of requests
+    ConfidenceSequence sequence;  // over conversations
+    double sum = 0;               // over requests
     int64_t requests = 0;
-    Estimate estimate(double scale = 1,
-                      double shift = 0) const;  // mean of requests; the interval is widened to hold it
+    // Returns the mean over requests; the interval is widened to contain it.
+    Estimate estimate(double scale = 1, double shift = 0) const;
   };
-  bool decided() const;  // as judge() would say, were nothing more to come
+  bool decided() const;  // what judge() would say if nothing more came
 
   AcceptanceRules rules_;
   Track all_;
@@ -79,8 +81,9 @@ class AcceptanceGate {
   int64_t needed_ = 0;
 };
 
-// Alpha now minus alpha of an earlier report on the same request ids, as a sequence over conversations (of the ids; a
-// request that is not in the map is its own). Without any pair .n is 0 and the interval [-1, 1].
+// Estimates alpha now minus alpha of an earlier report on the same request ids, as a sequence over conversations.
+// `conversations` maps request ids to conversations; a request that is not in it is one of its own. Without any pair .n
+// is 0 and the interval [-1, 1].
 Estimate paired_difference(const ValidationReport& now, const ValidationReport& baseline,
                            const std::map<std::string, std::string>& conversations = {});
 

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kBins = 16;
 constexpr uint64_t kTransformStream = 0x70697431;
 
-// Whether parting with `a` against `b` after this row is what rounding may do: both are within the tolerance of the
-// best.
+// Returns whether rounding can explain that one answer continues with `a` and the other with `b`: both are within the
+// tolerance of the best logit.
 bool tie_between(std::span<const float> logits, int32_t a, int32_t b, double unit) {
   if (!is_near_tie(logits, unit)) return false;
   float best = logits[0], largest = 0;
@@ -30,7 +30,7 @@ bool tie_between(std::span<const float> logits, int32_t a, int32_t b, double uni
   return best - logits[static_cast<size_t>(a)] < tolerance && best - logits[static_cast<size_t>(b)] < tolerance;
 }
 
-// The target's logits for the token after `tokens`.
+// Computes the target's logits for the token after `tokens`.
 void next_logits(decode::CausalModel& model, std::span<const int32_t> tokens, decode::LogitRows& rows) {
   struct Open {
     decode::CausalModel& model;
@@ -41,7 +41,7 @@ void next_logits(decode::CausalModel& model, std::span<const int32_t> tokens, de
   model.extend({&extension, 1}, rows);
 }
 
-// Rows of one model for every token of an answer to a fixed context. The context is read once.
+// Computes one model's distribution for every token of answers to a fixed context, which is prefilled only once.
 class AnswerScorer {
  public:
   AnswerScorer(decode::CausalModel& model, std::span<const int32_t> context, const SamplingOptions& sampling)
@@ -54,7 +54,7 @@ class AnswerScorer {
   AnswerScorer(const AnswerScorer&) = delete;
   AnswerScorer& operator=(const AnswerScorer&) = delete;
 
-  // row(i) is the distribution of answer[i]; valid until the next call.
+  // Scores an answer. row(i) is then the distribution of answer[i], valid until the next call.
   void read(std::span<const int32_t> answer) {
     std::vector<int32_t> fed = {context_.back()};
     fed.insert(fed.end(), answer.begin(), answer.end() - 1);
@@ -77,10 +77,10 @@ class AnswerScorer {
   std::vector<int32_t> scratch_;
 };
 
-// What the runs of one context add up to.
+// Sums over the runs of one context.
 struct Tally {
-  std::vector<int64_t> first;         // [V] first tokens
-  std::vector<double> probabilities;  // [V] of the first token
+  std::vector<int64_t> first;         // [V] counts of first tokens
+  std::vector<double> probabilities;  // [V] probabilities of the first token
   std::vector<int64_t> bins = std::vector<int64_t>(kBins);
 };
 
@@ -204,10 +204,10 @@ GreedyComparison compare_greedy(decode::CausalModel& target, decode::CausalModel
 
 double probability_transform(std::span<const float> p, std::span<const float> q, int32_t x, double v) {
   const double px = p[static_cast<size_t>(x)], qx = q[static_cast<size_t>(x)];
-  if (!(px > 0)) return 0;  // impossible under p: as far out as a token can be
+  if (!(px > 0)) return 0;  // impossible under p, so the most extreme value
   double above = 0, equal = 0, total = 0;
   for (size_t y = 0; y < p.size(); ++y) {
-    const double left = q[y] * px, right = qx * p[y];  // q/p compared without dividing
+    const double left = q[y] * px, right = qx * p[y];  // compares q/p without dividing
     total += p[y];
     if (left > right)
       above += p[y];
@@ -220,7 +220,7 @@ double probability_transform(std::span<const float> p, std::span<const float> q,
 ChiSquare pearson(std::span<const int64_t> counts, std::span<const double> probabilities, double least) {
   double n = 0;
   for (const int64_t c : counts) n += static_cast<double>(c);
-  std::vector<std::pair<double, double>> cells;  // expected, seen
+  std::vector<std::pair<double, double>> cells;  // expected, observed
   std::pair<double, double> rest;
   for (size_t i = 0; i < counts.size(); ++i) {
     const double expected = probabilities[i] * n, seen = static_cast<double>(counts[i]);
@@ -255,8 +255,8 @@ SampledTest sampled_test(decode::CausalModel& target, decode::CausalModel& draft
       contexts.empty() ? 0 : std::max<int64_t>(1, options.runs / static_cast<int64_t>(contexts.size()));
   for (size_t c = 0; c < contexts.size(); ++c) {
     ContextTest context(target, draft, contexts[c], options, c);
-    // The time limit is split evenly, so that a slow model still tests every context; it looks at the clock only, never
-    // at the draws.
+    // The time limit is split evenly, so that a slow model still tests every context. When to stop depends on the clock
+    // only, never on the drawn tokens.
     const double until = begun + options.seconds * static_cast<double>(c + 1) / static_cast<double>(contexts.size());
     for (int64_t done = 0; done < share && (done == 0 || clock.seconds() < until);) {
       if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal during the sampled test");

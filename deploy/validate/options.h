@@ -15,16 +15,16 @@ struct ValidateOptions {
   std::string contexts = "target";  // target | data
   std::string parts = "acceptance,rollout,speed,lossless";
   std::string baseline;  // a validation report
-  std::string against;   // MODEL: the draft that serves now
+  std::string against;   // MODEL: the draft that serves now, to compare with
   double floor = 0.60, goal = 0.70;
   std::vector<std::string> segment_floors;  // NAME=F
-  std::optional<double> segments_floor;     // of every segment with requests enough
-  std::optional<double> min_gain;           // with --against -0.02; of --baseline nothing is asked by default
+  std::optional<double> segments_floor;     // for every segment with enough requests
+  std::optional<double> min_gain;  // default -0.02 with --against; with --baseline no gain is required by default
   bool force = false, allow_stale = false, exit_zero = false, early_stop = true;
   std::vector<std::string> predict;  // c=C,v=V[,batch=B]
-  int64_t max_requests = 1000;       // of the split; 0 = all
-  int64_t rollout_requests = 256;    // of these, for the roll-outs; 0 = all
-  int64_t rollout_tokens = 64;       // emitted tokens a roll-out
+  int64_t max_requests = 1000;       // from the split; 0 = all
+  int64_t rollout_requests = 256;    // of these, used for roll-outs; 0 = all
+  int64_t rollout_tokens = 64;       // emitted tokens per roll-out
   int64_t speed_prompts = 8, speed_tokens = 64;
   DeviceOptions device;
   SamplingOptions sampling;

@@ -18,7 +18,7 @@ std::string unit_of(const TokenRow& row) {
   return row.conversation.empty() ? "request " + row.id : "conversation " + row.conversation;
 }
 
-// Groups positions of `members` by conversation, in order of first appearance.
+// Groups the indices of `members` by conversation, in order of first appearance.
 std::vector<std::vector<size_t>> by_conversation(std::span<const TokenRow> rows, std::span<const size_t> members) {
   std::map<std::string, size_t> index;
   std::vector<std::vector<size_t>> groups;
@@ -30,7 +30,7 @@ std::vector<std::vector<size_t>> by_conversation(std::span<const TokenRow> rows,
   return groups;
 }
 
-// One answer in the batch.
+// An answer in the batch.
 struct Running {
   size_t row;
   decode::Sequence sequence;
@@ -52,7 +52,7 @@ class Roller {
 
   size_t active() const { return running_.size(); }
 
-  // Returns false if the prompt leaves no room, or there is none.
+  // Starts a row. Returns false if the prompt leaves no space for an answer, or is empty.
   bool start(size_t index, const TokenRow& row) {
     const int64_t prompt = std::max<int64_t>(row.prompt_tokens, 1);
     if (row.tokens.empty() || prompt >= target_.max_length()) return false;
@@ -64,7 +64,7 @@ class Roller {
     return true;
   }
 
-  // One step; answers that ended leave the batch.
+  // Runs one step, removes the answers that ended, and returns their number.
   size_t step(std::vector<Rollout>& out) {
     batch_.clear();
     for (auto& r : running_) batch_.push_back(&r->sequence);
@@ -75,7 +75,7 @@ class Roller {
   }
 
  private:
-  // Returns whether the answer has ended.
+  // Adds the emitted tokens and returns whether the answer has ended.
   static bool add(Running& r, Rollout& out) {
     const decode::AnswerEnd end = r.cut.add(r.sequence.outcome().emitted, [&](int32_t token, bool) {
       out.tokens.push_back(token);
@@ -173,7 +173,7 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
   const auto groups = by_conversation(rows, all);
   std::vector<Estimate> out;
   for (size_t position = 0; position < width; ++position) {
-    std::vector<std::pair<double, double>> sums;  // overlap, reached of a conversation
+    std::vector<std::pair<double, double>> sums;  // overlap and reached of each conversation
     for (const auto& group : groups) {
       std::pair<double, double> sum;
       for (const size_t i : group)
@@ -194,7 +194,7 @@ std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::s
       }
       return above / below;
     };
-    // Fewer resamples where there are very many conversations: their interval is narrow anyway.
+    // With very many conversations fewer resamples suffice, because the interval is narrow anyway.
     Estimate e =
         bootstrap(sums.size(), ratio, 0.10, static_cast<int>(std::clamp<size_t>(4'000'000 / sums.size(), 200, 2000)));
     e.n = static_cast<int64_t>(reached);

@@ -1,4 +1,4 @@
-// Roll-outs: the target answers prompts through the server's own step, with the draft at a fixed K or without it.
+// Roll-outs: the target answers prompts with the server's own step, with the draft at a fixed K or without a draft.
 #pragma once
 
 #include <cstdint>
@@ -18,42 +18,42 @@
 namespace specdec::deploy {
 
 struct RolloutOptions {
-  int k = 8;      // every step drafts this many; 0 = plain, -1 = the controller chooses (costs assumed)
-  int max_k = 8;  // for -1
+  int k = 8;      // tokens drafted in every step; 0 = plain, -1 = the controller chooses (with assumed costs)
+  int max_k = 8;  // used if k = -1
   VerifyRule verify = VerifyRule::kToken;
-  decode::RequestOptions request = {.max_tokens = 64};  // of every answer
-  uint64_t seed = 0;                                    // of the run; each row adds its id
-  int batch = 8;                                        // sequences in one step
-  std::string stage = "rollout";                        // in progress
+  decode::RequestOptions request = {.max_tokens = 64};  // for every answer
+  uint64_t seed = 0;                                    // of the run; combined with each row's id
+  int batch = 8;                                        // sequences per step
+  std::string stage = "rollout";                        // name in progress reports
 };
 struct Rollout {
-  std::vector<int32_t> tokens;  // the answer, EOS included; empty where the prompt leaves no room for one
+  std::vector<int32_t> tokens;  // the answer, including EOS; empty if the prompt leaves no space for one
   AcceptanceCounts counts;
 };
 
-// Prompts are tokens[0, prompt_tokens) (at least one token). `draft` may be null: plain. An answer depends on its row's
-// id, its prompt, K and the seed, not on its neighbours, as far as the models' arithmetic does not. Throws what the
-// step throws; Error(kNetwork) if stopped.
+// Rolls out every row. The prompt is tokens[0, prompt_tokens) (at least one token). `draft` may be null for plain
+// decoding. An answer depends on its row's id, its prompt, K and the seed, but not on the other rows, as far as the
+// models' arithmetic allows. Throws what the step throws, and Error(kNetwork) if stopped.
 std::vector<Rollout> roll_out(decode::CausalModel& target, decode::CausalModel* draft, std::span<const TokenRow> rows,
                               const RolloutOptions& options, const ProgressFn& progress = {});
 
-// The row with its answer replaced: mask 0 on the prompt, 1 on the answer.
+// Returns the row with its answer replaced; loss_mask is 0 on the prompt and 1 on the answer.
 TokenRow answered_row(const TokenRow& row, const Rollout& rollout);
 
-// Seed of a row: the first 8 bytes of SHA-256 over "seed:id".
+// Returns the seed of a row: the first 8 bytes of SHA-256 of "seed:id".
 uint64_t row_seed(uint64_t seed, const std::string& id);
 
-// Figures of the roll-outs in `members`: counts added up; alpha is the mean overlap over reached positions within a
-// conversation, then over conversations.
+// Returns the figures of the roll-outs in `members`. The counts are added up; alpha is the mean overlap over reached
+// positions, first within a conversation, then over conversations.
 RolloutFigures rollout_figures(std::span<const TokenRow> rows, std::span<const Rollout> rollouts,
                                std::span<const size_t> members, const RolloutOptions& options);
 
-// Overlap at each position with its interval: bootstrap over conversations of the ratio of sums. .n = steps that
-// reached it.
+// Returns the overlap at each position with its interval: the ratio of sums, bootstrapped over conversations. .n is the
+// number of steps that reached the position.
 std::vector<Estimate> overlap_by_position(std::span<const TokenRow> rows, std::span<const Rollout> rollouts);
 
-// Means of `values` (of rows[members[i]]) within each conversation, in order of first appearance; a row without a
-// conversation is its own.
+// Returns the means of `values` (values[i] belongs to rows[members[i]]) within each conversation, in order of first
+// appearance. A row without a conversation is one of its own.
 std::vector<double> conversation_means(std::span<const TokenRow> rows, std::span<const size_t> members,
                                        std::span<const double> values);
 

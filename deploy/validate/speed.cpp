@@ -18,7 +18,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// Passes everything on and notes when the target is asked: what came before in a step was drafting.
+// Forwards all calls and notes when the target starts: the time before that in a step was drafting.
 class Marked final : public decode::ForwardingModel {
  public:
   Marked(decode::CausalModel& model, const Clock& clock) : ForwardingModel(model), clock_(clock) {}
@@ -38,13 +38,13 @@ std::vector<int32_t> cut(const std::vector<int32_t>& prompt, int64_t room) {
   return {prompt.begin(), prompt.begin() + std::min<int64_t>(room, static_cast<int64_t>(prompt.size()))};
 }
 
-// Sequences of one batch size; every timed step sets its own K.
+// The sequences of one batch size. Every timed step sets its own K.
 class Bench {
  public:
   Bench(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts, int batch,
         int repetition, const CostOptions& options, const Clock& clock)
       : target_(target), clock_(clock), stepper_(target, &draft) {
-    // Warm-up step and max_k + 1 timed ones emit at most K + 1 tokens each.
+    // The warm-up step and the max_k + 1 timed ones emit at most K + 1 tokens each.
     const int64_t emitted = (options.max_k + 1) * (options.max_k + 2) / 2 + 4;
     const int64_t room = std::min(target.max_length(), draft.max_length()) - emitted - options.max_k;
     const decode::RequestOptions request{.max_tokens = emitted + options.max_k, .sampling = options.sampling};
@@ -83,8 +83,8 @@ class Bench {
 };
 
 struct Samples {
-  std::map<int, std::vector<double>> rest;  // K → seconds
-  std::vector<double> drafting;             // seconds a drafted token
+  std::map<int, std::vector<double>> rest;  // K → seconds of the step without drafting
+  std::vector<double> drafting;             // seconds per drafted token
 };
 
 Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const std::vector<int32_t>> prompts,
@@ -95,8 +95,8 @@ Samples sample_batch(Marked& target, decode::CausalModel& draft, std::span<const
     if (stop_requested()) throw Error(ErrorKind::kNetwork, "stopped by a signal while measuring costs");
     if (repetition >= 3 && clock.seconds() - begun > options.seconds_per_batch) break;
     Bench bench(target, draft, prompts, batch, repetition, options, clock);
-    bench.step(1);  // the draft reads the prompt
-    // K up and down in turn, plain last: no K is always measured on the longest context.
+    bench.step(1);  // prefills the draft
+    // The order of K alternates, with plain decoding last, so that no K is always measured on the longest context.
     std::vector<int> order;
     for (int k = 1; k <= options.max_k; ++k) order.push_back(repetition % 2 ? options.max_k + 1 - k : k);
     order.push_back(0);
@@ -179,7 +179,7 @@ std::vector<ScheduleRow> speed_schedule(const std::vector<ValidationReport::Tabl
     last->high = batch;
     if (speedup < last->speedup) last->speedup = speedup, last->figure_k = of_k;
   }
-  // What was measured is of batch 1 alone: the sizes up to the next one of the table are predicted as that is.
+  // The measurement applies to batch 1 only; the sizes up to the table's next one take that one's prediction.
   if (schedule.size() > 1 && schedule[0].measured && schedule[0].high > 1) schedule[0].high = 1, schedule[1].low = 2;
   return schedule;
 }
@@ -199,7 +199,7 @@ double constant_length(double alpha, int k) {
   return length;
 }
 
-// v by K. The speed-up rises with alpha: bisection.
+// Finds the smallest acceptance by bisection, since the speed-up grows with it. verify_cost: v by K.
 std::optional<double> least_acceptance(double draft_cost, const std::map<int, double>& verify_cost) {
   const auto pays = [&](double alpha) {
     return std::any_of(verify_cost.begin(), verify_cost.end(), [&](const auto& v) {
@@ -285,8 +285,8 @@ SpeedupRuns measure_speedup(decode::CausalModel& target, decode::CausalModel& dr
     run_side_by_side(normal, drafted);
     return PairFigures{normal.figures(), drafted.figures()};
   };
-  run_pair(0,
-           std::min<int64_t>(options.tokens, 16));  // warms caches and buffers; the second tells how long a run takes
+  // The first run warms caches and buffers; the second shows how long a run takes.
+  run_pair(0, std::min<int64_t>(options.tokens, 16));
   const PairsOptions pairs = gate_pairs(options.threads, run_pair(0, options.tokens).normal.seconds);
   double done = 0;
   const double total = static_cast<double>(count) * pairs.repeats;
@@ -328,10 +328,10 @@ SpeedupRuns sum_by_prompt(const TimedPairs& pairs, size_t prompts) {
 
 namespace {
 
-// One-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))). Student's
-// quantile by Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5). At 0.965 in place of 0.95, because the
-// times of prompts are skewed: where few tokens are accepted an answer takes much longer, and without such a prompt in
-// the sample both the mean and its interval are too small.
+// Returns the one-sided tail of the bootstrap's percentiles for `n` units: P(Z < −t_{n−1, 0.965} · √(n / (n − 1))).
+// Student's quantile uses Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5). The level is 0.965 instead of
+// 0.95 because the times of prompts are skewed: an answer with few accepted tokens takes much longer, and a sample
+// without such a prompt gives too small a mean and too narrow an interval.
 double expanded_tail(size_t n) {
   if (n < 2) return 0;
   const double df = static_cast<double>(n) - 1, z = 1.8119106729525978, z3 = z * z * z, z5 = z3 * z * z;
@@ -355,7 +355,7 @@ Estimate speedup(std::span<const double> normal, std::span<const double> specula
 }
 
 std::vector<size_t> choose_prompts(std::span<const TokenRow> rows, int64_t count) {
-  std::vector<size_t> first, others;  // first: one of every conversation
+  std::vector<size_t> first, others;  // first: one row of every conversation
   std::set<std::string> seen;
   for (size_t i = 0; i < rows.size(); ++i)
     (rows[i].conversation.empty() || seen.insert(rows[i].conversation).second ? first : others).push_back(i);

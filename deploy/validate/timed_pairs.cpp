@@ -9,7 +9,7 @@ namespace specdec::deploy {
 
 namespace {
 
-// What others used between two looks at the meter, summed over many such windows.
+// Measures what other processes used between two readings of the meter, summed over many such windows.
 class MachineSum {
  public:
   MachineSum(const CpuMeter& meter, int threads)
@@ -17,15 +17,15 @@ class MachineSum {
 
   void open() { before_ = meter_.read(); }
 
-  // Share of this process' CPU that others took in a window that was `seconds` long; 0 where the meter says nothing.
+  // Returns the share of this process' CPU that others took in a window of `seconds`; 0 if the meter has no reading.
   double close(double seconds) {
     const auto after = meter_.read();
     if (!before_ || !after || seconds <= 0) return 0;
     known_ = true;
     const double stolen = std::max(0.0, after->stolen - before_->stolen);
     const double neighbours = std::max(0.0, after->busy - before_->busy - (after->own - before_->own));
-    // CPUs that nobody else wants are enough for some of the threads. What a limit or the host took was wanted, however
-    // many CPUs idle.
+    // Threads that fit on CPUs nobody else uses were not crowded out. CPU time taken by a limit or the host always
+    // counts, however many CPUs were idle.
     const double crowded = std::max(0.0, (neighbours / seconds + threads_ - cpus_) / threads_);
     const double taken = std::clamp(crowded + stolen / seconds / threads_, 0.0, 1.0);
     seconds_ += seconds, others_ += neighbours + stolen, stolen_ += stolen, taken_ += taken * seconds;
@@ -51,7 +51,7 @@ class MachineSum {
   double seconds_ = 0, others_ = 0, stolen_ = 0, taken_ = 0;
 };
 
-// A speculative step in plain steps: the same for every run of one K, whatever was accepted.
+// Cost of a speculative step in plain steps. It is the same for all runs with one K, whatever was accepted.
 double step_cost(const PairFigures& run) {
   const auto steps = [](const GroupFigures& f) { return static_cast<double>(f.counts.steps + f.counts.plain_steps); };
   const double plain = run.normal.seconds * steps(run.speculative),
@@ -95,7 +95,7 @@ class Timer {
  private:
   bool patient() const { return disturbed_ < best_.size() || clock_.seconds() - begun_ < options_.patience_seconds; }
 
-  // Runs until enough time passed for the meter to tell something.
+  // Times runs until the window is long enough for the meter to be meaningful.
   void window() {
     std::vector<std::pair<size_t, PairFigures>> done;
     const double begun = clock_.seconds();
@@ -114,7 +114,7 @@ class Timer {
     for (auto& [i, run] : done) {
       if (disturbed) {
         ++disturbed_;
-        if (!clean_[i]) due_.push_back(i);  // put off to the end, where it may be quieter
+        if (!clean_[i]) due_.push_back(i);  // repeated at the end, when the machine may be quieter
         if (!best_[i]) best_[i] = std::move(run);
         continue;
       }

@@ -1,6 +1,6 @@
-// The timing behind every measured speed-up, of the gate and of the bench: each run goes with and without the draft
-// side by side (timed_run.h), runs during which other processes took the CPUs away are repeated, and so are runs that
-// disagree with the others.
+// The timing of every measured speed-up, for the gate and for bench. Each run is made with and without the draft side
+// by side (timed_run.h). Runs during which other processes took CPU time are repeated, and so are runs that disagree
+// with the others.
 #pragma once
 
 #include <cstddef>
@@ -20,32 +20,32 @@ struct PairFigures {
 };
 
 struct PairsOptions {
-  int threads = 0;              // of this process; 0: as many as there are CPUs
-  int repeats = 1;              // of every run, of which the one with the least seconds counts
-  double most_taken = 0.10;     // share of its CPU (MachineUse::taken) beyond which a window is disturbed
-  double window_seconds = 0.5;  // of runs between two looks at the meter, whose ticks are 10 ms
-  // of the cost of a speculative step in plain steps, against the median of all runs; 0: not compared
+  int threads = 0;              // of this process; 0: one per CPU
+  int repeats = 1;              // how often every run is made; the fastest counts
+  double most_taken = 0.10;     // share of its CPU (MachineUse::taken) beyond which a window counts as disturbed
+  double window_seconds = 0.5;  // of runs between two readings of the meter, whose ticks are 10 ms
+  // Largest |log| ratio between a run's step cost (a speculative step in plain steps) and the median; 0: not compared.
   double tolerance = 0;
-  int retries = 2;               // of a run that disagrees
-  double patience_seconds = 10;  // for which disturbed runs are repeated at least
+  int retries = 2;               // for a run that disagrees
+  double patience_seconds = 10;  // disturbed runs are repeated for at least this long
 };
 
 struct TimedPairs {
-  std::vector<PairFigures> runs;  // [count]; of a run that was never left alone, the one that was disturbed
-  std::vector<bool> clean;        // [count] it was left alone
+  std::vector<PairFigures> runs;  // [count]; of a run that was always disturbed, the first one
+  std::vector<bool> clean;        // [count] whether the run was undisturbed
   MachineUse machine;
 };
 
-// Runs pair(0) … pair(count − 1), each the same work whenever it is asked for. Disturbed ones come again after all
-// others, until as many were disturbed as there are runs and the patience is at its end; the machine is `busy` where
-// even so fewer than half of them were left alone, or fewer than four where there are more. Disagreeing ones come again
-// `retries` times, and the one with the least seconds counts. What is repeated depends on the meter and on the cost of
-// a step in both directions, never on who wins: repeating favours neither side.
+// Calls pair(0) … pair(count − 1); pair(i) must always do the same work. Disturbed runs are repeated after all others,
+// until as many runs were disturbed as there are and the patience is used up. The machine is `busy` if even then fewer
+// than half of the runs were undisturbed, or fewer than four (or than all, if there are fewer). Disagreeing runs are
+// repeated up to `retries` times, and the fastest one counts. What is repeated depends on the meter and on deviations
+// of the step cost in both directions, never on which side wins, so repeating favours neither.
 TimedPairs time_pairs(size_t count, const PairsOptions& options, const std::function<PairFigures(size_t)>& pair,
                       const Clock& clock, const CpuMeter& meter);
 
-// How often a run is repeated, the shortest counting: 3 times where plain decoding takes less than a quarter of a
-// second, since one time slice lost to another process would be most of it, else once.
+// Returns how often a run is made, of which the fastest counts: 3 times if plain decoding takes less than a quarter of
+// a second, since losing a single time slice to another process would distort it, else once.
 int repeats_of(double plain_seconds);
 
 }  // namespace specdec::deploy

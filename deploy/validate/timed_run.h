@@ -1,5 +1,5 @@
-// Measured runs: a group of prompts decoded together to a fixed length, with or without a draft; alone, or two side by
-// side.
+// Timed runs: a group of prompts is decoded together to a fixed length, with or without a draft; alone, or two groups
+// side by side.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,36 @@ namespace specdec::deploy {
 
 struct GroupOptions {
   SpeculationOptions speculation = {};                  // k = 0: plain
-  decode::RequestOptions request = {.max_tokens = 64};  // of every answer, which is as long as that
-  uint64_t seed = 0;                                    // of the first prompt; the i-th adds i
+  decode::RequestOptions request = {.max_tokens = 64};  // for every answer; each one has exactly max_tokens
+  uint64_t seed = 0;                                    // of prompt 0; prompt i uses seed + i
 };
-// Sums over runs of one configuration.
+// Sums over the runs of one configuration.
 struct GroupFigures {
   int64_t tokens = 0;
-  double prompt_seconds = 0;    // the target's pass over the prompts
-  double seconds = 0;           // of all steps, up to the last token; the draft's pass over the prompts included
-  std::vector<double> ttft_ms;  // a sequence: from its group's start to its first token
-  std::vector<double> itl_ms;   // between two deliveries to a sequence: one a step, however many tokens it brings
+  double prompt_seconds = 0;    // the target's prefill of the prompts
+  double seconds = 0;           // all steps, up to the last token; includes the draft's prefill
+  std::vector<double> ttft_ms;  // per sequence: from the start of its group to its first token
+  std::vector<double> itl_ms;   // time between two deliveries to a sequence; each step delivers one or more tokens
   AcceptanceCounts counts;
   void add(const GroupFigures& other);
 };
-// What the controllers of a draft's runs share, as the requests of a server do.
+// State that the controllers of a draft's runs share, as the requests of one server do.
 struct Learnt {
   decode::CostModel costs;
   decode::OverlapMean overlap;
-  int plain_owed = -1;  // ControllerOptions
+  int plain_owed = -1;  // as in ControllerOptions
 };
 class GroupRun {
  public:
-  // Reads the prompts, which must leave room for `tokens`. `learnt`: null without a draft. All of them outlive the run.
+  // Prefills the prompts, which must leave space for max_tokens. `learnt` is null without a draft. All arguments must
+  // outlive the run.
   GroupRun(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts, const GroupOptions& options,
            Learnt* learnt, const Clock& clock);
-  ~GroupRun();  // finishes its sequences
+  ~GroupRun();  // closes its sequences
   bool done() const;
-  double share() const;          // of its tokens that are there, in [0, 1]
+  double share() const;          // share of its tokens that have been produced, in [0, 1]
   void step();                   // sequences that are done leave the batch
-  GroupFigures figures() const;  // once done
+  GroupFigures figures() const;  // valid once done()
 
  private:
   struct Lane;
@@ -59,8 +60,8 @@ class GroupRun {
 };
 GroupFigures run_group(decode::Stepper& stepper, std::span<const std::vector<int32_t>> prompts,
                        const GroupOptions& options, Learnt* learnt, const Clock& clock);
-// Always a step of the one that is further behind, so that whatever slows the machine for a while slows both. A Run is
-// done(), has a share() of its tokens and makes a step(): GroupRun, or a simulated one.
+// Always steps the run that is further behind, so that anything that slows the machine for a while slows both. A Run
+// has done(), share() of its tokens and step(): GroupRun, or a simulated one.
 template <class Run>
 void run_side_by_side(Run& a, Run& b) {
   while (!a.done() || !b.done()) (b.done() || (!a.done() && a.share() <= b.share()) ? a : b).step();

@@ -26,12 +26,13 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kBatch = 8;  // sequences in a roll-out step
+constexpr int kBatch = 8;  // sequences per roll-out step
 constexpr int64_t kGreedyPrompts = 32, kSampledContexts = 4, kSampledContextTokens = 16;
-constexpr size_t kLookEvery = 32, kLeastRequests = 64;  // requests: between two looks, before the first stop
-constexpr int64_t kSegmentRequests = 30,
-                  kBigSegment = 200;  // requests of a segment: for a floor of --segments-floor, for a loss that fails
-constexpr double kMinGain = -0.02;    // of --against
+// Requests between two looks at the gate; requests before the first stop.
+constexpr size_t kLookEvery = 32, kLeastRequests = 64;
+// Requests that a segment needs: for a floor of --segments-floor, and for a loss in it to fail the gate.
+constexpr int64_t kSegmentRequests = 30, kBigSegment = 200;
+constexpr double kMinGain = -0.02;  // default for --against
 const std::vector<int> kBatches = {1, 2, 4};
 
 struct Parts {
@@ -94,7 +95,8 @@ void check_options(const ValidateOptions& o) {
           "--rollout-tokens, --speed-tokens and --speed-prompts: expected at least 1");
 }
 
-// Whole conversations in random order, so that one may stop after any of them; cut at `limit` rows, 0 = all.
+// Returns whole conversations in random order, so that scoring may stop after any of them, cut at `limit` rows; 0 =
+// all.
 std::vector<TokenRow> shuffled(std::vector<TokenRow> rows, int64_t limit, uint64_t seed) {
   std::map<std::string, size_t> place;
   std::vector<std::vector<size_t>> conversations;
@@ -122,7 +124,7 @@ std::vector<TokenRow> pick(const std::vector<TokenRow>& rows, int64_t count) {
   return chosen;
 }
 
-// What the user chose, for a command that measures the same again.
+// Returns the options that differ from the defaults, for a command that repeats this measurement.
 std::vector<std::string> flags_of(const ValidateOptions& o) {
   const ValidateOptions usual;
   std::vector<std::string> flags;
@@ -158,7 +160,7 @@ std::vector<std::string> flags_of(const ValidateOptions& o) {
   return flags;
 }
 
-// One validation in progress. Each method fills its part of the report.
+// A validation in progress. Each method fills its part of the report.
 class Run {
  public:
   Run(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter, const ProgressFn& progress)
@@ -195,7 +197,7 @@ class Run {
     out_.details.notes.push_back(line);
   }
 
-  // False: the draft is stale, and that was not allowed.
+  // Returns false if the draft is stale and that was not allowed.
   bool load() {
     PairOptions wanted;
     wanted.target = options_.target;
@@ -204,7 +206,8 @@ class Run {
     wanted.allow_stale = options_.allow_stale;
     const ResolvedModel target = resolve_model(options_.target);
     const bool stale = !options_.allow_stale && is_stale(target);
-    // The data may be large; it is read before the models so that memory is planned for its longest row.
+    // Reads the data before the models, so that memory is planned for its longest row; skipped for a stale draft, since
+    // the data may be large.
     if (!stale) {
       read_rows(target.directory);
       int64_t longest = 0;
@@ -228,14 +231,15 @@ class Run {
     draft_ = decode::make_model_runner(pair_.draft);
     if (!options_.against.empty() && parts_.acceptance) {
       wanted.draft = options_.against;
-      wanted.allow_stale = true;  // as an update of the target finds it: a reason to replace it, none not to compare
+      // After an update of the target it is stale, which is a reason to replace it, not to skip the comparison.
+      wanted.allow_stale = true;
       against_ = load_draft(pair_, wanted);
     }
     return true;
   }
 
   bool is_stale(const ResolvedModel& target) const {
-    if (options_.draft.empty()) return false;  // a package's own draft: load_pair judges it by the manifest
+    if (options_.draft.empty()) return false;  // load_pair checks a package's own draft by the manifest
     const ResolvedModel draft = resolve_model(options_.draft);
     return draft.draft.empty() && check_binding(target.directory, draft.directory).state == BindingState::kStale;
   }
@@ -265,7 +269,7 @@ class Run {
     predict();
   }
 
-  // Segments with requests enough get a floor; who asks for one by name gets it whatever there is.
+  // Gives every segment with enough requests the floor of --segments-floor; a floor given by name applies regardless.
   AcceptanceRules rules() {
     AcceptanceRules rules;
     rules.floor = options_.floor;
@@ -320,7 +324,7 @@ class Run {
     return o;
   }
 
-  // Answers of the first `count` rows.
+  // Extends the roll-outs to the first `count` rows.
   void roll_out_to(size_t count) {
     if (count <= rollouts_.size()) return;
     const std::span<const TokenRow> rows = std::span(rows_).subspan(rollouts_.size(), count - rollouts_.size());
@@ -328,8 +332,8 @@ class Run {
       rollouts_.push_back(std::move(rollout));
   }
 
-  // Over the first rows of the random order, however early acceptance was sure: stopping does not bias what the monitor
-  // compares with.
+  // Measures over the first rows of the random order, however early acceptance was decided. So early stopping does not
+  // bias the figures that the monitor uses as its baseline.
   void rollout() {
     roll_out_to(options_.rollout_requests ? std::min(static_cast<size_t>(options_.rollout_requests), rows_.size())
                                           : rows_.size());
@@ -352,7 +356,7 @@ class Run {
         s.rollout = rollout_figures(rows, rollouts_, it->second, rollout_options());
   }
 
-  // In batches of whole conversations, until the verdict on acceptance is sure.
+  // Scores whole conversations in batches until the verdict on acceptance is certain.
   void acceptance(bool answer_anew) {
     AcceptanceGate gate(rules());
     std::vector<const model::Decoder*> drafts = {pair_.draft.get()};
@@ -468,7 +472,7 @@ class Run {
   Parts parts_;
   Validation out_;
   LoadedPair pair_;
-  LoadedDraft against_;  // .draft null without --against
+  LoadedDraft against_;  // .draft is null without --against
   std::unique_ptr<decode::CausalModel> target_, draft_;
   std::vector<TokenRow> rows_;
   bool written_by_target_ = false;

@@ -17,13 +17,13 @@ struct Validation {
   ReportDetails details;
 };
 
-// Options are checked first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
-// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, and what loading and
-// running models throw; Error(kNetwork) when stopped by a signal.
+// Checks the options first, then the binding: a stale draft is a verdict, not an error, and nothing else is measured.
+// Throws Error(kUsage) for options, Error(kData) for data of another tokenizer or an empty split, what loading and
+// running models throws, and Error(kNetwork) if stopped by a signal.
 Validation run_validate(const ValidateOptions& options, const Clock& clock, const CpuMeter& meter,
                         const ProgressFn& progress = {});
 
-// DIR/report.json, report.html, report.md and report.junit.xml, each replaced atomically; the directory is made.
+// Creates the directory and writes report.json, report.html, report.md and report.junit.xml, each replaced atomically.
 void write_validation(const Validation& validation, const std::filesystem::path& directory);
 
 }  // namespace specdec::deploy

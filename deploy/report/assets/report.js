@@ -8,7 +8,7 @@
   const height = 300;
   let drawn = [];
 
-  // Intervals as vertical lines with caps, and the labelled horizontal rule.
+  // Draws intervals as vertical lines with caps, and the labelled horizontal rule.
   const overlay = (spec, offsets) => u => {
     const ctx = u.ctx, ratio = devicePixelRatio || 1;
     ctx.save();
@@ -66,7 +66,7 @@
     const axis = { stroke: colour("--soft"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), width: 1 }, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
     const integers = spec.x.every(Number.isInteger) && spec.x.length <= 40;
     const short = text => text.length > 16 ? text.slice(0, 15) + "…" : text;
-    // Names that would run into each other are written aslant.
+    // Names that would overlap are rotated.
     const slant = named && spec.xNames.reduce((n, t) => n + short(t).length + 3, 0) * 7 > width - 70;
     const whiskers = spec.series.map((s, i) => i).filter(i => spec.series[i].low.some(v => v != null));
     const options = {
@@ -90,7 +90,7 @@
         spanGaps: true,
         value: (u, v, si, j) => j == null ? "" : number(v) + (s.low.length && s.low[j] != null ? " [" + number(s.low[j]) + ", " + number(s.high[j]) + "]" : ""),
       }))),
-      // Whiskers of several curves stand side by side.
+      // Whiskers of several curves are drawn side by side.
       hooks: { draw: [overlay(spec, i => (whiskers.indexOf(i) - (whiskers.length - 1) / 2) * 5)] },
     };
     return new uPlot(options, [spec.x].concat(spec.series.map(s => s.y)), element);

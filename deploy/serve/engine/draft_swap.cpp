@@ -36,7 +36,7 @@ DraftSwap::Held::Held(NamedDraft d, double prior, const decode::CostModel& targe
       model(*draft.model, clock, seconds),
       costs(target.another_draft()),
       overlap(prior),
-      coupled_overlap(prior / (2 - prior)) {}  // at least so much is kept under shared noise
+      coupled_overlap(prior / (2 - prior)) {}  // the coupled rule accepts at least this much if the overlap is `prior`
 
 DraftSwap::DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap,
                      const decode::CostModel& costs, const Clock& clock, double& seconds)
@@ -111,7 +111,7 @@ Json DraftSwap::status() const {
     out["former"] = std::count_if(former_.begin(), former_.end(), [](const auto& held) { return !held.expired(); });
     if (!candidate_) return out;
     out["candidate"].update({{"score", score_}, {"serve", serve_}, {"answers", served_}});
-    // As they came: a sequence holds whenever one looks as long as what was looked at stays where it was.
+    // In order of arrival: a confidence sequence is valid at every look only if earlier values keep their places.
     for (auto* values : {&serving, &candidate, &difference}) values->resize(scores_.size());
     for (const auto& [conversation, sums] : scores_) {
       const auto n = static_cast<double>(sums.positions);
@@ -129,7 +129,7 @@ Json DraftSwap::status() const {
   return out;
 }
 
-// What is let go of is returned, so that a model is not freed under the lock.
+// Ends the trial and returns the candidate, so that a model is not freed under the lock.
 std::shared_ptr<DraftSwap::Held> DraftSwap::end_trial(const char* outcome, const std::string& reason) {
   state_ = outcome;
   reason_ = reason;
@@ -179,7 +179,7 @@ void DraftSwap::load(const DraftOrder& order, std::function<void(const std::opti
     }
   }
   if (error) return done(error);
-  if (loader_.joinable()) loader_.join();  // that of an earlier load, which has ended
+  if (loader_.joinable()) loader_.join();  // the thread of an earlier load, which has ended
   loader_ = std::thread([this, order, done = std::move(done)] {
     std::optional<Error> failed;
     try {

@@ -1,8 +1,9 @@
-// The draft that serves and, while one is on trial, the one beside it: who gets which, and what the trial shows.
+// The draft that serves and, during a trial, a second one beside it. Decides which requests each gets and measures the
+// trial.
 //   load → loading → canary → promoted | dropped
-// A sequence keeps its draft to its end; a model is freed when the last that holds it lets go. On trial a draft scores,
-// at the positions that the serving draft reached, the same text: p is known there and the text depends on no draft, so
-// the two are paired.
+// A sequence keeps its draft to its end; a model is freed when the last sequence that uses it ends. A draft on trial
+// scores the same text at the positions that the serving draft reached. The target's p is known there and the text does
+// not depend on the draft, so the two overlaps form a pair.
 #pragma once
 
 #include <atomic>
@@ -22,7 +23,7 @@
 
 namespace specdec::deploy {
 
-// Adds up the time of a model's passes.
+// Adds the duration of a model's passes to `seconds`.
 class TimedModel final : public decode::ForwardingModel {
  public:
   TimedModel(decode::CausalModel& model, const Clock& clock, double& seconds)
@@ -35,52 +36,54 @@ class TimedModel final : public decode::ForwardingModel {
 };
 
 struct NamedDraft {
-  std::string name, id;                        // as the operator called it; fingerprint
-  std::shared_ptr<decode::CausalModel> model;  // null: none
+  std::string name, id;                        // name: as the operator gave it; id: fingerprint
+  std::shared_ptr<decode::CausalModel> model;  // null: no draft
 };
 
 class DraftSwap final : public DraftControl {
  public:
-  // conversations of a trial that are scored: more would not narrow the interval much
+  // conversations scored in a trial; more would not narrow the interval much
   static constexpr size_t kScored = 10000;
   static constexpr double kScore = 0.1;
 
-  // A draft in use. Alive as long as a sequence holds it.
+  // A draft in use. It lives as long as a sequence uses it.
   struct Held {
     Held(NamedDraft d, double prior, const decode::CostModel& target, const Clock& clock, double& seconds);
     const NamedDraft draft;
     TimedModel model;
-    decode::CostModel costs;  // engine thread: its own passes; those of the target are everyone's
-    int plain_owed = -1;      // engine thread: before its next probe, while K is 0 (ControllerOptions)
-    KLog k_log;               // engine thread, this one and the next
+    decode::CostModel costs;  // engine thread: its own passes; the target's costs are shared by all drafts
+    int plain_owed = -1;      // engine thread: plain steps before its next probe, while K is 0 (ControllerOptions)
+    KLog k_log;               // engine thread, like k_basis
     KBasis k_basis;           // of its last step
-    decode::OverlapMean overlap,
-        coupled_overlap;  // engine thread: of what controllers observe, of seeded requests apart
+    // Engine thread: the overlaps that controllers observed; those of seeded requests under the coupled rule are
+    // separate.
+    decode::OverlapMean overlap, coupled_overlap;
     std::atomic<bool> on_trial{true};
   };
   struct Pick {
     std::shared_ptr<Held> draft, shadow;  // null: none
   };
 
-  // `costs`: whose target's passes every draft shares; `seconds`: of all drafts' passes; both the engine thread's.
-  // `serving.model` may be null.
+  // `costs` measures the target, and every draft shares that part of it. `seconds` sums the passes of all drafts. Both
+  // belong to the engine thread. `serving.model` may be null.
   DraftSwap(const decode::CausalModel& target, NamedDraft serving, double prior_overlap, const decode::CostModel& costs,
             const Clock& clock, double& seconds);
-  ~DraftSwap() override;  // waits for a load that is under way
+  ~DraftSwap() override;  // waits for a running load
 
-  // Reads a draft, on a thread of its own. Throws Error; until it is set every load is refused.
+  // `load` reads a draft on a thread of its own and throws Error if it cannot. Until it is set, every load is refused.
   void set_loader(std::function<NamedDraft(const std::string& name)> load);
 
-  // Of the conversations that are scored at most so many are one tenant's.
+  // Limits how many of the scored conversations may come from one tenant.
   void share_among_tenants(size_t of_one_tenant = kScored / 2);
 
-  // Engine thread. All of a conversation fall the same way for as long as the shares stay.
+  // Engine thread. Chooses the drafts of a new sequence. All sequences of a conversation get the same ones as long as
+  // the shares do not change.
   Pick pick(const std::string& conversation, uint64_t tenant = 0);
-  // A step whose overlaps both drafts have, position by position.
+  // Records a step for which both drafts have overlaps, position by position.
   void scored(const std::string& conversation, uint64_t tenant, const Pick& pick, std::span<const double> serving,
               std::span<const double> shadow);
 
-  std::vector<std::shared_ptr<const Held>> in_use() const;  // serving, on trial
+  std::vector<std::shared_ptr<const Held>> in_use() const;  // the serving one, then the one on trial
 
   std::string serving() const override;
   Json status() const override;
@@ -90,10 +93,10 @@ class DraftSwap final : public DraftControl {
   struct Scores {
     double serving = 0, candidate = 0;
     int64_t positions = 0;
-    size_t place = 0;  // in order of arrival
+    size_t place = 0;  // order of arrival
   };
   void load(const DraftOrder& order, std::function<void(const std::optional<Error>&)> done);
-  std::shared_ptr<Held> end_trial(const char* outcome, const std::string& reason);  // under the lock
+  std::shared_ptr<Held> end_trial(const char* outcome, const std::string& reason);  // the caller holds the lock
 
   const decode::CausalModel& target_;
   const double prior_;
@@ -101,14 +104,14 @@ class DraftSwap final : public DraftControl {
   const Clock& clock_;
   double& seconds_;
   std::function<NamedDraft(const std::string&)> load_;
-  mutable std::mutex mutex_;  // of all below
+  mutable std::mutex mutex_;  // guards all members below
   std::shared_ptr<Held> serving_, candidate_;
   std::vector<std::weak_ptr<Held>> former_;
   std::string state_ = "none", name_, reason_;  // of the last load
   double score_ = kScore, serve_ = 0;
-  int64_t served_ = 0;                           // answers that the candidate drafted for
+  int64_t served_ = 0;                           // answers drafted by the candidate
   std::map<std::string, Scores> scores_;         // by conversation
-  std::map<uint64_t, size_t> scored_by_tenant_;  // conversations of these
+  std::map<uint64_t, size_t> scored_by_tenant_;  // scored conversations of each tenant
   size_t scored_of_one_tenant_ = kScored;
   std::thread loader_;
 };

@@ -1,4 +1,4 @@
-// The K that prevails for a draft, and a line for the operator when another one does.
+// Tracks the K that prevails for a draft, and words a log line for the operator when it changes.
 #pragma once
 
 #include <optional>
@@ -10,20 +10,20 @@
 
 namespace specdec::deploy {
 
-// One a draft; engine thread.
+// Each draft has one; used on the engine thread.
 class KLog {
  public:
   static constexpr double kQuiet = 10;  // seconds between two lines
 
-  // K of the draft's sequences in one step, probes and passes made to measure left out.
+  // Takes the K of each of the draft's sequences in one step, without probes and steps made only to measure.
   void chose(std::span<const int> ks);
   int prevailing() const { return prevailing_; }
-  // "K 4 → 0 at batch 16: …" with the numbers that decided, when basis.k is not what was said last, every kQuiet
-  // seconds at most. None until costs are measured.
+  // Returns "K 4 → 0 at batch 16: …" with the figures behind the decision, if basis.k differs from the K logged last
+  // and that was at least kQuiet seconds ago. Returns none until the costs are measured.
   std::optional<std::string> line(const KBasis& basis, double now);
 
  private:
-  std::vector<double> shares_;  // of the K's, older steps fading
+  std::vector<double> shares_;  // share of each K, older steps fading
   int prevailing_ = 0;
   int said_ = -1;
   double said_at_ = 0;

@@ -18,9 +18,10 @@ namespace specdec::deploy {
 
 namespace {
 
-constexpr int kMaxK = 32;  // what --max-k takes; a report may hold more
+constexpr int kMaxK = 32;  // the maximum of --max-k; a report may contain more
 
-// "store/sha256-…/target" is called after what was packaged.
+// Returns the name in /v1/models. A packaged model ("store/sha256-…/target") is named after the model that was
+// packaged.
 std::string served_name(const ServeOptions& options, const LoadedPair& pair,
                         const std::optional<ValidationReport>& report) {
   if (!options.model_name.empty()) return options.model_name;
@@ -29,19 +30,19 @@ std::string served_name(const ServeOptions& options, const LoadedPair& pair,
   return packaged.empty() ? "package-" + pair.package_digest.substr(0, 12) : packaged;
 }
 
-// Of the pair that is served: a draft of one's own was not judged with it.
+// Returns the package's gate report; none if the user gave another draft, because the report did not judge that pair.
 std::optional<ValidationReport> packaged_report(const ServeOptions& options,
                                                 const std::optional<ResolvedPackage>& package) {
   if (!options.draft.empty() || !package || !package->manifest.report.is_object()) return std::nullopt;
   return validation_report_from_json(package->manifest.report, package->root.string() + "/manifest.json: report");
 }
 
-// Vetting a template forks, so it comes before the server's threads. What is wrong with one is kept, since another
-// target than the draft's comes before everything else.
+// Vetting a template forks, so it comes before the server's threads. An error of the template is kept, since the check
+// for a stale draft must be reported before any other error.
 struct Chat {
   std::optional<text::ChatTemplate> chat_template;
   std::optional<Error> error;
-  std::shared_ptr<const VerifiedFiles> verified;  // of a package: the files that the template came from
+  std::shared_ptr<const VerifiedFiles> verified;  // the package's files from which the template was read
 };
 
 Chat load_chat(const std::string& target, const std::optional<ResolvedPackage>& package, bool allow_stale) {
@@ -74,24 +75,24 @@ PairOptions pair_options(const ServeOptions& options, const std::function<void(c
   return wanted;
 }
 
-// What the gate found out about this pair is where the controller starts; what the user says wins.
+// Starts the controller from what the gate measured for this pair; the user's flags win.
 StepperRunnerOptions stepping_of(const ServeOptions& options, const std::optional<ValidationReport>& report) {
   StepperRunnerOptions stepping;
   stepping.speculation = options.speculation;
   if (!report) return stepping;
   if (report->alpha.n > 0) stepping.prior_overlap = std::clamp(report->alpha.value, 0.01, 0.99);
   const LaunchPlan plan = launch_plan(*report, "", "");
-  // of a gate that did not pass: plain, until the controller has measured a gain itself
+  // If the gate did not pass, decoding is plain until the controller itself has measured a gain.
   stepping.schedule = ranges_of(plan.schedule);
-  stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not the text
-  // where drafting changes the text, no gain is worth it
+  stepping.text_max_k = options.speculation.max_k;  // the gate judged the draft model, not drafts from the text
+  // If drafting changes the output, no gain justifies it.
   const int tried_k = report->verdict == "not_lossless" ? 0 : plan.tried_k;
   if (!options.max_k_given) stepping.speculation.max_k = std::min(std::max(plan.max_k(), tried_k), kMaxK);
   if (!options.verify_given) stepping.speculation.verify = parse_verify_rule(plan.verify);
   return stepping;
 }
 
-// One line for a package whose gate did not pass; "" for one that passed.
+// Returns a line for a package whose gate did not pass; "" if it passed.
 std::string gate_warning(const ServeOptions& options, const ValidationReport& report) {
   if (report.verdict == "pass" || options.speculation.k == 0) return "";
   const char* const does = options.speculation.k > 0 ? "it drafts because --k says so"
@@ -121,9 +122,9 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   PairOptions wanted = pair_options(options, note);
   const std::string target_name = wanted.target;
   const std::optional<ResolvedPackage> package = locate_package(target_name);
-  if (package) wanted.target = package->root.string();  // a channel is looked up once: it may move while this starts
+  if (package) wanted.target = package->root.string();  // resolved once, because a channel may move meanwhile
   const Chat chat = load_chat(wanted.target, package, options.allow_stale);
-  const text::GrammarChecker grammars;  // forks, as loading the template does
+  const text::GrammarChecker grammars;  // forks, like loading the template
   std::optional<Server> server;
   if (!chat.error) server.emplace(options, ServeLimits{}, clock);
   const LoadedPair pair = load_pair(wanted);
@@ -158,8 +159,8 @@ ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& ho
   model.card.draft = draft_id;
   model.card.package = pair.package_digest;
   model.card.created = clock.unix_seconds();
-  model.card.max_context =
-      std::min(target->max_length(), target->capacity_tokens());  // what can never fit is refused at once
+  // Requests that can never fit are refused at once.
+  model.card.max_context = std::min(target->max_length(), target->capacity_tokens());
   if (options.max_context > 0) model.card.max_context = std::min(options.max_context, model.card.max_context);
   model.tokenizer = pair.tokenizer.get();
   model.chat_template = chat.chat_template ? &*chat.chat_template : nullptr;

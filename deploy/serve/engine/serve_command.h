@@ -10,18 +10,18 @@
 namespace specdec::deploy {
 
 struct ServeHooks {
-  // memory plan, warnings, "listening on …": one line each; may be empty
+  // Takes the memory plan, warnings and "listening on …", one line each. May be empty.
   std::function<void(const std::string&)> on_note;
-  std::function<bool()> stop_asked;  // polled; must not be empty
+  std::function<bool()> stop_asked;  // called repeatedly; must not be empty
 };
 
 struct ServeOutcome {
-  bool stale = false;  // the draft is bound to another target and that was not allowed: nothing was served
+  bool stale = false;  // the draft is bound to another target, which was not allowed: nothing was served
   std::string stale_reason;
 };
 
-// The chat template is vetted, then the port is bound and /health answers before the models are loaded; the "listening
-// on" note comes when requests are taken. Returns after the drain. Throws Error(kUsage) for contradicting options, what
+// Vets the chat template, then binds the port, so that /health answers, then loads the models. The "listening on" note
+// comes when requests are accepted. Returns after the drain. Throws Error(kUsage) for contradictory options, and what
 // load_pair, Server and Recorder throw.
 ServeOutcome run_serve_command(const ServeOptions& options, const ServeHooks& hooks, const Clock& clock);
 

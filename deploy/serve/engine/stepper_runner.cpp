@@ -13,10 +13,10 @@ namespace specdec::deploy {
 
 namespace {
 
-// a step: what drafts have to read of texts bounds the gap between tokens as prompts do
+// Tokens per step that drafts may prefill to catch up. Like the budget for prompts, it bounds the gap between tokens.
 constexpr int64_t kDraftReads = 512;
 
-// None where it is no Error: a failure of the library that computes.
+// Returns none if the failure is not an Error but one of the compute library.
 std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
   try {
     std::rethrow_exception(failure);
@@ -32,8 +32,8 @@ std::optional<ErrorKind> kind_of(const std::exception_ptr& failure) {
 struct StepperRunner::Running {
   std::string conversation;
   DraftSwap::Pick pick;
-  decode::OverlapMean* expected =
-      nullptr;  // of pick.draft: what the controller starts from, and what is observed goes to
+  // That of pick.draft: the controller starts from it, and observed overlaps are added to it.
+  decode::OverlapMean* expected = nullptr;
   decode::Sequence sequence;
   bool draft_failed = false;
 };
@@ -103,8 +103,8 @@ PrefillResult StepperRunner::prefill(SequenceKey key, int64_t most) {
 
 void StepperRunner::preempt(SequenceKey key) { stepper_.close(running_.at(key)->sequence); }
 
-// The stepper reports what concerns one sequence in the sequence itself; whatever else it throws left all of them as
-// before. False: there was no room.
+// Runs one step. The stepper reports a failure of one sequence in that sequence; if it throws anything else, all
+// sequences are as before. Returns false if the caches were full.
 bool StepperRunner::run(std::span<decode::Sequence* const> batch) {
   pass_failure_ = nullptr;
   try {
@@ -137,7 +137,7 @@ void StepperRunner::step(std::span<const SequenceKey> batch, std::span<StepResul
   step_seconds_ += clock_.seconds() - started;
 }
 
-// A draft that is no longer on trial scores nothing: what it holds of running sequences is given back.
+// Frees what running sequences hold of a draft that is no longer on trial, since it scores nothing any more.
 void StepperRunner::end_trials() {
   for (auto& [key, running] : running_) {
     DraftSwap::Pick& pick = running->pick;
@@ -149,13 +149,13 @@ void StepperRunner::end_trials() {
 
 void StepperRunner::collect(Running& running, StepResult& result) {
   decode::Sequence& s = running.sequence;
-  std::vector<decode::PositionLogprobs> logprobs = std::exchange(s.outcome().logprobs, {});  // too large to be copied
+  std::vector<decode::PositionLogprobs> logprobs = std::exchange(s.outcome().logprobs, {});  // too large to copy
   static_cast<decode::StepOutcome&>(result) = s.outcome();
   result.logprobs = std::move(logprobs);
   if (s.draft_failed() && !std::exchange(running.draft_failed, true)) ++draft_failures_;
   result.failed = result.failure || result.emitted.empty();
-  // A sequence that did not move and names no failure of its own was in a pass that failed, alone too. What is no Error
-  // comes from the library that computes; any other may be due to what this sequence holds.
+  // A sequence that emitted nothing and has no failure of its own was in a pass that failed, even alone. An exception
+  // that is not an Error comes from the compute library; any other may be caused by this sequence's own state.
   const std::exception_ptr& cause = result.failure ? result.failure : pass_failure_;
   const ErrorKind unknown = result.failure ? ErrorKind::kInternal : ErrorKind::kDevice;
   result.device_failed = result.failed && cause && kind_of(cause).value_or(unknown) == ErrorKind::kDevice;
@@ -175,7 +175,7 @@ void StepperRunner::collect(Running& running, StepResult& result) {
   drafts_.scored(running.conversation, s.options().tenant, pick, result.overlaps, result.shadow_overlaps);
 }
 
-// What the controllers of this step went by, draft by draft.
+// Collects, for each draft, the figures behind the controllers' choices in this step.
 void StepperRunner::explain(std::span<const SequenceKey> batch) {
   std::map<DraftSwap::Held*, std::vector<const decode::Sequence*>> drafting;
   for (const SequenceKey key : batch) {
@@ -219,7 +219,8 @@ std::vector<KBasis> StepperRunner::k_bases() const {
 void StepperRunner::finish(SequenceKey key) {
   const auto it = running_.find(key);
   if (it == running_.end()) return;
-  // Answers so far, of which one that goes on has as much before it as a new one: K is to pay over that.
+  // Mean length of the answers so far. An answer under way is expected to go on for as long as a new one, and K must
+  // pay off over that.
   if (const auto emitted = static_cast<double>(it->second->sequence.counts().emitted); emitted > 0)
     mean_answer_ += (mean_answer_ > 0 ? 0.05 : 1) * (emitted - mean_answer_);
   running_.erase(it);

@@ -1,4 +1,4 @@
-// StepRunner over real models: decode::Stepper with one K controller and one random stream a sequence.
+// Implements StepRunner over real models: a decode::Stepper with one K controller and one random stream per sequence.
 #pragma once
 
 #include <array>
@@ -18,18 +18,19 @@ namespace specdec::deploy {
 
 struct StepperRunnerOptions {
   SpeculationOptions speculation;
-  // what a new sequence expects of the draft before the server has seen any (the gate's figure)
+  // overlap that a new sequence expects of the draft before the server has measured any (the gate's figure)
   double prior_overlap = 0.7;
   std::vector<std::array<int, 3>> schedule = {};  // validated [batch_lo, batch_hi, k], as in ControllerOptions
-  int text_max_k = 0;                             // of drafts from the text; 0: as `speculation` says
-  bool coupled_seeds = true;                      // seeded sequences take the coupled rule, whatever `speculation` says
-  bool several_tenants = false;  // of the conversations that score a draft on trial at most half are one tenant's
+  int text_max_k = 0;                             // for drafts from the text; 0: as in `speculation`
+  bool coupled_seeds = true;                      // seeded sequences use the coupled rule, whatever `speculation` says
+  // If true, at most half of the conversations that score a draft on trial may come from one tenant.
+  bool several_tenants = false;
 };
 
 class StepperRunner final : public StepRunner {
  public:
-  // The models must outlive the runner (a NamedDraft is held by it); no draft is null. Throws Error(kModel) for
-  // different vocabularies.
+  // The models must outlive the runner (it owns a NamedDraft's model); a null draft means none. Throws Error(kModel) if
+  // the vocabularies differ.
   StepperRunner(decode::CausalModel& target, decode::CausalModel* draft, StepperRunnerOptions options,
                 const Clock& clock);
   StepperRunner(decode::CausalModel& target, NamedDraft draft, StepperRunnerOptions options, const Clock& clock);
@@ -40,7 +41,7 @@ class StepperRunner final : public StepRunner {
   SequenceKey start(const SequenceSpec& spec) override;
   PrefillResult prefill(SequenceKey key, int64_t most) override;
   void preempt(SequenceKey key) override;
-  // A pass that throws for the whole batch is repeated one sequence at a time: only those that fail alone fail.
+  // If a pass for the whole batch throws, each sequence is stepped alone, so that only those that fail alone fail.
   void step(std::span<const SequenceKey> batch, std::span<StepResult> results) override;
   void finish(SequenceKey key) override;
   StageSeconds stage_seconds() const override;
@@ -58,18 +59,18 @@ class StepperRunner final : public StepRunner {
   const Clock& clock_;
   double target_seconds_ = 0, draft_seconds_ = 0;  // of all passes
   TimedModel target_;
-  decode::CostModel costs_;  // the target's; each draft has its own beside it
+  decode::CostModel costs_;  // the target's; each draft keeps its own besides
   DraftSwap drafts_;
   decode::Stepper stepper_;
   std::map<SequenceKey, std::unique_ptr<Running>> running_;
   std::vector<decode::Sequence*> batch_;
   SequenceKey next_key_ = 0;
   double prompt_seconds_ = 0, step_seconds_ = 0;
-  double prompt_target_seconds_ = 0;    // of the target's passes, those of prompts
+  double prompt_target_seconds_ = 0;    // seconds of the target's prefill passes
   decode::OverlapMean suffix_overlap_;  // of drafts from the text
-  double mean_answer_ = 0;              // tokens
+  double mean_answer_ = 0;              // in tokens
   int64_t draft_failures_ = 0;
-  std::exception_ptr pass_failure_;  // of the last pass; null: none
+  std::exception_ptr pass_failure_;  // exception of the last pass; null: none
 };
 
 }  // namespace specdec::deploy
