@@ -1,4 +1,5 @@
-// Actions on a candidate are done after a restart, too: this is written down of the package and its channels.
+// What is written down about a candidate's package and its channels, so that its actions can still be done after a
+// restart.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace specdec::monitor {
 
-// Returns {store, candidates, channel, digest}, and {draft, id} while the store holds the package.
+// Returns {store, candidates, channel, digest}, and also {draft, id} if the store holds the package.
 Json candidate_payload(const CheckOptions& options, const std::string& digest);
 
 }  // namespace specdec::monitor
