@@ -31,7 +31,7 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// Below this a capital is as good as lost; smaller ones would become denormal, which processors multiply slowly.
+// A capital below this is practically lost; smaller values would become denormal, which processors multiply slowly.
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
@@ -40,7 +40,7 @@ double bounded(double x) {
   return std::clamp(x, 0.0, 1.0);
 }
 
-// capital[i] *= base + slope[i] · x, in blocks of constant length, which compilers turn into vector instructions.
+// Computes capital[i] *= base + slope[i] · x in blocks of constant length, which compilers vectorise.
 void grow(std::span<double> capital, const double* slope, double base, double x) {
   constexpr size_t kBlock = 8;
   size_t i = 0;
@@ -66,7 +66,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // Infinite at one end of the grid, where it moves no end of the interval, which lies one candidate farther out.
+      // The bet would be infinite at one end of the grid, so it is capped. It moves no end of the interval there,
+      // because the interval's end is always one candidate further out.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }
@@ -103,8 +104,7 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // up falls in m and down rises: the candidates that stand are those from the first to the last, of which none may be
-  // left.
+  // up falls in m and down rises, so the candidates that remain form a range [first, last), which may be empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;
@@ -148,8 +148,8 @@ Estimate bootstrap(size_t num_units, const std::function<double(std::span<const 
   return {value, {quantile(draws, level / 2), quantile(draws, 1 - level / 2)}, static_cast<int64_t>(num_units)};
 }
 
-// Q(a, x) = Γ(a, x) / Γ(a): the series of Abramowitz & Stegun 6.5.29 below x = a + 1, the continued fraction 6.5.31
-// above.
+// Computes Q(a, x) = Γ(a, x) / Γ(a): by the series of Abramowitz & Stegun 6.5.29 below x = a + 1, by the continued
+// fraction 6.5.31 above.
 double chi_square_p_value(double statistic, double df) {
   if (!(df > 0) || !(statistic >= 0))
     throw Error(ErrorKind::kInternal, "chi-square: needs df > 0 and a statistic >= 0");
@@ -164,7 +164,7 @@ double chi_square_p_value(double statistic, double df) {
     for (int n = 1; n < kMaxTerms && term > sum * kPrecision; ++n) sum += term *= x / (a + n);
     return std::clamp(1 - sum * scale, 0.0, 1.0);
   }
-  constexpr double kTiny = 1e-300;  // modified Lentz
+  constexpr double kTiny = 1e-300;  // modified Lentz algorithm
   double b = x + 1 - a, c = 1 / kTiny, d = 1 / b, fraction = d;
   for (int n = 1; n < kMaxTerms; ++n) {
     const double an = -n * (n - a);
