@@ -1,5 +1,5 @@
-// The fingerprint of a model, to which a draft binds its target: tiers 1 to 3 of 4 (full_digest.h has the fourth). It
-// does not depend on sharding or file order.
+// The fingerprint of a target, to which a draft is bound: tiers 1 to 3 of 4 (full_digest.h has the fourth). It does not
+// depend on sharding or file order.
 #pragma once
 
 #include <filesystem>
