@@ -52,7 +52,7 @@ class CounterChart {
   bool restore(const Json& state);
 
  private:
-  // One bucket as sums. If `own`, it is compared with the chart's own first buckets.
+  // The sums of one bucket. If `own`, it is compared with the chart's own first buckets.
   struct Bucket {
     double tested = 0, sum = 0, expected = 0;
     bool own = false;

@@ -58,7 +58,7 @@ Counters parse_exposition(const std::string& text, const std::string& where, con
 Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
 
 // Returns now − before by series. If a series of a replica (its labels except the position) fell, the replica was
-// restarted, and all of its series count from zero. A replica that is new counts from now on. A replica whose counters
+// restarted, and all of its series count from zero. A new replica counts only from now on. A replica whose counters
 // rose faster than any server can count, or that accepted more than it drafted, is set aside.
 Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);

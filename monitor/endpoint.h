@@ -22,7 +22,7 @@ struct EndpointOptions {
   std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// How the endpoint gives log-probabilities or, if it cannot, text.
+// The way in which the endpoint gives log-probabilities or, if it cannot, text.
 struct Way {
   std::string route;  // "chat/completions" or "completions"
   int top = 0;        // number of likeliest tokens per call; 0 = no log-probabilities

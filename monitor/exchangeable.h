@@ -3,12 +3,12 @@
 // likeliest alternatives and their log-probabilities. Pure functions.
 //
 // Looking daily does not inflate false alarms: each look is tested by permutation against a pool of earlier looks.
-// Under "nothing changed", given the union of pool and newest calls, every subset is equally likely to be the newest.
-// The pool for the next look depends on that union alone (a uniform subset of it, drawn regardless of which call came
-// from where). So the p-values of all looks are jointly super-uniform, as independent ones are (Vovk, Nouretdinov,
-// Gammerman, ICML 2003, for conformal p-values). The calibrator f below turns each into an e-value (Vovk and Wang,
-// Annals of Statistics 2021, section 2), and M ← (M + 1) · f(p) is a Shiryaev–Roberts e-detector: with an alarm at M ≥
-// A the mean number of looks to a false alarm is at least A (Shin, Ramdas, Rinaldo 2024).
+// Under "nothing changed", given the union of pool and newest calls, every subset of that size is equally likely to be
+// the newest. The pool for the next look depends on that union alone (a uniform subset of it, drawn regardless of which
+// call came from where). So the p-values of all looks are jointly super-uniform, as independent ones are (Vovk,
+// Nouretdinov, Gammerman, ICML 2003, for conformal p-values). The calibrator f below turns each into an e-value (Vovk
+// and Wang, Annals of Statistics 2021, section 2), and M ← (M + 1) · f(p) is a Shiryaev–Roberts e-detector: with an
+// alarm at M ≥ A the mean number of looks to a false alarm is at least A (Shin, Ramdas, Rinaldo 2024).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the loop needs to ask its questions and do its actions: the options of this check, the facts about package and
-// target, and the loop's current memory.
+// The loop asks its questions and does its actions with this context: the options of this check, the facts about
+// package and target, and the loop's current memory.
 #pragma once
 
 #include <cstdint>

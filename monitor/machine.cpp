@@ -235,7 +235,8 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
     return Event::kAlarm;
   if (input.verdict == "warn") return Event::kAmber;
-  // Too little data says nothing, but an outside suspicion or another target is no longer reported.
+  // An inconclusive verdict is no event, except that it ends SUSPECT and STALE_TARGET: neither an alert from outside
+  // nor another target is reported any more.
   if (input.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;
   return std::nullopt;
 }

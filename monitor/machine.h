@@ -81,7 +81,7 @@ bool speculates(Stage stage);
 // Returns whether this state needs no attention from anybody.
 bool is_calm(Stage stage);
 
-// What the loop remembers between checks, besides the detectors: one JSON value in the state file.
+// The loop's memory between checks, besides the detectors. It is one JSON value in the state file.
 struct Memory {
   Stage stage = Stage::kHealthy;
   int64_t since = 0;  // unix seconds

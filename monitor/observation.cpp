@@ -201,7 +201,7 @@ class SourceReader {
     return chart;
   }
 
-  // All pages of an engine form one process: the replicas of a model are summed, and each check makes one bucket.
+  // All pages of an engine are judged together: a model's replicas are summed, and each check makes one bucket.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
     // A bucket that is too small to be judged grows: the next check subtracts the same earlier scrapes again.

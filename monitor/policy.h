@@ -1,4 +1,4 @@
-// What the user allows the loop to do by itself. Everything is off until its option is given.
+// The policy says what the loop may do by itself. Everything is off until the user gives its option.
 #pragma once
 
 #include <cstdint>

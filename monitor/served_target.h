@@ -32,12 +32,12 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
-// What the draft is bound to: the digest of the package and the fingerprint of its target.
+// The pair that the draft is bound to: the digest of the package and the fingerprint of its target.
 struct WatchedPair {
   std::string package, target;
 };
 
-// What servers and records say about the target in one check.
+// The claims of servers and records about the target in one check.
 struct Claims {
   struct Server {
     std::string source, target;
@@ -49,10 +49,11 @@ struct Claims {
   void add(const std::string& source, const std::string& target);
 };
 
-// Who saw a target, the weakest first. The package's own copy says nothing about what is served.
+// The kinds of witnesses who may see a target, the weakest first. The package's own copy says nothing about what is
+// served.
 enum class Witness { kCopy, kDirectory, kBytes, kEndpoint, kServer };
 
-// What the check found at the package's copy, at --target, or at an endpoint without a fingerprint.
+// The target that the check found at the package's copy, at --target, or at an endpoint without a fingerprint.
 struct Sighting {
   Witness by = Witness::kCopy;
   std::string stale;   // why it is another target, "" = it is the bound one

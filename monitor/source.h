@@ -15,8 +15,9 @@
 
 namespace specdec::monitor {
 
-// How far a record file has been read. A file is identified by device and inode, so that a renamed file is not read
-// again, and by the digest of its first bytes, so that a new file that replaced an old one is read from the start.
+// The position up to which a record file has been read. A file is identified by device and inode, so that a renamed
+// file is not read again, and by the digest of its first bytes, so that a new file that replaced an old one is read
+// from the start.
 struct FilePosition {
   uint64_t offset = 0;
   std::string head;  // SHA-256 of the first min(256, offset) bytes, "" while offset is 0

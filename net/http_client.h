@@ -32,7 +32,7 @@ struct HttpReply {
   std::map<std::string, std::string> headers;  // of the last response, with names in lower case
   double retry_after_s = -1;                   // -1 = none
   int attempts = 1;
-  // Where the bytes given to on_body ended, as an offset in the whole body (which Content-Range states).
+  // The offset in the whole body (which Content-Range states) where the bytes given to on_body ended.
   uint64_t reached = 0;
 
   std::string header(const std::string& name) const;  // returns "" if absent

@@ -22,7 +22,7 @@ struct AcceptanceRecord {
   std::string segment;  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
   bool constrained = false;  // by a grammar
-  // For other engines, never written: only accepted / drafted is known, and reached = drafted.
+  // True for other engines' records if only accepted / drafted is known; reached is then set to drafted. Never written.
   bool efficiency = false;
   std::string draft, target;  // first 12 hex digits of the fingerprints
   // Reached, accepted and overlap by position. Positions after the 8th are folded into the 8th (an earlier one if the

@@ -34,7 +34,7 @@ struct SegmentFigure {
   std::optional<double> floor = {};  // the limit for its acceptance; none = only reported
 };
 
-// What else ran on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
+// The load on the machine while something was timed. Numbers of CPUs are means over the timed seconds.
 struct MachineUse {
   int cpus = 0;       // that this program may use; 0 = the system does not say what others use
   int threads = 0;    // threads of this program
@@ -97,7 +97,7 @@ struct ValidationReport {
     int64_t requests;
     double alpha, low, high;
   };
-  // How alpha and its interval developed; the last point is alpha itself.
+  // The course of alpha and its interval as requests were scored; the last point is alpha itself.
   std::vector<SequencePoint> sequence;
   int64_t requests_available = 0;  // requests that could have been scored: the split, at most --max-requests
   int64_t requests_needed = 0;     // requests after which the verdict on acceptance was sure; 0 = it is not sure

@@ -1,5 +1,5 @@
-// What is written down about a candidate's package and its channels, so that its actions can still be done after a
-// restart.
+// Describes a candidate's package and its channels for the state file, so that its actions can still be done after a
+// restart. The files of actions on candidates use it.
 #pragma once
 
 #include <string>

@@ -62,7 +62,7 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
 }
 
 // If all later looks were tested against a frozen first look, they would not be exchangeable: they would share its
-// chance deviation. That is why the pool is drawn anew.
+// chance deviation. That is why each look draws the pool again.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;

@@ -128,8 +128,8 @@ TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   }
 }
 
-// Lines are read in one pass. A line that this does not accept goes to the slow reader, which words errors. An unknown
-// key forces the slow reader.
+// Lines are read in one pass. A line that this fast reader does not accept goes to the slow reader, which words errors.
+// An unknown key forces the slow reader.
 TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   AcceptanceRecord r;
   r.segment = "code";
