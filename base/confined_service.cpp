@@ -138,8 +138,8 @@ void allow_time(int cpu_seconds) {
   _exit(0);
 }
 
-// Runs the keeper, which shares only the program's memory: not its files, its terminal or its signals. Ends when the
-// program does.
+// Runs the keeper, which inherits only the program's memory, and closes or ignores its files, terminal and signals.
+// Ends when the program does.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
   // SIGCHLD is ignored because nobody waits for workers.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);

@@ -27,7 +27,7 @@ class DirectoryLock {
   enum class State {
     kHeld,
     kTaken,       // another process or object holds a lock that excludes this one
-    kGone,        // the directory does not exist, or its name was given to another one meanwhile
+    kGone,        // the directory does not exist, or another one took its name meanwhile
     kUnsupported  // the file system does not support locks
   };
   DirectoryLock(const std::filesystem::path& directory, Kind kind);

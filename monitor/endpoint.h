@@ -42,12 +42,11 @@ class Endpoint {
   Json identity();
 
   // Returns the first way that works: tries chat before completions, 20 tokens before 5, log-probabilities before text
-  // alone. Throws Error(kNetwork).
+  // alone. Throws Error(kNetwork), and Error(kUsage) if the key is refused; so do the next two functions.
   std::optional<Way> find_way();
-  // Asks for the first token after a prompt. Throws Error(kNetwork), and PageError for a reply without
-  // log-probabilities.
+  // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities.
   TopLogprobs first_token(const Way& way, const std::string& prompt);
-  // Asks for greedy text. Throws Error(kNetwork), and PageError for a reply without a choice.
+  // Asks for greedy text. Throws PageError for a reply without a choice.
   std::string greedy(const Way& way, const std::string& prompt, int max_tokens);
 
   // Makes the next call open a new connection, which may lead to another backend.

@@ -114,8 +114,8 @@ void write_down_all_clear(ActionWriter& writer);
 // Tells Alertmanager at once that the current state needs attention. Returns an item of the result's "actions".
 Json renew_alert(const LoopContext& context);
 
-// --on-drift runs at least once for an alarm, and again at each check while the alarm lasts until its exit code is 0.
-// It belongs to no transition, and runs before the other actions.
+// --on-drift runs at least once for an alarm. If its exit code is not 0, later checks run it again while the alarm
+// lasts. It belongs to no transition, and runs before the other actions.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
 // Returns the result's "trigger", null without an alarm.

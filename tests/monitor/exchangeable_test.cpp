@@ -125,7 +125,7 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// The calls of the second look do not name "b", so their smallest log-probability is used for it.
+// A token that a call does not name gets the call's smallest log-probability: "c" in the pool, "b" in the newest look.
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};

@@ -104,7 +104,7 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-// The baseline of any domain.
+// Returns a baseline with a single stratum, which takes the requests of every domain.
 inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }
 
 }  // namespace specdec::monitor

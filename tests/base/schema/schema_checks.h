@@ -12,7 +12,8 @@
 
 namespace specdec::testing {
 
-// Checks that writing and reading gives the same JSON, every required key is missed, and other versions are refused.
+// Checks that reading what was written gives the same JSON, that a missing required key is an error, and that other
+// versions are refused.
 template <class Read>
 void check_schema(const Json& json, ErrorKind kind, const std::vector<std::string>& required, Read read) {
   EXPECT_EQ(read(json), json);
