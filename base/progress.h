@@ -9,7 +9,7 @@ namespace specdec {
 
 struct Progress {
   std::string stage;   // "distill", "alpha", …
-  double done = 0;     // in units
+  double done = 0;     // measured in `unit`
   double total = 0;    // 0 = unknown
   std::string unit;    // "steps", "requests", "s"
   std::string detail;  // "loss 2.31 · acceptance 0.64", may be empty

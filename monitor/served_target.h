@@ -64,7 +64,7 @@ struct ServedMemory {
   std::string package, bound;  // at the check before: the package's digest and the target it is bound to
   std::string former;          // target of the package before that
   int64_t package_since = 0, rolling_since = 0;
-  std::string stale, reason;        // the other target that is served, "" = none is known
+  std::string stale, reason;        // the other target that is served, and how it is known; "" = none is
   Witness by = Witness::kServer;    // who saw it
   int64_t stale_since = 0;          // when it was seen; what records said before that is not news
   std::vector<NamedRecord> newest;  // the newest of the records read

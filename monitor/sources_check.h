@@ -18,7 +18,7 @@ namespace specdec::monitor {
 struct SourcesOutcome {
   Judged judged;
   Json result;                 // schema "specdec.monitor/1"
-  std::string alarm_key = {};  // names the alarm, "" = there is none
+  std::string alarm_key = {};  // key under which --on-drift runs for this alarm, "" = there is none
   double speedup_now = 0;      // as in RedistilRequest
 };
 

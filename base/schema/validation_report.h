@@ -137,7 +137,7 @@ struct ValidationReport {
   struct Prediction {
     int batch;
     double draft_cost, verify_cost;  // c and v
-    int k;                           // the best one
+    int k;                           // the K with the best speed-up
     double speedup;
     std::optional<double> break_even;
   };
