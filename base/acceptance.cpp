@@ -71,7 +71,7 @@ double AcceptanceCounts::length() const {
   return steps ? 1 + static_cast<double>(accepted) / static_cast<double>(steps) : 1;
 }
 
-// The geometric sum 1 + α + … + α^K itself: the closed form divides by zero at α = 1.
+// Adds up the geometric sum 1 + α + … + α^K, because the closed form divides by zero at α = 1.
 double expected_length(double alpha, int k) {
   double sum = 1, power = 1;
   for (int i = 0; i < k; ++i) sum += power *= alpha;

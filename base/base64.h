@@ -1,4 +1,4 @@
-// RFC 4648 base64 with padding, on one line.
+// Encodes bytes as RFC 4648 base64 with padding, on one line.
 #pragma once
 
 #include <string>

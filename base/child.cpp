@@ -28,7 +28,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 }  // namespace
 
-// Between fork and exec only async-signal-safe calls: everything is built before.
+// Only async-signal-safe calls are allowed between fork and exec, so everything is built before the fork.
 Child::Child(const ChildStart& start) : group_(start.outlives_us) {
   std::vector<std::string> arguments = start.argv, environment;
   for (char** e = ::environ; *e; ++e) environment.emplace_back(*e);
@@ -36,7 +36,7 @@ Child::Child(const ChildStart& start) : group_(start.outlives_us) {
   const std::vector<char*> argv = pointers(arguments), envp = pointers(environment);
   pid_ = ::fork();
   if (pid_ < 0) throw Error(ErrorKind::kInternal, start.argv[0] + ": cannot start a process: " + std::strerror(errno));
-  if (start.outlives_us) ::setpgid(pid_, 0);  // in both: neither may run ahead of it
+  if (start.outlives_us) ::setpgid(pid_, 0);  // done in both processes, so neither can run ahead of it
   if (pid_ > 0) return;
   if (!start.outlives_us) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (start.out >= 0) ::dup2(start.out, STDOUT_FILENO);

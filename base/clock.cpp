@@ -9,7 +9,7 @@ namespace specdec {
 std::string format_utc(int64_t unix_seconds) {
   const time_t t = unix_seconds;
   tm utc{};
-  // A time so far away that it has no calendar date is shown as it is: showing one must not fail.
+  // A time too far away for a calendar date is shown as a number, because showing a time must not fail.
   if (gmtime_r(&t, &utc) == nullptr) return "unix " + std::to_string(unix_seconds);
   char text[64];
   std::snprintf(text, sizeof text, "%04lld-%02d-%02dT%02d:%02d:%02dZ", static_cast<long long>(utc.tm_year) + 1900,

@@ -1,4 +1,4 @@
-// Time as an argument: controllers, schedulers and detectors take a Clock, so that no test reads real time.
+// Makes time an argument: controllers, schedulers and detectors take a Clock, so that no test reads real time.
 #pragma once
 
 #include <chrono>
@@ -27,15 +27,16 @@ class SystemClock final : public Clock {
   }
 };
 
-// "2026-11-21T12:00:00Z".
+// Returns "2026-11-21T12:00:00Z".
 std::string format_utc(int64_t unix_seconds);
 
 struct DurationRules {
-  bool months = false;  // m is a month of 30.4 days, and there are neither seconds nor numbers without a unit
-  bool zero = false;    // is taken, too
+  // "m" is a month of 30.4 days, and neither seconds nor numbers without a unit are allowed.
+  bool months = false;
+  bool zero = false;  // a time of zero is allowed
 };
-// Seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days); a number without a unit is of seconds. Throws Error(kind)
-// naming `where`.
+// Returns the seconds of "90s", "1h30m", "7d", "8w" or "1y" (365 days). A number without a unit means seconds. Throws
+// Error(kind) naming `where`.
 double parse_duration(const std::string& text, const std::string& where, ErrorKind kind,
                       const DurationRules& rules = {});
 

@@ -41,7 +41,7 @@ void confine(const ChildLimits& limits, uint64_t space) {
   bound(RLIMIT_CORE, 0);
   if (limits.cpu_seconds) bound(RLIMIT_CPU, static_cast<uint64_t>(limits.cpu_seconds));
   for (const int number : {SIGALRM, SIGPROF, SIGABRT, SIGSEGV, SIGBUS, SIGXCPU, SIGPIPE}) std::signal(number, SIG_DFL);
-  // a terminal sends them to both: the owner decides
+  // A terminal sends these to parent and child; the parent decides what to do.
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_IGN);
   sigset_t all;
   sigfillset(&all);

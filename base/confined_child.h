@@ -1,5 +1,5 @@
-// Work on foreign bytes in a forked child whose memory is bounded: what runs out of memory, overflows its stack or
-// never ends kills the child, not the program. Linux.
+// Does work on untrusted bytes in a forked child with bounded memory. If the work runs out of memory, overflows its
+// stack or never ends, it kills the child and not the program. Linux only.
 #pragma once
 
 #include <cstdint>
@@ -10,35 +10,37 @@
 namespace specdec {
 
 struct ChildLimits {
-  uint64_t memory_bytes = 512u << 20;     // address space on top of what the process has
+  uint64_t memory_bytes = 512u << 20;     // address space in addition to what the process has
   int cpu_seconds = 0, wall_seconds = 0;  // 0 = no limit
 };
 
 class ConfinedChild {
  public:
-  // Runs `work` in a child, with the writing end of a pipe; what it throws ends the child. Its standard error goes
-  // nowhere (Rust's abort message is not the user's). The child runs C++ and Rust after fork: call it where no other
-  // thread holds a lock. Throws Error(kIo).
+  // Runs `work` in a child with the writing end of a pipe; an exception ends the child. The child's stderr is discarded
+  // (Rust's abort message is not for the user). The child runs C++ and Rust after fork, so no other thread may hold a
+  // lock now. Throws Error(kIo).
   ConfinedChild(const ChildLimits& limits, const std::function<void(int pipe)>& work);
-  ~ConfinedChild();  // kills it
+  ~ConfinedChild();  // kills the child
   ConfinedChild(const ConfinedChild&) = delete;
   ConfinedChild& operator=(const ConfinedChild&) = delete;
 
-  // Fills `out` from the pipe; less only at its end. Throws Error(kIo); Error(kNetwork) after a stop request.
+  // Fills `out` from the pipe, and returns fewer bytes only at its end. Throws Error(kIo), and Error(kNetwork) after a
+  // stop request.
   size_t read(std::span<char> out);
-  // After the end: " by signal …", or "" for an end of its own. Only wording: where SIGCHLD is ignored there is no
-  // status.
+  // Call after the end: returns " by signal …", or "" if the child ended by itself. Use it for messages only: if
+  // SIGCHLD is ignored there is no status.
   std::string death();
 
  private:
   int pid_ = -1, pipe_ = -1;
 };
 
-// Bounds this process, a child, as `limits` say, its memory on top of `space`: to its default goes what may kill it.
+// Applies `limits` to this process, which is a child; memory counts on top of `space` bytes. Resets the signals that
+// end it to their default.
 void confine(const ChildLimits& limits, uint64_t space);
-uint64_t address_space_bytes();  // of this process
+uint64_t address_space_bytes();  // bytes of address space that this process has
 
-// In the child: all of `bytes`; the process ends where nobody reads them.
+// Writes all of `bytes`, in the child. Ends the process if nobody reads them.
 void write_pipe(int pipe, std::span<const char> bytes);
 
 }  // namespace specdec

@@ -19,13 +19,13 @@ namespace specdec {
 
 namespace {
 
-// Before the bytes of a job and of an answer.
+// Precedes the bytes of a job or of an answer.
 struct Head {
   uint64_t size = 0;
-  uint64_t leaves = 0;  // of an answer: the worker has grown, and takes no further job
+  uint64_t leaves = 0;  // in an answer: the worker has grown and takes no further job
 };
 
-constexpr int kInherited = 3;  // descriptors below are standard ones
+constexpr int kInherited = 3;  // the descriptors below are the standard ones
 
 bool send_all(int socket, const void* data, size_t size) {
   for (const char* at = static_cast<const char*>(data); size > 0;) {
@@ -49,7 +49,7 @@ bool receive_all(int socket, void* data, size_t size) {
   return true;
 }
 
-// In one call where the socket takes it: a call costs as much as a short job.
+// Sends head and bytes in one call if the socket allows it, because a call costs as much as a short job.
 bool send_message(int socket, Head head, std::string_view bytes) {
   head.size = bytes.size();
   iovec parts[] = {{&head, sizeof head}, {const_cast<char*>(bytes.data()), bytes.size()}};
@@ -73,7 +73,7 @@ bool receive_message(int socket, Head& head, std::string& bytes) {
   return receive_all(socket, bytes.data(), bytes.size());
 }
 
-// One byte that carries a descriptor over a socket. It holds pointers to itself, so it stays where it was made.
+// One byte that carries a descriptor over a socket. It holds pointers to itself, so it cannot be copied or moved.
 struct DescriptorMessage {
   char byte = 0;
   iovec data{&byte, 1};
@@ -102,7 +102,7 @@ bool pass(int socket, int descriptor) {
   return sent == 1;
 }
 
-// Returns -1 where the other end is gone.
+// Receives a descriptor. Returns -1 if the other end is closed.
 int passed(int socket) {
   DescriptorMessage in;
   ssize_t received = -1;
@@ -115,7 +115,7 @@ int passed(int socket) {
   return descriptor;
 }
 
-// The time of the next job: a worker that is over it is killed. It costs nothing while the worker waits.
+// Sets the CPU time of the next job. A worker that exceeds it is killed; waiting costs no CPU time.
 void allow_time(int cpu_seconds) {
   const itimerval limit{{0, 0}, {cpu_seconds, 0}};
   ::setitimer(ITIMER_PROF, &limit, nullptr);
@@ -129,18 +129,19 @@ void allow_time(int cpu_seconds) {
     for (std::string job; receive_message(socket, head, job);) {
       allow_time(limits.cpu_seconds);
       const std::string answer = work(job);
-      // What a job left behind must not count against the next one.
+      // Memory that a job left behind must not count against the next one.
       const bool leaves = address_space_bytes() > space + limits.memory_bytes / 4;
       if (!send_message(socket, {0, leaves}, answer) || leaves) break;
     }
-  } catch (...) {  // who asked sees a socket that ends too early
+  } catch (...) {  // the caller sees a socket that ends too early
   }
   _exit(0);
 }
 
-// Holds no more of the program than its memory: no file, no terminal, no signal of either. Ends when the program does.
+// Runs the keeper, which inherits only the program's memory, and closes or ignores its files, terminal and signals.
+// Ends when the program does.
 [[noreturn]] void keep(int orders, const ChildLimits& limits, const ConfinedService::Work& work) {
-  // SIGCHLD: nobody waits for workers
+  // SIGCHLD is ignored because nobody waits for workers.
   for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) std::signal(number, SIG_IGN);
   const int null = open("/dev/null", O_RDWR);
   for (int standard = 0; null >= 0 && standard < kInherited; ++standard) dup2(null, standard);
@@ -151,7 +152,7 @@ void allow_time(int cpu_seconds) {
       close(orders);
       serve_jobs(socket, limits, work);
     }
-    close(socket);  // where fork failed the program sees the end of its socket
+    close(socket);  // if fork failed, the program sees its socket end
   }
   _exit(0);
 }
@@ -182,7 +183,7 @@ ConfinedService::~ConfinedService() {
 }
 
 bool ConfinedService::works() const {
-  pollfd end{orders_, 0, 0};  // nothing is sent this way: only a hang-up can be seen
+  pollfd end{orders_, 0, 0};  // nothing is sent on this socket, so only a hang-up can be seen
   return ::poll(&end, 1, 0) == 0;
 }
 
@@ -192,7 +193,7 @@ int ConfinedService::start_worker() {
   const bool sent = pass(orders_, ends[1]);
   close(ends[1]);
   if (sent) {
-    const timeval patience{limits_.wall_seconds, 0};  // 0: for ever
+    const timeval patience{limits_.wall_seconds, 0};  // 0 = waits for ever
     ::setsockopt(ends[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     return ends[0];
   }

@@ -1,5 +1,5 @@
-// A kind of work on foreign bytes that comes again and again, in child processes that live on: a job that overflows its
-// stack, runs out of memory or never ends costs its worker and nothing else. Linux.
+// Does a repeated kind of work on untrusted bytes in child processes that stay alive. A job that overflows its stack,
+// runs out of memory or never ends costs only its worker. Linux only.
 #pragma once
 
 #include <condition_variable>
@@ -17,20 +17,20 @@ namespace specdec {
 
 class ConfinedService {
  public:
-  // `work` turns a job into its answer, in a worker with the memory of this moment; what it throws ends the worker.
-  // `limits` hold for one job; at most `workers` jobs run at a time, others wait. Forks once, a keeper that forks the
-  // workers when they are needed: make it where no other thread holds a lock. Throws Error(kIo).
+  // `work` turns a job into its answer, in a worker that has a copy of the memory at this moment; an exception ends the
+  // worker. `limits` apply to one job. At most `workers` jobs run at a time, others wait. The constructor forks once,
+  // for a keeper that forks workers when they are needed, so no other thread may hold a lock now. Throws Error(kIo).
   using Work = std::function<std::string(std::string_view job)>;
   ConfinedService(const ChildLimits& limits, size_t workers, Work work);
-  ~ConfinedService();  // no job may be under way
+  ~ConfinedService();  // no job may be running
   ConfinedService(const ConfinedService&) = delete;
   ConfinedService& operator=(const ConfinedService&) = delete;
 
-  // The answer, or nothing where the job ended its worker. Thread-safe. Throws Error(kIo) where no worker can be
+  // Returns the answer, or nothing if the job ended its worker. Thread-safe. Throws Error(kIo) if no worker can be
   // started.
   std::optional<std::string> ask(std::string_view job);
 
-  // Returns false once the keeper is gone, killed by the system or by hand, so that no worker can be started any more.
+  // Returns false once the keeper has been killed, by the system or by hand, so that no more workers can be started.
   // Thread-safe.
   bool works() const;
 
@@ -43,12 +43,12 @@ class ConfinedService {
 
   const ChildLimits limits_;
   const size_t most_;
-  int keeper_ = -1;  // process
+  int keeper_ = -1;  // process id of the keeper
   int orders_ = -1;  // socket to the keeper
   std::mutex mutex_;
   std::condition_variable freed_;
   std::vector<int> idle_;  // sockets of workers that wait for a job
-  size_t started_ = 0;     // workers that are idle or busy
+  size_t started_ = 0;     // number of workers, idle or busy
 };
 
 }  // namespace specdec

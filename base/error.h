@@ -1,5 +1,6 @@
-// The one error type of specdec: named after who must act, with a context chain. Messages say what was found, what was
-// expected, where (file, path, key) and what to do. Libraries throw it and never print, abort or exit.
+// The one error type of specdec. Its kind says who must act, and its message has a chain of contexts. A message says
+// what was found, what was expected, where (file, path, key) and what to do. Libraries throw it and never print, abort
+// or exit.
 #pragma once
 
 #include <stdexcept>
@@ -16,17 +17,17 @@ class Error : public std::runtime_error {
 
   ErrorKind kind() const { return kind_; }
 
-  // A copy whose message is "<where>: <message>"; the kind stays.
+  // Returns a copy whose message is "<where>: <message>"; the kind stays the same.
   Error in(const std::string& where) const { return Error(kind_, where + ": " + what()); }
 
  private:
   ErrorKind kind_;
 };
 
-// Exit code of the contract for an error of this kind: 2, 2, 7, 7, 74, 75, 8, 1.
+// Returns the exit code for this kind (docs/contract.md), in the order of the enum: 2, 2, 7, 7, 74, 75, 8, 1.
 int exit_code(ErrorKind kind);
 
-// Runs f(); an Error that leaves it gets `where` in front of its message.
+// Runs f(). If it throws an Error, puts `where` in front of its message.
 template <class F>
 decltype(auto) with_context(const std::string& where, F&& f) {
   try {

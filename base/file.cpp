@@ -34,17 +34,17 @@ namespace {
 constexpr size_t kBlockBytes = 1u << 20;
 const char kPartialSuffix[] = ".partial";
 
-// How many PublicFiles of this thread live.
+// Returns the number of PublicFiles that exist in this thread.
 int& public_files() {
   thread_local int count = 0;
   return count;
 }
 
-// A mode for open and mkdir. The umask can only take away from it.
+// The mode for open and mkdir. The umask can only remove permissions from it.
 mode_t file_mode() { return public_files() > 0 ? 0664 : 0600; }
 mode_t directory_mode() { return public_files() > 0 ? 0775 : 0700; }
 
-// Makes a call again while a signal interrupts it.
+// Repeats a call while a signal interrupts it.
 template <class Call>
 auto uninterrupted(Call call) {
   for (;;) {
@@ -58,7 +58,7 @@ void rename_path(const fs::path& from, const fs::path& to) {
     io_error(to, "cannot rename " + from.filename().string() + " to it", errno);
 }
 
-// 0, or the error number.
+// Returns 0 or the error number.
 int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
   return (flags ? ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), flags)
                 : ::rename(from.c_str(), to.c_str())) == 0
@@ -66,7 +66,7 @@ int rename_with(const fs::path& from, const fs::path& to, unsigned flags) {
              : errno;
 }
 
-// "<path>.<16 random hex digits>.partial": unique over processes and machines, so no lock is needed.
+// Returns "<path>.<16 random hex digits>.partial", which is unique over processes and machines, so no lock is needed.
 fs::path partial_name(const fs::path& path) {
   uint64_t bits = 0;
   if (::getrandom(&bits, sizeof bits, 0) != sizeof bits) io_error(path, "no random name for the temporary file", errno);
@@ -87,7 +87,7 @@ void fsync_tree(const fs::path& directory) {
   fsync_directory(directory);
 }
 
-// Fills the fresh directory `tmp`, makes it durable, hands it to `publish`, and leaves nothing behind on an error.
+// Fills the new directory `tmp`, makes it durable, passes it to `publish`, and removes it after an error.
 template <class Fill, class Publish>
 auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
   make_directories(tmp);
@@ -99,17 +99,17 @@ auto build_directory(const fs::path& tmp, Fill fill, Publish publish) {
     try {
       remove_tree(tmp);
     } catch (const Error&) {
-      // The first error is the one to report; the left-over carries the partial suffix.
+      // The first error is the one to report; the directory left behind has the partial suffix.
     }
     throw;
   }
 }
 
-// Renames `tmp` to `destination`, or removes it and returns false where that exists.
+// Renames `tmp` to `destination`. If that exists, removes `tmp` and returns false.
 bool publish_without_replacing(const fs::path& tmp, const fs::path& destination) {
   int error = rename_with(tmp, destination, RENAME_NOREPLACE);
-  // Without RENAME_NOREPLACE (NFS) a plain rename of a directory still refuses to replace one that holds anything, and
-  // a link replaces no file.
+  // Without RENAME_NOREPLACE (NFS), a plain rename of a directory still refuses to replace a directory that is not
+  // empty, and link() never replaces a file.
   if (error == EINVAL || error == ENOSYS) {
     if (fs::is_directory(tmp)) {
       error = rename_with(tmp, destination, 0);
@@ -129,7 +129,7 @@ bool publish_without_replacing(const fs::path& tmp, const fs::path& destination)
 
 }  // namespace
 
-// ---- who may read it ----
+// ---- permissions ----
 
 PublicFiles::PublicFiles() { ++public_files(); }
 PublicFiles::~PublicFiles() { --public_files(); }
@@ -170,7 +170,7 @@ size_t read_stream(int fd, std::span<char> out, const std::string& what) {
 }
 
 InputFile::InputFile(fs::path path, ErrorKind kind) : path_(std::move(path)), kind_(kind) {
-  // O_NONBLOCK: opening a FIFO without a writer must not hang.
+  // O_NONBLOCK, because opening a FIFO without a writer must not hang.
   fd_ = uninterrupted([&] { return ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY); });
   if (fd_ < 0) {
     const int error = errno;
@@ -255,10 +255,10 @@ void OutputFile::finish() {
   try {
     flush_to_disk(fd_, path_);
   } catch (const Error&) {
-    how_ = Open::kNew;  // what is on the disk is unknown: the destructor removes it
+    how_ = Open::kNew;  // the content on disk is unknown, so the destructor removes the file
     throw;
   }
-  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {  // Linux has closed it then
+  if (::close(std::exchange(fd_, -1)) != 0 && errno != EINTR) {  // on EINTR Linux has closed it
     const int error = errno;
     ::unlink(path_.c_str());
     io_error(path_, "cannot close", error);
@@ -309,7 +309,7 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
   const auto make = [&target](const fs::path& link) {
     return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
   };
-  int error = make(path);  // a new link needs no second name, and a death leaves none
+  int error = make(path);  // a new link needs no temporary name, and a crash leaves none behind
   if (error == 0) return fsync_directory(parent_of(path));
   std::error_code ec;
   if (error == EEXIST && fs::read_symlink(path, ec) == target) return;
@@ -321,7 +321,7 @@ void write_link_atomic(const fs::path& path, const fs::path& target) {
 
 void append_line(const fs::path& path, std::string_view line, bool durable) {
   const int fd = open_file(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK);
-  // A writer killed in mid line leaves no newline: start on a fresh line, so that only the torn one is lost.
+  // A writer killed in the middle of a line leaves no newline. Starting on a new line loses only the torn one.
   std::string text;
   struct stat info{};
   char last = '\n';
@@ -370,7 +370,7 @@ void make_directories(const fs::path& directory) {
   std::error_code ec;
   if (fs::is_directory(directory, ec)) return;
   if (directory.has_parent_path() && directory.parent_path() != directory) make_directories(directory.parent_path());
-  if (!directory.has_filename()) return;  // "a/b/": done by its parent
+  if (!directory.has_filename()) return;  // "a/b/": its parent "a/b" was just created
   if (::mkdir(directory.c_str(), directory_mode()) != 0) {
     const int error = errno;
     if (error != EEXIST || !fs::is_directory(directory, ec)) io_error(directory, "cannot create directory", error);

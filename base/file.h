@@ -1,9 +1,9 @@
-// Files: bounded reads that refuse anything but regular files, mapped views, and crash-safe publishing.
+// File access: bounded reads that accept only regular files, and crash-safe writes.
 // A write error, a failed fsync or a full disk is Error(kIo) naming the path; a half-written target never appears.
-// Calls that a signal interrupts are made again, and writes that end early go on. tests/faults injects all of these.
+// Calls interrupted by a signal are repeated, and short writes are continued. tests/faults injects all of these.
 //
-// What is written here is for this user alone: files get 0600 and directories 0700, whatever the umask says, since most
-// of them hold prompts, answers, training data or state. What is meant for others is written while a PublicFiles lives.
+// Files written here are for this user only: files get 0600 and directories 0700, whatever the umask says, because most
+// of them hold prompts, answers, training data or state. Files for others are written while a PublicFiles exists.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ namespace specdec {
 
 namespace fs = std::filesystem;
 
-// While one lives, what this thread creates through this file can be read by others as far as the umask allows (at most
-// 0664 and 0775: never written by everyone): stores and packages, the hub's cache, files for a repository, metrics for
-// an exporter.
+// While an object of this class exists, files that this thread creates can be read by others as far as the umask allows
+// (at most 0664 and 0775, so never writable by everyone). Used for stores and packages, the hub's cache, files for a
+// repository, and metrics for an exporter.
 class PublicFiles {
  public:
   PublicFiles();
@@ -30,27 +30,29 @@ class PublicFiles {
   PublicFiles& operator=(const PublicFiles&) = delete;
 };
 
-// Throws the Error(kIo) that names the path, what could not be done and the errno.
+// Throws an Error(kIo) that names the path, the failed action and the errno.
 [[noreturn]] void io_error(const fs::path& path, const std::string& action, int error);
 
-// The whole of `bytes` into an open file; then what was written onto the disk. Throw Error(kIo) naming `path`. A flush
-// that failed is final: nobody knows what of the file is there, and a second one would find nothing left to write.
+// Writes all of `bytes` to an open file; flushes what was written to the disk. Both throw Error(kIo) naming `path`. A
+// failed flush is final: nobody knows which part of the file is on the disk, and a second flush would find nothing left
+// to write.
 void write_all(int fd, std::string_view bytes, const fs::path& path);
 void flush_to_disk(int fd, const fs::path& path);
 
-// open(2) with these flags and O_CLOEXEC, O_NOCTTY; a new file gets the mode above. Throws Error(kIo) naming `path`.
-// The caller closes it.
+// Calls open(2) with these flags and O_CLOEXEC, O_NOCTTY. A new file gets the mode described above. Throws Error(kIo)
+// naming `path`. The caller closes the descriptor.
 int open_file(const fs::path& path, int flags);
 
-// Whole content of a regular file (opened O_NONBLOCK and fstat'ed, so a FIFO or a device neither hangs nor is read).
-// Throws Error(kind) if missing, not regular or larger than max_bytes; Error(kIo) if reading fails or is not permitted.
+// Returns the whole content of a regular file (opened O_NONBLOCK and checked by fstat, so that a FIFO or a device
+// neither hangs nor is read). Throws Error(kind) if the file is missing, not regular or larger than max_bytes, and
+// Error(kIo) if reading fails or is not permitted.
 std::string read_file(const fs::path& path, size_t max_bytes = 64u << 20, ErrorKind kind = ErrorKind::kData);
 
-// Fills `out` from a pipe or standard input; less only at its end. Throws Error(kIo) naming `what`, Error(kNetwork)
-// after a stop request.
+// Fills `out` from a pipe or standard input, and returns fewer bytes only at its end. Throws Error(kIo) naming `what`,
+// Error(kNetwork) after a stop request.
 size_t read_stream(int fd, std::span<char> out, const std::string& what);
 
-// Read-only bytes of a regular file, read with pread on demand: a file truncated meanwhile is an error, not a SIGBUS.
+// A regular file, read with pread on demand: if it is truncated meanwhile, that is an error and not a SIGBUS.
 class InputFile {
  public:
   explicit InputFile(fs::path path, ErrorKind kind = ErrorKind::kModel);
@@ -60,7 +62,7 @@ class InputFile {
 
   uint64_t size() const { return size_; }
   const fs::path& path() const { return path_; }
-  // Fills `out` from `offset`. Throws Error(kind) past the end, Error(kIo) on a read error. Thread-safe.
+  // Fills `out` from `offset`. Throws Error(kind) beyond the end, Error(kIo) on a read error. Thread-safe.
   void read(uint64_t offset, std::span<std::byte> out) const;
 
  private:
@@ -70,14 +72,14 @@ class InputFile {
   uint64_t size_ = 0;
 };
 
-// Buffered sequential writer to a new file; finish() flushes, fsyncs and closes with every return value checked.
-// Without finish() the destructor removes the file. One that resumes appends to what is there, and what it wrote stays,
-// unless it could not be flushed to disk: nobody knows then what of it is there, so the file goes. A symbolic link at
-// `path` is Error(kIo): what it leads to is another's.
+// A buffered sequential writer to a file; finish() flushes, fsyncs and closes it and checks every return value. A new
+// file is removed by the destructor unless finish() was called. A resumed file is appended to, and what was written
+// stays, unless it could not be flushed to disk: then nobody knows which part is there, and the file is removed. A
+// symbolic link at `path` is Error(kIo), because it leads to a file of somebody else.
 class OutputFile {
  public:
   enum class Open { kNew, kResume };
-  explicit OutputFile(fs::path path, Open how = Open::kNew);  // O_CREAT, and O_TRUNC when new
+  explicit OutputFile(fs::path path, Open how = Open::kNew);  // O_CREAT, and O_TRUNC if new
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -95,58 +97,61 @@ class OutputFile {
   uint64_t written_ = 0;
 };
 
-// Replaces `path` with `bytes`: unique temporary file beside it, write, fsync, rename, fsync of the directory.
+// Replaces `path` with `bytes`: writes a unique temporary file beside it, fsyncs and renames it, and fsyncs the
+// directory.
 void write_file_atomic(const fs::path& path, std::string_view bytes);
 
-// The same for a file that must not replace another: false, and nothing written, if `path` exists already. It appears
+// Writes a file that must not replace another: returns false and writes nothing if `path` exists. The file appears
 // whole or not at all.
 bool publish_file(const fs::path& path, std::string_view bytes);
 
-// Appends one line (a newline is added) to a JSONL file in one write(2) call, or more where the first one ends early.
-// `durable`: fsynced before it returns, a new file's name too.
+// Appends one line (a newline is added) to a JSONL file in one write(2) call, or more if the first is short. If
+// `durable`, it is fsynced before the function returns, as is the name of a new file.
 void append_line(const fs::path& path, std::string_view line, bool durable = false);
 
 void fsync_directory(const fs::path& directory);
 
-// rename(2) and fsync of the directory: `to` is replaced.
+// Calls rename(2) and fsyncs the directory; `to` is replaced.
 void rename_file(const fs::path& from, const fs::path& to);
-// Makes `path` a symbolic link to `target` (as it is, relative to `path`'s directory); what is there is replaced in one
-// rename.
+// Makes `path` a symbolic link to `target` (used as given, relative to `path`'s directory). Replaces what exists there
+// in one rename.
 void write_link_atomic(const fs::path& path, const fs::path& target);
 
-// Copies a regular file (symbolic links are followed) to a new file, fsynced. Throws Error(kind) for a source that is
+// Copies a regular file (following symbolic links) to a new file, fsynced. Throws Error(kind) for a source that is
 // missing or not regular, Error(kIo) otherwise.
 void copy_regular_file(const fs::path& from, const fs::path& to, ErrorKind kind = ErrorKind::kData);
 
-// Makes the directory and its missing parents, durably.
+// Creates the directory and its missing parents, durably.
 void make_directories(const fs::path& directory);
-// The same for one that holds what only this user may read. One that is there and that other users can look into or
-// write to is used as it is, with one warning in the log: a volume that a cluster mounts is often open to all, and the
+// Creates a directory for files that only this user may read. If it exists and other users can look into or write to
+// it, it is used as it is, with one warning in the log: a volume that a cluster mounts is often open to all, and the
 // files in it are private anyway.
 void make_private_directory(const fs::path& directory);
 
-// Removes a file or a whole directory tree; links are removed, never followed. What is gone already is no error.
+// Removes a file or a whole directory tree; links are removed and never followed. A missing path is not an error.
 void remove_tree(const fs::path& path);
 
-// Builds a directory under a temporary name beside `destination`, then publishes it: fill(tmp) writes the files (each
-// one fsynced by write_file_atomic or OutputFile), directories are fsynced, and tmp is renamed to `destination` without
-// replacing. Returns false, and removes tmp, if `destination` exists already. Leftovers of killed runs are named
-// "<name>.<random>.partial" and are removed by remove_partials.
+// Builds a directory under a temporary name beside `destination` and then publishes it. fill(tmp) writes the files
+// (fsyncing each by write_file_atomic or OutputFile), the directories are fsynced, and tmp is renamed to `destination`
+// without replacing anything. Returns false and removes tmp if `destination` exists already. Killed runs leave
+// "<name>.<random>.partial", which remove_partials removes.
 bool publish_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
-// The same where the name follows from the content: built in `workshop` (on the same file system) under a random name
-// and published at the path that fill returns. is_new is false, and the built one removed, if that path exists already.
+// Publishes a directory whose name depends on its content: it is built in `workshop` (on the same file system) under a
+// random name, and published at the path that fill returns. If that path exists already, is_new is false and the new
+// directory is removed.
 struct Published {
   fs::path path;
   bool is_new = false;
 };
 Published publish_from(const fs::path& workshop, const std::function<fs::path(const fs::path& tmp)>& fill);
-// As publish_directory, but an existing `destination` is exchanged for the new one in one rename and then removed. A
-// file system without an atomic exchange is Error(kIo).
+// Works as publish_directory, but exchanges an existing `destination` for the new directory in one rename and then
+// removes the old one. Throws Error(kIo) on a file system without an atomic exchange.
 void replace_directory(const fs::path& destination, const std::function<void(const fs::path& tmp)>& fill);
-// Removes "*.partial" entries of `parent` whose modification time is at least that long ago. No parent: nothing to do.
+// Removes "*.partial" entries of `parent` that were last modified at least so many seconds ago. Does nothing if
+// `parent` is missing.
 void remove_partials(const fs::path& parent, int64_t older_than_seconds);
 
-// Bytes available to this user on the file system that holds `path` (nearest existing parent).
+// Returns the bytes available to this user on the file system of `path` (or of its nearest existing parent).
 uint64_t free_disk_bytes(const fs::path& path);
 
 }  // namespace specdec

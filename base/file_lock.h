@@ -5,8 +5,8 @@
 
 namespace specdec {
 
-// Exclusive advisory lock for the life of the object. Throws Error(kNetwork) ("lock held by process N": exit 75) if it
-// is taken, Error(kIo) for a symbolic link or for what is no regular file.
+// Holds an exclusive advisory lock while the object exists. Throws Error(kNetwork) ("lock held by process N", exit 75)
+// if the lock is taken, Error(kIo) for a symbolic link or a path that is not a regular file.
 class FileLock {
  public:
   explicit FileLock(const std::filesystem::path& path);
@@ -19,16 +19,16 @@ class FileLock {
   int fd_ = -1;
 };
 
-// A lock on a directory for the life of the object, or the finding that there is none to be had; never waits. It goes
-// with the directory when that is renamed, ends with the process, and is not inherited by programs it starts.
+// Tries to lock a directory while the object exists, and never waits; state() says whether it succeeded. The lock stays
+// with the directory when that is renamed, ends with the process, and is not inherited by programs that it starts.
 class DirectoryLock {
  public:
   enum class Kind { kShared, kExclusive };
   enum class State {
     kHeld,
-    kTaken,       // another process or object holds one that excludes this
-    kGone,        // no such directory, or another took its name meanwhile
-    kUnsupported  // the file system has no locks
+    kTaken,       // another process or object holds a lock that excludes this one
+    kGone,        // the directory does not exist, or another one took its name meanwhile
+    kUnsupported  // the file system does not support locks
   };
   DirectoryLock(const std::filesystem::path& directory, Kind kind);
   ~DirectoryLock();

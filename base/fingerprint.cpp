@@ -29,7 +29,7 @@ std::string config_digest(const fs::path& directory) {
   return sha256_hex(canonical_json(files));
 }
 
-// tokenizer_config.json writes a special token as text or as {"content": text, …}.
+// tokenizer_config.json stores a special token as text or as {"content": text, …}.
 Json special_token(const Json& config, const char* key) {
   const auto it = config.find(key);
   if (it == config.end()) return nullptr;
@@ -40,7 +40,7 @@ Json special_token(const Json& config, const char* key) {
 Json chat_template(const fs::path& directory, const Json& tokenizer_config) {
   if (const fs::path file = directory / "chat_template.jinja"; fs::exists(file)) {
     const std::string text = read_file(file, 1u << 20, ErrorKind::kModel);
-    // A template that is not UTF-8 has no place in canonical JSON; its digest says as much.
+    // A template that is not UTF-8 cannot be put into canonical JSON, but its digest can.
     return "sha256:" + sha256_hex(text);
   }
   Json source = nullptr;

@@ -1,4 +1,5 @@
-// What a draft is bound to: the target's fingerprint, tiers 1–3 of the ladder. Independent of sharding and file order.
+// The fingerprint of a target, to which a draft is bound: tiers 1 to 3 of 4 (full_digest.h has the fourth). It does not
+// depend on sharding or file order.
 #pragma once
 
 #include <filesystem>
@@ -8,37 +9,36 @@
 
 namespace specdec {
 
-// Every digest is SHA-256 in lower-case hexadecimal, over canonical JSON (base/json.h) unless said otherwise:
-//   config     {file name: content} of config.json, generation_config.json, quantize_config.json, quant_config.json and
-//              hf_quant_config.json as far as they exist, without the keys transformers_version, _name_or_path and
-//              _commit_hash (they record who saved the file and do not change what the model computes)
-//   tokenizer  {"tokenizer": digest of tokenizer.json's bytes, "chat_template": "sha256:" and the digest of its text,
-//   or null, "bos_token", "eos_token": text or
-//              null from tokenizer_config.json}. The template is that of chat_template.jinja, else chat_template.json,
-//              else tokenizer_config.json's (a list of named templates as its canonical JSON)
-//   header     [[name, dtype, shape], …] sorted by name
-//   weights    bytes, for every tensor by sorted name: name, NUL, then all its bytes if it has at most 16 KiB, else 4
-//   KiB at
-//              each of 4 offsets drawn by Philox from the name's digest
-//   id         {"config", "header", "tokenizer", "weights"}
+// Every digest is SHA-256 in lower-case hexadecimal, over canonical JSON (base/json.h) unless stated otherwise.
+// * config: {file name: content} of config.json, generation_config.json, quantize_config.json, quant_config.json and
+//   hf_quant_config.json as far as they exist, without the keys transformers_version, _name_or_path and _commit_hash
+//   (they record who saved the file and do not change what the model computes).
+// * tokenizer: {"tokenizer": digest of tokenizer.json's bytes, "chat_template": "sha256:" and the digest of its text,
+//   or null, "bos_token", "eos_token": text or null from tokenizer_config.json}. The template is that of
+//   chat_template.jinja, else chat_template.json, else tokenizer_config.json (for a list of named templates, its
+//   canonical JSON).
+// * header: [[name, dtype, shape], …] sorted by name.
+// * weights: over bytes instead of JSON: for every tensor, sorted by name, the name, NUL, and then all of its bytes if
+//   there are at most 16 KiB, else 4 KiB at each of 4 offsets drawn by Philox from the digest of the name.
+// * id: {"config", "header", "tokenizer", "weights"}.
 struct Fingerprint {
-  // tier 1: config.json, generation_config.json, quantisation (canonical JSON, names of files sorted)
+  // Tier 1: config.json, generation_config.json, quantisation (canonical JSON, files sorted by name).
   std::string config;
   std::string tokenizer;  // tier 1: tokenizer.json and chat template bytes
-  std::string header;     // tier 2: sorted (name, dtype, shape)
+  std::string header;     // tier 2: (name, dtype, shape) of every tensor, sorted
   std::string weights;    // tier 3: SHA-256 over 4 KiB at 4 seeded offsets in every tensor
-  std::string id;         // sha256 of the canonical JSON of the four above: the canonical name
+  std::string id;         // SHA-256 of the canonical JSON of the four above, the canonical name
 
   bool operator==(const Fingerprint&) const = default;
 };
 
-// Throws Error(kModel) for anything malformed; tokenizer.json is required.
+// Throws Error(kModel) for anything malformed. tokenizer.json must exist.
 Fingerprint fingerprint_model(const std::filesystem::path& directory);
 std::string tokenizer_digest(const std::filesystem::path& directory);  // the tokenizer part alone
 Json to_json(const Fingerprint& fingerprint);
-// Throws Error(kind) for anything but digests and for an id that is not that of the four parts.
+// Throws Error(kind) for anything but digests, and for an id that does not match the four parts.
 Fingerprint fingerprint_from_json(const Json& object, const std::string& where, ErrorKind kind = ErrorKind::kData);
-// "weights", "tokenizer, weights", …: which tiers differ; empty when equal.
+// Returns which tiers differ ("weights", "tokenizer, weights", …), "" if they are equal.
 std::string differing_tiers(const Fingerprint& a, const Fingerprint& b);
 
 }  // namespace specdec

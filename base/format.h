@@ -1,4 +1,4 @@
-// Numbers in sentences.
+// Formats numbers into sentences.
 #pragma once
 
 #include <cstdarg>
@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// Formats like std::printf, whose rules the compiler checks. The text is whole, however long it is.
+// Formats like std::printf; the compiler checks the arguments. The text is never cut off, however long it is.
 __attribute__((format(printf, 1, 2))) inline std::string format(const char* pattern, ...) {
   va_list arguments, again;
   va_start(arguments, pattern);

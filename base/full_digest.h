@@ -1,5 +1,5 @@
-// Tier 4 of the ladder that base/fingerprint.h begins: every byte of every weight. It costs as long as reading the
-// model from disk takes.
+// Tier 4 of the fingerprint (base/fingerprint.h has tiers 1 to 3): a digest of every byte of every weight. It takes as
+// long as reading the model from disk.
 #pragma once
 
 #include <filesystem>
@@ -7,12 +7,12 @@
 
 namespace specdec {
 
-// SHA-256 over, for every tensor by sorted name: name, NUL, all its bytes. Independent of sharding. Throws
-// Error(kModel), Error(kIo).
+// Returns SHA-256 over, for every tensor sorted by name: its name, NUL, and all its bytes. Does not depend on sharding.
+// Throws Error(kModel), Error(kIo).
 std::string full_weights_digest(const std::filesystem::path& directory);
 
-// Digest of the shards' device, inode, size, mtime and ctime in nanoseconds: where it is the same, nobody wrote to them
-// in between. Throws Error(kModel).
+// Returns a digest of the shards' device, inode, size, mtime and ctime in nanoseconds. If it is the same twice, nobody
+// wrote to them in between. Throws Error(kModel).
 std::string weights_stamp(const std::filesystem::path& directory);
 
 }  // namespace specdec

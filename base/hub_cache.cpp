@@ -22,7 +22,7 @@ fs::path home() {
   return home;
 }
 
-// Environment files and manifests know no shell: "~/" is expanded here, as huggingface_hub does.
+// Expands "~/" as huggingface_hub does, because no shell expands it in environment files and manifests.
 fs::path expanded(const std::string& path) { return path.starts_with("~/") ? home() / path.substr(2) : fs::path(path); }
 
 bool is_name(const std::string& text, bool slashes) {

@@ -13,11 +13,11 @@ namespace specdec {
 namespace {
 
 constexpr size_t kMaxNames = 65536;
-// Objects that keep the order of their keys compare each key with all before it.
+// An object that keeps the order of its keys compares each new key with all before it, hence the limit.
 constexpr size_t kMaxOrderedKeys = 4096;
 
-// Builds the value from parser events. nlohmann's parser keeps its own stack on the heap, so depth is bounded here
-// before anything that recurses (dump, compare, copy) ever sees the value.
+// Builds the value from parser events. nlohmann's parser keeps its own stack on the heap. The depth is bounded here,
+// before any function that recurses (dump, compare, copy) gets the value.
 class Builder final : public nlohmann::json_sax<Json> {
  public:
   Builder(const JsonLimits& limits, size_t max_keys)
@@ -92,7 +92,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 
   int max_depth_;
   size_t max_values_;
-  size_t max_keys_;  // of one object
+  size_t max_keys_;  // per object
   size_t values_ = 0;
   std::vector<Json*> stack_;  // open containers; a pointer stays valid while its container is open
   Json* slot_ = nullptr;      // where the value of the last key goes
@@ -100,7 +100,7 @@ class Builder final : public nlohmann::json_sax<Json> {
   size_t position_ = 0;
 };
 
-// Parser messages quote the input: keep them short and printable.
+// Parser messages quote the input, so they are made short and printable.
 std::string printable(std::string text) {
   if (text.size() > 240) text = text.substr(0, 240) + "...";
   for (char& c : text)
@@ -156,7 +156,7 @@ Json build(std::string_view text, const std::string& where, ErrorKind kind, Json
   if (text.size() > limits.max_bytes)
     throw Error(kind, where + ": JSON of " + std::to_string(text.size()) + " bytes, the limit is " +
                           std::to_string(limits.max_bytes));
-  // nlohmann takes a NUL byte for the end of the input, which would let anything follow it.
+  // nlohmann takes a NUL byte for the end of the input and would ignore anything after it.
   if (const size_t nul = text.find('\0'); nul != std::string_view::npos)
     throw Error(kind, where + ": not JSON: NUL byte (byte " + std::to_string(nul + 1) + ")");
   Builder builder(limits, max_keys);

@@ -1,4 +1,5 @@
-// Bounded JSON reading and canonical writing, over nlohmann::json. Foreign input is depth-limited before it is parsed.
+// Reads bounded JSON and writes canonical JSON, with nlohmann::json. The depth of untrusted input is limited while it
+// is parsed.
 #pragma once
 
 #include <cstdint>
@@ -17,18 +18,18 @@ using Json = nlohmann::json;
 struct JsonLimits {
   size_t max_bytes = 64u << 20;
   int max_depth = 64;
-  // of all arrays and objects together: an empty one takes two bytes of text and 180 of memory
+  // Counts the values of all arrays and objects together: an empty one takes two bytes of text and 180 of memory.
   size_t max_values = size_t{1} << 20;
 };
 
-// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, depth, size or number of values over
-// the limits and trailing bytes are errors. Throws Error(kind) with `where` (a file name, usually) and byte position.
-// Never recurses deeper than max_depth.
+// Parses one JSON value that fills all of `text`. Duplicate keys, invalid UTF-8, trailing bytes, and a depth, size or
+// number of values over the limits are errors. Throws Error(kind) with `where` (usually a file name) and the byte
+// position. Never recurses deeper than max_depth.
 Json parse_json(std::string_view text, const std::string& where, ErrorKind kind = ErrorKind::kData,
                 JsonLimits limits = {});
 
-// The same with the keys of objects in their own order, for what is shown to a model: at most kMaxOrderedBytes, and
-// 4096 keys in an object. Same errors.
+// Parses in the same way but keeps the order of keys, for JSON that is shown to a model. Accepts at most
+// kMaxOrderedBytes, and 4096 keys per object. Throws the same errors.
 inline constexpr size_t kMaxOrderedBytes = size_t{1} << 20;
 nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::string& where,
                                           ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
@@ -36,12 +37,11 @@ nlohmann::ordered_json parse_ordered_json(std::string_view text, const std::stri
 // Reads and parses a regular file. Throws Error(kind) if it is missing, not a regular file, too large or malformed.
 Json read_json(const std::filesystem::path& file, ErrorKind kind = ErrorKind::kData, JsonLimits limits = {});
 
-// Sorted keys, no spaces, UTF-8: equal values give equal bytes. Digests are taken of this form.
+// Writes sorted keys, no spaces, UTF-8, so that equal values give equal bytes. Digests are computed from this form.
 std::string canonical_json(const Json& value);
 
-// Typed access with the key named in the error ("config.json: hidden_size: expected integer in [1, 65536], found -3").
-// `where` is the file (or the path inside it). Missing keys and null give the default where there is one, else an
-// error.
+// Typed access; the error names the key ("config.json: hidden_size: expected integer in [1, 65536], found -3"). `where`
+// is the file (or the path inside it). A missing key or null gives the fallback if there is one, else an error.
 int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, const std::string& where,
                  ErrorKind kind);
 int64_t json_int(const Json& object, const char* key, int64_t low, int64_t high, int64_t fallback,
@@ -55,22 +55,22 @@ std::string json_string(const Json& object, const char* key, const std::string& 
 std::string json_string(const Json& object, const char* key, const std::string& fallback, const std::string& where,
                         ErrorKind kind);
 
-// The array or object under `key`, at most `max_items` long. Throws Error(kind) if missing, of another type or longer.
+// Returns the array or object under `key`. Throws Error(kind) if it is missing, of another type or longer than
+// `max_items`.
 const Json& json_array(const Json& object, const char* key, size_t max_items, const std::string& where, ErrorKind kind);
 const Json& json_object(const Json& object, const char* key, size_t max_items, const std::string& where,
                         ErrorKind kind);
-// Counts by name, each in [0, kMaxCount]; none where the key is missing. Throws Error(kind) for anything else and for
-// over 65536 names.
+// Returns counts by name, each in [0, kMaxCount]; none if the key is missing. Throws Error(kind) for anything else and
+// for more than 65536 names.
 inline constexpr int64_t kMaxCount = int64_t{1} << 50;
 std::map<std::string, int64_t> json_counts(const Json& object, const char* key, const std::string& where,
                                            ErrorKind kind);
-// "sha256 digest: 64 lower-case hexadecimal digits", or empty where `may_be_empty`.
+// Returns a SHA-256 digest: 64 lower-case hexadecimal digits, or "" if `may_be_empty`.
 std::string json_digest(const Json& object, const char* key, bool may_be_empty, const std::string& where,
                         ErrorKind kind);
 bool is_sha256_hex(std::string_view text);
 
-// Checks object["schema"] == "specdec.<name>/<version>". Throws Error(kind): other names and unknown versions are
-// refused.
+// Checks that object["schema"] is "specdec.<name>/<version>". Throws Error(kind) for other names and unknown versions.
 void require_schema(const Json& object, const std::string& name, int version, const std::string& where,
                     ErrorKind kind = ErrorKind::kData);
 

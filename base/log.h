@@ -1,5 +1,5 @@
-// Log lines as values: libraries hand them to a sink that cli installs (text or JSON on stderr). The first 64
-// lines that come before the first sink are handed to it when it is installed; without one they vanish.
+// Libraries pass log lines to a sink that cli installs (text or JSON on stderr). The first 64 lines before that are
+// kept and passed to the sink when it is installed; without a sink they are lost.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace specdec {
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 using LogSink = std::function<void(LogLevel, const std::string& message)>;
 
-void set_log_sink(LogSink sink);                       // once, at start
+void set_log_sink(LogSink sink);                       // called once, at the start
 void log(LogLevel level, const std::string& message);  // thread-safe
 
 }  // namespace specdec

@@ -16,15 +16,15 @@ namespace specdec {
 namespace {
 
 constexpr size_t kSignatureBytes = 64, kIdBytes = 8, kKeyBytes = 32;
-constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;       // minisign's own keys take 1 GiB
-constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // … and 2^25, a second or two
+constexpr uint64_t kMaxScryptBytes = uint64_t{2} << 30;       // minisign's own keys need 1 GiB
+constexpr uint64_t kMaxScryptOperations = uint64_t{1} << 27;  // minisign's own keys need 2^25, a second or two
 
 using Key = std::unique_ptr<EVP_PKEY, decltype(&EVP_PKEY_free)>;
 using Context = std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)>;
 
 const unsigned char* bytes_of(std::string_view text) { return reinterpret_cast<const unsigned char*>(text.data()); }
 
-// Of exactly this many bytes, in the one way that base64() writes them; "" otherwise.
+// Decodes exactly `size` bytes, and accepts only the encoding that base64() writes; returns "" for anything else.
 std::string decode(std::string_view text, size_t size) {
   if (text.size() != (size + 2) / 3 * 4) return "";
   std::string out(text.size() / 4 * 3, '\0');
@@ -79,7 +79,8 @@ uint64_t little_endian(std::string_view bytes) {
   return value;
 }
 
-// The key stream of crypto_pwhash_scryptsalsa208sha256: libsodium chooses N and p of r = 8 from the two limits.
+// Returns the key stream of crypto_pwhash_scryptsalsa208sha256. libsodium derives N and p from the two limits, with r =
+// 8.
 std::string scrypt_stream(const std::string& passphrase, std::string_view salt, uint64_t operations, uint64_t memory,
                           size_t size, const std::string& where) {
   if (memory > kMaxScryptBytes)
@@ -102,13 +103,14 @@ std::string scrypt_stream(const std::string& passphrase, std::string_view salt, 
   return stream;
 }
 
-// Bytes that are overwritten when they are done with.
+// Bytes that are overwritten when they are no longer needed.
 struct Secret {
   std::string bytes;
   ~Secret() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// "Ed", "Sc" or 0 0, "B2", salt 32, limits 8 + 8, then id 8, seed 32, public key 32, checksum 32, encrypted or not.
+// Layout: "Ed", "Sc" or 0 0, "B2", salt 32, limits 8 + 8, then id 8, seed 32, public key 32, checksum 32, encrypted or
+// not.
 Secret read_secret_key(const fs::path& file, const std::string& passphrase) {
   const Secret text{read_file(file, 4096, ErrorKind::kConfig)};
   const std::vector<std::string> lines = lines_of(text.bytes);
@@ -199,7 +201,7 @@ std::string sign_minisign(std::string_view message, const fs::path& secret_key, 
                 EVP_PKEY_free);
   std::string derived(kKeyBytes, '\0');
   size_t size = derived.size();
-  // The seed gives the public key that is stored beside it, unless it was decrypted with another passphrase.
+  // The seed yields the public key stored beside it, unless it was decrypted with a wrong passphrase.
   if (!key || EVP_PKEY_get_raw_public_key(key.get(), reinterpret_cast<unsigned char*>(derived.data()), &size) != 1 ||
       derived != std::string_view(secret.bytes).substr(kIdBytes + kKeyBytes, kKeyBytes))
     throw Error(ErrorKind::kConfig, secret_key.string() + ": the passphrase is another, or the key is damaged");

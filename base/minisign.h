@@ -1,6 +1,6 @@
-// Detached signatures as minisign 0.11 makes and checks them (https://jedisct1.github.io/minisign): Ed25519 over the
-// bytes ("Ed", legacy) or over their BLAKE2b-512 ("ED"), a trusted comment that is signed too, keys that are encrypted
-// with scrypt or not at all.
+// Makes and verifies detached signatures as minisign 0.11 does (https://jedisct1.github.io/minisign): Ed25519 over the
+// bytes ("Ed", legacy) or over their BLAKE2b-512 ("ED"), with a trusted comment that is signed too. Secret keys may be
+// encrypted with scrypt.
 #pragma once
 
 #include <array>
@@ -18,21 +18,21 @@ struct MinisignPublicKey {
   std::string name() const;  // as minisign prints it: 16 hexadecimal digits
 };
 
-// Every key of the text: lines of base64, among comments. Throws Error(kData) naming `where` if there is none, or
-// another line.
+// Returns every key in the text, which has lines of base64 and comments. Throws Error(kData) naming `where` if there is
+// no key or any other line.
 std::vector<MinisignPublicKey> parse_minisign_keys(std::string_view text, const std::string& where);
 std::vector<MinisignPublicKey> read_minisign_keys(const std::filesystem::path& file);
 
 struct MinisignSignature {
-  std::string signer;  // name of the key
+  std::string signer;  // name of the key that signed
   std::string trusted_comment;
 };
-// Throws Error(kData) naming `where`: malformed, made by none of these keys, or not of these bytes.
+// Throws Error(kData) naming `where` if the signature is malformed, made by none of these keys, or not of these bytes.
 MinisignSignature verify_minisign(std::string_view message, std::string_view signature,
                                   const std::vector<MinisignPublicKey>& keys, const std::string& where);
 
-// The text of a signature file, prehashed. `passphrase` is looked at for an encrypted key only. Throws Error(kConfig)
-// for a key file that is none or whose passphrase is another, Error(kUsage) where a comment has a line break.
+// Returns the text of a signature file, prehashed. `passphrase` is only used for an encrypted key. Throws
+// Error(kConfig) if the file is not a key or the passphrase is wrong, Error(kUsage) for a comment with a line break.
 std::string sign_minisign(std::string_view message, const std::filesystem::path& secret_key,
                           const std::string& passphrase, const std::string& trusted_comment);
 

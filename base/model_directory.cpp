@@ -38,7 +38,7 @@ ResolvedModel resolve_model(const std::string& argument) {
     const fs::path& target = model.directory;
     const Fingerprint found = fingerprint_model(target);
     const std::string tiers = differing_tiers(package->manifest.target, found);
-    // A target in the place of another may be allowed; nothing else of the package may differ.
+    // Another target in its place may be allowed; no other file of the package may differ.
     model.verified = verify_files(package->root, package->manifest, true, tiers.empty());
     if (!tiers.empty())
       model.stale_reason =

@@ -1,4 +1,4 @@
-// MODEL arguments: where on disk the model lies that a user named.
+// Resolves MODEL arguments: finds the directory of the model that a user named.
 #pragma once
 
 #include <filesystem>
@@ -13,27 +13,32 @@
 namespace specdec {
 
 struct ResolvedModel {
-  std::filesystem::path directory;  // a Hugging Face directory; of a package: its target
-  std::filesystem::path draft;      // the package's draft, empty for anything else
-  std::string package_digest;       // 64 hex digits, empty unless a package
-  std::string stale_reason;  // of a package whose target is no longer the one it was validated with: why; else empty
-  std::string hub_commit;    // of a hub name, also a package's for its target; else empty
-  std::shared_ptr<const DirectoryLock> hold = {};  // of a package (base/schema/package_manifest.h); else empty
-  // of a package, its own target left out where it is stale: asked after loading; else empty
+  std::filesystem::path directory;  // a Hugging Face directory; for a package, its target
+  std::filesystem::path draft;      // the package's draft, else empty
+  std::string package_digest;       // 64 hex digits for a package, else empty
+  // Why a package's target is no longer the one that it was validated with; "" = it is, or this is not a package.
+  std::string stale_reason;
+  std::string hub_commit;  // commit for a hub name, also for that of a package's target; else empty
+  std::shared_ptr<const DirectoryLock> hold = {};  // for a package (base/schema/package_manifest.h), else null
+  // The package's verified files, to be asked again after loading; without its target if that is stale. Null if not a
+  // package.
   std::shared_ptr<const VerifiedFiles> verified = {};
 };
-// `argument`: a local directory with config.json; a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL",
-// "sha256-…"; its target's fingerprint is compared before its digests are verified: another model in its place is
-// stale, not damaged); or "org/name[@revision]", which the hub resolver finds. Throws Error(kModel) saying what was
-// tried and what to do; Error(kData) for a damaged package; what the hub resolver throws.
+// Resolves `argument`, which is one of:
+// * a local directory with config.json;
+// * a package (directory, "STORE:CHANNEL", "STORE/refs/CHANNEL", "sha256-…"). Its target's fingerprint is compared
+//   before its digests are verified, so another model in the target's place is stale, not damaged;
+// * "org/name[@revision]", which the hub resolver finds.
+// Throws Error(kModel) saying what was tried and what to do, Error(kData) for a damaged package, and what the hub
+// resolver throws.
 ResolvedModel resolve_model(const std::string& argument);
-// The target of a package as it lies there or where the package refers to. `argument`: what the user called the
-// package.
+// Returns the target of a package: the one inside it, or the one that it refers to. `argument` is the user's name for
+// the package.
 ResolvedModel packaged_target(const ResolvedPackage& package, const std::string& argument);
 
-// Where hub names lead. The program installs one that downloads (net/hub); without it the local cache alone is looked
-// at.
+// Finds the models behind hub names. The program installs a resolver that downloads (net/hub); without it only the
+// local cache is searched.
 using HubResolver = std::function<HubSnapshot(const HubName&)>;
-void set_hub_resolver(HubResolver resolver);  // not beside resolve_model in another thread
+void set_hub_resolver(HubResolver resolver);  // not while another thread calls resolve_model
 
 }  // namespace specdec

@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon et al., SC'11): counter-based random numbers, the same on every machine and in every order.
-// A stream is keyed by (seed, stream id); element n of a stream needs no state but n.
+// Philox4x32-10 (Salmon et al., SC'11): counter-based random numbers that are the same on every machine and in every
+// order. A stream is keyed by (seed, stream id), and element n of a stream needs no state except n.
 #pragma once
 
 #include <array>
@@ -17,7 +17,7 @@ inline std::array<uint32_t, 4> philox4x32(std::array<uint32_t, 4> counter, std::
   return counter;
 }
 
-// Uniforms in the open interval (0, 1) with 53 bits: element `index` of stream `stream` under `seed`.
+// Returns element `index` of stream `stream` under `seed`, uniform in the open interval (0, 1) with 53 bits.
 inline double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   const auto r = philox4x32({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
                              static_cast<uint32_t>(stream), static_cast<uint32_t>(stream >> 32)},
@@ -26,12 +26,14 @@ inline double philox_uniform(uint64_t seed, uint64_t stream, uint64_t index) {
   return (static_cast<double>(bits) + 0.5) * 0x1.0p-53;
 }
 
-// A cursor over one stream. Satisfies UniformRandomBitGenerator is not wanted: std:: distributions differ by library.
+// A cursor over one stream. It is deliberately no UniformRandomBitGenerator, because std:: distributions differ by
+// library.
 class PhiloxStream {
  public:
   PhiloxStream(uint64_t seed, uint64_t stream, uint64_t index = 0) : seed_(seed), stream_(stream), index_(index) {}
   double uniform() { return philox_uniform(seed_, stream_, index_++); }
-  uint64_t below(uint64_t n) { return static_cast<uint64_t>(uniform() * static_cast<double>(n)); }  // [0, n), n < 2^52
+  // Returns a number in [0, n), n < 2^52.
+  uint64_t below(uint64_t n) { return static_cast<uint64_t>(uniform() * static_cast<double>(n)); }
   uint64_t index() const { return index_; }
 
  private:

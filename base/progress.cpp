@@ -5,7 +5,7 @@
 namespace specdec {
 
 namespace {
-// Lock-free, so that a signal handler may set it.
+// Lock-free, because a signal handler sets it.
 std::atomic<bool> stop{false};
 static_assert(std::atomic<bool>::is_always_lock_free);
 }  // namespace

@@ -1,4 +1,4 @@
-// Progress as a value handed out by long work; cli draws it (a bar on a terminal, one line in 30 s elsewhere).
+// Progress reports of long work. cli draws them (a bar on a terminal, one line every 30 s elsewhere).
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@ namespace specdec {
 
 struct Progress {
   std::string stage;   // "distill", "alpha", …
-  double done = 0;     // in units
-  double total = 0;    // 0: unknown
+  double done = 0;     // measured in `unit`
+  double total = 0;    // 0 = unknown
   std::string unit;    // "steps", "requests", "s"
   std::string detail;  // "loss 2.31 · acceptance 0.64", may be empty
 };
 using ProgressFn = std::function<void(const Progress&)>;  // may be empty; called from the working thread only
 
-// Set by cli's signal handler; long work checks it at safe points, saves and throws Error(kNetwork, "stopped by a
-// signal…").
+// Returns whether a signal has requested a stop (cli's handler calls request_stop). Long work asks at safe points,
+// saves, and throws Error(kNetwork, "stopped by a signal…").
 bool stop_requested();
 void request_stop();
 

@@ -20,8 +20,8 @@ std::string shown(const std::string& name) {
   return text + (name.size() > 80 ? "…'" : "'");
 }
 
-// Reads the header straight into tensor entries: a hostile header cannot make a large JSON tree, since anything but the
-// three known keys, a shape of at most 8 numbers and two offsets stops the parser.
+// Reads the header directly into tensor entries. A hostile header cannot create a large JSON tree, because the parser
+// stops at anything but the three known keys, a shape of at most 8 numbers and two offsets.
 class HeaderReader final : public nlohmann::json_sax<Json> {
  public:
   HeaderReader(std::map<std::string, TensorEntry>& tensors, std::map<std::string, std::string>& metadata)
@@ -142,7 +142,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
 }
 
 void refuse_foreign_magic(const std::filesystem::path& path, std::string_view head) {
-  // a header of 640 bytes begins as a pickle does
+  // A header of 640 bytes starts like a pickle.
   if (head.size() > 8 && head.substr(4, 5) == std::string_view("\0\0\0\0{", 5)) return;
   const auto starts = [&](std::string_view magic) { return head.substr(0, magic.size()) == magic; };
   if ((head.size() >= 2 && head[0] == '\x80' && head[1] >= 2 && head[1] <= 5) || starts("PK\x03\x04"))
@@ -152,7 +152,7 @@ void refuse_foreign_magic(const std::filesystem::path& path, std::string_view he
   if (starts("version ")) refuse(path, "a Git LFS pointer: fetch the file itself (git lfs pull)");
 }
 
-// Every byte of the data belongs to exactly one tensor.
+// Checks that every byte of the data belongs to exactly one tensor.
 void check_layout(const std::filesystem::path& path, const std::map<std::string, TensorEntry>& tensors,
                   uint64_t data_bytes) {
   std::vector<const std::pair<const std::string, TensorEntry>*> order;
@@ -294,7 +294,7 @@ void write_safetensors(const std::filesystem::path& path, const std::vector<Tens
                        std::map<std::string, std::string> metadata) {
   std::vector<const TensorToWrite*> order;
   for (const TensorToWrite& t : tensors) order.push_back(&t);
-  // Wide types first keeps every tensor aligned to its own element, as the reference writer does.
+  // Writes wide types first, which keeps every tensor aligned to its element size, as the reference writer does.
   std::sort(order.begin(), order.end(), [](auto* a, auto* b) {
     const int wide_a = dtype_bytes(a->dtype), wide_b = dtype_bytes(b->dtype);
     return wide_a != wide_b ? wide_a > wide_b : a->name < b->name;

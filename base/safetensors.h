@@ -1,5 +1,5 @@
-// safetensors files: a strict reader (files are hostile input) and a streaming writer. Torch-free;
-// engine/model/weights makes tensors of the views. Format: u64 LE header length, JSON header, data without holes.
+// A strict reader of safetensors files (which are hostile input) and a streaming writer. Torch-free;
+// engine/model/weights makes tensors from the bytes. Format: u64 LE header length, JSON header, data without holes.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ struct TensorEntry {
   uint64_t bytes = 0;
 };
 
-// Bytes per element; 0 for an unknown dtype.
+// Returns the bytes per element; 0 for an unknown dtype.
 int dtype_bytes(const std::string& dtype);
 
 class SafetensorsFile {
  public:
-  // Throws Error(kModel): pickle or other magic, truncated, header over 100 MB, bad JSON, duplicate names, unknown
-  // dtype, size mismatch, overlap, hole, trailing bytes, more than 1e6 tensors, names over 1 KiB.
+  // Throws Error(kModel) for pickle or other magic, a truncated file, a header over 100 MB, bad JSON, duplicate names,
+  // an unknown dtype, a wrong size, an overlap, a hole, trailing bytes, more than 1e6 tensors, and names over 1 KiB.
   explicit SafetensorsFile(const std::filesystem::path& path);
 
   const std::map<std::string, TensorEntry>& tensors() const { return tensors_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const InputFile& file() const { return file_; }
-  void read(const TensorEntry& entry, std::span<std::byte> out) const;  // out.size() == entry.bytes
+  void read(const TensorEntry& entry, std::span<std::byte> out) const;  // out.size() must be entry.bytes
 
  private:
   InputFile file_;
@@ -41,9 +41,9 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-// The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json.
-// Throws Error(kModel): neither present (a pickle-only directory is named as such), index names a path with '/' or
-// "..", missing shard, a tensor in two shards or in another shard than the index says.
+// The tensors of a Hugging Face directory: model.safetensors, or the shards of model.safetensors.index.json. Throws
+// Error(kModel) if neither exists (the message names a pickle-only directory), the index names a path with '/' or "..",
+// a shard is missing, or a tensor is in two shards or in another shard than the index says.
 class SafetensorsDirectory {
  public:
   explicit SafetensorsDirectory(const std::filesystem::path& directory);
@@ -67,7 +67,7 @@ struct TensorToWrite {
   std::span<const std::byte> data;  // little-endian, contiguous, shape × dtype_bytes
 };
 
-// Writes one file, fsynced; the header is padded with spaces to 8 bytes and metadata {"format":"pt"} is added.
+// Writes one file and fsyncs it. Pads the header with spaces to 8 bytes and adds the metadata {"format":"pt"}.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorToWrite>& tensors,
                        std::map<std::string, std::string> metadata = {{"format", "pt"}});
 

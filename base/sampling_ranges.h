@@ -1,6 +1,5 @@
-// The values that the numbers of sampling may have, for flags, requests and the engine alike. The smallest positive
-// ones are those of float, in which logits and probabilities are computed: below them 1 / T and l / r leave the range
-// of float.
+// The allowed values of sampling parameters, for flags, requests and the engine alike. The smallest positive values are
+// those of float, in which logits and probabilities are computed: below them 1 / T and l / r overflow float.
 #pragma once
 
 #include <limits>
@@ -10,24 +9,24 @@ namespace specdec {
 
 struct NumberRange {
   double low = 0, high = 0;
-  bool below_high = false;  // high itself is outside
-  bool or_zero = false;     // 0 is allowed although it lies below low
+  bool below_high = false;  // high itself is not allowed
+  bool or_zero = false;     // 0 is allowed although it is below low
 
-  // False for NaN, which compares false.
+  // Returns false for NaN, because its comparisons are false.
   constexpr bool contains(double x) const {
     return (x >= low && (below_high ? x < high : x <= high)) || (or_zero && x == 0);
   }
   std::string text() const;  // "a number from -2 to 2", "0, or a number from 1.17549e-38 to 2"
 };
 
-// 2^-126, the smallest that is not subnormal
+// 2^-126, the smallest float that is not subnormal.
 inline constexpr double kSmallestFloat = std::numeric_limits<float>::min();
 
 inline constexpr NumberRange kTemperatures{.low = kSmallestFloat, .high = 10, .or_zero = true};
 inline constexpr NumberRange kTopPs{.low = kSmallestFloat, .high = 1};
 inline constexpr NumberRange kMinPs{.low = 0, .high = 1, .below_high = true};
-inline constexpr NumberRange kPenalties{.low = -2, .high = 2};              // presence and frequency
-inline constexpr NumberRange kRepetitionPenalties{.low = 0.01, .high = 2};  // it divides: a logit of 10^36 stays finite
+inline constexpr NumberRange kPenalties{.low = -2, .high = 2};              // of presence and frequency
+inline constexpr NumberRange kRepetitionPenalties{.low = 0.01, .high = 2};  // a divisor: a logit of 10^36 stays finite
 inline constexpr NumberRange kLogitBiases{.low = -100, .high = 100};
 
 }  // namespace specdec

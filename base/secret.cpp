@@ -38,7 +38,7 @@ std::string shown_of(const std::string& url, SecretUrl::Shows shows) {
   const size_t query = std::min(url.find_first_of("?#", end), url.size());
   const std::string path = url.substr(end, query - end), rest = url.substr(query);
   if (shows == SecretUrl::Shows::kHost) return path.size() + rest.size() > 1 ? out + "/" + kHidden : out + path;
-  out += path.find('@') == std::string::npos ? path : "/" + std::string(kHidden);  // a password with a '/' in it
+  out += path.find('@') == std::string::npos ? path : "/" + std::string(kHidden);  // a password may contain a '/'
   if (rest.empty()) return out;
   const bool match = rest.starts_with("?match={") && rest.ends_with('}') && rest.find('&') == std::string::npos &&
                      rest.find('#') == std::string::npos;

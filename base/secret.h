@@ -1,5 +1,5 @@
-// What must not be shown: keys, and URLs that may carry one. They print themselves without it, whoever prints them;
-// reveal() is for the one place that needs the text, which is the request.
+// Values that must not be shown: keys, and URLs that may contain one. They print themselves without the secret, whoever
+// prints them; reveal() is only for the one place that needs the text, the request.
 #pragma once
 
 #include <filesystem>
@@ -21,12 +21,12 @@ class Secret {
  private:
   std::string text_;
 };
-std::ostream& operator<<(std::ostream& out, const Secret& secret);  // "***", "" where it is empty
+std::ostream& operator<<(std::ostream& out, const Secret& secret);  // prints "***", or "" if it is empty
 void to_json(nlohmann::json& json, const Secret& secret);
 
-// A URL as it is shown: "http://***@host:9090/metrics?***". What is shown of the query is a Prometheus match alone,
-// which tells sources apart. Of a webhook, whose path is its key, only the host is shown. Text that is no URL with a
-// plain host is "http://***" as a whole.
+// A URL that is shown as "http://***@host:9090/metrics?***". Of the query only a Prometheus match is shown, which
+// distinguishes sources. Of a webhook, whose path is its key, only the host is shown. Text that is not a URL with a
+// plain host is shown as "http://***".
 class SecretUrl {
  public:
   enum class Shows { kPath, kHost };

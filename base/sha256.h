@@ -1,5 +1,5 @@
-// SHA-256 through OpenSSL: identity of files, models and packages; and git's names of files. Lower-case hexadecimal
-// everywhere.
+// SHA-256 through OpenSSL, which identifies files, models and packages, and git's ids of files. Always lower-case
+// hexadecimal.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ class Sha256 {
   ~Sha256();
   void update(std::span<const std::byte> bytes);
   void update(std::string_view bytes);
-  std::string hex();  // finishes; call once
+  std::string hex();  // finishes the digest; call once
 
  private:
   struct State;
@@ -25,12 +25,14 @@ class Sha256 {
 };
 
 std::string sha256_hex(std::string_view bytes);
-// HMAC-SHA-256 (RFC 2104), 32 bytes: who holds the key wrote these bytes.
+// Returns HMAC-SHA-256 (RFC 2104), 32 bytes: proves that the holder of the key wrote these bytes.
 std::string hmac_sha256(std::string_view key, std::string_view bytes);
 std::string to_hex(std::string_view bytes);
-// Digest of a regular file, read in blocks. Throws Error(kData) if missing or not regular, Error(kIo) on read errors.
+// Returns the digest of a regular file, read in blocks. Throws Error(kData) if it is missing or not regular, Error(kIo)
+// on read errors.
 std::string sha256_file(const std::filesystem::path& file);
-// What git calls a file of these bytes: SHA-1 of "blob <size>", NUL, bytes. A name, no protection against forgery.
+// Returns git's id of a file with these bytes: SHA-1 of "blob <size>", NUL, bytes. It is a name, and no protection
+// against forgery.
 std::string git_blob_id(std::string_view bytes);
 
 }  // namespace specdec

@@ -24,7 +24,7 @@ std::string one_line(std::string text) {
   for (size_t i = 0; i < text.size(); ++i) {
     const unsigned first = byte(i), second = byte(i + 1), third = byte(i + 2);
     const bool c1 = first == 0xC2 && second >= 0x80 && second <= 0x9F, arabic_mark = first == 0xD8 && second == 0x9C;
-    // The three bytes of U+200E, U+200F, U+2028 to U+202E and U+2066 to U+2069, which turn the direction of text or
+    // The three bytes of U+200E, U+200F, U+2028 to U+202E and U+2066 to U+2069, which change the direction of text or
     // break lines.
     const bool direction =
         first == 0xE2 && ((second == 0x80 && (third == 0x8E || third == 0x8F || (third >= 0xA8 && third <= 0xAE))) ||

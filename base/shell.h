@@ -1,4 +1,4 @@
-// Commands as people paste them into a shell.
+// Formats commands that people paste into a shell, and text that is safe to show on a terminal.
 #pragma once
 
 #include <string>
@@ -6,11 +6,11 @@
 
 namespace specdec {
 
-// The words with a space between them, in single quotes where a shell would read anything into them.
+// Returns the words separated by spaces, in single quotes where a shell would interpret them.
 std::string shell_words(const std::vector<std::string>& words);
 
-// The text on one line, as it may be shown: what a terminal would obey or what would turn the order of its letters
-// (control characters of ASCII and of Unicode, separators of lines, marks of direction) is a space each.
+// Returns the text on one line, safe to show: replaces each character that a terminal would obey or that changes the
+// direction of text (control characters of ASCII and Unicode, line separators, direction marks) by a space.
 std::string one_line(std::string text);
 
 }  // namespace specdec

@@ -1,4 +1,4 @@
-// Floating-point numbers of 8 and 16 bits as fp32.
+// Converts floating-point numbers of 8 and 16 bits to fp32.
 #pragma once
 
 #include <bit>
@@ -8,7 +8,7 @@
 
 namespace specdec {
 
-// OCP's E4M3: 4 exponent bits with bias 7, 3 of mantissa, no infinities; all ones is NaN.
+// OCP's E4M3: 4 exponent bits with bias 7, 3 mantissa bits, no infinities; all ones is NaN.
 inline float e4m3_to_float(uint8_t code) {
   const int exponent = code >> 3 & 15, mantissa = code & 7;
   const float sign = code & 128 ? -1.0f : 1.0f;

@@ -32,7 +32,7 @@ double quantile(std::vector<double> x, double q) {
 
 namespace {
 
-// Below this a capital is as good as lost; smaller ones would become denormal, which processors multiply slowly.
+// A capital below this is practically lost; smaller values would become denormal, which processors multiply slowly.
 constexpr double kLeastCapital = 1e-200;
 
 double bounded(double x) {
@@ -41,7 +41,7 @@ double bounded(double x) {
   return std::clamp(x, 0.0, 1.0);
 }
 
-// capital[i] *= base + slope[i] · x, in blocks of constant length, which compilers turn into vector instructions.
+// Computes capital[i] *= base + slope[i] · x in blocks of constant length, which compilers vectorise.
 void grow(std::span<double> capital, const double* slope, double base, double x) {
   constexpr size_t kBlock = 8;
   size_t i = 0;
@@ -67,7 +67,8 @@ ConfidenceSequence::ConfidenceSequence(const ConfidenceOptions& options)
   down_ = up_;
   for (const double stake : options.stakes)
     for (size_t i = 0; i < candidates; ++i) {
-      // Infinite at one end of the grid, where it moves no end of the interval, which lies one candidate farther out.
+      // The bet would be infinite at one end of the grid, so it is capped. It moves no end of the interval there,
+      // because the interval's end is always one candidate further out.
       bet_up_.push_back(stake / std::max(static_cast<double>(i) * step_, 1e-9));
       bet_down_.push_back(stake / std::max(1 - static_cast<double>(i) * step_, 1e-9));
     }
@@ -104,8 +105,7 @@ void ConfidenceSequence::observe(double value) {
     const double centre = regular_sum_ / (t + 1);
     squares_ += (x - centre) * (x - centre);
   }
-  // up falls in m and down rises: the candidates that stand are those from the first to the last, of which none may be
-  // left.
+  // up falls in m and down rises, so the candidates that remain form a range [first, last), which may be empty.
   size_t first = 0, last = candidates;
   for (size_t end = candidates; first < end;) {
     const size_t middle = (first + end) / 2;

@@ -1,4 +1,4 @@
-// Statistics whose unit is the request (or conversation), never the token.
+// Statistics whose unit is the request (or the conversation), never the token.
 #pragma once
 
 #include <cstddef>
@@ -20,58 +20,61 @@ struct Estimate {
 
 double mean(std::span<const double> x);
 double variance(std::span<const double> x);  // unbiased; 0 for n < 2
-double quantile(std::vector<double> x,
-                double q);  // linear interpolation, q in [0,1]; throws Error(kInternal) when empty
+// Interpolates linearly; q in [0, 1]. Throws Error(kInternal) if x is empty.
+double quantile(std::vector<double> x, double q);
 
-// Confidence sequence of the mean of values in [0, 1], one value after another (Waudby-Smith & Ramdas 2024, JRSS B 86,
-// section 4). For a candidate mean m two capitals start at 1 and grow where m is wrong: up(m) = Π(1 + λ(x − m)) where
-// the mean is higher, down(m) = Π(1 − λ'(x − m)) where it is lower; bets λ <= c/m and λ' <= c/(1 − m), c < 1, depend on
-// earlier values only. m is refuted from below once up(m) > 2/level, from above once down(m) > 2/level, and stays so.
+// Confidence sequence of the mean of values in [0, 1] that arrive one by one (Waudby-Smith & Ramdas 2024, JRSS B 86,
+// section 4). For a candidate mean m, two capitals start at 1 and grow if m is wrong: up(m) = Π(1 + λ(x − m)) grows if
+// the mean is higher, down(m) = Π(1 − λ'(x − m)) if it is lower. The bets λ <= c/m and λ' <= c/(1 − m), c < 1, depend
+// only on earlier values. m is refuted from below once up(m) > 2/level and from above once down(m) > 2/level, and stays
+// refuted.
 //
-// Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so what is printed (90
-// %) and what a gate rests on (one-sided 95 %) are the same numbers: at the true mean up is a non-negative martingale
-// that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2, and up alone moves the lower end: the
-// factors 1 + min(λ, c/m)(x − m) fall in m, so all m below a refuted one are refuted, too. The same for down, and the
-// union of both errors is `level`. (The sum ½up + ½down against 1/level would be narrower, but its ends are no
-// one-sided sequences: each may err with `level`.)
+// Each end of the two-sided interval at `level` is the end of a one-sided sequence at level/2, so the printed interval
+// (90 %) and the limit of a gate (one-sided 95 %) are the same numbers. Proof: at the true mean, up is a non-negative
+// martingale that starts at 1, so by Ville's inequality P(ever up > 2/level) <= level/2. Only up moves the lower end,
+// and because the factors 1 + min(λ, c/m)(x − m) fall in m, all m below a refuted one are refuted too. The same holds
+// for down, and the union of both errors is `level`. (Comparing ½up + ½down with 1/level would be narrower, but its
+// ends are not one-sided sequences: each may err with `level`.)
 //
-// Valid whenever one looks and stops, as long as each value's mean, given the values before it, is the mean asked for.
+// The interval is valid at any time one looks or stops, as long as the mean of each value, given the values before it,
+// is the mean in question.
 struct ConfidenceOptions {
   double level = 0.10;  // of the two-sided interval
   int breaks = 1000;    // candidates are i / breaks
-  std::vector<double> stakes = {0.25, 0.5,
-                                0.9};  // constant bets λ = stake/m, λ' = stake/(1 − m); the capitals are averaged
-  bool plug_in = false;                // … with the predictable plug-in bet of the paper's eq. 26, at level/2
-  double truncation = 0.5;             // its c
+  // Constant bets λ = stake/m, λ' = stake/(1 − m), whose capitals are averaged.
+  std::vector<double> stakes = {0.25, 0.5, 0.9};
+  bool plug_in = false;     // adds the predictable plug-in bet of the paper's eq. 26, at level/2
+  double truncation = 0.5;  // the c of the plug-in bet
 };
-// With stakes {} and the plug-in this is betting_cs(x, alpha=level, breaks=breaks, trunc_scale=truncation,
-// running_intersection=True) of confseq 0.0.11; with stakes, the same function given these bets.
+// With stakes {} and the plug-in bet, this is betting_cs(x, alpha=level, breaks=breaks, trunc_scale=truncation,
+// running_intersection=True) of confseq 0.0.11; with stakes, it is the same function with these bets.
 class ConfidenceSequence {
  public:
   explicit ConfidenceSequence(const ConfidenceOptions& options = {});  // throws Error(kInternal)
   void observe(double x);                                              // throws Error(kInternal) outside [0, 1]
-  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high where the mean moved
-  Estimate estimate() const;                  // the sample mean, and ci widened to hold it
+  const Interval& ci() const { return ci_; }  // [0, 1] before the first value; low > high if the mean moved
+  Estimate estimate() const;                  // the sample mean, and ci widened to contain it
 
  private:
   double capital(const std::vector<double>& of, size_t candidate) const;
   ConfidenceOptions options_;
   double step_, threshold_;
   int64_t n_ = 0;
-  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the latter two with one value made up, 1/2 ± 1/2
+  double sum_ = 0, regular_sum_ = 0.5, squares_ = 0.25;  // the latter two include one made-up value, 1/2 ± 1/2
   std::vector<double> up_, down_;                        // [bet, candidate]
-  std::vector<double> bet_up_, bet_down_;                // [bet, candidate] of the constant ones
+  std::vector<double> bet_up_, bet_down_;                // [bet, candidate], constant bets only
   Interval ci_{0, 1};
 };
 
-// The sequence after all of x. The order of x matters only for the width.
+// Returns the sequence's estimate after all of x. The order of x affects only the width.
 Estimate bounded_mean(std::span<const double> x, double level = 0.10);
 
-// Percentile bootstrap over units (conversations) of a statistic; 0 ≤ unit < num_units. Deterministic for a seed.
+// Percentile bootstrap of a statistic over units (conversations), 0 ≤ unit < num_units. Deterministic for a given seed.
 Estimate bootstrap(size_t num_units, const std::function<double(std::span<const size_t> units)>& statistic,
                    double level = 0.10, int resamples = 2000, uint64_t seed = 0);
 
-// Upper tail of the chi-square distribution with df degrees of freedom (regularised incomplete gamma).
+// Returns the upper tail of the chi-square distribution with df degrees of freedom (regularised incomplete gamma
+// function).
 double chi_square_p_value(double statistic, double df);
 
 }  // namespace specdec

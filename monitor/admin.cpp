@@ -9,7 +9,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kLoadSeconds = 1800;  // a large draft is read and its digests are verified before the server answers
+constexpr double kLoadSeconds = 1800;  // the server reads a large draft and verifies its digests before it answers
 
 Interval interval_of(const Json& paired, const char* which) {
   const Json& e = json_object(paired, which, 8, "paired", ErrorKind::kNetwork);

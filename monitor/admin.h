@@ -1,5 +1,5 @@
-// The server's admin listener (docs/serve.md): drafts are put on trial, promoted and dropped there; and what a trial's
-// scores decide.
+// A client of the server's admin listener (docs/serve.md), which puts drafts on trial, promotes and drops them. Also
+// decides what a trial's scores mean.
 #pragma once
 
 #include <string>
@@ -11,21 +11,21 @@ namespace specdec::monitor {
 
 class Admin {
  public:
-  // http(s)://host:port or unix:PATH. Throws Error(kUsage) for anything else.
+  // `address` is http(s)://host:port or unix:PATH. Throws Error(kUsage) for anything else.
   Admin(const std::string& address, const Secret& key);
 
   struct Reply {
     int status = 0;
-    Json body;            // "specdec.draft/1" of a 200, else an error object
-    std::string problem;  // of any other status: the server's own words
+    Json body;            // "specdec.draft/1" if the status is 200, else an error object
+    std::string problem;  // the server's own words if the status is not 200
   };
-  Reply drafts();                  // GET. Throws Error(kNetwork) if the server does not answer
-  Reply order(const Json& order);  // POST
+  Reply drafts();                  // sends a GET; throws Error(kNetwork) if the server does not answer
+  Reply order(const Json& order);  // sends a POST; throws as drafts() does
 
-  // Orders what is missing for this draft to serve all conversations: nothing, promote, or load and promote. `id`: its
-  // fingerprint. Returns "" or why it is not so yet.
+  // Orders whatever is missing for this draft to serve all conversations: nothing, promote, or load and promote. `id`
+  // is the draft's fingerprint. Returns "", or why it does not serve them yet.
   std::string serve(const std::string& draft, const std::string& id);
-  // Takes it off its trial if it is on one. Returns "" or why not.
+  // Takes the draft off its trial if it is on one. Returns "", or why that failed.
   std::string drop(const std::string& id);
 
  private:
@@ -35,13 +35,13 @@ class Admin {
   Secret key_;
 };
 
-// Returns the fingerprint of the "serving" or the "candidate" draft in a reply, "" = there is none.
+// Returns the fingerprint of the "serving" or the "candidate" draft in a reply, "" if there is none.
 std::string draft_id_of(const Json& status, const char* which);
 
-// Decides by the scores of a trial: "better" when the lower end of the paired difference is above −margin and the
-// candidate is not surely below the floor, "worse" when the upper end is below 0 or the candidate is surely below the
-// floor, else "" (wait). The server's interval holds whenever one looks (betting confidence sequence over conversations
-// on (1 + difference) / 2).
+// Decides by the scores of a trial: "better" if the lower end of the paired difference is above −margin and the
+// candidate is not certainly below the floor; "worse" if the upper end is below 0 or the candidate is certainly below
+// the floor; else "" (wait). The server's interval holds at any time it is looked at (a betting confidence sequence
+// over conversations, on (1 + difference) / 2).
 struct Trial {
   std::string decision, text;
 };

@@ -14,13 +14,13 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kBucket = 20;
-// a position that fewer steps reached has a mean of its own noise: it is not judged, nor are later ones
+// With fewer steps a position's mean is mostly noise. Neither this position nor a later one is judged.
 constexpr int64_t kMinReachedAt = 30;
 constexpr int64_t kMinOther = 50;
-constexpr size_t kEnoughForWander = 1000;  // of its own; below it a stratum has that of all
+constexpr size_t kEnoughForWander = 1000;  // requests; a smaller stratum has the wander of all requests
 
-// Between-bucket variance component of x (one-way ANOVA with equal buckets); `of_mean`: variance of the mean of x by
-// the same buckets.
+// Returns the between-bucket variance component of x (one-way ANOVA with equal buckets). Sets `of_mean` to the variance
+// of the mean of x, computed from the same buckets.
 double variance_component(const std::vector<double>& x, size_t bucket, double* of_mean) {
   const size_t buckets = x.size() / bucket;
   std::vector<double> means;
@@ -39,8 +39,8 @@ struct Spread {
   double standard_error = 0, wander = 0;
 };
 
-// x in time order. Both are the largest over the bucket lengths. A wander seen over few of its own swings, N = wander²
-// / se² of them, is known to ±√(2/N) of its variance: its upper 95 % bound is taken.
+// x is in time order. Both results are the largest over the bucket lengths. If only N = wander² / se² independent
+// swings were seen, the variance is known only to ±√(2/N) of itself, so its upper 95 % bound is taken.
 Spread spread_of(const std::vector<double>& x, size_t min_buckets) {
   double component = 0, of_mean = variance(x) / static_cast<double>(std::max<size_t>(x.size(), 1));
   for (size_t bucket = kBucket; x.size() / bucket >= min_buckets; bucket *= 2) {
@@ -88,14 +88,14 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
   StratumBaseline b;
   b.overlap = positions.means();
   b.mean = rollout.alpha.value;
-  // Lucky requests reach more positions: they weigh more in the sums than in the mean over requests, which is what is
-  // watched, and are promised less by the late positions. The report knows the first effect; both together are up to
-  // twice that (simulated).
+  // Lucky requests reach more positions. So they weigh more in these sums than in the mean over requests, which is what
+  // the detector watches, and the late positions promise them less. The report shows the first effect only; both
+  // together are up to twice as large (simulated).
   const double sum = std::accumulate(positions.reached.begin(), positions.reached.end(), 0.0);
   const double shift =
       sum > 0 ? b.mean - std::accumulate(positions.overlap.begin(), positions.overlap.end(), 0.0) / sum : 0;
   for (double& overlap : b.overlap) overlap = std::clamp(overlap + 2 * std::min(shift, 0.0), 0.0, 1.0);
-  // the report's interval is the two-sided 90 % one
+  // The report's interval is the two-sided 90 % one.
   b.standard_error = (rollout.alpha.ci.high - rollout.alpha.ci.low) / (2 * 1.645);
   b.share = share;
   b.n = rollout.alpha.n;
@@ -105,7 +105,7 @@ StratumBaseline baseline_of(const RolloutFigures& rollout, double share) {
 
 std::string marked(const char* mark) { return std::string(" ") + mark; }
 
-// The largest strata of enough requests stay, the others are folded into "".
+// Keeps the largest strata that have enough requests, and folds the others into "".
 void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t min_stratum) {
   std::vector<std::pair<int64_t, std::string>> by_size;
   for (const auto& [name, p] : strata) by_size.emplace_back(-p.requests, name);
@@ -120,7 +120,7 @@ void fold(std::map<std::string, Positions>& strata, Baseline& baseline, int64_t 
   if (other.requests >= kMinOther)
     strata[""] = other;
   else
-    baseline.folded.clear();  // too few to judge: such requests are not watched
+    baseline.folded.clear();  // too few requests to judge: they are not watched
 }
 
 struct Residual {

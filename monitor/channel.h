@@ -1,4 +1,5 @@
-// The flags of the monitor name channels of a store, which hold the packages that the loop moves.
+// Parses the channels that the monitor's flags name. A channel is a name in a store; it points at a package, and the
+// loop moves it.
 #pragma once
 
 #include <filesystem>
@@ -12,12 +13,12 @@ namespace specdec::monitor {
 struct Channel {
   std::string store, name;
 };
-// Parses "STORE:CHANNEL". Throws Error(kUsage) for a package that is named otherwise, because it has no channel that
-// could be moved.
+// Parses "STORE:CHANNEL". Throws Error(kUsage) if the package is named in another way, because then there is no channel
+// to move.
 Channel channel_of(const std::string& argument, const char* flag);
-// Returns nothing where the store does not hold the package, or no longer does.
+// Returns nothing if the store does not hold the package (any more).
 std::optional<ResolvedPackage> package_in(const std::string& store, const std::string& digest);
-// Returns the path from the root, because actions are done from any working directory.
+// Returns the absolute path, because actions may run in any working directory.
 std::string absolute_path(const std::filesystem::path& path);
 
 }  // namespace specdec::monitor

@@ -52,7 +52,7 @@ CheckResult check(const CheckOptions& options, const Clock& clock) {
   if (options.state.has_parent_path() && !fs::is_directory(options.state.parent_path()))
     throw Error(ErrorKind::kIo, options.state.string() + ": its directory does not exist");
   const FileLock lock(options.state.string() + ".lock");
-  // Before the database is locked: a hub or an endpoint may have to be asked, and a new target to be downloaded.
+  // Done before the database is locked, because it may ask a hub or an endpoint, or download a new target.
   const bool remembers = !options.acknowledge && fs::exists(options.state);
   Facts facts =
       gather_facts(options, [&](const char* key) { return remembers ? State(options.state).value(key) : ""; }, clock);

@@ -1,5 +1,5 @@
-// `monitor check` compares the target's fingerprint, judges acceptance, and does what follows from the verdict. One
-// call looks once; `watch` repeats it.
+// `monitor check` compares the target's fingerprint, judges acceptance, and does what follows from the verdict. check()
+// does this once; `watch` repeats it.
 #pragma once
 
 #include <string>
@@ -11,21 +11,20 @@
 namespace specdec::monitor {
 
 struct CheckResult {
-  Json json;  // has the schema "specdec.monitor/1"
+  Json json;  // schema "specdec.monitor/1"
   std::string verdict, reason;
   int exit_code = 0;
 };
 
-// Ends first what an earlier check had begun, looks, and commits what follows before doing it. The result is also
-// written beside the state, as <state>.report.json. An alarm stays until another package or `acknowledge` ends it.
-// Throws Error(kUsage) for bad options, Error(kData | kModel) for a bad package, records or metrics page,
-// Error(kNetwork) where a URL does not answer or another check or one of its children is still at work (<state>.lock),
-// and Error(kIo) for the state's file.
+// First finishes what an earlier check began. Then reads the sources, commits what follows, and does it. Also writes
+// the result to <state>.report.json. An alarm stays until another package or `acknowledge` ends it. Throws
+// Error(kUsage) for bad options, Error(kData | kModel) for a bad package, records or metrics page, Error(kNetwork) if a
+// URL does not answer or another check or one of its children is still running (<state>.lock), and Error(kIo) for the
+// state file.
 CheckResult check(const CheckOptions& options, const Clock& clock);
 
 // Returns 0 for healthy and warn, 3 for drift, 4 for inconclusive, 5 for stale_target and 6 for not_worth_it, changed
-// as
-// --fail-on says.
+// as --fail-on says.
 int monitor_exit_code(const std::string& verdict, const std::string& fail_on);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// Runs a command as a child that outlives a killed monitor. The child keeps the monitor's lock until it has ended, and
-// writes its exit code where the next check finds it, so that nothing runs twice.
+// Runs a command as a child process that survives if the monitor is killed. The child keeps the monitor's lock until it
+// ends and writes its exit code where the next check finds it, so nothing runs twice.
 #pragma once
 
 #include <filesystem>
@@ -11,24 +11,24 @@ namespace specdec::monitor {
 
 struct ChildOrder {
   std::vector<std::string> argv = {};
-  std::vector<std::pair<std::string, std::string>> environment = {};  // is added to ours
-  // The child leaves its exit code in <outcome>.code once it has ended, and its stdout in <outcome>.out.
+  std::vector<std::pair<std::string, std::string>> environment = {};  // added to the monitor's own
+  // After it has ended, the child leaves its exit code in <outcome>.code and its stdout in <outcome>.out.
   std::filesystem::path outcome = {};
-  bool capture = false;  // else its stdout goes to our stderr, because our stdout is the result's
-  int lock = -1;         // is a descriptor that the child keeps open
+  bool capture = false;  // false: its stdout goes to our stderr, because our stdout is for the result
+  int lock = -1;         // descriptor that the child keeps open
 };
 struct ChildEnd {
-  int code = 0;        // is 128 + signal if the child was killed
-  std::string output;  // has at most 16 MiB
+  int code = 0;        // exit code; 128 + signal if the child was killed
+  std::string output;  // at most 16 MiB
 };
 
-// Runs it to its end, or takes the end of an earlier start that is on record. A stop request goes to the child as
-// SIGTERM. Throws Error(kInternal) if it cannot be started, Error(kIo) if its files cannot be written.
+// Runs the command to its end, or returns the recorded end of an earlier start. Passes a stop request on to the child
+// as SIGTERM. Throws Error(kInternal) if it cannot be started, Error(kIo) if its files cannot be written.
 ChildEnd run_child(const ChildOrder& order);
-// Removes the files of an outcome that has been recorded.
+// Removes the files of an outcome that is on record.
 void forget_outcome(const std::filesystem::path& outcome);
 
-// Returns /bin/sh -c with the command.
+// Returns the arguments of /bin/sh -c with this command.
 std::vector<std::string> shell(const std::string& command);
 
 }  // namespace specdec::monitor

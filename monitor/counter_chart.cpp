@@ -10,7 +10,7 @@
 namespace specdec::monitor {
 
 CounterChart::CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms)
-    // two standard errors of the 90 % interval
+    // twice the standard error: the report's interval is the 90 % one
     : tolerance_(std::max(0.01, (baseline.alpha.ci.high - baseline.alpha.ci.low) / 1.645)),
       limit_(cusum_limit(kReference, std::max(buckets_between_false_alarms, 100.0))) {
   for (size_t i = 0; i < baseline.counts.reached_at.size(); ++i) {
@@ -33,7 +33,7 @@ CounterChart::Bucket CounterChart::bucket_of(const Counters& c) const {
   if (!overlaps) {
     reached.clear();
     kept.resize(std::max(kept.size(), c.drafted_at.size()),
-                0.0);  // TensorRT-LLM has no series of a position that accepted nothing
+                0.0);  // TensorRT-LLM has no series for a position that accepted nothing
     for (size_t i = 0; i < kept.size(); ++i) {
       double steps = i > 0 ? kept[i - 1] : c.drafted_at.empty() ? c.drafts : c.drafted_at[0];
       if (i > 0 && i < c.drafted_at.size() && c.drafted_at[i - 1] > 0)
@@ -76,7 +76,7 @@ bool CounterChart::add(const Counters& counters) {
   sum_ += b.sum;
   expected_ += b.expected;
   if (judged) {
-    // The spread is that of the first kPhaseOne buckets: a drop must not widen its own limits.
+    // Uses the spread of the first kPhaseOne buckets, so that a drop does not widen its own limits.
     const double sd = std::max(0.01, std::sqrt(m2_ / (kPhaseOne - 1)));
     cusum_ = cusum_step(cusum_, (expected - x - tolerance_) / sd, kReference, limit_);
     if (cusum_ > limit_) {
@@ -116,7 +116,7 @@ bool CounterChart::restore(const Json& state) {
   cusum_ = state["cusum"].get<double>();
   alarm_ = json_string(state, "alarm", "", where, ErrorKind::kData);
   for (const auto& [key, value] : {std::pair{"tested", &tested_}, {"sum", &sum_}, {"expected", &expected_}})
-    if (holds(key, 0, kMost)) *value = state[key].get<double>();  // a chart of an earlier version has none
+    if (holds(key, 0, kMost)) *value = state[key].get<double>();  // a chart of an earlier version has no such sums
   return true;
 }
 

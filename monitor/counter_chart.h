@@ -1,15 +1,13 @@
-// Where only counters are to be had (a server's /metrics): one bucket a look, a risk-adjusted CUSUM on the buckets'
-// residuals with their own spread; capped bets would make the e-detector slow on bucket means. What a bucket's mean is,
-// by what the engine counts:
-//   overlap and reached by position   Σ overlap / Σ reached, against the gate's overlap             (specdec)
-//   accepted by position              Σ accepted_i / Σ reached_i, against the gate's c_i, with reached_i =
-//   accepted_{i−1}, reached_0 = drafts
-//                                     (vLLM, llama.cpp: sound while K is fixed), · min(1, drafted_i / drafted_{i−1})
-//                                     where drafted is counted by position (TensorRT-LLM: sound where K does not follow
-//                                     acceptance)
-//   neither                           tokens a verify call − 1 (SGLang) or accepted / drafted, against the first
-//   kPhaseOne buckets: a
-//                                     draft that is bad from the start is not seen, and another K is a change
+// Watches acceptance when only counters are available (a server's /metrics). Each check makes one bucket, and a
+// risk-adjusted CUSUM runs on the buckets' residuals in units of their own spread. (The e-detector would be slow here:
+// its bets are capped, and bucket means vary little.) The mean of a bucket depends on what the engine counts:
+// * overlap and reached by position (specdec): Σ overlap / Σ reached, compared with the gate's overlap.
+// * accepted by position (vLLM, llama.cpp): Σ accepted_i / Σ reached_i, compared with the gate's c_i, where reached_i =
+//   accepted_{i−1} and reached_0 = drafts. Sound while K is fixed. If drafted is also counted by position
+//   (TensorRT-LLM), reached_i is multiplied by min(1, drafted_i / drafted_{i−1}); sound if K does not follow
+//   acceptance.
+// * neither: tokens per verify call − 1 (SGLang) or accepted / drafted, compared with the chart's own first kPhaseOne
+//   buckets. A draft that is bad from the start is not noticed, and another K looks like a change.
 #pragma once
 
 #include <cstdint>
@@ -22,38 +20,39 @@
 
 namespace specdec::monitor {
 
-// What the counters of one engine say, all its servers together.
+// The figures of one engine's counters, summed over all its servers.
 struct ChartView {
-  std::string sources;  // whose they are
-  int64_t judged = 0;   // scrapes, of CounterChart::kPhaseOne before a verdict
-  double tested = 0, acceptance = 0,
-         expected = 0;  // of the judged ones: tokens, means; expected 0 = their own first ones are compared with
-  double waiting = 0;   // tokens tested since, too few for a scrape that counts
+  std::string sources;  // the URLs that they come from
+  int64_t judged = 0;   // scrapes judged; a verdict needs CounterChart::kPhaseOne
+  // Tested tokens and means of the judged scrapes. `expected` is 0 if they are compared with their own first scrapes.
+  double tested = 0, acceptance = 0, expected = 0;
+  double waiting = 0;  // tokens tested since, still too few to be judged
 };
 
 class CounterChart {
  public:
-  static constexpr int64_t kPhaseOne = 10;   // buckets that estimate the spread before the chart may alarm
-  static constexpr double kMinTested = 50;   // positions reached in a bucket; smaller ones wait for more
-  static constexpr double kReference = 0.5;  // CUSUM k in sd; h by Siegmund for the wanted buckets to a false alarm
+  static constexpr int64_t kPhaseOne = 10;  // buckets that estimate the spread before the chart may alarm
+  static constexpr double kMinTested = 50;  // positions reached in a bucket; a smaller bucket waits for more
+  // The CUSUM's k in standard deviations. h follows from the wanted number of buckets to a false alarm (Siegmund).
+  static constexpr double kReference = 0.5;
 
   explicit CounterChart(const RolloutFigures& baseline, double buckets_between_false_alarms = 1e5);
 
-  // Returns false if the bucket is too small to be judged: it should grow until the next scrape.
+  // Returns false if the bucket is too small to be judged; it should then grow until the next scrape.
   bool add(const Counters& bucket);
-  std::string alarm() const { return alarm_; }  // "" or one line; kept until the chart is made anew
-  std::string note() const { return note_; }    // of the last bucket: speculation went silent, …
+  std::string alarm() const { return alarm_; }  // one line, "" = none; kept until the chart is made anew
+  std::string note() const { return note_; }    // about the last bucket, such as that speculation went silent
   int64_t buckets() const { return n_; }
 
-  // What was judged so far, of these sources.
+  // Returns the figures of the buckets judged so far; `sources` names their URLs.
   ChartView view(const std::string& sources) const;
 
   Json state() const;
-  // False, and nothing restored, for numbers that no chart holds: it begins anew.
+  // Returns false and restores nothing if no chart can hold these numbers; the chart then starts anew.
   bool restore(const Json& state);
 
  private:
-  // One bucket as sums; own: by its own first buckets.
+  // The sums of one bucket. If `own`, it is compared with the chart's own first buckets.
   struct Bucket {
     double tested = 0, sum = 0, expected = 0;
     bool own = false;
@@ -63,9 +62,9 @@ class CounterChart {
   std::vector<double> overlap_, conditional_;
   double tolerance_, limit_;
   int64_t n_ = 0;
-  double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over residuals b − x
-  double tested_ = 0, sum_ = 0, expected_ = 0;  // of the judged buckets
-  double waiting_ = 0;                          // tested in a bucket that is too small
+  double mean_ = 0, m2_ = 0, cusum_ = 0;        // Welford over the residuals b − x
+  double tested_ = 0, sum_ = 0, expected_ = 0;  // sums over the judged buckets
+  double waiting_ = 0;                          // positions tested in a bucket that is still too small
   std::string alarm_, note_;
 };
 

@@ -14,12 +14,13 @@ namespace {
 
 constexpr size_t kMaxPosition = 64;
 constexpr size_t kMaxSeries = 20000, kMaxShown = 120;
-constexpr double kMostPerSecond = 1e7;  // tokens or steps of one replica: more than any server makes
+constexpr double kMostPerSecond = 1e7;  // tokens or steps of one replica; no server makes more
 constexpr int64_t kShortestElapsed = 60, kUnknownElapsed = 86400;
-// Counters are read one after the other while the server counts on: that much of one may be missing in another.
+// The server goes on counting while its counters are read one after the other, so one may be behind another by this
+// much.
 constexpr double kSlackShare = 0.05, kSlack = 4096;
 
-// Labels and names of others, short and printable.
+// Shortens foreign labels and names and makes them printable.
 std::string shown(const std::string& text) {
   std::string out = text.substr(0, kMaxShown);
   for (char& c : out)
@@ -33,9 +34,9 @@ struct Sample {
   double value = 0;
 };
 
-// What a series is to us. Names per engine: vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
-// observability/metrics_collector.py, TensorRT-LLM metrics/collector.py, llama.cpp tools/server; ours carry vLLM's
-// under our prefix.
+// The meaning of a series. The names come from vLLM 0.33 v1/spec_decode/metrics.py, SGLang 0.5
+// observability/metrics_collector.py, TensorRT-LLM metrics/collector.py and llama.cpp tools/server; specdec's own are
+// vLLM's with another prefix.
 enum class Meaning { kDrafts, kDrafted, kAccepted, kGenerated, kAcceptedAt, kDraftedAt, kReachedAt, kOverlapAt, kInfo };
 struct Known {
   const char* engine;
@@ -80,7 +81,7 @@ const Known* known(const std::string& name) {
                   ", expected Prometheus text format 0.0.4");
 }
 
-// name{key="value",…} number [timestamp]
+// Parses name{key="value",…} number [timestamp].
 Sample parse_sample(const std::string& line, const std::string& where, size_t number) {
   Sample s;
   size_t i = 0;
@@ -117,7 +118,7 @@ const std::string* position_label(const Sample& s) {
   return nullptr;
 }
 
-// Labels that say what is counted, not who counts.
+// Labels that say what is counted, not which replica counts.
 constexpr const char* kNoReplica[] = {"position", "token_position", "draft", "target", "package"};
 
 std::string key_of(const Sample& s, bool of_replica) {
@@ -133,7 +134,7 @@ std::string key_of(const Sample& s, bool of_replica) {
 
 std::string replica_of(const std::string& series) { return key_of(parse_sample(series + " 0", "state", 0), true); }
 
-// The sums, from the series.
+// Computes the sums from the series.
 void sum_up(Counters& c, const std::string& where) {
   for (const auto& [key, value] : c.series) {
     const Sample s = parse_sample(key + " 0", where, 0);
@@ -238,10 +239,10 @@ class Collector {
   std::string where_, model_;
   Counters counters_;
   std::set<std::string> models_, engines_;
-  std::map<std::string, std::string> bad_;  // replica → what is wrong with its numbers
+  std::map<std::string, std::string> bad_;  // replica → the problem with its numbers
 };
 
-// What a replica counted between two scrapes cannot be so.
+// Returns why a replica cannot have counted this between two scrapes, "" = it can.
 std::string contradiction(const Counters& c) {
   const auto above = [](double part, double whole) { return part > whole * (1 + kSlackShare) + kSlack; };
   if (c.drafted > 0 && above(c.accepted, c.drafted)) return "more accepted than drafted";
@@ -383,7 +384,7 @@ Json to_json(const Counters& c) { return {{"engine", c.engine}, {"time", c.time}
 
 Counters counters_from_json(const Json& o, const std::string& where) {
   Counters c;
-  if (!o.is_object() || !o.contains("series")) return c;  // of a version that kept sums: the next scrape begins anew
+  if (!o.is_object() || !o.contains("series")) return c;  // a version that kept sums: the next scrape starts anew
   c.engine = json_string(o, "engine", "", where, ErrorKind::kData);
   c.time = json_int(o, "time", 0, kMaxCount, 0, where, ErrorKind::kData);
   for (const auto& [key, value] : json_object(o, "series", kMaxSeries, where, ErrorKind::kData).items()) {

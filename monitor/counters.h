@@ -1,5 +1,5 @@
-// Acceptance counters of a page in Prometheus' text format or of a Prometheus server: specdec, vLLM, SGLang,
-// TensorRT-LLM, llama.cpp.
+// Acceptance counters from a page in Prometheus' text format or from a Prometheus server. Knows the names that specdec,
+// vLLM, SGLang, TensorRT-LLM and llama.cpp use.
 #pragma once
 
 #include <cstdint>
@@ -14,59 +14,62 @@
 
 namespace specdec::monitor {
 
-// What a server says of itself (specdec:info).
+// The pair of models that a server says it serves (specdec:info).
 struct ServedPair {
-  std::string draft, target;  // fingerprints, "" = not said
+  std::string draft, target;  // fingerprints, "" = not stated
   bool operator==(const ServedPair&) const = default;
 };
 
-// One scrape: the series as they are, one a label set (engine, rank, instance, …), and their sums. Sums of two scrapes
-// must not be subtracted: one replica's restart would hide in them. See difference().
+// One scrape: the series as they are, one for each label set (engine, rank, instance, …), and their sums. Do not
+// subtract the sums of two scrapes, because that would hide the restart of a replica; use difference().
 struct Counters {
-  bool any = false;                      // speculation's series exist: absent is not zero
-  std::string engine;                    // specdec | vllm | sglang | trtllm | llamacpp
-  int64_t time = 0;                      // unix seconds of the scrape, 0 = unknown
-  std::map<std::string, double> series;  // "name{label=\"value\",…}", labels in order, only what is summed here
-  double drafts = 0, drafted = 0, accepted = 0,
-         generated = 0;  // drafts: verification steps; of SGLang its verify calls
-  std::vector<double> accepted_at, drafted_at, reached_at,
-      overlap_sum_at;                       // by position; drafted of TensorRT-LLM, the last two of specdec
-  std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" = the page has no more than one)
-  std::vector<std::string> set_aside;       // replicas whose numbers no counter can hold, and why
+  bool any = false;    // the page has speculation series; false is not the same as zero counts
+  std::string engine;  // specdec | vllm | sglang | trtllm | llamacpp
+  int64_t time = 0;    // unix seconds of the scrape, 0 = unknown
+  // "name{label=\"value\",…}" → value, with sorted labels; holds only the series that are summed here.
+  std::map<std::string, double> series;
+  // `drafts` counts verification steps, for SGLang its verify calls.
+  double drafts = 0, drafted = 0, accepted = 0, generated = 0;
+  // By position. Only TensorRT-LLM has drafted_at, and only specdec has reached_at and overlap_sum_at.
+  std::vector<double> accepted_at, drafted_at, reached_at, overlap_sum_at;
+  std::map<std::string, ServedPair> pairs;  // by replica (its labels, "" if the page has only one)
+  std::vector<std::string> set_aside;       // replicas whose numbers cannot be counters, with the reason
 
-  void add(const Counters& other);  // sums alone, of the same engine
-  // Takes out the series of every replica that names a pair which `is_own` refuses.
+  void add(const Counters& other);  // adds the sums, not the series; both must be of the same engine
+  // Removes the series of every replica whose pair of models `is_own` refuses.
   void keep(const std::function<bool(const ServedPair&)>& is_own);
 };
 
-// An Error(kData) about what a URL answered. A type of its own, since another poll may get a better answer; a file
-// stays as it is.
+// An Error(kData) about what a URL answered. It has its own type because another poll may get a better answer, whereas
+// a file stays as it is.
 class PageError final : public Error {
  public:
   explicit PageError(const std::string& message) : Error(ErrorKind::kData, message) {}
 };
 
-// Text exposition 0.0.4. Series with a model_name other than `model` are left out. Throws PageError for malformed text
-// (with its line), more than 100,000 lines, a position above 64, series of two engines, and of several models where
-// `model` is "". A replica with a number outside of AcceptanceFigure::kCounter is set aside; PageError where there is
-// no other.
+// Parses text exposition 0.0.4. Skips series whose model_name is not `model`. Throws PageError for malformed text (with
+// the line number), more than 100,000 lines, a position above 64, series of two engines, and series of several models
+// if `model` is "". A replica with a number outside of AcceptanceFigure::kCounter is set aside; PageError if no other
+// replica is left.
 Counters parse_exposition(const std::string& text, const std::string& where, const std::string& model = "");
 
-// Answer of GET /api/v1/query: an instant vector of the raw counters. Same rules.
+// Parses the answer of GET /api/v1/query, an instant vector of the raw counters. The rules are those of
+// parse_exposition().
 Counters parse_query_answer(const std::string& text, const std::string& where, const std::string& model = "");
 
-// new − old by series. A replica (its labels but for position) with a series that fell was restarted: all of its series
-// count from zero. One that was not there before counts from now on. One whose counters rose faster than any server
-// can, or that accepted more than it drafted, is set aside.
+// Returns now − before by series. If a series of a replica (its labels except the position) fell, the replica was
+// restarted, and all of its series count from zero. A new replica counts only from now on. A replica whose counters
+// rose faster than any server can count, or that accepted more than it drafted, is set aside.
 Counters difference(const Counters& now, const Counters& before);
 Json to_json(const Counters& counters);
-// Without series for a state of another version or with numbers that no counter holds: the next scrape begins anew.
+// Returns no series for a state of another version or with numbers that no counter holds; the next scrape then starts
+// anew.
 Counters counters_from_json(const Json& object, const std::string& where);
 
-// Every engine whose counters are known, by the name in Counters::engine.
+// Returns every engine whose counters are known, by its name in Counters::engine.
 std::set<std::string> counter_engines();
 
-// PromQL for all of these counters under the labels of `match` (job="vllm"), "" = any.
+// Returns the PromQL for all of these counters with the labels of `match` (such as job="vllm"), "" = any.
 std::string counters_query(const std::string& match);
 
 }  // namespace specdec::monitor

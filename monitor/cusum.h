@@ -1,4 +1,5 @@
-// One-sided CUSUM: C ← max(0, C + z − k), alarm when C > h; z in standard deviations, positive where acceptance fell.
+// One-sided CUSUM, C ← max(0, C + z − k), with an alarm when C > h. z is in standard deviations, and positive if
+// acceptance fell. The detector's amber light and the counter charts use it.
 #pragma once
 
 #include <algorithm>
@@ -6,15 +7,15 @@
 
 namespace specdec::monitor {
 
-// Mean steps to an alarm where z has mean `mean` and standard deviation 1 (Siegmund, Sequential Analysis, 1985):
-// (e^{−2Db} + 2Db − 1) / (2D²), D = mean − k, b = h + 1.166; b² for D = 0.
+// Returns the mean number of steps to an alarm if z has mean `mean` and standard deviation 1 (Siegmund, Sequential
+// Analysis, 1985): (e^{−2Db} + 2Db − 1) / (2D²) with D = mean − k and b = h + 1.166; b² for D = 0.
 inline double cusum_run_length(double mean, double k, double h) {
   const double d = mean - k, b = h + 1.166;
   if (std::abs(d) < 1e-6) return b * b;
   return (std::exp(-2 * d * b) + 2 * d * b - 1) / (2 * d * d);
 }
 
-// The h at which an unchanged process (mean 0) runs `run_length` steps to a false alarm.
+// Returns the h at which an unchanged process (mean 0) takes `run_length` steps to a false alarm on average.
 inline double cusum_limit(double k, double run_length) {
   double low = 0, high = 1;
   while (cusum_run_length(0, k, high) < run_length) high *= 2;
@@ -25,7 +26,7 @@ inline double cusum_limit(double k, double run_length) {
   return high;
 }
 
-// Twice the limit is as sure as it gets: a long drop is not to be paid off for as long when it is over.
+// Caps C at twice the limit, so that after a long drop has ended the chart does not need as long to fall again.
 inline double cusum_step(double cusum, double z, double k, double h) { return std::clamp(cusum + z - k, 0.0, 2 * h); }
 
 }  // namespace specdec::monitor

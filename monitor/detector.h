@@ -1,7 +1,7 @@
-// Drift of acceptance, request by request: the stratified Shiryaev–Roberts e-detector (Shin, Ramdas, Rinaldo 2024) with
-// a baseline that follows the positions reached. Under "the conditional mean is at least the bound" the mean time to a
-// false alarm is at least A for any dependence and variance between requests. Beside it, earlier and without that
-// promise: a risk-adjusted CUSUM.
+// Detects drift of acceptance, request by request. Uses the stratified Shiryaev–Roberts e-detector (Shin, Ramdas,
+// Rinaldo 2024) with a baseline that depends on the positions reached. If the conditional mean is at least the bound,
+// the mean time to a false alarm is at least A, whatever the dependence and variance between requests. A risk-adjusted
+// CUSUM runs beside it: it warns earlier but does not have that guarantee.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace specdec::monitor {
 
-// One request's evidence, of the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i −
+// One request's evidence, over the positions that the baseline has. b is the bound: Σ_i reached_i·b_i / Σ reached_i −
 // tolerance.
 struct RequestEvidence {
   double x = 0;         // Σ overlap / Σ reached, in [0, 1]
@@ -26,26 +26,26 @@ struct RequestEvidence {
 };
 RequestEvidence observe(const AcceptanceCounts& counts, const StratumBaseline& baseline, double tolerance);
 
-// max(0.01, 2·standard error, 1.5·wander), the larger of the baseline's wander and the given one: what may move without
-// being drift.
+// Returns how much acceptance may move without being drift: max(0.01, 2·standard error, 1.5·wander), where wander is
+// the larger of the baseline's and the given one.
 double tolerance(const StratumBaseline& baseline, double wander_sd);
 
-// Sums over requests of x, of the expected x, and of the stratum's baseline mean.
+// Sums over requests: of x, of the expected x, and of the stratum's baseline mean.
 struct Sums {
   int64_t n = 0;
   double x = 0, expected = 0, mean = 0;
 };
 
-// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M stays at
-// kMost once there.
+// The recursion M_j ← (M_j + 1)·(1 + λ_j (b − x)), λ_j = φ_j / (1 − b), over the bets φ = {.25, .5, .9}. M is capped at
+// kMost.
 struct ShiryaevRoberts {
   static constexpr double kMost = 1e300;
-  // M_j is a sum over starts k of Π_{t ≥ k} L_t: the largest of all these products names the change point, exactly and
-  // over the whole past: a bet's largest product starts where its Σ log L was lowest.
+  // M_j is a sum over starts k of Π_{t ≥ k} L_t. The largest of these products names the change point, exactly and over
+  // the whole past. A bet's largest product starts where its Σ log L was lowest.
   struct Start {
     double log_sum = 0, lowest = 0;  // Σ log L, and its minimum
     Sums before;                     // the total when it was lowest
-    int64_t time = 0;                // of the last request before the change point
+    int64_t time = 0;                // unix time of the last request before the change point
   };
   std::array<double, 3> m{};
   std::array<Start, 3> starts;
@@ -58,18 +58,19 @@ struct ShiryaevRoberts {
   Sums since_change() const;
 };
 
-// When the evidence stood highest: an alarm is a first crossing and is not taken back because the next requests are
-// better.
+// The moment of the strongest evidence. It is kept because an alarm is a first crossing, and better requests afterwards
+// do not take it back.
 struct Peak {
   double log_evidence = -1e300;
   int64_t requests = 0, time = 0;
-  std::string stratum;  // the largest term, "" = the pooled stream
-  Sums since_change;    // of that stream then
+  std::string stratum;  // the stream with the largest term, "" = the pooled stream
+  Sums since_change;    // of that stream at that time
   int64_t change_time = 0, change_requests = 0;
 };
 
-// The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd, one chart over all strata whose
-// baseline has at least kPhaseOne requests. What 1.5·wander exceeds .01 by is taken off. limit 0: no stratum has.
+// The amber light: z = (expected − x) / sd of the request's stratum, k = δ / 2 sd. One chart covers all strata whose
+// baseline has at least kPhaseOne requests. If 1.5·wander exceeds .01, the excess is subtracted. limit is 0 if no
+// stratum is large enough.
 struct Amber {
   static constexpr double kDrop = 0.03;  // δ, the smallest drop worth money
   static constexpr int64_t kPhaseOne = 2000;
@@ -77,8 +78,8 @@ struct Amber {
   bool on() const { return limit > 0 && cusum > limit; }
 };
 
-// Requests by stratum in the newest 2,000 to 4,000, against the baseline's shares. It explains a change, and triggers
-// nothing.
+// Requests by stratum in the newest 2,000 to 4,000, compared with the baseline's shares. It explains a change, and
+// triggers nothing.
 struct Mix {
   static constexpr int64_t kBlock = 2000;
   std::map<std::string, int64_t> newest, block_before;
@@ -88,27 +89,29 @@ struct Mix {
 };
 struct MixTest {
   int64_t requests = 0;
-  double g = 0,
-         p_value = 1;  // of both samples being of one mix (G-test); 1 where the baseline does not say its requests
-  double psi = 0;      // Σ (q − p) ln(q / p): .1 watch, .2 act, by the rule of thumb
+  // The G-test, with the probability of such samples if both have the same mix. p_value is 1 if the baseline does not
+  // state its number of requests.
+  double g = 0, p_value = 1;
+  double psi = 0;  // Σ (q − p) ln(q / p); rule of thumb: watch at .1, act at .2
 };
 
-// Weight 1/2 on the pooled stream, 1/2 shared by the strata.
+// The e-detector over all strata. The pooled stream has weight 1/2, and the strata share the other 1/2.
 class Detector {
  public:
-  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions say nothing
+  static constexpr int64_t kMinReached = 8;  // requests with fewer tested positions say too little
 
-  // wander_sd: of all strata, where it is known. The amber light runs `requests_between_false_alarms` requests to a
+  // `wander_sd` is that of all strata, if known. The amber light takes `requests_between_false_alarms` requests to a
   // false one.
   explicit Detector(Baseline baseline, double wander_sd = 0, double requests_between_false_alarms = 1e6);
 
-  // Returns false for a request that is not watched: too short, or of a stratum without baseline (Baseline::find).
+  // Returns false if the request is not watched: it is too short, or its stratum has no baseline (Baseline::find).
   bool add(const std::string& stratum, const AcceptanceCounts& counts, int64_t time);
-  bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);  // of baseline().find()
+  // The same for a stratum that baseline().find() returned.
+  bool add(const Baseline::Stratum& stratum, const AcceptanceCounts& counts, int64_t time);
 
-  double log_evidence() const;                // log Σ w M now
-  const Peak& peak() const { return peak_; }  // alarm when its log_evidence ≥ log A
-  std::string guilty_stratum() const;         // the largest term now; "" when it is the pooled one
+  double log_evidence() const;                // current log Σ w M
+  const Peak& peak() const { return peak_; }  // an alarm if its log_evidence ≥ log A
+  std::string guilty_stratum() const;         // stratum with the largest term now; "" = the pooled stream
   const ShiryaevRoberts& pooled() const { return pooled_; }
   const std::map<std::string, ShiryaevRoberts>& strata() const { return strata_; }
   const std::map<std::string, StratumBaseline>& baselines() const { return baseline_.strata; }
@@ -117,21 +120,22 @@ class Detector {
   const Amber& amber() const { return amber_; }
   MixTest mix_test() const;
 
-  // Change of the overall acceptance against the baseline, split into the traffic's mix and the strata themselves:
-  // Σ (q_s − p_s)·b_s and Σ q_s·(a_s − b_s), over all requests or those since the pooled change point.
+  // The change of overall acceptance against the baseline, split into the part from the traffic's mix, Σ (q_s −
+  // p_s)·b_s, and the part within the strata, Σ q_s·(a_s − b_s). Both are over all requests, or over those since the
+  // pooled change point.
   double mix_part(bool since_change) const;
   double within_part(bool since_change) const;
 
-  Json state() const;  // bit-exact (numbers as hexadecimal floats)
-  // False, and nothing restored, for the state of another baseline or of version 1. Throws Error(kData) for what is no
-  // state.
+  Json state() const;  // bit-exact (numbers are hexadecimal floats)
+  // Returns false and restores nothing if the state is of another baseline or of version 1. Throws Error(kData) if it
+  // is not a state.
   bool restore(const Json& state, const std::string& where);
 
  private:
   double evidence() const;
 
   Baseline baseline_;
-  std::string digest_;  // of the baseline
+  std::string digest_;  // digest of the baseline
   std::map<std::string, ShiryaevRoberts> strata_;
   ShiryaevRoberts pooled_;
   Peak peak_;

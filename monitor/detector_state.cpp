@@ -1,4 +1,4 @@
-// The detector's state as JSON.
+// Converts the detector's state to JSON and back.
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -112,7 +112,7 @@ Json Detector::state() const {
 }
 
 bool Detector::restore(const Json& state, const std::string& where) {
-  // kept one start a stream, in logarithms
+  // version 1 kept one start for each stream, in logarithms
   if (state.is_object() && state.value("schema", Json()) == "specdec.detector/1") return false;
   require_schema(state, "detector", 2, where);
   if (json_digest(state, "baseline", false, where, ErrorKind::kData) != digest_) return false;

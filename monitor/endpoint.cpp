@@ -18,7 +18,7 @@ std::string text_or_empty(const Json& object, const char* key) {
   return it != object.end() && it->is_string() ? it->get<std::string>().substr(0, 1024) : "";
 }
 
-// Takes a value over where it is there and simple.
+// Copies a value if it exists and is a string, an integer or a boolean.
 void take(const Json& from, const char* key, Json& to, const char* as) {
   const auto it = from.find(key);
   if (it == from.end() || it->is_null()) return;
@@ -28,7 +28,7 @@ void take(const Json& from, const char* key, Json& to, const char* as) {
     to[as] = *it;
 }
 
-// A token may be named twice where its bytes are no text of their own: told apart by their order.
+// The same name may occur twice if a token's bytes are not valid text alone. Such tokens are told apart by their order.
 void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, const std::string& where) {
   if (!token.is_string() || !logprob.is_number())
     throw PageError(where + ": expected tokens with their log-probabilities");
@@ -38,8 +38,8 @@ void add_token(TopLogprobs& tokens, const Json& token, const Json& logprob, cons
   if (tokens.size() < kMaxTokens) tokens.emplace_back(name, std::max(-1e4f, logprob.get<float>()));
 }
 
-// logprobs of a choice: {"content": [{"top_logprobs": [{"token", "logprob"}]}]} as chat gives them, or {"top_logprobs":
-// [{token: logprob}]}.
+// Reads the logprobs of a choice: {"content": [{"top_logprobs": [{"token", "logprob"}]}]} from chat, or
+// {"top_logprobs": [{token: logprob}]} from completions.
 TopLogprobs top_logprobs(const Json& choice, const std::string& where) {
   TopLogprobs tokens;
   const auto logprobs = choice.find("logprobs");
@@ -80,7 +80,7 @@ net::HttpReply Endpoint::get(const std::string& url) {
   return http_->once(request);
 }
 
-// A JSON object of the server, null where there is none: engines differ.
+// Returns a JSON object of the server, or null if it has no such page: engines differ.
 Json Endpoint::page(const std::string& path) {
   const net::HttpReply reply = get(server_ + path);
   if (reply.status != 200 || !reply.problem.empty()) return nullptr;
@@ -121,7 +121,7 @@ Json Endpoint::identity() {
   for (const char* key : {"id", "owned_by", "created", "root", "parent", "max_model_len"}) take(*model, key, id, key);
   if (const auto own = model->find("specdec"); own != model->end() && own->is_object())
     take(*own, "target", id, "specdec_target");
-  if (id.contains("specdec_target")) return id;  // says it all
+  if (id.contains("specdec_target")) return id;  // the fingerprint says everything
   if (const Json version = page("/version"); version.is_object()) take(version, "version", id, "version");
   for (const char* path : {"/get_model_info", "/server_info"})
     if (const Json info = page(path); info.is_object())
@@ -169,7 +169,7 @@ net::HttpReply Endpoint::ask(const Way& way, const std::string& prompt, int max_
   return reply;
 }
 
-// The first choice. system_fingerprint is a hint by itself.
+// Returns the first choice. Also remembers system_fingerprint, which is a hint by itself.
 Json Endpoint::answer(const Way& way, const std::string& prompt, int max_tokens, double temperature) {
   const std::string where = base_ + "/" + way.route;
   const net::HttpReply reply = ask(way, prompt, max_tokens, temperature);

@@ -1,5 +1,6 @@
-// What a remote OpenAI-compatible endpoint says of the model it serves. Only the given URL and its neighbours on the
-// same server are asked; no redirects, bounded replies, the key goes nowhere else and into no message.
+// Asks a remote OpenAI-compatible endpoint about the model that it serves. Calls only the given URL and its neighbours
+// on the same server, follows no redirects, and bounds the replies. The key is sent nowhere else and appears in no
+// message.
 #pragma once
 
 #include <functional>
@@ -15,42 +16,42 @@
 namespace specdec::monitor {
 
 struct EndpointOptions {
-  std::string url;                    // http(s)://host[:port][/v1]; /v1 is added where there is no path
-  Secret api_key;                     // "" = none
-  std::string model;                  // "" = the first of /v1/models
-  std::function<void(double)> sleep;  // replaces waiting between attempts (tests)
+  std::string url;                    // http(s)://host[:port][/v1]; /v1 is added if there is no path
+  Secret api_key;                     // "" = no key
+  std::string model;                  // "" = the first model of /v1/models
+  std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// How it gives log-probabilities or, failing that, text.
+// The way in which the endpoint gives log-probabilities or, if it cannot, text.
 struct Way {
   std::string route;  // "chat/completions" or "completions"
-  int top = 0;        // likeliest tokens a call; 0 = no log-probabilities
+  int top = 0;        // number of likeliest tokens per call; 0 = no log-probabilities
   bool operator==(const Way&) const = default;
 };
 
 class Endpoint {
  public:
-  // Throws Error(kUsage) for a URL that is not http(s) or carries a password.
+  // Throws Error(kUsage) for a URL that is not http(s) or that contains a password.
   explicit Endpoint(EndpointOptions options);
 
-  // {"id", "owned_by", "created", "root", "parent", "max_model_len", "specdec_target"} of /models as far as they are
-  // there, "version" of /version (vLLM), "model_path" and "weight_version" of /get_model_info and /server_info
-  // (SGLang), "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp). Only /models has to answer:
-  // throws Error(kNetwork) if it does not, Error(kUsage) where the key is refused or the model is not served, PageError
-  // if it is no model list.
+  // Returns those of these keys that exist: {"id", "owned_by", "created", "root", "parent", "max_model_len",
+  // "specdec_target"} of /models, "version" of /version (vLLM), "model_path" and "weight_version" of /get_model_info
+  // and /server_info (SGLang), "model_path", "build_info" and "chat_template_sha256" of /props (llama.cpp). Only
+  // /models must answer: throws Error(kNetwork) if it does not, Error(kUsage) if the key is refused or the model is not
+  // served, PageError if the answer is not a model list.
   Json identity();
 
-  // The first way that works: chat before completions, 20 tokens before 5, log-probabilities before text alone. Throws
-  // Error(kNetwork).
+  // Returns the first way that works: tries chat before completions, 20 tokens before 5, log-probabilities before text
+  // alone. Throws Error(kNetwork), and Error(kUsage) if the key is refused; so do the next two functions.
   std::optional<Way> find_way();
-  // First token after a prompt. Throws Error(kNetwork), PageError for a reply without log-probabilities.
+  // Asks for the first token after a prompt. Throws PageError for a reply without log-probabilities.
   TopLogprobs first_token(const Way& way, const std::string& prompt);
-  // Greedy text. Throws as above.
+  // Asks for greedy text. Throws PageError for a reply without a choice.
   std::string greedy(const Way& way, const std::string& prompt, int max_tokens);
 
-  // The next call opens a new connection, which may lead to another backend.
+  // Makes the next call open a new connection, which may lead to another backend.
   void reconnect();
-  // system_fingerprint and openai-version of the replies so far, "" = none.
+  // Returns system_fingerprint and openai-version of the replies so far, "" = none.
   const std::string& system_fingerprint() const { return system_fingerprint_; }
   const std::string& url() const { return base_; }
 
@@ -61,7 +62,7 @@ class Endpoint {
   Json answer(const Way& way, const std::string& prompt, int max_tokens, double temperature);
 
   EndpointOptions options_;
-  std::string base_, server_;  // with and without /v1
+  std::string base_, server_;  // the URL with and without /v1
   std::unique_ptr<net::HttpClient> http_;
   std::string system_fingerprint_;
 };

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMostTokens = 32;
 
-// The calls of one prompt as rows of log-probabilities, the pool's first.
+// The calls of one prompt as rows of log-probabilities, with the pool's rows first.
 struct Rows {
   size_t pool = 0, newest = 0, width = 0;
   std::vector<float> x;
@@ -52,7 +52,7 @@ Rows rows_of(const std::vector<TopLogprobs>& pool, const std::vector<TopLogprobs
   return rows;
 }
 
-// Σ over tokens of |mean of the chosen rows − mean of the others|.
+// Returns Σ over tokens of |mean of the chosen rows − mean of the others|.
 double difference(const Rows& rows, const std::vector<uint32_t>& order) {
   double sum[kMostTokens] = {};
   for (size_t i = 0; i < rows.newest; ++i) {
@@ -66,12 +66,12 @@ double difference(const Rows& rows, const std::vector<uint32_t>& order) {
   return d;
 }
 
-// The first `n` of `order` become a uniform subset.
+// Makes the first `n` of `order` a uniform subset.
 void choose(std::vector<uint32_t>& order, size_t n, PhiloxStream& stream) {
   for (size_t i = 0; i < n; ++i) std::swap(order[i], order[i + stream.below(order.size() - i)]);
 }
 
-// Each newest call's place on the line from the pool's mean (0) to that of the newest (1).
+// Returns where each newest call is on the line from the pool's mean (0) to the mean of the newest (1).
 std::vector<double> places(const Rows& rows) {
   std::vector<double> mean(rows.width, 0), way(rows.width, 0);
   for (size_t i = 0; i < rows.size(); ++i)
@@ -91,10 +91,10 @@ std::vector<double> places(const Rows& rows) {
   return at;
 }
 
-// The part of the values that lies in a second group, clearly apart from a first one at 0; 0 where there are no such
-// groups. Groups are those of the best split (least squares), of at least a tenth and two values each; apart is
-// Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ 1994, ask for 2; a normal distribution cut in
-// the middle has 2.7).
+// Returns the share of the values that are in a second group, clearly apart from a first group at 0; returns 0 if there
+// are no two such groups. The groups are those of the best split (least squares), each with at least a tenth of the
+// values and at least two. "Clearly apart" means Ashman's D = √2 |μ₁ − μ₂| / √(σ₁² + σ₂²) ≥ 4 (Ashman, Bird, Zepf, AJ
+// 1994, ask for 2; a normal distribution cut in the middle has 2.7).
 double second_group(std::vector<double> x) {
   constexpr double kApart = 4, kAtZero = 0.35;
   std::sort(x.begin(), x.end());
@@ -117,8 +117,8 @@ double second_group(std::vector<double> x) {
   return share;
 }
 
-// Calls as before and calls that are not, in at least half of the prompts. A changed model whose answers to some
-// prompts stayed the same is not that: within a prompt its calls agree.
+// Two modes means that in at least half of the prompts some calls are as before and some are not. A changed model that
+// answers some prompts as before is a different case: there all calls of a prompt agree.
 void find_modes(const std::vector<Rows>& prompts, Comparison& out) {
   size_t mixed = 0;
   double shares = 0;
@@ -157,7 +157,7 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
   Comparison out;
   for (const Rows& rows : prompts) {
     std::vector<uint32_t> order(rows.size());
-    // the newest first
+    // The newest calls come first.
     for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<uint32_t>((i + rows.pool) % rows.size());
     out.statistic += difference(rows, order);
     orders.push_back(std::move(order));
@@ -178,7 +178,8 @@ Comparison compare(const LogprobCalls& pool, const LogprobCalls& newest, int per
 }
 
 Comparison compare(const Texts& pool, const std::vector<std::string>& newest, int permutations, PhiloxStream& stream) {
-  std::vector<std::vector<double>> likeness(pool.size());  // of each text of a prompt with the others, the newest first
+  // of each text with the others of its prompt, the newest first
+  std::vector<std::vector<double>> likeness(pool.size());
   double seen = 0;
   size_t changed = 0;
   for (size_t i = 0; i < pool.size(); ++i) {

@@ -1,5 +1,5 @@
-// A check needs these facts: the package, its report, and the target that is served as far as it is known. They are
-// gathered before the sources are read, and passed with each call that needs them.
+// The facts that a check needs: the package, its report, and what is known about the target that is served. They are
+// gathered before the sources are read, and passed to each call that needs them.
 #pragma once
 
 #include <functional>
@@ -17,41 +17,43 @@
 
 namespace specdec::monitor {
 
-// The state keeps ServedMemory under this key.
+// The key of ServedMemory in the state.
 inline constexpr const char* kServedTarget = "served_target";
 
 struct Facts {
   ResolvedPackage package;
   ValidationReport report;
-  ResolvedModel served;  // is where the target lies; of an endpoint it is the package's, where a probe needs it
-  // Is the fingerprint of `served`. An endpoint shows none: the package's stands for it, with another id where the
-  // target check found another target.
+  // The directory of the target. For an endpoint it is the package's copy, if a probe needs it.
+  ResolvedModel served;
+  // The fingerprint of `served`. An endpoint shows none, so the package's is used, with another id if the target check
+  // found another target.
   Fingerprint local;
   bool remote = false;               // --target is an endpoint
-  TargetCheck target_check;          // is made of an endpoint, and of a local target with --full
-  Witness witness = Witness::kCopy;  // says who saw the target
-  Fingerprint target;                // is what is served as far as is known: `local`, or what the sources name
-  bool unknown = false;              // another target is served, and nobody tells its fingerprint
+  TargetCheck target_check;          // made for an endpoint, and for a local target with --full
+  Witness witness = Witness::kCopy;  // who saw the target
+  // The target that is served as far as is known: `local`, or the one that the sources name.
+  Fingerprint target;
+  bool unknown = false;  // another target is served, and its fingerprint is not known
 
-  // Takes the target that judge_served found. `id` "" = it found nothing else than `local`.
+  // Enters the target that judge_served found. `id` "" means that it found nothing other than `local`.
   void found(const std::string& id, Witness by);
-  // Returns which tiers of the target that a draft is bound to differ from what is served, "" = none. What an endpoint
-  // serves now fits no draft for the target that is known to have gone, and any other draft may be for it.
+  // Returns which tiers of the target that a draft is bound to differ from the served target, "" = none. If an endpoint
+  // serves an unknown target, a draft for the package's own target does not fit, and any other draft may fit.
   std::string misfit(const Fingerprint& bound) const;
 };
 
-// Returns what the state remembers under a key.
+// Returns the value that the state holds under a key.
 using Remembered = std::function<std::string(const char* key)>;
-// Opens the package and looks at the target. Asks a hub or an endpoint, and may download a target. Throws Error(kData)
-// where there is no package, and what looking at the target throws.
+// Opens the package and identifies the target. Asks a hub or an endpoint, and may download a target. Throws
+// Error(kData) if there is no package, and whatever identifying the target throws.
 Facts gather_facts(const CheckOptions& options, const Remembered& remembered, const Clock& clock);
 
-// Keeps what the next check of the target needs. Throws Error(kNetwork) in a rolling update, because nobody knows whose
-// acceptance would be judged.
+// Stores what the next check of the target needs. Throws Error(kNetwork) during a rolling update, because it is unknown
+// which target's acceptance would be judged.
 void keep_target_check(State& state, const Facts& facts);
-// Enters what is known of the target that is served before the sources are asked.
+// Enters what earlier checks found out about the served target, before the sources are asked.
 void recall_served(const State& state, Facts& facts);
-// Returns what was seen of the target without asking those who serve it.
+// Returns what is known about the target without asking the servers.
 Sighting sighting_of(const Facts& facts);
 
 }  // namespace specdec::monitor

@@ -12,10 +12,10 @@ namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxBuckets = 1025, kMaxSteps = 1 << 16, kMaxAnswers = 64;
-constexpr int64_t kMaxDraft = 1024;  // tokens of one step
-constexpr double kFirstTime = 1e9;   // a smaller number is no unix time in seconds
+constexpr int64_t kMaxDraft = 1024;  // tokens drafted in one step
+constexpr double kFirstTime = 1e9;   // a smaller number is not a unix time in seconds
 
-// Errors name the place and what is wrong with it. What stands there is foreign text and is not repeated.
+// Errors name the place and the problem. They do not repeat the text found there, because it comes from outside.
 [[noreturn]] void refuse(const std::string& where, const char* what) {
   throw Error(ErrorKind::kData, where + ": " + what);
 }
@@ -24,7 +24,7 @@ int64_t count(const Json& object, const char* key, const std::string& where) {
   return whole_figure(object, key, AcceptanceFigure::kTokens, where);
 }
 
-// The number of draft tokens that a key or a value of a list says.
+// Reads a number of draft tokens from a key of an object.
 int64_t width_of(const std::string& key, const std::string& where) {
   int64_t width = -1;
   const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), width);
@@ -33,7 +33,7 @@ int64_t width_of(const std::string& key, const std::string& where) {
   return width;
 }
 
-// Steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
+// Reads the number of steps by accepted tokens: [n_0, n_1, …] or {"0": n_0, "2": n_2}.
 std::vector<int64_t> histogram_of(const Json& value, const std::string& where) {
   std::vector<int64_t> steps;
   const auto put = [&](size_t j, const Json& n) {
@@ -112,7 +112,7 @@ void from_histogram(AcceptanceRecord& r, const std::vector<int64_t>& histogram, 
     if (histogram[j] > 0) add_steps(r.counts, histogram[j], k, static_cast<int64_t>(j));
 }
 
-// vLLM, TensorRT-LLM and AIPerf: the same figures, two of them under two names.
+// vLLM, TensorRT-LLM and AIPerf write the same figures, but two of them have two names.
 void read_vllm(AcceptanceRecord& r, const Json& o, const std::string& where) {
   const bool trt = o.contains("total_draft_tokens");
   const int64_t drafted = count(o, trt ? "total_draft_tokens" : "num_draft_tokens", where);
@@ -150,7 +150,7 @@ void read_llama(AcceptanceRecord& r, const Json& o, const std::string& where) {
   by_efficiency(r, count(o, "draft_n", where), count(o, "draft_n_accepted", where), where);
 }
 
-// What the request asked for, wherever its parameters lie.
+// Reads the request's settings, wherever in the line they are.
 void read_request(AcceptanceRecord& r, const Json& o) {
   if (o.contains("temperature") && o["temperature"].is_number())
     r.temperature = std::clamp(o["temperature"].get<double>(), 0.0, 10.0);
@@ -184,7 +184,7 @@ struct Search {
     }
     if (!node.is_object()) return;
     read_request(request, node);
-    // SGLang's log has the request as JSON inside of a string.
+    // SGLang's log has the request as JSON inside a string.
     if (node.contains("request_parameters") && node["request_parameters"].is_string())
       visit(parse_foreign_json(node["request_parameters"].get_ref<const std::string&>(), where + ": request_parameters",
                                {.max_bytes = size_t{1} << 20, .max_depth = kMaxDepth}),
@@ -205,7 +205,7 @@ struct Search {
       records.push_back(std::move(r));
       return;
     }
-    // What was said is nobody's setting.
+    // Skips the conversation itself, because its text is not a setting of the request.
     for (const auto& [key, value] : node.items())
       if (value.is_structured() && key != "messages" && key != "message" && key != "delta" && key != "tools" &&
           key != "prompt")

@@ -21,7 +21,7 @@ void redact(Json& json) {
     for (Json& part : json) redact(part);
 }
 
-// JSON by its strings: an escape is no part of a URL.
+// Handles each string of a JSON text by itself, because a JSON escape is not part of a URL.
 std::string redacted(const std::string& text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_structured()) return without_secrets(text);
@@ -29,7 +29,7 @@ std::string redacted(const std::string& text) {
   return json.dump();
 }
 
-// Every row of `table` whose column names a URL.
+// Redacts every row of `table` whose column contains a URL.
 void redact_column(SQLite::Database& db, const std::string& table, const std::string& column) {
   std::vector<std::pair<int64_t, std::string>> changed;
   for (SQLite::Statement rows(db, "SELECT rowid, " + column + " FROM " + table + " WHERE instr(" + column + ", '://')");
@@ -58,7 +58,7 @@ std::string without_secrets(const std::string& text) {
     while (begin > told && in_scheme(static_cast<unsigned char>(text[begin - 1]))) --begin;
     const std::string scheme = text.substr(begin, colon - begin);
     if (!scheme.ends_with("http") && !scheme.ends_with("https")) continue;
-    // the sentence's, not the URL's
+    // These characters belong to the sentence, not to the URL.
     while (end > colon + 3 && std::string(":,;.'\")").find(text[end - 1]) != std::string::npos) --end;
     out += text.substr(told, begin - told) + SecretUrl(text.substr(begin, end - begin)).shown();
     told = end;
@@ -67,7 +67,7 @@ std::string without_secrets(const std::string& text) {
 }
 
 void forget_secrets(SQLite::Database& db) {
-  std::vector<std::pair<std::string, std::string>> guards;  // triggers, which would refuse
+  std::vector<std::pair<std::string, std::string>> guards;  // triggers that would refuse the changes
   for (SQLite::Statement rows(
            db, "SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND name LIKE '%is_append_only'");
        rows.executeStep();)
@@ -80,7 +80,7 @@ void forget_secrets(SQLite::Database& db) {
       "'%?match={%' AND url NOT LIKE '%?***%');");
   redact_column(db, "history", "evidence");
   redact_column(db, "value", "value");
-  if (db.tableExists("action")) {  // none in version 1
+  if (db.tableExists("action")) {  // version 1 has no such table
     db.exec(
         "UPDATE action SET payload = json_remove(payload, '$.url', '$.argv')"
         " WHERE kind IN ('webhook', 'alert', 'command', 'probe', 'redistil', 'disable', 'enable')"

@@ -1,5 +1,5 @@
-// Versions 1 and 2 of the monitor's database held commands and URLs with what is secret in them, in history that
-// nothing is deleted from.
+// Removes secrets from old databases of the monitor. Versions 1 and 2 stored commands and URLs with their secrets, in a
+// history from which nothing is ever deleted.
 #pragma once
 
 #include <string>
@@ -10,10 +10,11 @@ class Database;
 
 namespace specdec::monitor {
 
-// Returns the text with each of its URLs replaced by what SecretUrl::shown() gives for it.
+// Returns the text with each URL replaced by its SecretUrl::shown().
 std::string without_secrets(const std::string& text);
 
-// Takes them out of every row, inside the caller's transaction; what else the rows say stays. Throws SQLite::Exception.
+// Removes the secrets from every row, within the caller's transaction; the rest of each row stays. Throws
+// SQLite::Exception.
 void forget_secrets(SQLite::Database& db);
 
 }  // namespace specdec::monitor

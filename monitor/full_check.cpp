@@ -7,13 +7,13 @@ namespace specdec::monitor {
 
 namespace {
 
-// Of a directory, read only where its files are not as they were.
+// Returns the digest of a directory, which is read only if its files have changed.
 std::string digest_of(const fs::path& directory, Json& known) {
   const std::string name = fs::canonical(directory).string(), stamp = weights_stamp(directory);
   if (const auto it = known.find(name); it != known.end() && it->value("stamp", "") == stamp)
     return it->at("digest").get<std::string>();
   const std::string digest = full_weights_digest(directory);
-  // not while somebody writes
+  // Not remembered if somebody wrote to the files meanwhile.
   if (weights_stamp(directory) == stamp) known[name] = {{"stamp", stamp}, {"digest", digest}};
   return digest;
 }

@@ -1,5 +1,5 @@
-// `monitor check --full`: every byte of a local target's weights (tier 4), where the fingerprint samples large tensors.
-// Read again only after somebody wrote to the files.
+// `monitor check --full` compares every byte of a local target's weights (tier 4), while the fingerprint only samples
+// large tensors. It reads the files again only after somebody has written to them.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,10 @@
 
 namespace specdec::monitor {
 
-// The reference is the package's own copy (`packaged`, "" = it only refers to its target), else what is served at the
-// first such check. `memory`: that of the call before, "" the first time; another package begins anew. Throws
-// Error(kModel), Error(kIo), Error(kData) for a memory that is none.
+// The reference is the package's own copy in `packaged`; if that is "" because the package only refers to its target,
+// it is the target served at the first such check. `memory` is what the call before returned, "" the first time; with
+// another package the check starts anew. Throws Error(kModel), Error(kIo), and Error(kData) for a memory that cannot be
+// read.
 TargetCheck check_every_byte(const WatchedPair& pair, const std::filesystem::path& packaged,
                              const std::filesystem::path& served, const std::string& memory);
 

@@ -1,4 +1,5 @@
-// A redistillation as a Kubernetes Job: applied twice it is one, since its name follows from the idempotency key.
+// Describes a redistillation as a Kubernetes Job. Applying it twice starts it once, because its name follows from the
+// idempotency key.
 #pragma once
 
 #include <string>
@@ -6,8 +7,8 @@
 
 namespace specdec::monitor {
 
-// batch/v1 as JSON, which kubectl apply takes. Exit code 75 (try again) does not count against backoffLimit; any other
-// but 0 ends it.
+// Returns a batch/v1 Job as JSON, which kubectl apply accepts. Exit code 75 (try again) does not count towards
+// backoffLimit, 74 does; any other code except 0 ends the Job.
 std::string job_manifest(const std::string& key, const std::string& image, const std::vector<std::string>& command);
 
 }  // namespace specdec::monitor

@@ -1,5 +1,5 @@
-// The loop asks its questions and does its actions with this: the options of this check, what it knows of package and
-// target, and the loop's memory as it is at that moment.
+// The loop asks its questions and does its actions with this context: the options of this check, the facts about
+// package and target, and the loop's current memory.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct LoopContext {
   const CheckOptions& options;
   const Facts& facts;
   const Memory& memory;
-  int64_t now = 0;  // is in unix seconds
+  int64_t now = 0;  // unix seconds
 };
 
 }  // namespace specdec::monitor

@@ -12,7 +12,7 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int kRounds = 32;  // no check makes as many transitions
+constexpr int kRounds = 32;  // no check needs more rounds
 
 MachineContext machine_context(const LoopContext& context, const State& state) {
   const Policy& p = context.options.policy;
@@ -27,7 +27,7 @@ MachineContext machine_context(const LoopContext& context, const State& state) {
           .can_enable = !p.enable.empty()};
 }
 
-// What the former state was waiting for is not wanted any more.
+// Ends the pending actions that only the former state needed.
 void supersede(State& state, Event by, int64_t now) {
   for (const ActionEntry& action : state.pending_actions())
     if (action.kind == "probe" || action.kind == "redistil" || action.kind == "load") {
@@ -65,7 +65,7 @@ void LoopDriver::write_memory(Transaction& transaction) const {
   transaction.state().set_value("machine", to_json(memory_).dump());
 }
 
-// Applies what follows from an answer, if anything does. Returns whether a transition was made.
+// Applies the event in an answer, if there is one. Returns whether a transition was made.
 bool LoopDriver::follow(const Facts& facts, const Answer& answer) {
   wait(answer.waiting);
   if (!answer.occurrence) return false;
@@ -87,7 +87,7 @@ void LoopDriver::apply(Transaction& transaction, const Facts& facts, const Occur
   write_memory(transaction);
 }
 
-// Records and tells that the memory has a new stage. Returns the id of the transition.
+// Records a transition to a new stage and posts it to the webhooks. Returns its id.
 int64_t LoopDriver::record(Transaction& transaction, const Facts& facts, Stage old_stage,
                            const Occurrence& occurrence) {
   const std::string from = name(old_stage), to = name(memory_.stage), event = name(occurrence.event);
@@ -146,12 +146,12 @@ void LoopDriver::observed(Transaction& transaction, const Facts& facts, const Ob
 }
 
 // Makes one attempt at each action that may be done now, oldest first. An action that has not ended blocks the later
-// ones, except posts. Returns whether a transition was made, because then other actions may be pending.
+// ones, except posts. Returns whether a transition was made, because other actions may then be pending.
 bool LoopDriver::run_pending(const Facts& facts) {
   bool is_blocked = false;
   for (const ActionEntry& action : state_.pending_actions()) {
     if (action.kind == kOnDrift || (is_blocked && !is_post(action.kind))) continue;
-    // The look will say that the target has gone that this one was asked for.
+    // Skips a redistillation for a target that is no longer served; this check will find that out.
     if (action.kind == "redistil" && !same_target(action.payload.value("target", ""), facts.target.id)) continue;
     const size_t before = transitions_.size();
     const bool has_ended = attempted_.insert(action.id).second && attempt(action, facts);
@@ -161,8 +161,8 @@ bool LoopDriver::run_pending(const Facts& facts) {
   return false;
 }
 
-// An attempt counts when it begins. One that was killed is taken up under its own number, where its child may have left
-// its end. Returns whether the action has ended.
+// An attempt counts when it begins. If it was killed, it is resumed under the same number, because its child may have
+// left its exit code there. Returns whether the action has ended.
 bool LoopDriver::attempt(ActionEntry action, const Facts& facts) {
   if (!action.started) {
     state_.start_action(action.id, now());

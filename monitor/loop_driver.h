@@ -1,7 +1,7 @@
-// The loop driver does what follows from a check. It applies what has happened to the machine, does the actions that
-// the machine asks for, and asks the server and the channels, until nothing more follows. A transition is committed
-// together with the actions it asks for. An action is written down before it begins, and its end is committed together
-// with what follows from it. So the next check takes up a check that was killed anywhere in between.
+// The loop driver does what follows from a check. It passes events to the machine, does the actions that the machine
+// asks for, and asks the server and the channels, until nothing more follows. A transition is committed together with
+// the actions it asks for. An action is written down before it begins, and its end is committed together with what
+// follows from it. So if a check is killed at any point, the next check resumes its work.
 #pragma once
 
 #include <cstdint>
@@ -20,37 +20,37 @@
 
 namespace specdec::monitor {
 
-// The sources led to this verdict.
+// The verdict that the sources led to.
 struct ObservedVerdict {
-  std::string verdict, reason;  // are as in Judged
-  Json evidence;                // is recorded with a transition
-  int64_t records = 0;          // counts the records that were read
+  std::string verdict, reason;  // as in Judged
+  Json evidence;                // recorded with a transition
+  int64_t records = 0;          // number of records read
 };
 
-// A driver lives for one check, and is of no use after it has thrown.
+// A driver lives for one check, and must not be used after it has thrown.
 class LoopDriver {
  public:
-  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) for a policy that names no
-  // channels, Error(kData) for a memory that cannot be read.
+  // `lock` is the descriptor of <state>.lock, which children keep open. Throws Error(kUsage) for a policy whose package
+  // or candidate is not a channel, Error(kData) for a memory that cannot be read.
   LoopDriver(const CheckOptions& options, const Clock& clock, State& state, int lock);
 
-  // Ends what an earlier check had begun, and asks the canary. Returns whether the package's channel was moved, so that
-  // the facts have to be gathered anew.
+  // Finishes what an earlier check began, and asks for the canary's scores. Returns whether the package's channel was
+  // moved; the facts must then be gathered anew.
   bool settle(const Facts& facts);
-  // Applies that another package is in the channel, or that the operator acknowledges the alarm.
+  // Handles another package in the channel, and an alarm that the operator acknowledges.
   void package_seen(Transaction& transaction, const Facts& facts, bool is_new);
-  // Applies the verdict, and the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be read.
+  // Handles the verdict and the alerts of Alertmanager. Throws Error(kData) for alerts that cannot be read.
   void observed(Transaction& transaction, const Facts& facts, const ObservedVerdict& observed);
-  // Runs --on-drift. Returns "trigger" of the result, null without an alarm.
+  // Runs --on-drift. Returns the result's "trigger", null without an alarm.
   Json on_drift(const Facts& facts, const std::string& alarm_key);
-  // Does actions and what follows from them until nothing does. `speedup_now` is as in RedistilRequest.
+  // Does actions, and what follows from them, until nothing more follows. `speedup_now` is as in RedistilRequest.
   void work(const Facts& facts, double speedup_now);
   void tell_alertmanager(const Facts& facts);
 
   const Memory& memory() const { return memory_; }
-  Json transitions() const { return transitions_; }  // were made in this check
-  Json actions() const { return actions_; }          // were attempted in this check
-  Json waiting() const { return waiting_; }          // says why nothing more is done
+  Json transitions() const { return transitions_; }  // the transitions made in this check
+  Json actions() const { return actions_; }          // the actions attempted in this check
+  Json waiting() const { return waiting_; }          // the reasons why nothing more is done
 
  private:
   int64_t now() const { return clock_.unix_seconds(); }
@@ -73,8 +73,8 @@ class LoopDriver {
   State& state_;
   const ActionChildren children_;
   Memory memory_;
-  std::set<int64_t> attempted_;  // holds actions, each of which is attempted once a check
-  bool asked_canary_ = false;    // the scores are asked for once a check
+  std::set<int64_t> attempted_;  // actions, because each is attempted once per check
+  bool asked_canary_ = false;    // the scores are asked for once per check
   bool moved_channel_ = false;
   std::set<std::string> waiting_;
   Json transitions_ = Json::array(), actions_ = Json::array();

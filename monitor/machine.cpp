@@ -69,7 +69,7 @@ const std::vector<Row>& rows() {
   return kRows;
 }
 
-// The key is the same for the same redistillation, however often a check has to ask for it.
+// Returns the same key for the same redistillation, however often a check asks for it.
 std::string redistil_key(const Memory& m, const MachineContext& c) {
   return sha256_hex(c.target + " " + c.draft + " " + c.epoch + " " + std::to_string(m.records) + " " +
                     std::to_string(c.redistillations));
@@ -79,7 +79,7 @@ void answer_alerts(Memory& m) {
   for (auto& [key, line] : m.alerts) line.clear();
 }
 
-// Enters what the event itself changes in the memory, before the actions are made from it.
+// Enters what the event itself changes in the memory, before the actions are made from the memory.
 void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) {
   switch (occurrence.event) {
     case Event::kCandidate:
@@ -122,8 +122,8 @@ void remember(Memory& m, const Occurrence& occurrence, const MachineContext& c) 
 
 bool has_lost(Event event) { return event == Event::kWorse || event == Event::kRefused || event == Event::kExpired; }
 
-// Makes the action that the table asks for. Returns nothing where nothing is to be done: there is no candidate to drop,
-// speculation is off or on already, or no command is given that turns it off or on.
+// Makes the action that the table asks for. Returns nothing if there is nothing to do: there is no candidate to drop,
+// speculation is off or on already, or the user has given no command to turn it off or on.
 std::optional<Action> action_of(Act act, Event event, Memory& m, const MachineContext& c) {
   switch (act) {
     case Act::kProbe:
@@ -223,7 +223,7 @@ void disbelieve_future(Memory& m, int64_t now, double bake_hours) {
 }
 
 std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_t now) {
-  if (!m.expected.empty() && input.package != m.expected) return std::nullopt;  // our own move is still to be done
+  if (!m.expected.empty() && input.package != m.expected) return std::nullopt;  // our own move is still pending
   const bool at_work = m.stage == Stage::kRedistilling || m.stage == Stage::kCandidate || m.stage == Stage::kCanary;
   if (input.verdict == "stale_target")
     return at_work && same_target(m.goal, input.target) ? std::nullopt : std::optional(Event::kStale);
@@ -235,7 +235,8 @@ std::optional<Event> event_of(const Memory& m, const MachineInput& input, int64_
   if (std::any_of(m.alerts.begin(), m.alerts.end(), [](const auto& alert) { return !alert.second.empty(); }))
     return Event::kAlarm;
   if (input.verdict == "warn") return Event::kAmber;
-  // Too little data says nothing, but what was suspected from outside, or another target, is there no longer.
+  // An inconclusive verdict is no event, except that it ends SUSPECT and STALE_TARGET: neither an alert from outside
+  // nor another target is reported any more.
   if (input.verdict == "healthy" || m.stage == Stage::kSuspect || m.stage == Stage::kStaleTarget) return Event::kQuiet;
   return std::nullopt;
 }
@@ -261,10 +262,11 @@ std::optional<Transition> advance(const Memory& memory, const Occurrence& occurr
   const auto want = [&](Act act, Event why) {
     if (std::optional<Action> action = action_of(act, why, m, context)) t.actions.push_back(std::move(*action));
   };
-  // The candidate that was tried until now is dropped before the memory names the next one.
+  // Drops the candidate tried until now, before the memory names the next one.
   if (event == Event::kCandidate && m.candidate != occurrence.candidate) want(Act::kDrop, Event::kWithdrawn);
   remember(m, occurrence, context);
-  if (speculates(m.stage)) want(Act::kEnable, event);  // comes first, because a draft is tried where it may draft
+  // first, because a draft can only be tried while speculation is on
+  if (speculates(m.stage)) want(Act::kEnable, event);
   for (const Act act : move->acts)
     if (event != Event::kCandidate || act != Act::kDrop) want(act, event);
   if (m.stage != Stage::kCandidate && m.stage != Stage::kCanary) m.candidate.clear();

@@ -1,6 +1,6 @@
-// The loop's state machine decides which state follows from what happened, and which actions are to be done on the way.
-// It is pure: it reads no state file, no clock and no file system, so time and all facts are arguments. docs/monitor.md
-// lists every row, and a test compares the two.
+// The loop's state machine decides which state follows from an event, and which actions must be done. It is pure: it
+// reads no state file, no clock and no file system; time and all facts are arguments. docs/monitor.md lists every row
+// of its table, and a test compares the two.
 #pragma once
 
 #include <cstdint>
@@ -30,31 +30,31 @@ enum class Stage {
 inline constexpr int kStages = 10;
 
 enum class Event {
-  // A look at the sources leads to these. A relapse is an alarm within the bake time of a promoted draft.
+  // Events that follow from the sources. A relapse is an alarm within the bake time of a promoted draft.
   kQuiet,
   kAmber,
   kAlarm,
   kRelapse,
   kSlow,
   kStale,
-  // A probe leads to these, and the alarm itself to kConfirmed where the user says so.
+  // Events that follow from a probe. With --confirm alarm, the alarm itself leads to kConfirmed.
   kConfirmed,
   kRefuted,
   kWorth,
-  // Nothing stands against a redistillation, or one has ended with nothing new.
+  // A redistillation may begin, or one has ended without a new package.
   kGo,
   kFailed,
-  // The candidate channel names a draft that was not tried yet, or no longer does.
+  // The candidate channel names an untried draft, or no longer names the one that is tried.
   kCandidate,
   kWithdrawn,
-  // The server and the scores of the canary lead to these.
+  // Events that follow from the server and the canary's scores.
   kOnTrial,
   kRefused,
   kGone,
   kBetter,
   kWorse,
   kExpired,
-  // Another package is in the channel, or the operator has looked into the alarm.
+  // Another package is in the channel, or the operator has acknowledged the alarm.
   kNewPackage,
   kAcknowledged
 };
@@ -65,91 +65,92 @@ enum class Act { kProbe, kRedistil, kLoad, kDrop, kPromote, kRollBack, kDisable,
 const char* name(Stage stage);  // returns "HEALTHY", …
 const char* name(Event event);  // returns "quiet", …
 const char* name(Act act);      // returns "probe", …
-// Throws Error(kData) for a text that names no stage.
+// Returns the stage with this name. Throws Error(kData) if there is none.
 Stage stage_of(const std::string& name, const std::string& where);
 
-// A row of the table leads to `to`, which may be the state itself where only the acts are wanted (again).
+// A row of the table leads to `to`. This may be the same state if only its actions are wanted (again).
 struct Move {
   Stage to;
   std::vector<Act> acts;
 };
-// Returns nothing where the event does not concern this state.
+// Returns nothing if the event does not matter in this state.
 std::optional<Move> move_on(Stage from, Event event);
 
-// Returns whether speculation that was turned off is turned on again on the way into this state.
+// Returns whether entering this state turns speculation on again, if it was turned off.
 bool speculates(Stage stage);
-// Returns whether this state needs nobody's attention.
+// Returns whether this state needs no attention from anybody.
 bool is_calm(Stage stage);
 
-// The memory outlives a check, beside the detectors, as one JSON value of the state file.
+// The loop's memory between checks, besides the detectors. It is one JSON value in the state file.
 struct Memory {
   Stage stage = Stage::kHealthy;
-  int64_t since = 0;  // is in unix seconds
+  int64_t since = 0;  // unix seconds
   std::string reason;
-  std::string goal;                // is the fingerprint of the target that the redistillation or the candidate is for
-  std::string key;                 // is the idempotency key of the newest redistillation
-  std::string candidate;           // is the digest of the package being tried, "" = none is
-  std::set<std::string> rejected;  // holds digests that were tried and are never tried again
-  std::string promoted, former;    // are the packages after and before the last canary that won
+  std::string goal;                // fingerprint of the target that the redistillation or the candidate is for
+  std::string key;                 // idempotency key of the newest redistillation
+  std::string candidate;           // digest of the package being tried, "" = none
+  std::set<std::string> rejected;  // digests that were tried and must never be tried again
+  std::string promoted, former;    // the packages after and before the last canary that won
   int64_t bake_until = 0;
-  std::string expected;  // is the digest that a move of ours puts into the channel, where seeing it is no news
-  bool off = false;      // we have turned speculation off
-  int64_t records = 0;   // counts the acceptance records read so far
+  // The digest that one of our own moves puts into the channel. Finding it there is not a new package.
+  std::string expected;
+  bool off = false;     // we have turned speculation off
+  int64_t records = 0;  // number of acceptance records read so far
   int64_t false_alarms = 0;
-  // Holds for each of the last three redistillations by how much rolled-out acceptance rose over the package before.
+  // For each of the last three redistillations, the candidate's rolled-out acceptance minus that of the package before.
   std::vector<double> regained;
-  // Holds a line for each alert of Alertmanager by its key, "" once the alert was answered.
+  // One line for each alert of Alertmanager, by its key; "" once the alert was answered.
   std::map<std::string, std::string> alerts;
 };
 Json to_json(const Memory& memory);
 Memory memory_from_json(const Json& object, const std::string& where);
 
-// Moves times that a clock which had run ahead wrote down to where they are not waited for.
+// Corrects times in the future, which a clock that ran ahead wrote, so that nothing waits for them.
 void disbelieve_future(Memory& memory, int64_t now, double bake_hours);
 
-// A check tells the machine its verdict, the digest of the package in the channel and the fingerprint of the target as
-// it is served.
+// The input of a check: its verdict, the digest of the package in the channel, and the fingerprint of the served
+// target.
 struct MachineInput {
   std::string verdict, package, target;
   bool former_fits = false;  // Memory::former is bound to this target
 };
-// Returns nothing where there is too little data or nothing new. A target that the redistillation under way is for is
-// no news.
+// Returns nothing if there is too little data or nothing new. Another target is not new if the current redistillation
+// or candidate is for it.
 std::optional<Event> event_of(const Memory& memory, const MachineInput& input, int64_t now);
 
-// An event has happened, and this is recorded of it.
+// An event with what is recorded about it.
 struct Occurrence {
   Event event;
   std::string reason;
   Json evidence = Json::object();
-  // These belong to kCandidate: the digest of the package, and its rolled-out acceptance less the present package's.
+  // Only for kCandidate: the digest of the candidate, and its rolled-out acceptance minus that of the current package.
   std::string candidate = {};
   double regained = 0;
 };
 
-// The machine needs these facts of a check.
+// The facts of a check that the machine needs.
 struct MachineContext {
   int64_t now = 0;
-  std::string package;          // is the digest of the package in the channel
-  std::string draft;            // is the fingerprint of its draft
-  std::string target;           // is the fingerprint of the target as served
-  std::string epoch;            // numbers the detectors' starts
-  int64_t redistillations = 0;  // counts those that were begun so far
+  std::string package;          // digest of the package in the channel
+  std::string draft;            // fingerprint of its draft
+  std::string target;           // fingerprint of the served target
+  std::string epoch;            // counts the restarts of the detectors
+  int64_t redistillations = 0;  // number of redistillations begun so far
   double bake_hours = 24;
-  bool can_disable = false, can_enable = false;  // a command is given for it
+  bool can_disable = false, can_enable = false;  // the user has given a command for it
 };
 
-// A transition asks for these actions, and each holds what the machine knows of it. A file of monitor/actions/ says for
-// each kind what else is written down with it, and how it is done.
+// The actions that a transition may ask for. Each holds what the machine knows about it; a file of monitor/actions/
+// says for each kind what else is written down and how the action is done.
 struct Probe {
   static constexpr Act kAct = Act::kProbe;
-  std::string key;        // makes the same question be asked once a day
-  bool of_speed = false;  // asks whether speculation would pay again, else whether acceptance has dropped
+  std::string key;        // the same all day, so the same question is asked once a day
+  bool of_speed = false;  // measures whether speculation would pay again, instead of whether acceptance has dropped
 };
 struct Redistil {
   static constexpr Act kAct = Act::kRedistil;
   std::string key, target;
-  int64_t records = 0;  // were read before it
+  int64_t records = 0;  // number of records read before it
 };
 struct LoadCandidate {
   static constexpr Act kAct = Act::kLoad;
@@ -159,7 +160,7 @@ struct DropCandidate {
   static constexpr Act kAct = Act::kDrop;
   std::string digest;
   Event why;
-  bool has_lost = false;  // the candidate channel is rolled back, too
+  bool has_lost = false;  // the candidate channel must be rolled back too
 };
 struct Promote {
   static constexpr Act kAct = Act::kPromote;
@@ -167,7 +168,8 @@ struct Promote {
 };
 struct RollBack {
   static constexpr Act kAct = Act::kRollBack;
-  std::string digest, former, why;  // name the package that leaves the channel, and the one that it had before
+  // `digest` leaves the channel, and `former` was there before it.
+  std::string digest, former, why;
 };
 struct Disable {
   static constexpr Act kAct = Act::kDisable;
@@ -185,18 +187,18 @@ using Action =
 Act act_of(const Action& action);
 
 struct Transition {
-  Memory memory;                // is what is to be remembered from here on
-  Stage from;                   // is the state before; the one after is in the memory
-  std::vector<Action> actions;  // are to be written down in this order
-  // The transition is recorded and told, and what the former state was waiting for is not wanted any more. Another
-  // candidate is a new stage, too; else a state that follows itself only wants its actions again.
+  Memory memory;                // what must be remembered from now on
+  Stage from;                   // the old state; the new one is in `memory`
+  std::vector<Action> actions;  // to be written down in this order
+  // If true, the transition is recorded and posted, and pending actions of the old state are ended. Another candidate
+  // counts as a new stage, too. Otherwise the state stays the same and only wants its actions again.
   bool is_new_stage = false;
 };
-// Returns nothing where the event does not concern the present state.
+// Returns nothing if the event does not matter in the current state.
 std::optional<Transition> advance(const Memory& memory, const Occurrence& occurrence, const MachineContext& context);
 
-// Forgets a move of the channel that turned out to be impossible. `rejected` is the digest that is never to be tried
-// again, "" = none.
+// Forgets a channel move that turned out to be impossible. `rejected` is the digest that must never be tried again, ""
+// = none.
 void give_up_move(Memory& memory, const std::string& rejected);
 
 }  // namespace specdec::monitor

@@ -1,4 +1,4 @@
-// The one command to run next, after a verdict.
+// Suggests the one command to run next after a verdict.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace specdec::monitor {
 
-// A line for a shell, which holds no secret: a URL that does is to be given as @FILE.
+// Returns a line for a shell. It holds no secret: for a URL with a secret it says @FILE.
 std::string next_command(const CheckOptions& options, const std::string& verdict);
 
 }  // namespace specdec::monitor

@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxAlerts = 1000;
 
-// Label values of Prometheus' text format.
+// Escapes a label value for Prometheus' text format.
 std::string escaped(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -102,7 +102,7 @@ void take_alert(const std::string& text, const std::string& where, std::map<std:
                                         : "firing"))
                   .substr(0, 200);
   }
-  if (first.empty()) {  // all of the group is resolved
+  if (first.empty()) {  // the whole group is resolved
     std::erase_if(alerts, [&](const auto& alert) { return alert.first.starts_with(group); });
   } else if (alerts.size() < kMaxAlerts) {
     alerts.emplace(group + " " + first, summary);

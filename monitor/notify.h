@@ -1,4 +1,4 @@
-// Telling others and being told: webhooks, Alertmanager in both directions, the textfile for Prometheus.
+// Sends and receives notices: webhooks, Alertmanager in both directions, the textfile for Prometheus.
 #pragma once
 
 #include <cstdint>
@@ -13,28 +13,29 @@ namespace specdec::monitor {
 
 struct Posted {
   bool ok = false;
-  int status = 0;    // 0: no reply
-  std::string text;  // one line: status, attempts
+  int status = 0;    // 0 = no reply
+  std::string text;  // one line with the status and the number of attempts
 };
-// POST of JSON: no redirect, 10 s an attempt, three attempts with back-off. With a secret the header
-// X-Specdec-Signature-256 is "sha256=" + HMAC-SHA-256 of the body, as GitHub's. X-Specdec-Delivery is the key: the same
-// event may come twice. Throws Error(kUsage) for an URL that is none.
+// POSTs JSON without following redirects, in up to three attempts of 10 s with back-off. With a secret, the header
+// X-Specdec-Signature-256 is "sha256=" + HMAC-SHA-256 of the body, as GitHub sends it. The header X-Specdec-Delivery is
+// the key, because the same event may arrive twice. Throws Error(kUsage) if `url` is not a URL.
 Posted post_json(const SecretUrl& url, const std::string& body, const std::string& key, const Secret& secret);
 
 SecretUrl alerts_url(const SecretUrl& alertmanager);
-// Body of POST /api/v2/alerts: one alert "SpecdecDraft" of this package, firing until `ends` or resolved at `ends`.
+// Returns the body of POST /api/v2/alerts: one alert "SpecdecDraft" about this package, firing until `ends` or resolved
+// at `ends`.
 Json alert_json(const std::string& package, const std::string& state, const std::string& reason, int64_t starts,
                 int64_t ends);
 
-// An Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts) put into Memory::alerts: what fires by groupKey
-// and first start, what is resolved no longer. An alert that was answered before ("" in the map) stays answered. Throws
-// Error(kData).
+// Enters an Alertmanager webhook (version 4, at most 1 MiB and 1,000 alerts) into Memory::alerts. A group that fires is
+// added by its groupKey and first start; a resolved group is removed. An alert that was answered before ("" in the map)
+// stays answered. Throws Error(kData).
 void take_alert(const std::string& text, const std::string& where, std::map<std::string, std::string>& alerts);
-// Whether one of them waits for an answer.
+// Returns the line of an alert that waits for an answer, null if none does.
 const std::string* firing(const std::map<std::string, std::string>& alerts);
 
-// What node_exporter's textfile collector reads: state, e-values, acceptance, time of the last success. `result`:
-// specdec.monitor/1.
+// Returns the text for node_exporter's textfile collector: state, e-values, acceptance, time of the last success.
+// `result` has the schema specdec.monitor/1.
 std::string textfile(const Json& result, const Memory& memory, int64_t redistillations, int64_t now);
 
 }  // namespace specdec::monitor

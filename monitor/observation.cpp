@@ -12,15 +12,14 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr double kBucketsADay = 288;          // false alarms of the counters are stated for a check every five minutes
-constexpr int64_t kClockSkewSeconds = 86400;  // a record of a later time is broken, because no clock is so far ahead
+constexpr double kBucketsADay = 288;          // false alarms of counters assume a check every five minutes
+constexpr int64_t kClockSkewSeconds = 86400;  // a record later than this is broken, because no clock is so far ahead
 
-// Names the sources that cannot be read, so that the others are read all the same. Where all fail, the first error
-// stands for them.
+// Collects the sources that cannot be read, so that the others are still read. If all fail, rethrows the first error.
 class Failures {
  public:
   explicit Failures(Observation& observation) : observation_(observation) {}
-  // Returns whether f() could read what it reads.
+  // Runs f(). Returns false, and sets the source aside, if it could not be read.
   bool attempt(const std::function<void()>& f) {
     try {
       f();
@@ -70,7 +69,7 @@ class SourceReader {
   struct Bucket {
     Counters sum;
     std::string sources;
-    std::vector<std::pair<std::string, Counters>> scrapes;  // hold the name in the state and the page as it is now
+    std::vector<std::pair<std::string, Counters>> scrapes;  // the source's name in the state, and the page as it is now
   };
 
   bool read_records_of(const fs::path& source) {
@@ -81,16 +80,16 @@ class SourceReader {
     return any;
   }
 
-  // Holds all that the records of a file change.
+  // Everything that the records of a file change.
   struct Evidence {
     Detector detector;
     Claims claims;
     RequestFigures requests;
   };
 
-  // A file that fails leaves what it gave before out of the evidence.
+  // Reads a file. If that fails, the evidence is as if the file had not been read.
   void read_whole_or_not(const fs::path& file) {
-    std::optional<Evidence> before;  // is made at the first new record, because most files of a directory have none
+    std::optional<Evidence> before;  // made at the first new record, because most files of a directory have none
     try {
       read_file_of_records(file, [&] {
         if (!before) before = Evidence{detector_, observation_.claims, observation_.requests};
@@ -118,7 +117,7 @@ class SourceReader {
         ++observation_.claims.new_records;
       }
       if (!r.draft.empty() && r.draft != draft) {
-        // An earlier or later draft says nothing about this one, nor does this draft beside another target.
+        // An earlier or later draft says nothing about this one, nor does this draft with another target.
         ++observation_.requests.other_draft;
       } else if (!r.target.empty() && r.target != target) {
         ++observation_.requests.other_target;
@@ -147,7 +146,7 @@ class SourceReader {
     return manifest_.draft.id.starts_with(pair.draft) && manifest_.target.id.starts_with(pair.target);
   }
 
-  // A page or replica that names its models must be about this package's. Engines of others do not say.
+  // Judges a page or replica only if the models it names, if any, are this package's. Other engines do not name them.
   void read_page(const SecretUrl& url, const std::string& name) {
     Counters now = read_counters(url, context_.options.api_key, context_.options.model);
     now.time = context_.now;
@@ -160,7 +159,7 @@ class SourceReader {
       others += !is_own(pair);
     }
     const auto own = [this](const ServedPair& pair) { return is_own(pair); };
-    // What was counted beside another package is no base, nor is what is counted beside another target.
+    // Counts made with another package or another target are not subtracted from, and not judged.
     const std::string key = state_.value("epoch") + " " + name;
     std::optional<Counters> before = state_.counters(key);
     if (before && others > 0) {
@@ -180,12 +179,12 @@ class SourceReader {
     if (!now.any) return;
     Bucket& bucket = buckets_[now.engine];
     if (context_.another_is_served && !names_target) {
-      observation_.counters[key] =
-          std::move(now);  // nobody knows of which target it counted: it is judged from here on
+      // Nobody knows which target was counted so far; only later counts are judged.
+      observation_.counters[key] = std::move(now);
     } else if (before && !before->series.empty()) {
       Counters rise = difference(now, *before);
       for (const std::string& replica : rise.set_aside) observation_.set_aside.push_back(name + ": " + replica);
-      if (!rise.set_aside.empty()) observation_.counters[key] = now;  // what it counts from here on is judged again
+      if (!rise.set_aside.empty()) observation_.counters[key] = now;  // only later counts of this page are judged
       bucket.sum.add(rise);
       bucket.sources += (bucket.sources.empty() ? "" : ", ") + name;
       bucket.scrapes.emplace_back(key, std::move(now));
@@ -202,10 +201,10 @@ class SourceReader {
     return chart;
   }
 
-  // All pages of an engine together are one process: replicas of a model are summed, and each check makes one bucket.
+  // All pages of an engine are judged together: a model's replicas are summed, and each check makes one bucket.
   void feed_chart(const std::string& engine, const Bucket& bucket) {
     CounterChart chart = chart_of(engine);
-    // A bucket that is too small to be judged grows: the difference to the same scrapes is taken again next time.
+    // A bucket that is too small to be judged grows: the next check subtracts the same earlier scrapes again.
     if (!bucket.sources.empty() && chart.add(bucket.sum))
       for (const auto& [name, now] : bucket.scrapes) observation_.counters[name] = now;
     observation_.chart_states[chart_key(engine)] = chart.state().dump();
@@ -215,7 +214,7 @@ class SourceReader {
     if (!chart.note().empty()) observation_.chart_notes.push_back(sources + ": " + chart.note());
   }
 
-  // An alarm stays when no page of its engine gives counters now, because nothing was seen that would end it.
+  // Keeps an alarm if no page of its engine gives counters now, because nothing ends it.
   void recall_alarm(const std::string& engine) {
     const CounterChart chart = chart_of(engine);
     if (chart.alarm().empty()) return;
@@ -249,7 +248,7 @@ class SourceReader {
   Observation& observation_;
   const std::vector<std::string> names_;
   Failures failures_{observation_};
-  std::map<std::string, Bucket> buckets_;  // are keyed by engine
+  std::map<std::string, Bucket> buckets_;  // by engine
 };
 
 }  // namespace
@@ -286,7 +285,7 @@ EstimatedBaseline measure_baseline(const std::vector<SecretUrl>& sources, const 
       for (const fs::path& file : record_files(source.reveal())) {
         FilePosition position;
         read_records(file, file_identity(file), position, [&](const AcceptanceRecord& r) {
-          if (r.time > now + kClockSkewSeconds) return;  // a check leaves it out, too
+          if (r.time > now + kClockSkewSeconds) return;  // a check ignores it too
           if ((r.draft.empty() || r.draft == draft) && (r.target.empty() || r.target == target)) take(r);
         });
       }

@@ -1,7 +1,7 @@
-// Whether a redistillation pays: it costs GPU hours once and gives back the GPU hours that the tokens of the horizon no
-// longer take.
-//   gain a day [GPU h] = requests/day · tokens/request · (s/token now − s/token after) · GPUs / 3600,
-//   s/token = 1 / rate now,   s/token after = s/token now · S_now / S_after
+// Computes whether a redistillation pays. It costs GPU hours once, and saves GPU hours on every token within the
+// horizon.
+//   gain per day [GPU h] = requests/day · tokens/request · (s/token now − s/token after) · GPUs / 3600,
+//   s/token now = 1 / rate now,   s/token after = s/token now · S_now / S_after
 // S is the speed-up over plain decoding, S(K, B) = tau / (K·c + v) with the gate's measured costs (Leviathan et al.
 // 2023, arXiv 2211.17192).
 #pragma once
@@ -13,9 +13,9 @@
 
 namespace specdec::monitor {
 
-// The best speed-up over K at batch 1 that the gate's costs promise when every overlap of the roll-outs moves by
-// `change`, times what was measured over what was promised then: predictions leave out costs that the measurement has
-// in it. 0 where nothing was measured.
+// Returns the best speed-up over K at batch 1 that the gate's costs predict if every overlap of the roll-outs moves by
+// `change`. The result is scaled by the speed-up that was measured over the one predicted then, because predictions
+// omit costs that the measurement includes. Returns 0 if nothing was measured.
 double speedup_at(const ValidationReport& report, double change);
 
 struct Payback {
@@ -23,7 +23,8 @@ struct Payback {
   double gain_gpu_hours = 0;  // within the horizon
   std::string text;           // one line
 };
-// Without Policy::gpu_hours it pays: nobody asked. `speedup_now` 1 stands for a draft that is worth nothing.
+// Without Policy::gpu_hours it always pays, because the user did not ask. `speedup_now` 1 stands for a draft that is
+// worth nothing.
 Payback payback(const Policy& policy, double requests_per_day, double speedup_now, double speedup_after);
 
 }  // namespace specdec::monitor

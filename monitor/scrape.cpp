@@ -60,7 +60,7 @@ std::string fetch(const SecretUrl& url, const Secret& api_key) {
   request.max_body_bytes = kMaxResponse;
   net::HttpReply reply = net::HttpClient().once(request);
   if (!reply.problem.empty()) throw Error(ErrorKind::kNetwork, url.shown() + ": " + reply.problem);
-  // What the server refuses will be refused again; the rest may pass.
+  // If the server refuses a request, it will refuse it again; other failures may pass.
   const bool refused =
       reply.status >= 400 && reply.status < 500 && reply.status != 408 && reply.status != 425 && reply.status != 429;
   if (reply.status != 200)

@@ -11,15 +11,16 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kShown = 12;
-constexpr int64_t kFreshSeconds = 86400;  // what an older record says may have ended since
+constexpr int64_t kFreshSeconds = 86400;  // what an older record says may no longer be true
 constexpr std::array<const char*, 5> kWitnesses = {"copy", "directory", "bytes", "endpoint", "server"};
 
 std::string brief(const std::string& target) { return target.substr(0, kShown); }
 
-// Whether this witness, who sees the bound target, ends what `finder` found.
+// Returns whether this witness, who sees the bound target, overrules what `finder` found.
 bool ends(Witness finder, Witness sees_bound) {
   if (sees_bound == finder) return true;
-  if (sees_bound == Witness::kServer) return finder != Witness::kBytes;  // a fingerprint is of samples
+  // a server's fingerprint only samples the weights
+  if (sees_bound == Witness::kServer) return finder != Witness::kBytes;
   return sees_bound == Witness::kBytes && finder == Witness::kDirectory;
 }
 
@@ -29,12 +30,12 @@ struct Other {
   int64_t time;
 };
 
-// What all of them say.
+// Everything that the witnesses say.
 struct Testimony {
   std::vector<Other> others;
   std::vector<Witness> bound;
   int64_t replicas = 0, of_another = 0;
-  std::string pending;  // what is said of the bound target and is not enough yet
+  std::string pending;  // what is said about the bound target but is not enough yet
 
   bool server_says_bound() const { return std::find(bound.begin(), bound.end(), Witness::kServer) != bound.end(); }
   const Other* best() const {
@@ -49,8 +50,9 @@ std::string another(const std::string& who, const std::string& target, const std
          ")";
 }
 
-// The newest run of records, and whether another target's run before it is a switch or part of an alternation. Where
-// every server that speaks names the bound target, records are of what ran before, or of servers that nobody asked.
+// Evaluates the newest run of records, and whether another target's run before it is a switch or part of an
+// alternation. If every server that names a target names the bound one, the records come from what ran before or from
+// servers that were not asked.
 void hear_records(const Claims& claims, const ServedMemory& memory, const std::string& bound, int64_t now,
                   Testimony& t) {
   const std::vector<NamedRecord>& all = claims.records.sorted();
@@ -67,7 +69,8 @@ void hear_records(const Claims& claims, const ServedMemory& memory, const std::s
       std::count_if(all.rbegin(), other, [&](const NamedRecord& r) { return r.time >= memory.stale_since; }));
   const bool alternates =
       run < kEnoughNamed && other != all.rend() && is_fresh(*other) && std::any_of(other, all.rend(), is_newest);
-  if (!claims.servers.empty() && !alternates) return;  // what runs says so itself, and records are of what ran before
+  // the servers say themselves what runs now, and the records come from what ran before
+  if (!claims.servers.empty() && !alternates) return;
   const std::string who = "the newest " + std::to_string(run) + (run == 1 ? " record names" : " records name");
   if (!same_target(newest, bound)) {
     if (any_new) t.others.push_back({Witness::kServer, newest, another(who, newest, bound), all.back().time});
@@ -104,12 +107,12 @@ Testimony hear(const Sighting& sighting, const Claims& claims, const ServedMemor
   return t;
 }
 
-// Another package in the channel, or one bound to what was found stale.
+// Enters another package in the channel, or a package that is bound to the target that was found stale.
 void take_package(ServedMemory& m, const std::string& package, const std::string& bound, int64_t now) {
   if (m.package != package) {
     m.former = m.package.empty() || same_target(m.bound, bound) ? "" : m.bound;
     m.package_since = now;
-    if (m.by == Witness::kBytes) m.stale.clear();  // that look begins anew, too
+    if (m.by == Witness::kBytes) m.stale.clear();  // comparing every byte starts anew, too
   }
   if (m.by != Witness::kBytes && same_target(m.stale, bound)) m.stale.clear();
   m.package = package;
@@ -187,7 +190,7 @@ ServedVerdict judge_served(ServedMemory m, const WatchedPair& pair, const Sighti
   }
   if (!mixed && !left_behind) m.rolling_since = 0;
   if (out.wait.empty() && other && other->by == Witness::kCopy) {
-    out.stale = other->reason;  // a damaged copy is seen at every look: it is no news of what is served
+    out.stale = other->reason;  // a damaged copy is seen at every check; it says nothing about what is served
     out.target = other->target;
   } else if (out.wait.empty() && other) {
     if (m.stale.empty() || !same_target(m.stale, other->target) || m.by < other->by) m.by = other->by;

@@ -1,6 +1,6 @@
-// Which target is served, by the word of those who know: servers whose page or records name their target are believed
-// about it. Another target than the package's is stale until somebody who knows says that the bound one is back, or
-// another package fits what is served.
+// Decides which target is served. Servers whose page or records name their target are believed. A target other than the
+// package's is stale until a reliable witness says that the bound one is back, or until another package fits the served
+// target.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@
 
 namespace specdec::monitor {
 
-// Fingerprints as they are named: all 64 digits or, in records, the first 12.
+// Returns whether the text is a fingerprint: all 64 digits or, in records, the first 12.
 bool is_fingerprint(const std::string& text);
-bool same_target(const std::string& a,
-                 const std::string& b);  // equal, or by the 12 and more digits that both have; "" is no target
+// Returns whether both are equal in all the digits that both have, which must be at least 12. "" is not a target.
+bool same_target(const std::string& a, const std::string& b);
 
 struct NamedRecord {
   int64_t time = 0;
   std::string target;  // 12 digits
 };
 
-// The newest kMost records that name their target, in the order of their times.
+// The newest kMost records that name their target, ordered by time.
 class NewestRecords {
  public:
   static constexpr size_t kMost = 64;
@@ -32,68 +32,69 @@ class NewestRecords {
   std::vector<NamedRecord> records_;
 };
 
-// Names what the draft is bound to by the digest of the package and the fingerprint id of its target.
+// The pair that the draft is bound to: the digest of the package and the fingerprint of its target.
 struct WatchedPair {
   std::string package, target;
 };
 
-// What was said in one look.
+// The claims of servers and records about the target in one check.
 struct Claims {
   struct Server {
     std::string source, target;
     int64_t replicas = 1;
   };
   std::vector<Server> servers;  // pages, and an endpoint that names its fingerprint
-  NewestRecords records;        // all of them, those of earlier looks too
-  int64_t new_records = 0;      // that name a target
+  NewestRecords records;        // the newest of all records, including those of earlier checks
+  int64_t new_records = 0;      // number of new records that name a target
   void add(const std::string& source, const std::string& target);
 };
 
-// Who saw a target, the weakest first. The package's own copy says nothing of what is served.
+// The kinds of witnesses who may see a target, the weakest first. The package's own copy says nothing about what is
+// served.
 enum class Witness { kCopy, kDirectory, kBytes, kEndpoint, kServer };
 
-// What the look at the package's copy, at --target or at an endpoint without a fingerprint found.
+// The target that the check found at the package's copy, at --target, or at an endpoint without a fingerprint.
 struct Sighting {
   Witness by = Witness::kCopy;
   std::string stale;   // why it is another target, "" = it is the bound one
-  std::string target;  // fingerprint of what was seen
+  std::string target;  // fingerprint of the target that was seen
 };
 
 struct ServedMemory {
-  std::string package, bound;  // of the look before: digest and the target it is bound to
+  std::string package, bound;  // at the check before: the package's digest and the target it is bound to
   std::string former;          // target of the package before that
   int64_t package_since = 0, rolling_since = 0;
-  std::string stale, reason;        // the other target that is served, "" = none is known
+  std::string stale, reason;        // the other target that is served, and how it is known; "" = none is
   Witness by = Witness::kServer;    // who saw it
-  int64_t stale_since = 0;          // when it was seen: what a record said before is no news
-  std::vector<NamedRecord> newest;  // of the records that are read
+  int64_t stale_since = 0;          // when it was seen; what records said before that is not news
+  std::vector<NamedRecord> newest;  // the newest of the records read
 };
 Json to_json(const ServedMemory& memory);
-// "" is the first time. Throws Error(kData).
+// Returns an empty memory for "", which is the first time. Throws Error(kData).
 ServedMemory served_memory_from_text(const std::string& text, const std::string& where);
 
 struct ServedVerdict {
-  std::string stale;    // why another target is served, "" = it is not known to be
-  std::string wait;     // an update is under way: look again (exit 75), "" = none
-  std::string target;   // fingerprint of the other target
-  Json evidence;        // "evidence.served"
-  ServedMemory memory;  // for the next look; its `newest` is to be kept only with the positions in the record files
+  std::string stale;   // why another target is served, "" = none is known to be
+  std::string wait;    // an update is under way, so look again (exit 75); "" = none is
+  std::string target;  // fingerprint of the other target
+  Json evidence;       // the result's "evidence.served"
+  // For the next check. Its `newest` must only be kept together with the positions in the record files.
+  ServedMemory memory;
 };
 
-inline constexpr int64_t kRollingPatienceSeconds = 86400;  // a longer update is none
-inline constexpr size_t kEnoughNamed = 50;  // records in a row that name the bound target end a stale one
+inline constexpr int64_t kRollingPatienceSeconds = 86400;  // after this time an update counts as another target
+inline constexpr size_t kEnoughNamed = 50;  // consecutive records that must name the bound target to end staleness
 
-// The rule:
-//   somebody names another target, nobody who runs names the bound one   stale at once
-//   running servers name both                                             an update rolls: wait for at most a day, then
-//   stale the package changed and its predecessor's target is still served      the same a target that was found stale
-//   stays so until a witness at least as good names the bound one and
-//                                                                         no server another, or the package is bound to
-//                                                                         it
-// Records tell what was served last: by the newest run of them, where an earlier run of another target is a switch and
-// alternating runs of the last day are a mixed fleet. Records older than a day, fewer than kEnoughNamed of the bound
-// target since a stale one, a switch where servers themselves name a target, and all of them where every server names
-// the bound one tell nothing.
+// Judges which target is served:
+// * If somebody names another target and no running server names the bound one, the target is stale at once.
+// * If running servers name both, a rolling update is under way: wait for at most a day, then it is stale. The same
+//   holds if the package has changed and its predecessor's target is still served.
+// * A stale target stays stale until a witness at least as good names the bound target and no server names another, or
+//   until the package is bound to the served target.
+// Records say what was served last: the newest run of records with the same target counts. If a run of another target
+// precedes it, that was a switch; if runs alternated during the last day, the fleet is mixed. Records are ignored if
+// they are older than a day, if fewer than kEnoughNamed name the bound target since it was found stale, if they show a
+// switch while servers name a target themselves, or if every server names the bound target.
 ServedVerdict judge_served(ServedMemory memory, const WatchedPair& pair, const Sighting& sighting, const Claims& claims,
                            int64_t now);
 

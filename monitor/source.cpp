@@ -15,7 +15,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr size_t kMaxLine = 1 << 20;
-constexpr size_t kBlock = 1 << 18;  // stays in the cache while it is read
+constexpr size_t kBlock = 1 << 18;  // stays in the CPU's cache while it is read
 
 }  // namespace
 
@@ -71,10 +71,10 @@ ReadFigures read_records(const fs::path& file, const std::string& identity, File
   int64_t line_number = 0;
   bool skipping = false;  // inside a line that is too long
   std::vector<char> buffer(kMaxLine + kBlock);
-  size_t held = 0;  // its first bytes: a line whose end is still to come
+  size_t held = 0;  // bytes of an incomplete line at the start of the buffer
   AcceptanceRecord record;
   const std::string where = "record";
-  // readers of records say what is wrong without repeating what they found
+  // Record parsers state the problem without repeating the text they found.
   const auto broken = [&](const std::string& reason) {
     if (++figures.broken_lines == 1)
       figures.first_problem =

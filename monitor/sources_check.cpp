@@ -12,7 +12,8 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns whether it was known before the sources were asked. The package's copy says nothing of what is served.
+// Returns whether another target was known to be served before the sources were asked. The package's copy says nothing
+// about what is served.
 bool is_another_served(const ServedMemory& memory, const Sighting& sighting) {
   return !memory.stale.empty() || (!sighting.stale.empty() && sighting.by != Witness::kCopy);
 }
@@ -59,7 +60,7 @@ class SourcesCheck {
   const std::string& digest() const { return facts_.package.digest; }
   const Fingerprint& bound() const { return facts_.package.manifest.target; }
 
-  // Returns whether the package is another one than at the check before.
+  // Returns whether the package differs from that of the last check.
   bool take_package() {
     const bool is_new = state_.value("package") != digest();
     if (is_new || options_.acknowledge)
@@ -67,9 +68,9 @@ class SourcesCheck {
     return is_new;
   }
 
-  // Reads the sources and finds out which target is served. A look that is the first to hear of another target has
-  // judged traffic that names none. Then, and while an update is under way, what was read is left: the next look reads
-  // the same again, without that traffic.
+  // Reads the sources and finds out which target is served. If this check is the first to learn of another target, it
+  // has judged traffic that names no target. In that case, and during an update, the reading is discarded: the next
+  // check reads the same again, without that traffic.
   Reading read() const {
     Detector detector = make_detector(options_, facts_.package, facts_.report);
     if (const std::string old = state_.value("detector"); !old.empty())
@@ -88,7 +89,7 @@ class SourcesCheck {
     return {std::move(unread), std::move(detector), std::move(served)};
   }
 
-  // Where another target is known to be served, sources that fail do not hide it.
+  // If another target is known to be served, failing sources do not hide that.
   Observation read_sources(const ServedMemory& memory, const Sighting& sighting, Detector& detector) const {
     try {
       Observation observation = observe({.options = options_,

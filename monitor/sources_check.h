@@ -1,5 +1,5 @@
-// The sources are read and judged once a check, and the verdict is recorded together with the transition that it leads
-// to.
+// Reads and judges the sources once per check, and records the verdict together with the transition that follows from
+// it.
 #pragma once
 
 #include <filesystem>
@@ -17,17 +17,17 @@ namespace specdec::monitor {
 
 struct SourcesOutcome {
   Judged judged;
-  Json result;                 // has the schema "specdec.monitor/1"
-  std::string alarm_key = {};  // names the alarm, "" = there is none
-  double speedup_now = 0;      // is as in RedistilRequest
+  Json result;                 // schema "specdec.monitor/1"
+  std::string alarm_key = {};  // key under which --on-drift runs for this alarm, "" = there is none
+  double speedup_now = 0;      // as in RedistilRequest
 };
 
-// Enters into `facts` which target the sources name. Throws what observe() throws, and Error(kNetwork) while an update
-// of the target is under way, because nobody knows whose acceptance would be judged.
+// Enters into `facts` which target the sources name. Throws what observe() throws, and Error(kNetwork) during an update
+// of the target, because it is unknown which target's acceptance would be judged.
 SourcesOutcome check_sources(const CheckOptions& options, const Clock& clock, Facts& facts, State& state,
                              LoopDriver& driver);
 
-// Returns where the result is written, too.
+// Returns the file that the result is also written to.
 std::filesystem::path report_file(const CheckOptions& options);
 
 }  // namespace specdec::monitor

@@ -19,7 +19,7 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kApplicationId = 0x53504443;  // "SPDC"
-constexpr int kVersion = 3;                 // the tables of 2, without the secrets that 1 and 2 held
+constexpr int kVersion = 3;                 // has the tables of version 2, without the secrets that 1 and 2 held
 
 constexpr const char* kSchema =
     "CREATE TABLE value (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;"
@@ -33,7 +33,7 @@ constexpr const char* kSchema =
     "CREATE TRIGGER history_keeps_all BEFORE DELETE ON history BEGIN SELECT RAISE(ABORT, 'history is append-only'); "
     "END;";
 
-// Version 2. What --on-drift had settled under version 1 stays settled.
+// Adds the tables of version 2. If --on-drift was done under version 1, it stays done.
 constexpr const char* kSchema2 =
     "CREATE TABLE transition (id INTEGER PRIMARY KEY AUTOINCREMENT, time INTEGER NOT NULL, from_state TEXT NOT NULL, "
     "to_state TEXT NOT NULL,"
@@ -53,7 +53,7 @@ constexpr const char* kSchema2 =
 constexpr const char* kActionColumns =
     "SELECT id, key, kind, payload, created, ended, started, attempts, code, outcome FROM action ";
 
-// What SQLite says in the project's words: who must act.
+// Translates an SQLite error into the kind of Error that says who must act.
 [[noreturn]] void rethrow(const SQLite::Exception& e, const std::string& file) {
   switch (e.getErrorCode() & 0xff) {
     case SQLITE_BUSY:
@@ -83,10 +83,10 @@ auto guarded(const std::string& file, F&& f) {
   }
 }
 
-// Nobody else's: SQLite gives its journals the mode of the file.
+// Only the user may read the file. SQLite gives its journals the same mode.
 void make_private(const fs::path& file) {
   const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0600);
-  if (fd < 0) return;  // SQLite says why
+  if (fd < 0) return;  // SQLite then reports why
   struct stat status{};
   if (::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077))
     ::fchmod(fd, status.st_mode & 0700);
@@ -105,7 +105,7 @@ struct State::Connection {
   Connection(const fs::path& path, int patience_ms)
       : file(path.string()), db(file, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE, patience_ms) {}
 
-  // The number of rows changed.
+  // Returns the number of rows changed.
   template <class... Values>
   int change(const char* sql, const Values&... values) {
     return guarded(file, [&] {
@@ -114,7 +114,7 @@ struct State::Connection {
       return query.exec();
     });
   }
-  // What `read` makes of every row.
+  // Returns what `read` makes of each row.
   template <class Read, class... Values>
   auto rows(const std::string& sql, Read&& read, const Values&... values) {
     return guarded(file, [&] {
@@ -125,13 +125,13 @@ struct State::Connection {
       return all;
     });
   }
-  // The first one, if any.
+  // Returns the first row, if there is one.
   template <class Read, class... Values>
   auto row(const std::string& sql, Read&& read, const Values&... values) {
     auto found = rows(sql, read, values...);
     return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
   }
-  // Of a table that only grows, oldest first.
+  // Returns the newest rows of a table that only grows, oldest first.
   template <class Read>
   auto newest(const std::string& table, Read&& read, int64_t most) {
     return rows("SELECT * FROM (SELECT * FROM " + table + " ORDER BY id DESC LIMIT ?) ORDER BY id", read, most);
@@ -165,10 +165,12 @@ void copy_to(SQLite::Database& db, const fs::path& copy) {
   vacuum.exec();
 }
 
-// What was deleted before still lies in free pages. In memory: no directory for temporary files is needed.
+// Removes deleted data, which is still in free pages. Works in memory, so that no directory for temporary files is
+// needed.
 void rebuild(SQLite::Database& db) { db.exec("PRAGMA temp_store=MEMORY; VACUUM"); }
 
-// The copy that this or an earlier upgrade made. One that is none, damaged or not to be written is left as it is.
+// Removes the secrets from the copy that this or an earlier upgrade made. Leaves a copy that is another file, damaged
+// or read-only as it is.
 void forget_in_copy(const fs::path& copy) {
   std::error_code ec;
   if (!fs::is_regular_file(copy, ec)) return;
@@ -188,7 +190,7 @@ void forget_in_copy(const fs::path& copy) {
   }
 }
 
-// Forward only, in one transaction, a file of version 1 copied before. A copy that was cut short is made anew.
+// Upgrades the file in one transaction, and first copies a file of version 1. A copy that was cut short is made anew.
 void migrate(SQLite::Database& db, const fs::path& file, int from) {
   const fs::path copy = file.string() + ".v1";
   if (from == 1) copy_to(db, copy);
@@ -233,7 +235,7 @@ State::State(const fs::path& file, Open open, int patience_ms) {
     }
     if (id != kApplicationId)
       throw Error(ErrorKind::kData, file.string() + ": a database of another program, expected a monitor state");
-    if (open == Open::kOrCreate) make_private(file);  // only now it is known to be ours
+    if (open == Open::kOrCreate) make_private(file);  // only now is it known to be ours
     if (version < 1 || version > kVersion)
       throw Error(ErrorKind::kData, file.string() + ": state version " + std::to_string(version) +
                                         ", this specdec reads 1 to " + std::to_string(kVersion));
@@ -253,7 +255,7 @@ void State::commit() {
   guarded(connection_->file, [&] { connection_->db.exec("COMMIT"); });
 }
 void State::rollback() {
-  // After some errors, those of the disk among them, SQLite has rolled back already.
+  // After some errors, such as those of the disk, SQLite has rolled back already.
   if (::sqlite3_get_autocommit(connection_->db.getHandle()) == 0)
     guarded(connection_->file, [&] { connection_->db.exec("ROLLBACK"); });
 }

@@ -15,10 +15,10 @@ namespace specdec::monitor {
 namespace {
 
 constexpr int kMinPermutations = 2000, kMaxPermutations = 20000;
-constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // looks
+constexpr double kMinAlarm = 1000, kMaxAlarm = 10000;  // mean number of looks to a false alarm
 constexpr size_t kPoolLooks = 4, kPoolTexts = 4;
-// A mean difference of log-probabilities under this moves Σ min(p, q) by half of it: within the detector's own
-// tolerance.
+// A mean difference of log-probabilities below this moves Σ min(p, q) by half as much, which is within the detector's
+// own tolerance.
 constexpr double kSmallestDifference = 0.01;
 constexpr int kCanaryTokens = 64;
 constexpr uint64_t kSeed = 0x746172676574;  // "target"
@@ -34,12 +34,12 @@ std::vector<std::string> canaries() {
   return prompts;
 }
 
-// What it says of itself and a change of which is a change of the target, unless its answers say otherwise; the rest
-// are hints.
+// Fields that an endpoint reports about itself. If its answers cannot be compared, a change in one of these means
+// another target; changes in the other fields are hints.
 const char* const kDecisive[] = {
     "id", "root", "parent", "max_model_len", "model_path", "weight_version", "chat_template_sha256"};
 
-// State between looks (schema "specdec.target_watch/1").
+// The memory between looks (schema "specdec.target_watch/1").
 struct Memory {
   std::string package, url, stale;
   Json identity = Json::object();
@@ -51,7 +51,7 @@ struct Memory {
   Texts texts;
 };
 
-// Four decimals are a hundredth of the noise of serving.
+// Keeps four decimals, which is a hundredth of the noise of serving.
 Json to_json(const LogprobCalls& calls) {
   Json json = Json::array();
   for (const auto& prompt : calls) {
@@ -107,8 +107,8 @@ Memory memory_of(const std::string& text) {
   }
 }
 
-// Prompts in turn, each round on a connection of its own: a change in the middle of a look, or another backend, touches
-// all prompts alike.
+// Asks the prompts in turn, each round on its own connection. So a change in the middle of a look, or another backend,
+// affects all prompts alike.
 LogprobCalls ask_logprobs(Endpoint& endpoint, const Way& way, int calls) {
   LogprobCalls sample(std::size(kPrompts));
   for (int i = 0; i < calls; ++i) {
@@ -164,7 +164,7 @@ class Watch {
     return out;
   }
 
-  // The first look: what answers now is the reference.
+  // Makes the first look; the current answers become the reference.
   void begin() {
     m_.package = pair_.package;
     m_.url = endpoint_.url();
@@ -185,7 +185,7 @@ class Watch {
     if (!endpoint_.system_fingerprint().empty()) m_.identity["system_fingerprint"] = endpoint_.system_fingerprint();
   }
 
-  // Keys that are there before and now and differ.
+  // Finds the keys that exist in both identities and differ.
   void find_changes() {
     for (const auto& [key, value] : identity_.items())
       if (m_.identity.contains(key) && m_.identity[key] != value)
@@ -234,8 +234,8 @@ class Watch {
     }
   }
 
-  // Some backends answer as before and some do not. Nothing is learnt from such a look; after a day it is no update any
-  // more.
+  // Returns whether some backends answer as before and some do not. Such a look adds nothing to the pool. After a day
+  // it no longer counts as an update.
   bool is_rolling() {
     if (!m_.newest.two_modes || m_.newest.p > 0.01) return false;
     if (m_.rolling_since == 0) m_.rolling_since = now_;

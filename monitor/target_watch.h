@@ -1,6 +1,6 @@
-// Is a remote endpoint still the target the draft was validated for? By the fingerprint where the endpoint tells one
-// (specdec serve), else by what it says of itself, log-probability tracking once a day, or greedy canaries where there
-// are no log-probabilities.
+// Checks whether a remote endpoint still serves the target that the draft was validated for. Uses the fingerprint if
+// the endpoint gives one (specdec serve), else what the endpoint says about itself and log-probability tracking once a
+// day, or greedy canaries if there are no log-probabilities.
 #pragma once
 
 #include <cstdint>
@@ -16,30 +16,32 @@
 namespace specdec::monitor {
 
 struct TargetWatchOptions {
-  std::string url, model;  // model "" = the first of /v1/models
+  std::string url, model;  // model "" = the first model of /v1/models
   Secret api_key;
-  int calls = 32;          // counts the requests of a look for each of 8 prompts
-  double every_s = 86400;  // passes between looks; what the endpoint says of itself is asked for each time
+  int calls = 32;  // requests per look for each of 8 prompts
+  // Seconds between looks. What the endpoint says about itself is asked for at every check.
+  double every_s = 86400;
   double false_alarm_every_days = 365;
-  std::function<void(double)> sleep;  // replaces waiting between attempts (tests)
+  std::function<void(double)> sleep;  // tests replace the wait between attempts
 };
 
-// Says whether a target is still the one that the draft was validated for.
+// The answer whether a target is still the one that the draft was validated for.
 struct TargetCheck {
-  std::string stale;   // says why it is another target, until another package or an acknowledgement; "" = it is not
-                       // known to be one
-  std::string named;   // is the fingerprint that the endpoint tells of what it serves, "" = it tells none
-  std::string wait;    // says that a rolling update is under way and the next check looks again (exit 75), "" = none is
-  Json evidence;       // is "evidence.target" of the result
-  std::string memory;  // has to be kept for the next call
+  // Why it is another target, until another package or an acknowledgement; "" = it is not known to be another.
+  std::string stale;
+  std::string named;  // fingerprint that the endpoint gives for what it serves, "" = none
+  // A rolling update is under way, and the next check looks again (exit 75); "" = none is.
+  std::string wait;
+  Json evidence;       // the result's "evidence.target"
+  std::string memory;  // must be passed to the next call
 };
 
-// `memory`: that of the call before, "" the first time. Another package or URL, and "", begin anew: what answers then
-// is the reference, because a remote endpoint shows no fingerprint of its files. The alarm level is that of
-// `false_alarm_every_days`, at least 1000 looks. At most 8 × calls requests a look (without log-probabilities 64 texts
-// of 64 tokens, twice as many the first time) and a handful to begin. Two modes in the answers are a rolling update:
-// `wait`, for at most a day, then `stale`. Throws what Endpoint throws, Error(kUsage) for `calls` outside 8 … 256,
-// Error(kData) for a memory that is none.
+// `memory` is what the call before returned, "" the first time. With "", or another package or URL, the watch starts
+// anew: the current answers become the reference, because a remote endpoint shows no fingerprint of its files. The
+// alarm level follows from `false_alarm_every_days` and is at least 1000 looks. A look makes at most 8 × calls requests
+// (without log-probabilities 64 texts of 64 tokens, and twice as many the first time), plus a few to begin. Two modes
+// in the answers mean a rolling update: the result is `wait` for at most a day, then `stale`. Throws what Endpoint
+// throws, Error(kUsage) for `calls` outside 8 … 256, and Error(kData) for a memory that cannot be read.
 TargetCheck watch_target(const TargetWatchOptions& options, const WatchedPair& pair, const std::string& memory,
                          const Clock& clock);
 

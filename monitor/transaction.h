@@ -1,6 +1,6 @@
-// Changes of the state file are committed together or not at all. A transaction begins when it is made, and rolls
-// back when it goes out of scope without commit(). What writes inside of one takes it by reference: SQLite has one
-// transaction at a time, so a second one on the same state throws.
+// Changes of the state file are committed together or not at all. A transaction begins in the constructor, and rolls
+// back if it is destroyed without commit(). Functions that write within a transaction take it by reference, because
+// SQLite has one transaction at a time and a second one on the same state throws.
 #pragma once
 
 #include "monitor/state.h"
@@ -9,7 +9,7 @@ namespace specdec::monitor {
 
 class Transaction {
  public:
-  // Throws Error(kNetwork) if another process writes, Error(kIo) if the disk fails.
+  // Throws Error(kNetwork) if another process is writing, Error(kIo) if the disk fails.
   explicit Transaction(State& state);
   ~Transaction();
   Transaction(const Transaction&) = delete;
@@ -17,7 +17,7 @@ class Transaction {
 
   State& state() { return state_; }
   // Makes the changes durable; nothing may be written through this transaction afterwards. Throws as the constructor
-  // does, and then the changes are rolled back.
+  // does; the changes are then rolled back.
   void commit();
 
  private:

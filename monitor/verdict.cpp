@@ -1,4 +1,4 @@
-// Judges an observation: the verdict with the figure that it was judged by, and the evidence as JSON.
+// Judges an observation: returns the verdict with the figure that it was judged by, and the evidence as JSON.
 #include <algorithm>
 #include <cmath>
 
@@ -11,8 +11,9 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kEnoughRequests = 50;  // below it the verdict is inconclusive, unless there is an alarm already
-constexpr double kWarnLevel = 1000;      // e-value of the amber light: a false one in 1,000 requests at most
+// with fewer requests the verdict is inconclusive, unless there is an alarm already
+constexpr int64_t kEnoughRequests = 50;
+constexpr double kWarnLevel = 1000;  // e-value that warns; on average at most one false warning per 1,000 requests
 constexpr int64_t kEnoughForSpeed = 200;
 
 Json strata_json(const Detector& detector) {
@@ -20,7 +21,7 @@ Json strata_json(const Detector& detector) {
   Json strata = Json::array();
   for (const auto& [name, s] : detector.strata()) {
     const StratumBaseline& b = detector.baselines().at(name);
-    // no request fell outside the known domains
+    // Skips "other" if no request fell outside the known domains.
     if (name.empty() && s.total.n == 0 && detector.strata().size() > 1) continue;
     const Sums since = s.since_change();
     strata.push_back({{"name", name.empty() ? (detector.strata().size() > 1 ? "other" : "all") : name},
@@ -112,7 +113,7 @@ const ChartView* furthest(const Observation& observation) {
   return found == observation.charts.end() ? nullptr : &*found;
 }
 
-// How far each kind of source is from a verdict.
+// Reports how far each kind of source is from a verdict.
 Judged inconclusive(const CheckOptions& options, const Detector& detector, const Observation& observation) {
   if (options.sources.empty())
     return {"inconclusive",
@@ -228,7 +229,7 @@ Json evidence_json(const CheckOptions& options, const Detector& detector, const 
               {"pages", observation.pages},
               {"set_aside", observation.set_aside}}}};
   if (!observation.read.first_problem.empty()) e["first_broken_line"] = observation.read.first_problem;
-  // The best guess: the start whose single-start product is the largest.
+  // The best estimate is the start with the largest single-start product.
   if (drift)
     e["change_point"] = {
         {"stratum", peak.stratum}, {"after_requests", peak.change_requests}, {"time", format_utc(peak.change_time)}};

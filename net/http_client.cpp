@@ -30,22 +30,24 @@ void global_init() {
   if (code != CURLE_OK) throw Error(ErrorKind::kInternal, std::string("libcurl: ") + curl_easy_strerror(code));
 }
 
-// What the callbacks of one exchange share. They are called from C: what they would throw is kept.
+// The data that the callbacks of one exchange share. C code calls them, so an exception is stored here instead of
+// thrown.
 struct Exchange {
   CURL* curl;
   const HttpRequest& request;
   HttpReply reply;
   std::exception_ptr failure;
-  bool foreign = false;  // the host was named by a redirect
-  bool proxied = false;  // what is connected to is a proxy
-  bool* own_is_private;  // an address of the first host was private: then so may be those it sends us to
+  bool foreign = false;  // a redirect named the host
+  bool proxied = false;  // the peer is a proxy
+  // An address of the first host was private, so the hosts that it sends us to may be private too.
+  bool* own_is_private;
   bool refused_private = false;
-  uint64_t sent = 0;  // of HttpRequest::upload
+  uint64_t sent = 0;  // bytes sent of HttpRequest::upload
 };
 
 std::string shown(const std::string& url) { return SecretUrl(url).shown(); }
 
-// Where the body of a reply begins in what was asked for.
+// Returns at which offset of the requested file the body of a reply begins.
 uint64_t range_begin(const HttpReply& reply) {
   const std::string range = reply.status == 206 ? reply.header("content-range") : "";
   constexpr std::string_view kUnit = "bytes ";
@@ -57,7 +59,7 @@ uint64_t range_begin(const HttpReply& reply) {
 size_t on_header(char* data, size_t size, size_t count, void* to) {
   auto& exchange = *static_cast<Exchange*>(to);
   std::string line(data, size * count);
-  if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // an interim response came before
+  if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // drops the headers of an interim response
   while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
   const size_t colon = line.find(':');
   if (colon == std::string::npos || line.size() > kMaxHeaderBytes || exchange.reply.headers.size() >= kMaxHeaders)
@@ -104,7 +106,7 @@ size_t on_read(char* data, size_t size, size_t count, void* to) {
   }
 }
 
-// A connection that was kept open may turn out to be closed when the body is already on its way.
+// Rewinds the upload: a kept connection may turn out to be closed after a part of the body was sent.
 int on_seek(void* to, curl_off_t offset, int origin) {
   auto& exchange = *static_cast<Exchange*>(to);
   if (origin != SEEK_SET || offset < 0 || static_cast<uint64_t>(offset) > exchange.request.upload_bytes)
@@ -115,7 +117,8 @@ int on_seek(void* to, curl_off_t offset, int origin) {
 
 int on_progress(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t) { return stop_requested() ? 1 : 0; }
 
-// Looks at the address that is connected to, not at the name: a name may resolve to another one a moment later.
+// Checks the address that is connected to and not the name, because a name may resolve to another address a moment
+// later.
 curl_socket_t on_socket(void* with, curlsocktype, curl_sockaddr* address) {
   auto& exchange = *static_cast<Exchange*>(with);
   const bool inside = !exchange.proxied && is_private(address->addr);
@@ -193,7 +196,7 @@ std::string base_url(const std::string& url, const std::string& what, const std:
   std::string base = url;
   while (base.size() > scheme && base.ends_with('/')) base.pop_back();
   const std::string host = base.substr(scheme, base.find('/', scheme) - scheme);
-  // Not shown: what stands before the '@' is a secret.
+  // Does not show the URL, because the part before '@' is a secret.
   if (host.find('@') != std::string::npos)
     throw Error(ErrorKind::kUsage, what + ": put the secret into " + instead + ", not into the URL");
   if (scheme == 0 || host.empty() || base.find_first_of(" \t\r\n?#") != std::string::npos || origin_of(base).empty())
@@ -210,7 +213,7 @@ std::string HttpReply::header(const std::string& name) const {
 struct HttpClient::Impl {
   CURL* curl = nullptr;
   bool own_is_private = false;
-  std::string own_url;  // the last that was the own one and went through a proxy
+  std::string own_url;  // the last own URL (not one from another host) that went through a proxy
   ~Impl() {
     if (curl) curl_easy_cleanup(curl);
   }
@@ -231,8 +234,8 @@ namespace {
                                        origin_of(url) + ", an address of a private network: refused");
 }
 
-// The proxy, "" = none. Where there is one it connects: who it is asked for is all that can be judged.
-// Names are resolved only where it matters: the machine behind a proxy may have no resolver that answers.
+// Returns the proxy, "" = none. A proxy makes the connection itself, so only the requested host can be judged. Names
+// are resolved only if necessary, because a machine behind a proxy may have no working resolver.
 std::string proxy_for(const HttpRequest& request, const std::string& url, bool foreign, bool own_is_private,
                       std::string& own_url) {
   const std::string proxy = request.unix_socket.empty() ? proxy_of(url) : "";
@@ -244,7 +247,7 @@ std::string proxy_for(const HttpRequest& request, const std::string& url, bool f
   return proxy;
 }
 
-// A key, or the password of a URL, is for no listener on the way.
+// Refuses to send a key, or a URL's password, where it could be overheard.
 void require_kept(const HttpRequest& request) {
   const bool has_key = (!request.bearer.empty() && !request.foreign) ||
                        !part_of(request.url, CURLUPART_PASSWORD).empty() ||
@@ -296,7 +299,8 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   curl_easy_setopt(curl, CURLOPT_HEADERDATA, &exchange);
   curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, on_body);
   curl_easy_setopt(curl, CURLOPT_WRITEDATA, &exchange);
-  // As curl and Python do; a tree that was carried to another distribution finds its certificates so, too.
+  // Uses the variables that curl and Python use. So a tree that was moved to another distribution finds its
+  // certificates.
   for (const char* name : {"SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE"})
     if (const char* file = std::getenv(name); file && *file) {
       curl_easy_setopt(curl, CURLOPT_CAINFO, file);
@@ -306,7 +310,7 @@ HttpReply HttpClient::hop(const HttpRequest& request, const std::string& url, bo
   if (request.post || request.upload) {
     add(request.method.empty() ? "Content-Type: application/json" : "Content-Type:");
     if (!request.method.empty()) curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request.method.c_str());
-    add("Expect:");  // no round trip of its own before a large prompt
+    add("Expect:");  // avoids an extra round trip before a large prompt
   }
   if (request.post) {
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request.post->data());
@@ -369,7 +373,7 @@ HttpReply HttpClient::send(const std::function<HttpRequest()>& make, const Backo
   for (int attempt = 1;; ++attempt) {
     stop_check();
     HttpReply reply = once(make());
-    // a long download may break often; what came before is no progress
+    // A long download may break often, so progress restarts the count. Bytes received before are not progress.
     if (reply.reached >= furthest + kProgressBytes) {
       furthest = reply.reached;
       attempt = 1;

@@ -19,8 +19,8 @@ constexpr size_t kMaxListing = 16u << 20, kMaxFiles = 100000;
 constexpr uint64_t kMaxSmallFile = 256u << 20, kDiskReserve = 64u << 20;
 const char kIndex[] = "model.safetensors.index.json", kWeights[] = "model.safetensors";
 
-// Without weights. Everything that tokenizers, templates and quantised checkpoints are read from, by specdec or by an
-// engine a package is made for; specdec.json binds a published draft.
+// Files other than weights: everything that tokenizers, templates and quantised checkpoints are read from, by specdec
+// or by an engine that a package is made for. specdec.json binds a published draft.
 const std::set<std::string> kSmallFiles = {"config.json",
                                            "generation_config.json",
                                            "tokenizer.json",
@@ -79,7 +79,7 @@ void read_token(HubOptions& options) {
   if (token.empty()) options.token_source.clear();
   if (!std::all_of(token.begin(), token.end(), [](char c) { return c > ' ' && c < 127; }))
     throw Error(ErrorKind::kConfig, options.token_source + ": expected a token of printable characters without spaces");
-  // The token would be in a core file, and libcurl's copies with it.
+  // Otherwise a core file would contain the token and libcurl's copies of it.
   options.token = token;
   if (!options.token.empty()) ::prctl(PR_SET_DUMPABLE, 0);
 }
@@ -90,7 +90,7 @@ bool is_shard_name(const std::string& name) {
                      [](unsigned char c) { return std::isalnum(c) || c == '-' || c == '_' || c == '.'; });
 }
 
-// The shards that an index names.
+// Returns the shards that an index names.
 std::set<std::string> shards_of(const fs::path& index) {
   std::set<std::string> shards;
   const Json json = read_json(index, ErrorKind::kModel, {kMaxSmallFile, 16});
@@ -108,8 +108,8 @@ bool has_file(const fs::path& directory, const std::string& name) {
   return fs::is_regular_file(directory / name, ec);
 }
 
-// A snapshot may have been filled by a program that wanted a part of it. Weights and tokenizer tell, without the list
-// of the hub's files.
+// Returns whether a snapshot has weights and tokenizer, without asking for the hub's list of files. A program that
+// wanted only a part may have filled it.
 bool is_complete(const HubSnapshot& snapshot) {
   const fs::path& d = snapshot.directory;
   if (!has_file(d, "config.json") ||
@@ -134,7 +134,7 @@ class Fetch {
 
   HubSnapshot run() {
     const auto cached = find_snapshot(hub_);
-    // a commit does not change
+    // A commit does not change.
     if (cached && is_complete(*cached) && cached->commit.starts_with(hub_.revision)) return *cached;
     try {
       ask(cached && is_complete(*cached) ? 2 : options_.backoff.max_attempts);
@@ -151,7 +151,7 @@ class Fetch {
   }
 
  private:
-  // The commit and its list of files.
+  // Asks for the commit and its list of files.
   void ask(int max_attempts) {
     const std::string path = "/api/models/" + hub_.repository() + "/revision/" + percent_encoded(hub_.revision, false);
     const HttpReply reply = source_.ask(path, false, max_attempts);
@@ -173,7 +173,7 @@ class Fetch {
                                          ": other formats, pickle above all, are not read");
   }
 
-  // The weights as base/safetensors reads them: one file goes before shards.
+  // Returns the weights that base/safetensors reads: one file is preferred to shards.
   std::vector<std::string> weights(const fs::path& index) const {
     if (listed_.count(kWeights)) return {kWeights};
     std::vector<std::string> names;
@@ -200,7 +200,7 @@ class Fetch {
     return std::all_of(large.begin(), large.end(), there);
   }
 
-  // config.json gets its name last: a snapshot that has one is complete.
+  // Links config.json last, so a snapshot that has one is complete.
   void download(const fs::path& snapshot) {
     make_directories(snapshot);
     make_directories(repository_ / "blobs");
@@ -228,7 +228,7 @@ class Fetch {
 
   void get_all(const std::vector<RemoteFile>& files) {
     double total = 0, done = 0;
-    std::map<std::string, uint64_t> missing;  // by etag: two names may be one blob
+    std::map<std::string, uint64_t> missing;  // by etag, because two names may share one blob
     for (const RemoteFile& file : files)
       if (!has_blob(repository_, file)) missing[file.etag] = file.size;
     for (const auto& [etag, size] : missing) total += static_cast<double>(size);
@@ -253,7 +253,7 @@ class Fetch {
     write_link_atomic(snapshot / file.name, fs::path("../../blobs") / file.etag);
   }
 
-  // huggingface_hub's negative cache: what this commit is known not to have is not asked for again.
+  // Fills huggingface_hub's negative cache: files that this commit is known not to have are not asked for again.
   void remember_absent() const {
     const fs::path absent = repository_ / ".no_exist" / commit_;
     for (const std::string& name : kSmallFiles) {
@@ -268,7 +268,7 @@ class Fetch {
     const fs::path ref = repository_ / "refs" / hub_.revision;
     if (has_file(ref.parent_path(), ref.filename()) && read_file(ref, 4096, ErrorKind::kModel) == commit_) return;
     make_directories(ref.parent_path());
-    remove_partials(ref.parent_path(), 3600);  // of killed runs: huggingface_hub would take them for refs
+    remove_partials(ref.parent_path(), 3600);  // left by killed runs; huggingface_hub would take them for refs
     write_file_atomic(ref, commit_);
   }
 

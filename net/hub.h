@@ -1,6 +1,6 @@
-// Fills the Hugging Face cache with the files that a model needs: config, tokenizer, chat template, safetensors. Never
-// pickle, never code. The cache is left as huggingface_hub 2 keeps it (base/hub_cache.h), so either reads what the
-// other wrote.
+// Fills the Hugging Face cache with the files that a model needs: config, tokenizer, chat template, safetensors; never
+// pickle or code. Keeps the cache as huggingface_hub 2 does (base/hub_cache.h), so that each can read what the other
+// wrote.
 #pragma once
 
 #include <string>
@@ -11,16 +11,18 @@
 
 namespace specdec::net {
 
-// Every file name at the root of a repository that a model may need; weights are chosen as base/safetensors reads them.
+// Returns whether a model may need this file from the root of a repository. Weights are those that base/safetensors
+// reads.
 bool is_model_file(const std::string& name);
 
 struct HubOptions {
   std::string endpoint = "https://huggingface.co";
-  Secret token;                    // sent to the endpoint's origin alone, over https or to this machine
-  std::string token_source;        // "HF_TOKEN" or a file's path; "" = no token
-  bool offline = false;            // the cache alone
-  double metadata_timeout_s = 10;  // of a question about a repository or a file
-  double stall_timeout_s = 10;     // a download slower than 1 KiB/s for so long is broken off and continued
+  Secret token;                    // sent only to the endpoint's origin, over https or to this machine
+  std::string token_source;        // "HF_TOKEN" or the path of a file; "" = no token
+  bool offline = false;            // uses only the cache
+  double metadata_timeout_s = 10;  // for a request about a repository or a file
+  // A download slower than 1 KiB/s for this long is broken off and continued.
+  double stall_timeout_s = 10;
   Backoff backoff = [] {
     Backoff b;
     b.max_attempts = 5;
@@ -28,18 +30,19 @@ struct HubOptions {
   }();
 };
 
-// HF_ENDPOINT; HF_TOKEN, HUGGING_FACE_HUB_TOKEN, the file HF_TOKEN_PATH (else HF_HOME/token), unless
-// HF_HUB_DISABLE_IMPLICIT_TOKEN; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_ETAG_TIMEOUT, HF_HUB_DOWNLOAD_TIMEOUT
-// (seconds). A process that has read a token leaves no core file. Throws Error(kUsage | kConfig) for an endpoint, a
-// time or a token that is none.
+// Reads HF_ENDPOINT; the token from HF_TOKEN, HUGGING_FACE_HUB_TOKEN or the file HF_TOKEN_PATH (else HF_HOME/token),
+// unless HF_HUB_DISABLE_IMPLICIT_TOKEN is set; HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE; HF_HUB_ETAG_TIMEOUT and
+// HF_HUB_DOWNLOAD_TIMEOUT (seconds). A process that has read a token leaves no core file. Throws Error(kUsage |
+// kConfig) for an invalid endpoint, time or token.
 HubOptions hub_options_from_environment();
 
-// The snapshot of this revision, complete. A commit that is there is used without a question; a branch or tag is asked
-// for, and where the hub cannot be reached the cached one is used, with a warning. Downloads are continued where an
-// earlier one broke off, checked against the size and the digest the hub gave, and get their names last; any number of
-// processes may do so at once. Throws Error(kModel): no such model, revision or file, no safetensors, hostile or
-// malformed answers, a wrong digest; Error(kUsage): a gated model, a refused token; Error(kNetwork): unreachable,
-// broken off, 429, 5xx; Error(kIo): the disk, before it is full.
+// Returns the complete snapshot of this revision. A cached commit is used without a request. For a branch or tag the
+// hub is asked; if it cannot be reached, the cached snapshot is used, with a warning. Downloads continue where an
+// earlier one broke off, are checked against the size and digest that the hub gave, and get their names last; any
+// number of processes may do this at once. Throws Error(kModel) for an unknown model, revision or file, missing
+// safetensors, hostile or malformed answers, or a wrong digest; Error(kUsage) for a gated model or a refused token;
+// Error(kNetwork) if the hub is unreachable or breaks off, and for 429 and 5xx; Error(kIo) for the disk, before it is
+// full.
 HubSnapshot fetch_model(const HubName& hub, const HubOptions& options, const ProgressFn& progress = {});
 
 }  // namespace specdec::net

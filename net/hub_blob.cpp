@@ -15,7 +15,7 @@ namespace specdec::net {
 
 namespace {
 
-constexpr double kLockPatienceS = 60;  // without a sign of life of who holds it
+constexpr double kLockPatienceS = 60;  // the holder of the lock may be silent for this long
 const char kSuffix[] = ".incomplete";
 
 std::optional<uint64_t> number(const std::string& text) {
@@ -25,14 +25,14 @@ std::optional<uint64_t> number(const std::string& text) {
   return value;
 }
 
-// W/"abc" and "abc" → abc, as huggingface_hub names blobs.
+// Turns W/"abc" and "abc" into abc, as huggingface_hub names blobs.
 std::string bare_etag(std::string etag) {
   if (etag.starts_with("W/")) etag.erase(0, 2);
   if (etag.size() >= 2 && etag.front() == '"' && etag.back() == '"') etag = etag.substr(1, etag.size() - 2);
   return etag;
 }
 
-// Unfinished downloads of this blob, the longest first.
+// Returns the unfinished downloads of this blob, the longest first.
 std::vector<fs::path> incomplete(const fs::path& blob) {
   std::vector<std::pair<uint64_t, fs::path>> found;
   std::error_code ec;
@@ -57,7 +57,7 @@ bool shows_life(const fs::path& blob) {
   return false;
 }
 
-// The lock, or nothing after a minute without a sign of life, or where the file system has no locks.
+// Returns the lock, or nothing if its holder showed no activity for a minute or the file system has no locks.
 std::unique_ptr<FileLock> wait_for_lock(const fs::path& repository, const fs::path& blob) {
   const fs::path file =
       repository.parent_path() / ".locks" / repository.filename() / (blob.filename().string() + ".lock");
@@ -91,7 +91,7 @@ bool is_right(const fs::path& path, const RemoteFile& file) {
          (file.etag.size() == 64 ? sha256_file(path) : git_blob_id(read_file(path, file.size, ErrorKind::kModel)));
 }
 
-// Appends until `path` has file.size bytes.
+// Appends to `path` until it has file.size bytes.
 void complete(const fs::path& path, const RemoteFile& file, HubSource& source,
               const std::function<void(uint64_t)>& progress) {
   std::error_code ec;
@@ -102,7 +102,7 @@ void complete(const fs::path& path, const RemoteFile& file, HubSource& source,
     source.read(
         file, [&at] { return at; },
         [&](uint64_t first, std::string_view bytes) {
-          if (first == 0 && at != 0) {  // the server does not continue
+          if (first == 0 && at != 0) {  // the server starts over
             out.reset();
             fs::resize_file(path, 0);
             out.emplace(path, OutputFile::Open::kResume);
@@ -158,7 +158,7 @@ HttpRequest HubSource::request(const std::string& url) const {
   return request;
 }
 
-// The codes are those of the hub's X-Error-Code; its words are not repeated.
+// Uses the codes of the hub's X-Error-Code and does not repeat the hub's own words.
 void HubSource::refuse(const std::string& url, const HttpReply& reply) const {
   const std::string code = reply.header("x-error-code"), model = hub_.text(),
                     page = options_.endpoint + "/" + hub_.repository();
@@ -198,7 +198,7 @@ HttpReply HubSource::get(const std::string& path, bool head, int max_attempts) {
 
 HttpReply HubSource::ask(const std::string& path, bool head, int max_attempts) {
   const HttpReply reply = get(path, head, max_attempts);
-  // to where the bytes are: its headers say what they are
+  // A redirect to the bytes is fine, because its headers describe them.
   const bool elsewhere = head && reply.status >= 300 && reply.status < 400;
   if (!reply.problem.empty() || (reply.status != 200 && !elsewhere)) refuse(options_.endpoint + path, reply);
   return reply;
@@ -263,8 +263,8 @@ void fetch_blob(const fs::path& repository, const RemoteFile& file, HubSource& s
   if (has_blob(repository, file)) return;
   const fs::path own = unique_name(blob);
   bool continued = false;
-  // Under the lock nobody writes to these. Where locks mean nothing two processes may append the same: the digest
-  // tells.
+  // With the lock nobody else writes to these files. If locks do not work, two processes may append the same bytes, and
+  // the digest shows that.
   if (const auto left = lock ? incomplete(blob) : std::vector<fs::path>();
       !left.empty() && fs::file_size(left.front()) <= file.size) {
     rename_file(left.front(), own);

@@ -25,7 +25,7 @@ std::string amz_date() {
   return text;
 }
 
-// The text of the first <name>…</name>.
+// Returns the text of the first <name>…</name>.
 std::string element(const std::string& xml, const std::string& name) {
   const size_t begin = xml.find("<" + name + ">"),
                end = begin == std::string::npos ? begin : xml.find("</" + name + ">", begin);
@@ -204,9 +204,10 @@ void S3Client::put_file(const std::string& key, const fs::path& file, const std:
     }
     list += "</CompleteMultipartUpload>";
     const HttpReply done = ask("POST", key, of, &list, {});
-    if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);  // 200 may carry an error
+    // status 200 may still carry an error
+    if (done.status != 200 || !element(done.body, "Code").empty()) refuse(key, done);
   } catch (const Error&) {
-    ask("DELETE", key, of, nullptr, {}, {}, 1u << 20, /*once=*/true);  // parts without an end cost money
+    ask("DELETE", key, of, nullptr, {}, {}, 1u << 20, /*once=*/true);  // unfinished parts cost money
     throw;
   }
 }

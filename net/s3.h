@@ -1,4 +1,5 @@
-// Objects of an S3 bucket: the few requests that stores of packages need, signed with AWS Signature Version 4.
+// A client for objects of an S3 bucket: the few requests that stores of packages need, signed with AWS Signature
+// Version 4.
 #pragma once
 
 #include <cstdint>
@@ -14,42 +15,45 @@
 namespace specdec::net {
 
 struct S3Options {
-  std::string endpoint;  // "" = Amazon's of the region; others are asked by path: ENDPOINT/BUCKET/KEY
+  // "" = Amazon's endpoint of the region. Others are addressed by path: ENDPOINT/BUCKET/KEY.
+  std::string endpoint;
   std::string region = "us-east-1";
   std::string access_key;
   Secret secret_key, session_token;
-  uint64_t part_bytes = 64u << 20;  // larger files go in parts of so many bytes
+  uint64_t part_bytes = 64u << 20;  // larger files are uploaded in parts of this size
   Backoff backoff = [] {
     Backoff b;
     b.max_attempts = 5;
     return b;
   }();
 };
-// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-// AWS_SESSION_TOKEN. Throws Error(kConfig) without the keys, Error(kUsage) for an endpoint that is no URL.
+// Reads AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_REGION or AWS_DEFAULT_REGION, AWS_ACCESS_KEY_ID,
+// AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN. Throws Error(kConfig) without the keys, Error(kUsage) for an endpoint
+// that is not a URL.
 S3Options s3_options_from_environment();
 
-// The value of Authorization. `headers`: what is signed, names in lower case, `host`, `x-amz-date` (20130524T000000Z)
-// and `x-amz-content-sha256` among them; path and query percent-encoded, the query sorted.
+// Returns the value of the header Authorization. `headers` are those to sign, with names in lower case; they must
+// include `host`, `x-amz-date` (20130524T000000Z) and `x-amz-content-sha256`. Path and query are percent-encoded, and
+// the query is sorted.
 std::string sign_s3(const S3Options& options, const std::string& method, const std::string& path,
                     const std::string& query, const std::map<std::string, std::string>& headers);
 
-// "s3://bucket/some/prefix". Throws Error(kUsage) for anything else.
+// A parsed "s3://bucket/some/prefix". parse_s3() throws Error(kUsage) for anything else.
 struct S3Location {
-  std::string bucket, prefix;  // prefix without slashes at its ends, "" = the bucket itself
+  std::string bucket, prefix;  // the prefix has no slashes at its ends; "" = the bucket itself
 };
 S3Location parse_s3(const std::string& url);
 
-// Keys are relative to the prefix. Every status that is no answer is an Error: kConfig for keys that are refused, kData
-// for a bucket that is not there, kNetwork otherwise.
+// Keys are relative to the prefix. Every status that is not an answer is an Error: kConfig for refused keys, kData for
+// a missing bucket, else kNetwork.
 class S3Client {
  public:
   S3Client(S3Location location, S3Options options);
-  std::string name(const std::string& key) const;  // "s3://bucket/prefix/key"
+  std::string name(const std::string& key) const;  // returns "s3://bucket/prefix/key"
   std::optional<uint64_t> size(const std::string& key);
-  std::string get(const std::string& key, size_t max_bytes);  // "" if it is not there
+  std::string get(const std::string& key, size_t max_bytes);  // returns "" if it does not exist
   void read(const std::string& key, uint64_t begin, const std::function<void(std::string_view)>& take);
-  // False: `if_absent`, and it is there already; nothing was written.
+  // Returns false, and writes nothing, if `if_absent` and the object exists already.
   bool put(const std::string& key, const std::string& body, bool if_absent);
   void put_file(const std::string& key, const std::filesystem::path& file,
                 const std::function<void(uint64_t bytes)>& progress);

@@ -1,4 +1,4 @@
-// Parts of URLs as libcurl reads them. For net/ alone.
+// Parts of URLs as libcurl parses them. Only for net/.
 #pragma once
 
 #include <curl/curl.h>
@@ -7,7 +7,8 @@
 
 namespace specdec::net {
 
-std::string lower(std::string text);                          // ASCII
-std::string part_of(const std::string& url, CURLUPart part);  // in lower case, the port by default; "" if it is no URL
+std::string lower(std::string text);  // ASCII
+// In lower case, with the scheme's port as the default; "" if it is not a URL.
+std::string part_of(const std::string& url, CURLUPart part);
 
 }  // namespace specdec::net

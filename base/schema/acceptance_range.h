@@ -1,5 +1,5 @@
-// The numbers that an acceptance record or a counter of acceptance may hold: one table of ranges and one check for all
-// of them. The errors name the place, the key and what is expected, never what was found: it is foreign text.
+// The allowed numbers in acceptance records and acceptance counters: one table of ranges and one check for all of them.
+// The errors name the place, the key and what is expected, but never what was found, because it comes from outside.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ enum class AcceptanceFigure {
   kTemperature,
   kTokens,       // tokens, steps or positions of one request
   kThousandths,  // an overlap sum of one request, in thousandths
-  kCounter,      // a counter of a server since it was started
+  kCounter,      // a server's counter since its start
 };
 
 struct AcceptanceRange {
@@ -35,19 +35,19 @@ constexpr AcceptanceRange range_of(AcceptanceFigure figure) {
     case AcceptanceFigure::kThousandths:
       return {0, kMostTokens * 1000, true};
     case AcceptanceFigure::kCounter:
-      return {0, int64_t{1} << 53, false};  // doubles count one by one up to here
+      return {0, int64_t{1} << 53, false};  // doubles represent every integer up to here
   }
   return {0, 0, true};
 }
-// False for NaN and infinities, too.
+// Also returns false for NaN and infinities.
 constexpr bool in_range(AcceptanceFigure figure, double value) {
   return value >= static_cast<double>(range_of(figure).low) && value <= static_cast<double>(range_of(figure).high);
 }
 
-// The number under `key` of a record. Throws Error(kData) if it is missing, no number or out of its range.
+// Returns the number under `key` of a record. Throws Error(kData) if it is missing, not a number or out of its range.
 int64_t whole_figure(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
 double figure_of(const Json& record, const char* key, AcceptanceFigure figure, const std::string& where);
-// Parses one line or page of others. Throws Error(kData) with the byte where it is broken.
+// Parses one line or page from outside. Throws Error(kData) with the byte where it is broken.
 Json parse_foreign_json(std::string_view text, const std::string& where, const JsonLimits& limits);
 
 }  // namespace specdec

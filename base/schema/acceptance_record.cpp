@@ -16,7 +16,7 @@ constexpr int64_t kLatest = range_of(AcceptanceFigure::kTime).high,
 static_assert(range_of(AcceptanceFigure::kThousandths).high == kMostTokens * 1000);
 const std::string kSchema = "specdec.acceptance/" + std::to_string(AcceptanceRecord::kVersion);
 
-// Sums of the positions from `last` on go into `last`.
+// Keeps the first `positions` values and adds the later ones to the last of them.
 template <class T>
 std::vector<T> folded(const std::vector<T>& x, size_t positions) {
   std::vector<T> out(x.begin(), x.begin() + static_cast<std::ptrdiff_t>(std::min(x.size(), positions)));
@@ -55,7 +55,7 @@ std::vector<int64_t> counts_of(const Json& object, const char* key, AcceptanceFi
   return out;
 }
 
-// What a key holds is not repeated in an error: a line may be of anybody.
+// Errors do not repeat the value of a key, because anybody may have written the line.
 std::string text_of(const Json& object, const char* key, const std::string& where) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return "";
@@ -70,8 +70,8 @@ bool flag_of(const Json& object, const char* key, const std::string& where) {
   return found->get<bool>();
 }
 
-// A key as one character, and a set of them.
-constexpr char kPlainSteps = 1, kSchemaKey = 2;  // no text has these
+// A key as one character, and a bit for it in a set.
+constexpr char kPlainSteps = 1, kSchemaKey = 2;  // no text contains these characters
 constexpr uint64_t bit(char key) { return uint64_t{1} << (key & 63); }
 constexpr uint64_t kEveryKey = [] {
   uint64_t all = bit(kPlainSteps) | bit(kSchemaKey);
@@ -79,8 +79,8 @@ constexpr uint64_t kEveryKey = [] {
   return all;
 }();
 
-// One pass over what to_line() writes, its keys in any order. False for whatever is not plainly that (escapes,
-// exponents, unknown keys): the slow reader judges it and words the error.
+// Reads what to_line() writes in one pass, with its keys in any order. Returns false for anything unusual (escapes,
+// exponents, unknown keys); the slow reader then judges the line and words the error.
 class FastReader {
  public:
   explicit FastReader(std::string_view line) : at_(line.data()), end_(line.data() + line.size()) {}
@@ -163,7 +163,7 @@ class FastReader {
     return at_ != end_ && *at_++ == '"';
   }
 
-  // Appends the digits that follow to those of `n`; how many. More than 18 may have overflowed.
+  // Appends the digits that follow to those of `n` and returns their number. More than 18 may have overflowed.
   size_t digits(int64_t& n) {
     const char* begin = at_;
     auto value = static_cast<uint64_t>(n);
@@ -178,8 +178,8 @@ class FastReader {
     const size_t count = digits(n);
     return count > 0 && count <= 18 && (count == 1 || *begin != '0') && n <= most;
   }
-  // One digit or two before the point, at most 12 behind: a quotient of two whole numbers that a double holds is
-  // rounded as strtod does.
+  // Reads one or two digits before the point and at most 12 after it. Dividing two integers that a double holds exactly
+  // gives the same rounding as strtod.
   bool decimal(double& x) {
     int64_t n = 0, unit = 1;
     if (!whole(n, 10)) return false;

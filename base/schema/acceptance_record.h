@@ -1,10 +1,9 @@
-// One finished request's acceptance, without text, at most 300 bytes as JSON: what the server logs and the monitor
-// watches.
-// {"schema", "t": unix seconds, "s": segment, "T": temperature, "q": draft, "p": target, "n0": plain steps, "D":
-// drafted,
-//  "e": emitted, "r": reached, "a": accepted, "o": overlap sums in thousandths, "g": true under a grammar, else
-//  absent};
-// steps = r[0], accepted = Σ a; drafted_at is not kept.
+// The acceptance of one finished request, without text, in at most 300 bytes of JSON. The server logs it and the
+// monitor reads it.
+// {"schema", "t": unix seconds, "s": segment, "T": temperature, "q": draft, "p": target, "n0": plain steps,
+//  "D": drafted, "e": emitted, "r": reached, "a": accepted, "o": overlap sums in thousandths,
+//  "g": true under a grammar, else absent}
+// steps = r[0] and accepted = Σ a; drafted_at is not kept.
 #pragma once
 
 #include <cstdint>
@@ -23,16 +22,18 @@ struct AcceptanceRecord {
   std::string segment;  // domain, "" = default; at most 32 bytes of [A-Za-z0-9._-]
   double temperature = 1;
   bool constrained = false;  // by a grammar
-  bool efficiency = false;  // of other engines, not written: reached = drafted, all that is known is accepted / drafted
+  // True for other engines' records if only accepted / drafted is known; reached is then set to drafted. Never written.
+  bool efficiency = false;
   std::string draft, target;  // first 12 hex digits of the fingerprints
-  AcceptanceCounts counts;    // reached, accepted, overlap per position; positions after 8 are folded into the 8th
-                              // (fewer than 8 where the line would be longer than 300 bytes)
+  // Reached, accepted and overlap by position. Positions after the 8th are folded into the 8th (an earlier one if the
+  // line would be longer than 300 bytes).
+  AcceptanceCounts counts;
 
   void validate(const std::string& where) const;
 };
-std::string to_line(const AcceptanceRecord& record);  // short keys, no newline
-// Throws Error(kData). For millions of lines into one `record` whose memory is used again; after an error it holds
-// anything.
+std::string to_line(const AcceptanceRecord& record);  // uses short keys; no newline at the end
+// Throws Error(kData). read_acceptance_record() is for millions of lines: it reuses the memory of `record`, whose
+// content is undefined after an error.
 AcceptanceRecord acceptance_record_from_line(std::string_view line, const std::string& where);
 void read_acceptance_record(std::string_view line, const std::string& where, AcceptanceRecord& record);
 

@@ -1,4 +1,4 @@
-// specdec.json beside a draft: which target it was made for and how.
+// specdec.json of a draft, which says for which target it was made and how.
 #pragma once
 
 #include <filesystem>
@@ -21,16 +21,17 @@ struct DraftBinding {
 };
 Json to_json(const DraftBinding& binding);
 DraftBinding draft_binding_from_json(const Json& object, const std::string& where);
-// specdec.json of the directory, nothing if there is none (an unbound draft). Throws Error(kModel) when malformed.
+// Returns the directory's specdec.json, or nothing if it has none (an unbound draft). Throws Error(kModel) if it is
+// malformed.
 std::optional<DraftBinding> read_binding(const std::filesystem::path& draft_directory);
 
 enum class BindingState { kBound, kUnbound, kStale };
 struct BindingCheck {
   BindingState state = BindingState::kUnbound;
-  std::string reason;  // for kStale: which tiers differ and both ids
+  std::string reason;  // for kStale: which tiers differ, and both ids
 };
-// Fingerprints the target and compares (all four digests). An unbound draft must have the same vocabulary and tokenizer
-// bytes, else Error(kModel).
+// Fingerprints the target and compares all four digests. An unbound draft must have the same vocabulary and tokenizer
+// bytes, else throws Error(kModel).
 BindingCheck check_binding(const std::filesystem::path& target, const std::filesystem::path& draft);
 
 }  // namespace specdec

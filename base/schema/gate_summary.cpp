@@ -27,7 +27,7 @@ std::string validate_again(const GateCommand& c, const std::vector<std::string>&
   return shell_words(command);
 }
 
-// Which of its parts left the verdict open: what was not measured, a busy machine, acceptance, the speed-up.
+// Chooses by the part that left the verdict open: a missing measurement, a busy machine, acceptance, or the speed-up.
 std::string next_of_open(const ValidationReport& r, const GateCommand& c) {
   if (r.alpha.n == 0 || !r.has_speed || r.speedup.n == 0 || !r.has_lossless || (r.machine && r.machine->busy))
     return validate_again(c, {});
@@ -75,7 +75,7 @@ std::string schedule_line(const std::vector<ScheduleRow>& schedule) {
 }
 
 int64_t prompts_to_decide(const Estimate& e) {
-  // The width falls with the root of the number of prompts.
+  // The width falls with the square root of the number of prompts.
   const double half = (e.ci.high - e.ci.low) / 2, distance = std::max(std::abs(e.value - 1), 1e-3),
                n = static_cast<double>(e.n);
   return static_cast<int64_t>(std::clamp(std::ceil(1.2 * n * (half / distance) * (half / distance)),
@@ -100,7 +100,7 @@ std::string next_command(const ValidationReport& r, const GateCommand& c) {
   if (r.verdict == "not_worth_it") return command({"specdec", "bench"}, {"--data", c.data, "--out", c.out + "/bench"});
   if (r.verdict == "not_lossless") return one_line(validate_again(c, {"--parts", "lossless", "--dtype", "fp32"}));
   if (r.verdict == "inconclusive") return one_line(next_of_open(r, c));
-  // fail, stale: the draft needs training on this target's answers, from where it is.
+  // fail, stale: train the draft further on this target's answers.
   return one_line(shell_words({"specdec", "distill", "--target", c.target, "--data", c.data, "--draft",
                                "model:" + (c.draft.empty() ? c.target : c.draft), "--out", "run-next"}));
 }

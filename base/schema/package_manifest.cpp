@@ -19,7 +19,7 @@ constexpr ErrorKind kManifest = ErrorKind::kData;
 constexpr size_t kMaxFiles = 1 << 16;
 const std::string kDigestPrefix = "sha256-";
 
-// Relative, '/' separated, every part a plain name: nothing that leaves the package or hides in it.
+// Accepts relative paths with '/' between plain names, so that nothing can leave the package or hide in it.
 bool is_safe_path(const std::string& path) {
   if (path.empty() || path.size() > 1024 || path.back() == '/') return false;
   for (size_t begin = 0; begin <= path.size();) {
@@ -32,8 +32,8 @@ bool is_safe_path(const std::string& path) {
   return true;
 }
 
-// Relative paths of everything below `package`, without the manifest. Links and special files are refused, never
-// followed.
+// Returns the relative paths of all files below `package` except the manifest. Refuses links and special files, and
+// never follows them.
 std::set<std::string> files_below(const fs::path& package) {
   std::set<std::string> found;
   std::error_code ec;
@@ -74,16 +74,17 @@ fs::path channel_package(const fs::path& store, const std::string& channel, Chan
     if (fs::is_directory(package)) return package;
     if (digest == last)
       throw Error(kManifest, package.string() + ": missing, although the channel '" + channel + "' names it");
-    last = digest;  // moved, and the old package removed, between the two looks
+    last = digest;  // the channel moved, and the old package was removed, between the two reads
   }
 }
 
-// The directory of a package argument; empty if it is none. `channel`: what the argument's channel says.
+// Returns the directory of a package argument, empty if it is none. Sets `channel` to the record of the channel that
+// the argument names.
 fs::path package_directory(const std::string& argument, ChannelRecord& channel) {
   const fs::path path(argument);
-  // a model may own a manifest.json too
+  // A model may have its own manifest.json.
   if (fs::exists(path / "manifest.json") && !fs::exists(path / "config.json")) return path;
-  // damaged: read_manifest says so
+  // If it is damaged, read_manifest reports that.
   if (fs::is_directory(path) && path.filename().string().rfind(kDigestPrefix, 0) == 0) return path;
   if (fs::is_regular_file(path) && path.parent_path().filename() == "refs") {
     const fs::path refs = fs::absolute(path).parent_path();
@@ -96,8 +97,8 @@ fs::path package_directory(const std::string& argument, ChannelRecord& channel) 
 }
 
 // Returns the digest that the package must have: the one in the channel's record, or the one in the name of its
-// directory. It is "" if neither names one. Without this check a link in packages/ could put another package in the
-// place of the one that was asked for.
+// directory; "" if neither names one. Without this check, a link in packages/ could replace the requested package by
+// another.
 std::string promised_digest(const fs::path& named, const ChannelRecord& channel) {
   if (!channel.digest.empty()) return channel.digest;
   const std::string name = (named.has_filename() ? named : named.parent_path()).filename().string();
@@ -203,7 +204,7 @@ PackageManifest package_manifest_from_json(const Json& object, const std::string
     }
   }
   m.allowed_failed = json_bool(object, "allowed_failed", false, where, kManifest);
-  // packages of earlier programs do not say
+  // Packages of earlier versions do not state it.
   const std::string visibility = json_string(object, "visibility", "private", where, kManifest);
   if (visibility != "public" && visibility != "private")
     throw Error(kManifest,
@@ -241,7 +242,7 @@ std::shared_ptr<const VerifiedFiles> verify_files(const std::filesystem::path& p
     throw Error(kManifest, package.string() + ": damaged package: " + text);
   };
   const auto verified = std::make_shared<VerifiedFiles>(package);
-  // A directory that carries its digest as name must hold that manifest.
+  // A directory named by a digest must hold the manifest with that digest.
   const std::string name = (package.has_filename() ? package : package.parent_path()).filename().string();
   verified->begin("manifest.json");
   if (name.rfind(kDigestPrefix, 0) == 0 && is_sha256_hex(name.substr(kDigestPrefix.size())) &&
@@ -309,7 +310,7 @@ std::string read_channel(const std::filesystem::path& store, const std::string& 
 }
 
 std::optional<ResolvedPackage> locate_package(const std::string& argument) {
-  constexpr int kMaxTries = 500;  // a removal holds the lock for two looks at the channels and one rename
+  constexpr int kMaxTries = 500;  // a removal holds the lock for two reads of the channels and one rename
   Place place;
   ResolvedPackage package;
   fs::path& root = place.real;
@@ -318,7 +319,8 @@ std::optional<ResolvedPackage> locate_package(const std::string& argument) {
   for (int tries = 0;; ++tries) {
     named = package_directory(argument, package.channel);
     if (named.empty()) return std::nullopt;
-    place = follow_links(named);  // from here on no link is followed: what is checked is what is opened
+    // no link is followed after this, so the files that are checked are the files that are opened
+    place = follow_links(named);
     hold = std::make_shared<const DirectoryLock>(root, DirectoryLock::Kind::kShared);
     if (hold->state() == DirectoryLock::State::kHeld || hold->state() == DirectoryLock::State::kUnsupported) break;
     if (tries == kMaxTries)

@@ -24,7 +24,7 @@ namespace {
 
 constexpr ErrorKind kChannel = ErrorKind::kData;
 constexpr int kMaxLinks = 64;
-constexpr int64_t kMaxNumber = int64_t{1} << 53;  // what JSON numbers hold exactly everywhere
+constexpr int64_t kMaxNumber = int64_t{1} << 53;  // JSON numbers are exact up to here in every reader
 const char kSeenSchema[] = "specdec.channel_seen/1";
 
 struct Seen {
@@ -38,7 +38,7 @@ fs::path memory_of(const fs::path& store, const std::string& channel) {
                            : directory / (sha256_hex(store.string() + '\n' + channel).substr(0, 32) + ".json");
 }
 
-// The store as it really lies, so that every way to it has one memory.
+// Returns the store's real path, so that every path to it shares one memory.
 fs::path real_store(const fs::path& store) {
   std::error_code ec;
   const fs::path real = fs::canonical(store, ec);
@@ -53,7 +53,7 @@ std::optional<Seen> seen_of(const fs::path& file) {
               json_digest(seen, "digest", false, file.string(), kChannel)};
 }
 
-// One process at a time; the lock is held for two small files.
+// Admits one process at a time; the lock is held while two small files are read or written.
 std::optional<FileLock> lock_memory(const fs::path& directory) {
   for (int tries = 0; tries < 200; ++tries) {
     try {
@@ -88,7 +88,7 @@ void remember(const fs::path& store, const std::string& channel, const ChannelRe
   }
 }
 
-// STORE/refs/NAME as a user would say it.
+// Returns STORE/refs/NAME as a user would write it.
 std::string said(const fs::path& store, const std::string& channel) { return (store / "refs" / channel).string(); }
 std::string mend(const fs::path& store, const std::string& channel, const std::string& digest) {
   return "specdec package promote sha256-" + digest + " --store " + store.string() + " --channel " + channel +
@@ -204,7 +204,7 @@ fs::path channel_memory() {
   return home && *home == '/' ? fs::path(home) / ".local" / "state" / "specdec" / "channels" : fs::path();
 }
 
-// ---- what was checked is what was read ----
+// ---- what was read is what was checked ----
 
 VerifiedFiles::Identity VerifiedFiles::identity_of(const std::string& path) const {
   struct stat s{};

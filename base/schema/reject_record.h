@@ -1,9 +1,8 @@
-// What a target refused of one answer's drafts, without text: a later draft can learn from it beside the traffic record
-// of the same id.
-// {"schema", "id", "conversation", "t": unix seconds, "T": temperature, "q": draft, "p": target, "rejects": [[position,
-// drafted, its
-//  logprob, next, [[id, logprob], …]], …]}; logprobs in thousandths, the target's own (softmax of its logits, before
-//  temperature and rules).
+// The draft tokens that the target refused in one answer, without text. A later draft can learn from them together with
+// the traffic record of the same id.
+// {"schema", "id", "conversation", "t": unix seconds, "T": temperature, "q": draft, "p": target,
+//  "rejects": [[position, drafted, its logprob, next, [[id, logprob], …]], …]}
+// Logprobs are in thousandths and are the target's own (softmax of its logits, before temperature and rules).
 #pragma once
 
 #include <cstdint>
@@ -19,16 +18,17 @@ struct RejectRecord {
   static constexpr int kVersion = 1;  // "schema":"specdec.rejects/1"
   static constexpr size_t kMaxRejects = 256, kMaxTop = 64;
   struct Reject {
-    int64_t position = 0;           // in the answer's tokens, from 0
-    int32_t drafted = 0, next = 0;  // refused; what stands there (equal where the refused token was drawn again)
-    double logprob = 0;             // of drafted
-    std::vector<std::pair<int32_t, double>> top;  // the target's likeliest, falling
+    int64_t position = 0;  // index in the answer's tokens, from 0
+    // The refused token, and the token at this position (the same if the refused token was drawn again).
+    int32_t drafted = 0, next = 0;
+    double logprob = 0;                           // of the drafted token
+    std::vector<std::pair<int32_t, double>> top;  // the target's likeliest tokens, in falling order
   };
   std::string id, conversation;  // of the traffic record
   int64_t time = 0;
   double temperature = 1;
   std::string draft, target;    // first 12 hex digits of the fingerprints
-  std::vector<Reject> rejects;  // positions rise
+  std::vector<Reject> rejects;  // in rising order of position
 };
 std::string to_line(const RejectRecord& record);  // no newline
 // Throws Error(kData).

@@ -62,7 +62,7 @@ Json acceptance_to_json(const ValidationReport& r) {
           {"request_alphas", r.request_alphas}};
 }
 
-// "schedule" is what engines take; "schedule_figures" says row by row what speaks for it.
+// "schedule" is what engines take; "schedule_figures" has the figure behind each of its rows.
 void schedule_to_json(const std::vector<ScheduleRow>& schedule, Json& speed) {
   speed["schedule"] = ranges_of(schedule);
   speed["schedule_figures"] = Json::array();
@@ -140,7 +140,7 @@ std::vector<double> read_doubles(const Json& object, const char* key, double low
   return out;
 }
 
-// {"1": …, "8": …}: keys are positive integers.
+// Reads a key of {"1": …, "8": …}; keys are positive integers.
 int read_number_key(const std::string& key, const std::string& where) {
   if (key.empty() || key.size() > 6 || key.find_first_not_of("0123456789") != std::string::npos)
     throw Error(kReport, where + ": expected positive integers as keys, found '" + key.substr(0, 20) + "'");
@@ -185,7 +185,7 @@ std::optional<double> read_optional(const Json& o, const char* key, double low, 
   return json_double(o, key, low, high, where, kReport);
 }
 
-// Reports of earlier programs have neither a sequence nor a serving draft to compare with.
+// Reports of earlier versions have neither a sequence nor a serving draft to compare with.
 void read_sequence(const Json& o, const std::string& where, ValidationReport& r) {
   r.requests_available = json_int(o, "requests_available", 0, kMaxCount, r.alpha.n, where, kReport);
   if (o.contains("requests_needed") && !o["requests_needed"].is_null())
@@ -242,7 +242,7 @@ void read_acceptance(const Json& o, const std::string& where, ValidationReport& 
     r.request_ids.push_back(json_string(Json{{"id", id}}, "id", where + ": request_ids", kReport));
 }
 
-// Reports of earlier programs say nothing of a row's figure: it is taken for a prediction.
+// Reports of earlier versions do not describe a row's figure, so it is taken for a prediction.
 std::vector<ScheduleRow> read_schedule(const Json& o, const std::string& where) {
   const std::string at = where + ": schedule";
   std::vector<ScheduleRow> schedule;
@@ -304,7 +304,8 @@ void read_speed(const Json& o, const std::string& where, ValidationReport& r) {
   }
   if (o.contains("break_even"))
     r.break_even = read_costs(json_object(o, "break_even", 4096, where, kReport), where + ": break_even");
-  json_bool(o, "prediction_fits", true, where, kReport);  // follows from the figures
+  // checks only the type, because the value follows from the figures
+  json_bool(o, "prediction_fits", true, where, kReport);
   r.schedule = read_schedule(o, where);
   if (o.contains("machine"))
     r.machine = read_machine(json_object(o, "machine", 64, where, kReport), where + ": machine");

@@ -1,7 +1,8 @@
-// Actions are what the loop does outside: probes, redistillations, orders to the server, moves of channels, commands
-// and posts. Each file of this folder holds one kind: what is written down of it, and how it is done. An action is
-// written down together with the transition that asks for it and before it begins. Commands and URLs are not written
-// down, because they may hold secrets: what is left to do is done with those of the check that does it.
+// Actions are what the loop does outside the monitor: probes, redistillations, orders to the server, channel moves,
+// commands and HTTP posts. Each file of this folder handles one kind: it says what is written down about the action and
+// how it is done. An action is written down before it begins, together with the transition that asks for it. Commands
+// and URLs are not written down because they may hold secrets: an action that is still pending uses those that the
+// current check was given.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +24,12 @@ namespace specdec::monitor {
 
 class ActionWriter {
  public:
-  // `transition` is the id of the transition that asks for the actions, 0 = none was recorded.
+  // `transition` is the id of the transition that asks for the actions; 0 means that none was recorded.
   ActionWriter(Transaction& transaction, const LoopContext& context, int64_t transition);
 
-  // Adds an action that is still to be done. One that has the same key and is there already stays as it is.
+  // Adds an action that is still to be done. If an action with this key exists already, it stays as it is.
   void add(const std::string& kind, const std::string& key, Json payload);
-  // Returns a key that this transition uses once.
+  // Returns a key that this transition uses only once.
   std::string key_of(Act act) const;
 
   Transaction& transaction() { return transaction_; }
@@ -49,12 +50,12 @@ void write_down(const Promote& promote, ActionWriter& writer);
 void write_down(const RollBack& roll_back, ActionWriter& writer);
 void write_down(const Disable& disable, ActionWriter& writer);
 void write_down(const Enable& enable, ActionWriter& writer);
-// Nothing outside has to be done for this one: the detectors are restarted in the transaction.
+// Nothing has to be done outside for this one: the detectors are restarted within the transaction.
 void write_down(const RestartDetectors& restart, ActionWriter& writer);
 void write_down_all(const std::vector<Action>& actions, ActionWriter& writer);
 
-// The detectors, the charts and the verdict begin again; positions in files stay. `why` becomes the verdict of a row of
-// the history.
+// Restarts the detectors, the charts and the verdict; positions in record files stay. Adds a row to the history with
+// `why` as its verdict.
 void restart_detectors(State& state, const std::string& package, const std::string& why, int64_t now);
 
 // ---- Doing actions.
@@ -64,19 +65,19 @@ struct ActionContext {
   const ActionChildren& children;
 };
 
-// One attempt at an action ended so.
+// The result of one attempt at an action.
 struct ActionOutcome {
-  bool ended = true;                          // else the next check tries the action again
-  int code = 0;                               // is an exit code or an HTTP status
-  std::string text = {};                      // is one line about the attempt
-  std::optional<Occurrence> occurrence = {};  // follows from it
-  std::string waiting = {};                   // says why nothing follows, "" = there is nothing to say
-  bool moved_channel = false;                 // the package's channel names another package now
-  bool is_impossible = false;                 // a channel cannot be moved, because a package is damaged or gone
-  std::string rejected = {};                  // is the digest of a package that is never to be tried again, "" = none
+  bool ended = true;                          // false: the next check tries the action again
+  int code = 0;                               // exit code or HTTP status
+  std::string text = {};                      // one line about the attempt
+  std::optional<Occurrence> occurrence = {};  // the event that follows, if any
+  std::string waiting = {};                   // why nothing follows, "" = there is nothing to say
+  bool moved_channel = false;                 // the package's channel now names another package
+  bool is_impossible = false;                 // a channel cannot be moved because a package is damaged or missing
+  std::string rejected = {};                  // digest of a package that must never be tried again, "" = none
 };
 
-// Makes one attempt at an action that was written down. Throws Error(kNetwork) where a server does not answer, and
+// Makes one attempt at an action that was written down. Throws Error(kNetwork) if a server does not answer, and
 // Error(kData) for an action that cannot be read.
 ActionOutcome run_action(const ActionEntry& action, const ActionContext& context);
 
@@ -87,37 +88,37 @@ ActionOutcome run_channel_move(const ActionEntry& action, const ActionContext& c
 ActionOutcome run_switch(const ActionEntry& action, const ActionContext& context);
 ActionOutcome run_post(const ActionEntry& action, const ActionContext& context);
 
-inline constexpr int64_t kMaxAttempts = 20;  // are made of what does not come to its end, before it is given up
+inline constexpr int64_t kMaxAttempts = 20;  // attempts at an action that does not finish, before it is given up
 
-// Returns whether a command was stopped by a signal or by something that may pass, a failing or full disk among it.
-// Then it runs again at the next check, but not for ever. Such an end says nothing about the package, which would be
-// rejected otherwise, nor about the draft.
+// Returns whether a command was stopped by a signal or by a problem that may pass, such as a failing or full disk. It
+// then runs again at the next check, at most kMaxAttempts times. Such an exit code says nothing about the package,
+// which would otherwise be rejected, nor about the draft.
 bool is_temporary(int exit_code, const ActionEntry& action);
-// Ends an action whose command or URL this check was not given.
+// Returns the outcome of an action whose command or URL this check was not given.
 ActionOutcome not_given();
-// Runs a command for an action, with the reason of the present state in its environment.
+// Runs a command for an action, with the reason of the current state in its environment.
 ChildEnd run_for(const ActionEntry& action, const ActionContext& context, std::vector<std::string> argv,
                  bool capture = false);
 
-// ---- Parts of single kinds that others need.
+// ---- Functions of single kinds that other files need.
 
 // Returns whether an alarm can be confirmed by a probe.
 bool has_probe(const Policy& policy);
 
-// Posts are tried beside the other actions, which wait for each other.
+// Returns whether this kind is a post. Posts do not wait for the other actions, which wait for each other.
 bool is_post(const std::string& kind);
-// Writes a post to each webhook down.
+// Writes down one post for each webhook.
 void write_down_webhooks(const Json& event, ActionWriter& writer);
-// Writes down that Alertmanager is to be told of the end of an alert.
+// Writes down that Alertmanager must be told that an alert has ended.
 void write_down_all_clear(ActionWriter& writer);
-// Tells Alertmanager at once that the present state needs attention. Returns an item of "actions" of the result.
+// Tells Alertmanager at once that the current state needs attention. Returns an item of the result's "actions".
 Json renew_alert(const LoopContext& context);
 
-// --on-drift runs until it has ended with exit code 0, while its alarm lasts, and at least once. It is no action of a
-// transition, and runs before the others.
+// --on-drift runs at least once for an alarm. If its exit code is not 0, later checks run it again while the alarm
+// lasts. It belongs to no transition, and runs before the other actions.
 inline constexpr const char* kOnDrift = "command";
 void write_down_on_drift(Transaction& transaction, const std::string& alarm_key, const Json& environment, int64_t now);
-// Returns "trigger" of the result, null without an alarm.
+// Returns the result's "trigger", null without an alarm.
 Json run_on_drift(State& state, const std::string& alarm_key, const ActionContext& context, const Clock& clock);
 
 }  // namespace specdec::monitor

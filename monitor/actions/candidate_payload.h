@@ -1,4 +1,5 @@
-// Actions on a candidate are done after a restart, too: this is written down of the package and its channels.
+// Describes a candidate's package and its channels for the state file, so that its actions can still be done after a
+// restart. The files of actions on candidates use it.
 #pragma once
 
 #include <string>
@@ -8,7 +9,7 @@
 
 namespace specdec::monitor {
 
-// Returns {store, candidates, channel, digest}, and {draft, id} while the store holds the package.
+// Returns {store, candidates, channel, digest}, and also {draft, id} if the store holds the package.
 Json candidate_payload(const CheckOptions& options, const std::string& digest);
 
 }  // namespace specdec::monitor

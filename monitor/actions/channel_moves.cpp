@@ -1,5 +1,5 @@
-// A candidate is promoted or dropped, and a promotion is rolled back. `specdec package` moves the channel, and only
-// from where it was, so that what is done already is not done again. Then the server follows, if there is one.
+// Promotes or drops a candidate and rolls back a promotion. `specdec package` moves the channel, but only if it still
+// has its old value, so that a finished move is not repeated. Then the server, if there is one, follows the channel.
 #include <utility>
 
 #include "monitor/actions/actions.h"
@@ -16,7 +16,7 @@ struct ChannelMove {
   std::vector<std::string> argv;
 };
 
-// Returns nothing where the channel does not have to be moved, or has been moved already.
+// Returns nothing if the channel does not have to be moved or has been moved already.
 std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string& program) {
   const Json& p = action.payload;
   const std::string store = p.at("store"), digest = p.at("digest"), why = p.at("why");
@@ -36,7 +36,7 @@ std::optional<ChannelMove> move_of(const ActionEntry& action, const std::string&
   return move({"rollback"});
 }
 
-// Makes the server follow the channel. A server that is not so far is asked again by the next check.
+// Orders the server to follow the channel. If the server is not ready, the next check asks it again.
 void order_server(const ActionEntry& action, const Policy& policy, ActionOutcome& outcome) {
   const Json& p = action.payload;
   const std::string id = p.value("id", "");

@@ -1,5 +1,6 @@
-// Children do actions. Each attempt has files of its own in <state>.actions/, where the child leaves its end until
-// that is on record. An attempt that was cut short is taken up under the same number, and so nothing runs twice.
+// Child processes run the commands of actions. Each attempt has its own files in <state>.actions/, where the child
+// leaves its exit code until it is on record. An attempt that was cut short is resumed under the same number, so
+// nothing runs twice.
 #pragma once
 
 #include <filesystem>
@@ -12,15 +13,16 @@ namespace specdec::monitor {
 
 class ActionChildren {
  public:
-  // `lock` is the descriptor of <state>.lock, which children keep open.
+  // `lock` is the descriptor of <state>.lock, which the children keep open.
   ActionChildren(const CheckOptions& options, int lock);
 
-  // Runs the order's command to its end, or takes the end that it has left. The outcome's place, the lock and
-  // SPECDEC_ALARM_KEY are added to the order. Throws what run_child throws.
+  // Runs the order's command to its end, or takes the exit code that an earlier run of this attempt left. Adds the path
+  // of the outcome, the lock and SPECDEC_ALARM_KEY to the order. Throws what run_child throws.
   ChildEnd run(const ActionEntry& action, ChildOrder order) const;
-  // Removes the end of an attempt, once it is on record.
+  // Removes the files of an attempt once its outcome is on record.
   void forget(const ActionEntry& action) const;
-  // Removes the ends that are on record already, because their check was killed before it could remove them.
+  // Removes the files of outcomes that are on record already, in case their check was killed before it could remove
+  // them.
   void forget_recorded(const State& state) const;
 
   const std::filesystem::path& folder() const { return folder_; }

@@ -1,4 +1,4 @@
-// The server loads a candidate and puts it on trial.
+// Makes the server load a candidate and put it on trial.
 #include <utility>
 
 #include "monitor/actions/actions.h"

@@ -1,4 +1,4 @@
-// Webhooks are told of each transition, and Alertmanager of a state that needs attention and of its end.
+// Posts each transition to the webhooks, and tells Alertmanager when a state needs attention and when that ends.
 #include <algorithm>
 
 #include "monitor/actions/actions.h"
@@ -9,9 +9,9 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kAlertHolds = 4 * 3600;  // seconds pass before an alert that no check renews is resolved
+constexpr int64_t kAlertHolds = 4 * 3600;  // seconds after which an alert that no check renews is resolved
 
-// Returns nothing where the URL is not given any more. A webhook is written down by the part of its URL that it shows.
+// Returns nothing if the URL is no longer given. A webhook is written down by the part of its URL that may be shown.
 const SecretUrl* url_of(const ActionEntry& action, const Policy& policy, SecretUrl& alerts) {
   if (action.kind == "alert") {
     if (policy.alertmanager.empty()) return nullptr;

@@ -1,4 +1,4 @@
-// The paired probe confirms or refutes an alarm on the canary set. Where speculation is off, a probe of the speed asks
+// The paired probe confirms or refutes an alarm on the canary set. While speculation is off, a speed probe measures
 // whether it would pay again.
 #include <cstdio>
 
@@ -11,14 +11,14 @@ namespace specdec::monitor {
 
 namespace {
 
-constexpr int64_t kEnoughPaired = 30;  // fewer requests of a paired probe decide nothing
+constexpr int64_t kEnoughPaired = 30;  // a paired probe with fewer requests decides nothing
 
-// The files of the built-in probe lie beside the ends of the children.
+// The built-in probe keeps its files in the same folder as the children's outcomes.
 std::string path_of(const ActionContext& context, const char* name) {
   return absolute_path(context.children.folder()) + "/" + name;
 }
 
-// Returns nothing where no probe is given.
+// Returns nothing if no probe is given.
 std::vector<std::string> probe_command(const ActionContext& context, bool of_speed) {
   const Policy& p = context.loop.options.policy;
   if (!p.probe.empty()) return shell(p.probe);
@@ -60,8 +60,8 @@ void take_speed(const Json& result, ActionOutcome& outcome) {
   if (low > 1) outcome.occurrence = Occurrence{Event::kWorth, outcome.text, {{"speed", measured}, {"seed", 0}}};
 }
 
-// A drop that is smaller than --min-loss for sure refutes the alarm; one that is surely a drop and may be larger
-// confirms it.
+// Refutes the alarm if the drop is certainly smaller than --min-loss; confirms it if there certainly is a drop and it
+// may be larger.
 void take_acceptance(const Json& result, double min_loss, ActionOutcome& outcome) {
   const Json& paired = json_object(result, "baseline", 16, kWhere, ErrorKind::kData);
   const Json& ci = json_array(paired, "ci", 2, kWhere, ErrorKind::kData);
@@ -109,7 +109,7 @@ ActionOutcome run_probe(const ActionEntry& action, const ActionContext& context)
       take_speed(result, outcome);
     else
       take_acceptance(result, context.loop.options.policy.min_loss, outcome);
-  } catch (const std::exception& e) {  // nlohmann throws its own for values of other types
+  } catch (const std::exception& e) {  // nlohmann throws its own exceptions for values of other types
     outcome.text += std::string(", and its result cannot be used: ") + e.what();
     outcome.waiting = "probe: " + outcome.text;
   }

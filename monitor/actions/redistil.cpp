@@ -1,5 +1,5 @@
-// A redistillation runs the loop or a command of the user's, or writes the manifest of a Kubernetes Job that runs the
-// loop elsewhere.
+// A redistillation runs `specdec loop run` or the user's own command, or writes the manifest of a Kubernetes Job that
+// runs the loop elsewhere.
 #include "base/error.h"
 #include "base/file.h"
 #include "monitor/actions/actions.h"
@@ -11,16 +11,16 @@ namespace specdec::monitor {
 
 namespace {
 
-// Returns nothing where no command is given.
+// Returns nothing if no command is given.
 std::vector<std::string> redistil_command(const CheckOptions& options) {
   const Policy& p = options.policy;
   if (!p.redistil.empty()) return shell(p.redistil);
-  // The cluster runs the loop of a Job; a command beside it applies the manifest.
+  // With --job the cluster runs the loop, and the user's command, if any, applies the manifest.
   if (!p.job.empty() || p.loop.empty()) return {};
   return {options.program, "loop", "run", absolute_path(p.loop)};
 }
 
-// Looks for what a redistillation that ended well has made: a candidate, or another package in the package's own
+// Looks for the result of a redistillation that succeeded: a candidate, or another package in the package's own
 // channel. A Job makes its package later.
 std::optional<Occurrence> find_package(const LoopContext& context, bool is_job, ActionOutcome& outcome) {
   const CheckOptions& options = context.options;

@@ -1,4 +1,4 @@
-// Speculation is turned off and on by commands of the user's, because the server has no such order.
+// Turns speculation off and on by the user's commands, because the server has no such order.
 #include "monitor/actions/actions.h"
 
 namespace specdec::monitor {

@@ -7,7 +7,7 @@ namespace {
 
 TEST(Acceptance, CountsPositionsAsTheContractSays) {
   AcceptanceCounts c;
-  c.add_step(3, 1, {0.9, 0.5});  // position 1 reached and rejected, position 2 drafted only
+  c.add_step(3, 1, {0.9, 0.5});  // position 1 was reached and refused, position 2 only drafted
   c.add_step(3, 3, {1.0, 0.75, 0.25});
   c.add_step(1, 0, {0.1});
   c.add_step(0, 0, {});
@@ -60,7 +60,7 @@ TEST(Acceptance, NothingMeasuredIsNotADivision) {
 }
 
 TEST(Acceptance, ExpectedLengthAndSpeedup) {
-  EXPECT_NEAR(expected_length(0.8, 5), 3.68928, 1e-12);  // the contract's 3.69
+  EXPECT_NEAR(expected_length(0.8, 5), 3.68928, 1e-12);  // docs/contract.md says 3.69
   EXPECT_DOUBLE_EQ(expected_length(1.0, 5), 6);
   EXPECT_DOUBLE_EQ(expected_length(0.0, 5), 1);
   EXPECT_DOUBLE_EQ(expected_length(0.7, 0), 1);

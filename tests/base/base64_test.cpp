@@ -5,7 +5,7 @@
 namespace specdec {
 namespace {
 
-// RFC 4648, section 10.
+// Examples of RFC 4648, section 10.
 TEST(Base64, KnownAnswers) {
   const std::string text = "foobar", encoded[] = {"", "Zg==", "Zm8=", "Zm9v", "Zm9vYg==", "Zm9vYmE=", "Zm9vYmFy"};
   for (size_t n = 0; n <= text.size(); ++n) EXPECT_EQ(base64(text.substr(0, n)), encoded[n]);

@@ -39,7 +39,7 @@ TEST(Child, GetsEnvironmentAndDescriptors) {
   ::close(kept);
 }
 
-// Of one that outlives us it reaches the whole process group: here the child of a shell that does not pass it on.
+// With outlives_us the request reaches the whole process group: here the child of a shell that does not pass it on.
 TEST(Child, AStopRequestIsHandedOn) {
   for (const bool outlives : {false, true}) {
     const int code = testing::in_child(nullptr, "", [&] {
@@ -47,7 +47,7 @@ TEST(Child, AStopRequestIsHandedOn) {
       start.outlives_us = outlives;
       Child child(start);
       if (child.code()) ::_exit(1);
-      ::usleep(200000);  // the trap is set
+      ::usleep(200000);  // gives the shell time to set the trap
       request_stop();
       ::_exit(child.wait());
     });

@@ -11,7 +11,7 @@ import numpy as np
 from confseq.betting import betting_cs, betting_lower_cs
 from confseq.betting_strategies import lambda_predmix_eb
 
-warnings.simplefilter("ignore", RuntimeWarning)  # bets of stake / 0
+warnings.simplefilter("ignore", RuntimeWarning)  # bets divide by 0 at the grid's end
 rng = np.random.default_rng(20261122)
 
 
@@ -35,7 +35,7 @@ def case(name, x, level, breaks, truncation, stakes=(), plug_in=True):
     shared = dict(breaks=breaks, trunc_scale=truncation, running_intersection=True)
     given = dict(lambdas_fns_positive=bets[0], lambdas_fns_negative=bets[1]) if stakes else {}
     low, high = betting_cs(x, alpha=level, **shared, **given)
-    # One end of the two-sided interval is the one-sided sequence at half the level, unless every mean is refuted at
+    # Each end of the two-sided interval is the one-sided sequence at half the level, unless every mean is refuted at
     # once.
     lower = betting_lower_cs(x, alpha=level / 2, **shared, **(dict(lambdas_fns=bets[0]) if stakes else {}))
     assert np.array_equal(low, lower) != (name == "no mean is left"), name

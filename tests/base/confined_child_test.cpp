@@ -30,7 +30,7 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
     std::vector<char> memory(size_t{1} << 30, 'x');
     write_pipe(pipe, std::span<const char>(memory).first(1));
   });
-  EXPECT_EQ(read_all(hungry), "");  // std::bad_alloc ends the work
+  EXPECT_EQ(read_all(hungry), "");  // std::bad_alloc ends the child
   ConfinedChild endless({.cpu_seconds = 1}, [](int) {
     for (volatile bool on = true; on;) {
     }
@@ -44,11 +44,11 @@ TEST(ConfinedChild, DiesOfWhatItsLimitsForbid) {
 TEST(ConfinedChild, IsKilledWithItsOwner) {
   {
     const ConfinedChild waits({}, [](int pipe) { write_pipe(pipe, std::string(1 << 20, 'x')); });
-  }  // more than a pipe holds
-  EXPECT_EQ(raise(0), 0);  // here at all: the destructor did not wait for it
+  }  // the child blocks, because a pipe holds less
+  EXPECT_EQ(raise(0), 0);  // reached at all: the destructor did not wait for the child
 }
 
-// Ctrl-C goes to all processes of a terminal: what the child is asked to do is its owner's decision.
+// Ctrl-C goes to all processes of a terminal, so the owner decides what its child does.
 TEST(ConfinedChild, LeavesSignalsOfTheTerminalToItsOwner) {
   ConfinedChild child({}, [](int pipe) {
     raise(SIGINT);

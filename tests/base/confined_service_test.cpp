@@ -107,7 +107,7 @@ TEST(ConfinedService, SaysThatItsKeeperIsGone) {
   EXPECT_FALSE(service.works());
 }
 
-// The processes go when the program does, however it ends: nothing keeps its terminal or its pipes.
+// The processes end when the program does, however it ends; nothing keeps its terminal or pipes open.
 TEST(ConfinedService, EndsWithTheProgram) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
@@ -121,7 +121,7 @@ TEST(ConfinedService, EndsWithTheProgram) {
   close(ends[1]);
   std::string text;
   char part[64];
-  // to the end: nobody has it open
+  // Reads to the end, which comes only when nobody has the pipe open.
   for (ssize_t n = 0; (n = read(ends[0], part, sizeof part)) > 0;) text.append(part, static_cast<size_t>(n));
   close(ends[0]);
   waitpid(program, nullptr, 0);

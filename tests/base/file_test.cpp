@@ -49,7 +49,7 @@ TEST(File, UnreadableIsIo) {
   fs::permissions(dir.root(), fs::perms::all);
   fs::permissions(dir / "f", fs::perms::none);
   const int code = testing::in_child(nullptr, "", [&] {
-    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(50);  // permissions do not bind root
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(50);  // permissions do not restrict root
     read_file(dir / "f");
   });
   EXPECT_EQ(code, 74);
@@ -96,7 +96,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
                                      const std::string found = get(dir / "f");
                                      EXPECT_TRUE(found == "old" || found == fresh) << n;
                                    });
-  EXPECT_EQ(points, 5);  // create, write, fsync, rename, fsync of the directory
+  EXPECT_EQ(points, 5);  // create, write, fsync, rename, fsync the directory
   EXPECT_EQ(get(dir / "f"), fresh);
   remove_partials(dir.root(), 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(dir.root()), fs::directory_iterator()), 1);
@@ -105,7 +105,7 @@ TEST(File, AtomicWriteIsOldOrNewAtEveryKillPoint) {
 TEST(File, FullDiskIsAnErrorThatLeavesTheOldFile) {
   const testing::Scratch dir;
   put(dir / "f", "old");
-  for (int n = 1; n <= 3; ++n) {  // the file, its bytes, its name
+  for (int n = 1; n <= 3; ++n) {  // creating the file, writing its bytes, renaming it
     EXPECT_EQ(testing::in_child("SPECDEC_ENOSPC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74);
     EXPECT_EQ(get(dir / "f"), "old");
@@ -218,7 +218,7 @@ TEST(File, WhatIsWrittenFollowsNoLink) {
   expect_error(ErrorKind::kIo, {"link"}, [&] { OutputFile(dir / "link", OutputFile::Open::kResume).finish(); });
   expect_error(ErrorKind::kIo, {"link"}, [&] { FileLock lock(dir / "link"); });
   expect_error(ErrorKind::kIo, {"link"}, [&] { copy_regular_file(dir / "precious", dir / "link"); });
-  write_file_atomic(dir / "link", "new");  // which replaces the link
+  write_file_atomic(dir / "link", "new");  // replaces the link, not the file it points to
   EXPECT_EQ(get(dir / "precious"), "precious");
   EXPECT_EQ(get(dir / "link"), "new");
 }
@@ -261,7 +261,7 @@ TEST(File, LinksAreReplacedInOneRename) {
   EXPECT_EQ(get(dir / "sub" / "b"), "a");
 }
 
-// ---- who may read it ----
+// ---- permissions ----
 
 mode_t mode_of(const fs::path& path) {
   struct stat info{};
@@ -384,7 +384,8 @@ std::vector<Action> actions() {
        [](const fs::path& r) { return get(r / "g") == get(r / "f"); }}};
 }
 
-// Old or new under every fault; new where it says so; and the same again ends well.
+// Every fault leaves the old or the new state, and the new one if the action reported success. Repeating the action
+// succeeds.
 TEST(Faults, LeaveTheOldOrTheNew) {
   const testing::Scratch dir(/*in_memory=*/true);
   testing::Points points;
@@ -424,7 +425,7 @@ TEST(PowerCuts, LeaveTheOldOrTheNewAndWhatWasDoneIsDurable) {
   }
 }
 
-// That the model can tell: what forgets one of its flushes is caught.
+// Shows that the model of power cuts works: it catches an action that forgets one of its flushes.
 TEST(PowerCuts, FindAForgottenFlush) {
   const testing::Scratch dir(/*in_memory=*/true);
   const auto lost = [&](const std::function<void(const fs::path&)>& write, testing::Lost how) {
@@ -463,7 +464,7 @@ TEST(PowerCuts, FindAForgottenFlush) {
 
 TEST(Faults, AFlushThatFailedIsNeverReportedAsDone) {
   const testing::Scratch dir;
-  for (int n = 1; n <= 2; ++n) {  // of the file, of its directory
+  for (int n = 1; n <= 2; ++n) {  // of the file, then of its directory
     put(dir / "f", "old");
     EXPECT_EQ(testing::in_child("SPECDEC_FSYNC_AT", std::to_string(n), [&] { write_file_atomic(dir / "f", "new"); }),
               74)

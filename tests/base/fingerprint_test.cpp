@@ -13,7 +13,7 @@ class FingerprintTest : public ::testing::Test {
  protected:
   FingerprintTest() { write_tiny_model(dir / "base", {.layers = 2}); }
 
-  // Which tiers differ from the base model after `change` was made to a copy of it.
+  // Returns which tiers differ from the base model after `change` was made to a copy of it.
   std::string after(const std::function<void(const fs::path&)>& change) {
     const fs::path copy = dir / ("copy" + std::to_string(++copies_));
     fs::copy(dir / "base", copy, fs::copy_options::recursive);
@@ -27,8 +27,8 @@ class FingerprintTest : public ::testing::Test {
   int copies_ = 0;
 };
 
-// Digests of an independent implementation: fingerprint_golden.py. They are in every package and draft: they must not
-// move.
+// The digests come from an independent implementation, fingerprint_golden.py. They are part of every package and draft,
+// so they must never change.
 TEST_F(FingerprintTest, GoldenDigests) {
   write_tiny_model(dir / "golden");
   const Fingerprint f = fingerprint_model(dir / "golden");

@@ -1,4 +1,5 @@
-// The whole ladder on the changes that it must tell apart: one bit, a merged adapter, a template, another sharding.
+// Tests all four tiers of fingerprints on changes that they must distinguish: one bit, a merged adapter, a template,
+// another sharding.
 #include "base/full_digest.h"
 
 #include <cstring>
@@ -48,7 +49,7 @@ TEST_F(FullDigest, AMergedAdapterIsSeenByTheSamplesAlready) {
   const fs::path m = copy("merged"), file = m / "model.safetensors";
   const TensorEntry e = SafetensorsFile(file).tensors().at("model.layers.0.mlp.down_proj.weight");
   std::string bytes = testing::get(file);
-  for (uint64_t row = 0; row < 128; ++row)  // a rank-one update: every weight of one layer moves
+  for (uint64_t row = 0; row < 128; ++row)  // a rank-one update that changes every weight of one layer
     for (uint64_t column = 0; column < 128; ++column) {
       float w;
       std::memcpy(&w, &bytes[e.offset + 4 * (128 * row + column)], 4);

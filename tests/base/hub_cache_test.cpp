@@ -63,7 +63,7 @@ TEST_F(HubCache, RefsCommitsAndTheirFirstDigits) {
   EXPECT_EQ(commit_of("org/name@" + kOne), kOne);
   EXPECT_EQ(commit_of("org/name@2222222"), kThree);
   EXPECT_EQ(commit_of("org/name@222222"), "");   // too short
-  EXPECT_EQ(commit_of("org/name@1111111"), "");  // of two
+  EXPECT_EQ(commit_of("org/name@1111111"), "");  // matches two
   EXPECT_EQ(commit_of("org/name@1111111b"), kTwo);
   put(repository / "refs" / "gone", "3333333ddddddddddddddddddddddddddddddddd");
   EXPECT_EQ(commit_of("org/name@gone"), "");

@@ -1,4 +1,4 @@
-// Time in tests: moved by the test, or by `step` with every look; 1700000000 s of wall clock at 0.
+// A clock for tests. The test moves it, or it advances by `step` at every read; at 0 the wall clock says 1700000000 s.
 #pragma once
 
 #include "base/clock.h"
@@ -8,7 +8,7 @@ namespace specdec::testing {
 struct ManualClock final : Clock {
   explicit ManualClock(double at = 0, double step_by = 0) : now(at), step(step_by) {}
   double seconds() const override {
-    if (step != 0) now += step;  // else read only: threads may share it
+    if (step != 0) now += step;  // if step is 0 it is only read, so threads may share it
     return now;
   }
   int64_t unix_seconds() const override { return unix_zero + static_cast<int64_t>(now); }

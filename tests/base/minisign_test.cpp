@@ -9,7 +9,7 @@ using testing::expect_error;
 using testing::get;
 using testing::put;
 
-// Made by the real tool: tests/base/minisign/README.md.
+// Files made by the real tool, see tests/base/minisign/README.md.
 const fs::path kFiles = fs::path(SPECDEC_SOURCE_DIR) / "tests/base/minisign";
 std::string file(const std::string& name) { return get(kFiles / name); }
 
@@ -31,7 +31,7 @@ TEST(Minisign, RefusesEveryChangedByte) {
   for (const char* name : {"hashed.minisig", "legacy.minisig"}) {
     const std::string good = file(name), message = file("message.txt");
     expect_error(ErrorKind::kData, {"changed after signing"}, [&] { verify_minisign(message + "x", good, keys, "x"); });
-    // Of the untrusted comment nothing is signed: from the second line on.
+    // The untrusted comment on the first line is not signed, so the test starts at the second line.
     int changed = 0;
     for (size_t at = good.find('\n') + 1; at < good.size(); ++at) {
       std::string bad = good;
@@ -66,7 +66,7 @@ TEST(Minisign, SignsForTheTool) {
 }
 
 TEST(Minisign, EncryptedKeys) {
-  // The tool's own encrypted key takes 1 GiB and seconds: tests/e2e/package_test.py signs with it.
+  // The tool's own encrypted key needs 1 GiB and seconds; tests/e2e/package_test.py signs with it.
   const std::string made = sign_minisign(file("message.txt"), kFiles / "cheap.key", "correct horse", "made for a test");
   EXPECT_EQ(made.substr(made.find('\n')), file("hashed.minisig").substr(file("hashed.minisig").find('\n')));
   expect_error(ErrorKind::kConfig, {"is encrypted", "--passphrase-file"},

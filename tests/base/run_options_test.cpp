@@ -69,7 +69,8 @@ TEST(ErrorType, ContextGoesInFront) {
 
 TEST(Log, GoesToTheSinkAndNowhereWithoutOne) {
   std::vector<std::string> lines;
-  set_log_sink({});  // only what comes before the first sink is kept for it: tests/e2e/monitor_story_test.py holds that
+  // Only lines before the first sink are kept for it; tests/e2e/monitor_story_test.py checks that.
+  set_log_sink({});
   log(LogLevel::kError, "lost");
   set_log_sink([&](LogLevel level, const std::string& text) {
     lines.push_back(std::to_string(static_cast<int>(level)) + text);

@@ -98,7 +98,7 @@ TEST(Safetensors, EveryRuleFires) {
        "out of range"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0),
        "overflows"},
-      // Wraps to 4 in 64 bits: the shape of the safetensors-cpp report.
+      // The product wraps to 4 in 64 bits, as in the safetensors-cpp report.
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[4194305,4194305,211106198978564],\"data_offsets\":[0,4]"), 4),
        "overflows"},
       {file_of(tensor("a", "\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,4],\"data_offsets\":[0,4]"), 4),
@@ -147,7 +147,7 @@ TEST(Safetensors, HugeSparseFileIsRefusedWithoutReadingIt) {
   expect_error(ErrorKind::kModel, {"trailing bytes"}, [&] { SafetensorsFile file(dir / "huge.safetensors"); });
 }
 
-// Flipped bits, cut ends and doubled parts of a valid file either load or are refused; nothing else happens.
+// A valid file with flipped bits, cut ends or doubled parts either loads or is refused; nothing else happens.
 TEST(Safetensors, MutatedFilesLoadOrAreRefused) {
   const testing::Scratch dir;
   testing::write_tiny_model(dir / "m", {.vocab = 4, .hidden = 2});

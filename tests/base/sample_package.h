@@ -1,4 +1,4 @@
-// A package of two tiny models and a report, for what reads packages.
+// Writes a package of two tiny models and a report, for tests that read packages.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace specdec::testing {
 
-// `bump`: of the draft, another number is another draft. `change` gets sample_report() without segments.
+// `bump` selects the draft: another number gives another draft. `change` gets sample_report() without segments.
 inline PackageManifest write_package(const fs::path& root, int bump,
                                      const std::function<void(ValidationReport&)>& change) {
   write_tiny_model(root / "target", {.layers = 2, .vocab = 64, .hidden = 8});

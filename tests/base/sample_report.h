@@ -1,4 +1,4 @@
-// A validation report with every field set to another value, for round trips and for packaging.
+// Makes a validation report with a different value in every field, for round trips and for packaging.
 #pragma once
 
 #include "base/schema/validation_report.h"

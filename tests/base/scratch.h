@@ -1,5 +1,4 @@
-// What the tests of base and package share: a directory that is gone afterwards, a tiny valid model, and checks of
-// Error.
+// Helpers that many tests share: a directory that is removed afterwards, a tiny valid model, and checks of Error.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +21,7 @@ namespace specdec::testing {
 
 class Scratch {
  public:
-  // in_memory: on tmpfs where there is one, for tests that fsync hundreds of times.
+  // `in_memory` uses tmpfs if there is one, for tests that fsync hundreds of times.
   explicit Scratch(bool in_memory = false) {
     const bool memory = in_memory && ::access("/dev/shm", W_OK) == 0;
     std::string name = ((memory ? fs::path("/dev/shm") : fs::temp_directory_path()) / "specdec-test-XXXXXX").string();
@@ -41,8 +40,8 @@ class Scratch {
   fs::path root_;
 };
 
-// Plain test files: written without the code under test. Removed first, since ext4 flushes a file that is cut and
-// rewritten.
+// Writes a test file without the code under test. Removes the old file first, because ext4 flushes a file that is
+// truncated and rewritten.
 inline void put(const fs::path& path, const std::string& bytes) {
   fs::create_directories(path.parent_path());
   fs::remove(path);
@@ -53,7 +52,7 @@ inline std::string get(const fs::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// f() must throw Error of this kind. Returns its message.
+// Requires that f() throws an Error of this kind, and returns its message.
 inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
   try {
     f();
@@ -65,7 +64,7 @@ inline std::string error_of(const std::function<void()>& f, ErrorKind kind) {
   return "";
 }
 
-// … whose message holds every part.
+// Requires that f() throws an Error of this kind whose message contains every part.
 inline void expect_error(ErrorKind kind, const std::vector<std::string>& parts, const std::function<void()>& f) {
   const std::string message = error_of(f, kind);
   for (const std::string& part : parts)
@@ -91,7 +90,7 @@ inline int in_child(const char* variable, const std::string& value, const std::f
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-// Kills f at its first, second, … change of the file system until it survives; check(n) looks at what each death left.
+// Kills f at its first, second, … change of the file system until it survives; check(n) inspects what each death left.
 // Returns the number of deaths.
 inline int for_each_kill_point(const std::function<void()>& before, const std::function<void()>& f,
                                const std::function<void(int)>& check) {
@@ -109,13 +108,13 @@ inline int for_each_kill_point(const std::function<void()>& before, const std::f
 
 struct TinyModel {
   int layers = 1;
-  int bump = 0;  // added to the weights' bytes: another number is another model of the same shape
+  int bump = 0;  // added to the weights' bytes; another number gives another model of the same shape
   int64_t vocab = 320, hidden = 32;
   std::string chat_template = "{{ messages }}";
   int shards = 1;
 };
 
-// A Hugging Face directory with every file that base looks at. Weights are a fixed pattern of finite numbers.
+// Writes a Hugging Face directory with every file that base reads. The weights are a fixed pattern of finite numbers.
 inline void write_tiny_model(const fs::path& directory, const TinyModel& m = {}) {
   const Json config = {{"architectures", {"LlamaForCausalLM"}},
                        {"model_type", "llama"},

@@ -5,7 +5,7 @@
 namespace specdec {
 namespace {
 
-// FIPS 180-4 examples.
+// Examples of FIPS 180-4.
 TEST(Sha256, KnownAnswers) {
   EXPECT_EQ(sha256_hex(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(sha256_hex("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
@@ -33,7 +33,7 @@ TEST(Sha256, FileInBlocksEqualsTheWhole) {
   testing::expect_error(ErrorKind::kData, {"none"}, [&] { sha256_file(dir / "none"); });
 }
 
-// git hash-object
+// The ids come from `git hash-object`.
 TEST(Sha256, GitBlobIds) {
   EXPECT_EQ(git_blob_id(""), "e69de29bb2d1d6434b8b29ae775ad8c2e48c5391");
   EXPECT_EQ(git_blob_id("hello\n"), "ce013625030ba8dba906f756967f9e9ca394464a");

@@ -23,7 +23,7 @@ TEST(Statistics, MeanVarianceQuantile) {
   testing::expect_error(ErrorKind::kInternal, {"quantile"}, [] { quantile({1}, NAN); });
 }
 
-// Share of simulated samples whose interval holds the true mean, and the mean width.
+// The share of simulated samples whose interval contains the true mean, and the mean width.
 struct Coverage {
   double share = 0, width = 0;
 };
@@ -53,7 +53,7 @@ TEST(Statistics, BoundedMeanCoversAtLeastNominally) {
 }
 
 TEST(Statistics, BoundedMeanIsSharpEnoughToJudge) {
-  // Request-level sd .082; about ±.04 from 100 requests.
+  // The request-level sd is .082, which gives about ±.04 from 100 requests.
   const auto draw = [](PhiloxStream& r) { return 0.65 + 0.2 * (r.uniform() + r.uniform() - 1); };
   EXPECT_LT(simulate(30, 100, 0.10, draw, 0.65).width, 0.10);
   EXPECT_LT(simulate(20, 400, 0.10, draw, 0.65).width, 0.05);
@@ -84,8 +84,7 @@ TEST(Statistics, BoundedMeanAtTheEdges) {
   testing::expect_error(ErrorKind::kInternal, {"outside [0, 1]"}, [] { bounded_mean(std::vector<double>{NAN}); });
 }
 
-// After every value, against confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with
-// ours.
+// Compares every value with confseq 0.0.11 (confidence_sequence_golden.py): betting_cs with its own bets and with ours.
 TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   const auto path = std::filesystem::path(SPECDEC_SOURCE_DIR) / "tests/base/golden/confidence_sequence.json";
   const Json cases = Json::parse(read_file(path));
@@ -106,8 +105,8 @@ TEST(Statistics, ConfidenceSequenceEqualsBettingCs) {
   }
 }
 
-// What is printed is what the gate rests on: a look at every value, and each end errs at most half as often as both
-// together.
+// The printed interval and the gate's limit are the same numbers: with a look at every value, each end errs at most
+// half as often as both together.
 TEST(Statistics, EachEndIsAOneSidedSequence) {
   int above = 0, below = 0;
   constexpr int kRuns = 2000;
@@ -122,7 +121,7 @@ TEST(Statistics, EachEndIsAOneSidedSequence) {
   }
   EXPECT_LE(above, 0.05 * kRuns);
   EXPECT_LE(below, 0.05 * kRuns);
-  EXPECT_GT(above + below, 10);  // it does err
+  EXPECT_GT(above + below, 10);  // it does err sometimes
 }
 
 TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
@@ -137,11 +136,11 @@ TEST(Statistics, ConfidenceSequenceKeepsItsBounds) {
     EXPECT_LE(sequence.ci().high, last.high);
     last = sequence.ci();
   }
-  const Estimate e = sequence.estimate();  // the mean has moved out of the interval, which is widened to hold it
+  const Estimate e = sequence.estimate();  // the mean has left the interval, which is widened to contain it
   EXPECT_LT(e.value, last.low);
   EXPECT_EQ(e.ci.low, e.value);
   EXPECT_EQ(e.n, 5000);
-  ConfidenceSequence long_run;  // capitals far beyond what a double holds, both ways
+  ConfidenceSequence long_run;  // its capitals grow far beyond a double, in both directions
   for (int i = 0; i < 20000; ++i) long_run.observe(0.65);
   EXPECT_GT(long_run.ci().low, 0.64);
   EXPECT_LT(long_run.ci().high, 0.66);

@@ -87,8 +87,8 @@ TEST_F(Monitored, ManySmallLooksAreOneLargeOne) {
   EXPECT_EQ(State(options.state).value("detector"), State(once.state).value("detector")) << "bit for bit";
 }
 
-// The gate predicted 1.7 / (0.4 + 1.1) = 1.133 for K = 1 at overlap .70 and measured less, for what predictions leave
-// out. At .67 the prediction is 1.113, still above 1.
+// The gate predicted 1.7 / (0.4 + 1.1) = 1.133 for K = 1 at overlap .70. It measured less, because predictions omit
+// some costs. At .67 the prediction is 1.113, which is still above 1.
 TEST_F(Monitored, WorthIsWhatWasMeasuredScaledByThePredictions) {
   const auto measured = [this](const std::string& name, double speedup) {
     make_package(name, 0, [speedup](ValidationReport& r) {
@@ -117,7 +117,7 @@ TEST_F(Monitored, AcknowledgingStartsAnew) {
   EXPECT_EQ(look().verdict, "drift");
 }
 
-// A package that refers to its target by name, and a hub whose branch moves.
+// The package refers to its target by name, and the hub's branch moves.
 TEST_F(Monitored, AHubNameIsAskedForEachTime) {
   write_requests(600, 0.80, 0.60);
   fs::rename(dir / "p" / "target", dir / "hub");
@@ -156,7 +156,7 @@ TEST_F(Monitored, AChangedTargetComesBeforeEverything) {
   EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
 }
 
-// A server of ours as --target: its fingerprint decides, before its acceptance is looked at.
+// --target is one of our own servers. Its fingerprint decides before acceptance is judged.
 TEST_F(Monitored, AnEndpointAsTarget) {
   write_requests(600, 0.80, 0.60);
   std::atomic<bool> updated = false;
@@ -178,7 +178,7 @@ TEST_F(Monitored, AnEndpointAsTarget) {
   EXPECT_EQ(look().verdict, "drift") << "what the bound target's records said is remembered";
 }
 
-// An engine whose backends are being updated: nothing is judged, and the state remembers that it is so.
+// The engine's backends are being updated. Nothing is judged, and the state remembers the update.
 TEST_F(Monitored, AnEndpointThatIsBeingUpdated) {
   write_requests(600, 0.80, 0.60);
   ToyModel before(5), after(5, 0.05);
@@ -218,7 +218,7 @@ TEST_F(Monitored, RecordsOfOtherPairsAreNotMixedIn) {
       << r.json["evidence"]["notes"];
 }
 
-// Records that name their target say what is served: nobody gave --target.
+// Records that name their target say what is served, although --target was not given.
 TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   write_requests(100, 0.80, 0.60);
   EXPECT_EQ(look().verdict, "healthy");
@@ -247,13 +247,13 @@ TEST_F(Monitored, RecordsOfAnotherTargetAreBelieved) {
   EXPECT_EQ(r.json["state"], "HEALTHY");
 }
 
-// However long it lasts, each record is read once, and what names no target is of nobody knows which.
+// However long this lasts, each record is read once, and records that name no target are not judged.
 TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   write_requests(100, 0.80, 0.60);
   look();
   write_requests(60, 0.10, 0.10, "own", "0123456789ab");
   EXPECT_EQ(look().exit_code, 5);
-  int64_t before = 60;  // the look that found it judges nothing
+  int64_t before = 60;  // the check that finds it judges nothing
   for (int i = 0; i < 5; ++i) {
     write_requests(200, 0.10, 0.10, "own", "");
     const CheckResult r = look();
@@ -280,7 +280,7 @@ TEST_F(Monitored, WhileAnotherTargetIsServedRecordsAreReadOnce) {
   EXPECT_EQ(r.json["evidence"].value("without_target", -1), 0);
 }
 
-// It says nothing of what is served: what names no target is judged as ever.
+// A damaged copy says nothing about what is served, so records that name no target are judged as usual.
 TEST_F(Monitored, ADamagedCopyLosesNoRecord) {
   fs::rename(dir / "p/target", dir / "whole");
   testing::write_tiny_model(dir / "p/target", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -322,8 +322,7 @@ TEST_F(Monitored, BrokenLinesAreReported) {
   EXPECT_EQ(get(options.state).find("Jane"), std::string::npos);
 }
 
-// A time that no calendar has, or that lies ahead, is a broken line, and neither the drift beside it nor a later one is
-// lost.
+// An impossible or future time makes a line broken. Neither the drift beside it nor a later one is missed.
 TEST_F(Monitored, AbsurdTimesAreBrokenLines) {
   const std::string good = [this] {
     write_requests(100, 0.80, 0.60);
@@ -389,7 +388,7 @@ TEST_F(Monitored, TheReasonSaysWhatIsMissing) {
   EXPECT_EQ(r.json["next"], "specdec monitor status --state " + options.state.string());
 }
 
-// Whoever reads the database, the report, the history or an error finds where a URL leads and no key.
+// The database, the report, the history and errors show where a URL leads, but no key.
 TEST_F(Monitored, SecretsAreNowhere) {
   Loopback server;
   server.page("vllm:spec_decode_num_drafts_total 5\n");
@@ -412,7 +411,7 @@ TEST_F(Monitored, SecretsAreNowhere) {
   nowhere(testing::error_of([&] { look(); }, ErrorKind::kNetwork));
   options.sources = {dir / "log.jsonl"};
   write_requests(100, 0.80, 0.60, "own", "0123456789ab");
-  // a transition: the webhook is written down, asked in vain, and left for the next check
+  // This makes a transition: the webhook is written down, fails, and is left for the next check.
   const CheckResult r = look();
   EXPECT_EQ(r.json["actions"][0]["kind"], "webhook") << r.json["actions"];
   nowhere(r.json.dump());

@@ -79,10 +79,10 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
                             "page");
   };
   EXPECT_EQ(difference(page(15, 9, 22), page(10, 7, 20)).accepted_at, (std::vector<double>{7, 2}));
-  // Engine 0 was restarted: the sum alone (30 to 34) would not show it. All of its series begin anew, its second one
-  // too.
+  // Engine 0 was restarted, which the sum alone (30 to 34) would not show. All of its series start anew, including the
+  // second one.
   EXPECT_EQ(difference(page(3, 8, 31), page(10, 7, 20)).accepted_at, (std::vector<double>{14, 8}));
-  // A replica that was not there before has a past that is not ours.
+  // Counts that a new replica made before we saw it are ignored.
   EXPECT_EQ(difference(page(15, 9, 500), page(10, 7, -1)).accepted_at, (std::vector<double>{5, 2}));
   EXPECT_EQ(difference(page(15, 9, -1), page(10, 7, 500)).accepted_at, (std::vector<double>{5, 2}));
   const Counters before = parse_exposition(kPage, "page");
@@ -91,7 +91,7 @@ TEST(Counters, DifferencesAreBySeriesAndReplica) {
   EXPECT_TRUE(counters_from_json({{"any", true}, {"drafts", 4}}, "older").series.empty());
 }
 
-// Of several replicas the one whose numbers cannot be is set aside, and one that serves another pair is taken out.
+// Of several replicas, one with impossible numbers is set aside, and one that serves another pair is removed.
 TEST(Counters, ABadReplicaIsSetAside) {
   const auto page = [](const std::string& b, const std::string& target) {
     return parse_exposition(
@@ -180,7 +180,7 @@ TEST(Prometheus, IsAskedForTheRawCountersUnderTheMatch) {
   expect_error(ErrorKind::kUsage, {"match={"}, [&] { read_counters("prometheus+" + address + "?query=up", "", ""); });
 }
 
-// Pages of the engines' own exporters: fixtures/engines.py says how they were made.
+// Reads pages from the engines' own exporters; fixtures/engines.py says how they were made.
 Counters fixture(const std::string& name) {
   return parse_exposition(testing::get(fs::path(SPECDEC_SOURCE_DIR) / "tests/monitor/fixtures" / name), name);
 }
@@ -210,7 +210,8 @@ TEST(Fixtures, EveryEnginesPageIsRead) {
   for (const Counters& c : {vllm, sglang, trt, llama}) EXPECT_TRUE(c.any);
 }
 
-// A bucket of 1,000 steps of K = 3 with hazards .8 .7 .6, as each engine counts it, and then of worse ones.
+// A bucket of 1,000 steps of K = 3 with hazards .8 .7 .6, as each engine counts it, followed by buckets with worse
+// hazards.
 TEST(Fixtures, EveryEnginesDropIsSeen) {
   RolloutFigures gate;
   gate.k = 3;

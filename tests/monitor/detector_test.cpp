@@ -99,7 +99,7 @@ TEST(Detector, ImpossibleEvidenceNeitherOverflowsNorStops) {
   EXPECT_GT(detector.log_evidence(), std::log(1e299));
 }
 
-// One process or two: the same bits.
+// One process, or two with a restart in between, give the same bits.
 TEST(Detector, StateSurvivesARestartBitForBit) {
   const std::map<std::string, StratumBaseline> baselines = {
       {"a", flat_baseline(0.8, 0.5)}, {"b", flat_baseline(0.6, 0.5)}, {"", flat_baseline(0.7, 0)}};
@@ -128,8 +128,8 @@ TEST(Detector, AnotherBaselinesStateIsLeft) {
   EXPECT_TRUE(Detector(flat(0.7)).restore(detector.state(), "state"));
 }
 
-// The change point is the start with the largest product of any bet, over the whole past: against all of them, one by
-// one.
+// The change point is the start with the largest product of any bet over the whole past. The test compares it with
+// every start, computed one by one.
 TEST(Detector, TheChangePointIsExact) {
   Traffic traffic(21);
   std::vector<RequestEvidence> seen;
@@ -162,7 +162,8 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
   for (int i = 0; i < 5000; ++i) {
     const bool easy = traffic.random.uniform() < 0.5;
     same.add(easy ? "easy" : "hard", traffic.request(easy ? 0.8 : 0.6), i);
-    const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;  // the first thousand have left the window
+    // the first thousand have left the window by now
+    const bool rare = i < 1000 ? easy : traffic.random.uniform() < 0.3;
     moved.add(rare ? "easy" : "hard", traffic.request(rare ? 0.8 : 0.6), i);
   }
   EXPECT_GT(same.mix_test().p_value, 0.001);
@@ -174,7 +175,7 @@ TEST(Detector, TheMixIsTestedAndTriggersNothing) {
 }
 
 TEST(Cusum, LimitsAreSiegmunds) {
-  // h for 1e5 steps, and the steps to an alarm at twice the reference.
+  // h for 1e5 steps, and the number of steps to an alarm at twice the reference.
   for (const auto& [k, h, delay] : {std::array<double, 3>{.10, 36.9, 330},
                                     {.125, 31.0, 226},
                                     {.15, 26.9, 165},

@@ -27,11 +27,11 @@ TEST(Exchangeable, OneFineTuningStepIsSeenInOneLook) {
   EXPECT_LE(requests, 256);
 }
 
-// Day after day without a change: the mean of the e-values is at most 1 and alarms are as rare as stated, though the
-// pool is shared by all looks.
+// While nothing changes, day after day, the mean of the e-values is at most 1 and alarms are as rare as stated,
+// although all looks share the pool.
 TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   constexpr int kPermutations = 199, kChains = 10, kLooks = 100;
-  const double level = std::log(100.0);  // reached by ½ · 200 in one look
+  const double level = std::log(100.0);  // one look with ½ · 200 reaches it
   double sum = 0, squares = 0;
   int alarms = 0, small = 0;
   for (int chain = 0; chain < kChains; ++chain) {
@@ -61,8 +61,8 @@ TEST(Exchangeable, DailyLooksRaiseNoMoreAlarmsThanStated) {
   EXPECT_NEAR(small / kAll, 0.1, 3 * std::sqrt(0.09 / kAll)) << "p-values are uniform";
 }
 
-// The same without exchangeable looks: a first look that all later ones are tested against. Its chance deviation is
-// shared by all, which is why the pool is what it is.
+// If all later looks were tested against a frozen first look, they would not be exchangeable: they would share its
+// chance deviation. That is why each look draws the pool again.
 TEST(Exchangeable, AFrozenReferenceWouldShareItsChanceDeviation) {
   constexpr int kPermutations = 199, kChains = 30, kLooks = 8;
   double together = 0, apart = 0;
@@ -103,11 +103,11 @@ TEST(Exchangeable, AChangeIsNoRollingUpdate) {
     ToyModel before(trial);
     const LogprobCalls reference = before.look(kCalls);
     EXPECT_FALSE(compare(reference, before.look(kCalls), 50, stream).two_modes) << trial;
-    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small one overlaps with the noise: one mode, moved
+    for (const double step : {0.01, 0.02, 0.05, 0.5}) {  // a small step overlaps with the noise: one mode that moved
       ToyModel after(trial, step);
       LogprobCalls newest = after.look(kCalls);
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes) << trial << ", step " << step;
-      newest[3] = before.look(kCalls)[3];  // one prompt that the change left alone
+      newest[3] = before.look(kCalls)[3];  // one prompt that the change did not affect
       EXPECT_FALSE(compare(reference, newest, 50, stream).two_modes)
           << trial << ", step " << step << ", one prompt as before";
     }
@@ -125,7 +125,7 @@ TEST(Exchangeable, ServersWithoutNoise) {
   EXPECT_FALSE(other.two_modes);
 }
 
-// Two tokens, one of which the second look's calls do not name: it counts with their smallest log-probability.
+// A token that a call does not name gets the call's smallest log-probability: "c" in the pool, "b" in the newest look.
 TEST(Exchangeable, MissingTokensAreCensored) {
   const LogprobCalls pool = {{{{"a", -1.0F}, {"b", -2.0F}}, {{"a", -1.0F}, {"b", -2.0F}}}},
                      newest = {{{{"a", -1.5F}, {"c", -3.0F}}}};
@@ -134,7 +134,7 @@ TEST(Exchangeable, MissingTokensAreCensored) {
   EXPECT_NEAR(compare(pool, newest, 1, stream).statistic, 2.5 / 3, 1e-6);
 }
 
-// Every third text ends otherwise, as batching makes it.
+// Every third text ends differently, as batching may cause.
 TEST(Exchangeable, GreedyTexts) {
   PhiloxStream draw(10, 0), stream(8, 0);
   const auto answer = [&](int i) {
@@ -160,7 +160,7 @@ TEST(Exchangeable, GreedyTexts) {
 }
 
 TEST(Exchangeable, Evidence) {
-  double integral = 0;  // of f over the p-values that 200 permutations can have
+  double integral = 0;  // integral of f over the p-values that 200 permutations can have
   for (int i = 1; i <= 201; ++i) integral += e_value(i / 201.0, 200) / 201;
   EXPECT_LE(integral, 1);
   EXPECT_GT(integral, 0.9);

@@ -26,7 +26,7 @@ std::vector<AcceptanceRecord> read_fixture(const std::string& name) {
 TEST(ForeignRecords, VllmsResponses) {
   const auto records = read_fixture("vllm.jsonl");
   ASSERT_EQ(records.size(), 2u);
-  const AcceptanceRecord& summary = records[0];  // [8, 4, 10, 18], K = 3
+  const AcceptanceRecord& summary = records[0];  // from the histogram [8, 4, 10, 18] with K = 3
   EXPECT_EQ(summary.time, 1795262400);
   EXPECT_FALSE(summary.efficiency);
   EXPECT_EQ(summary.counts.steps, 40);
@@ -34,7 +34,7 @@ TEST(ForeignRecords, VllmsResponses) {
   EXPECT_EQ(summary.counts.reached_at, (std::vector<int64_t>{40, 32, 28}));
   EXPECT_EQ(summary.counts.accepted_at, (std::vector<int64_t>{32, 28, 18}));
   EXPECT_EQ(summary.counts.overlap_sum_at, (std::vector<double>{32, 28, 18}));
-  const AcceptanceRecord& detailed = records[1];  // its draft lengths differ: the steps are taken one by one
+  const AcceptanceRecord& detailed = records[1];  // its draft lengths differ, so the steps are counted one by one
   EXPECT_FALSE(detailed.efficiency);
   EXPECT_EQ(detailed.counts.drafted, 96);
   EXPECT_EQ(detailed.counts.accepted, 74);
@@ -52,7 +52,7 @@ TEST(ForeignRecords, SglangsRequestLog) {
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].temperature, 0);
   EXPECT_FALSE(records[0].constrained);
-  EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{40, 31, 25}));  // [9, 6, 5, 20]
+  EXPECT_EQ(records[0].counts.reached_at, (std::vector<int64_t>{40, 31, 25}));  // from the histogram [9, 6, 5, 20]
   EXPECT_EQ(records[0].counts.accepted, 76);
   EXPECT_EQ(records[1].temperature, 0.6);
   EXPECT_TRUE(records[1].constrained);

@@ -20,7 +20,7 @@ class FullCheck : public ::testing::Test {
     memory = sight.memory;
     return sight;
   }
-  // One bit where the fingerprint does not sample.
+  // Flips one bit that the fingerprint does not sample.
   void flip() {
     const fs::path file = dir / "served" / "model.safetensors";
     const TensorEntry e = SafetensorsFile(file).tensors().at("model.layers.1.mlp.down_proj.weight");
@@ -54,7 +54,7 @@ TEST_F(FullCheck, WhereThePackageHasNoneTheFirstCheckIsTheReference) {
   EXPECT_EQ(look("").stale, "") << "another package begins anew";
 }
 
-// What the memory says of files that nobody wrote to is believed: it is not read again.
+// The memory's digest of unchanged files is trusted: the files are not read again.
 TEST_F(FullCheck, IsReadAgainOnlyAfterAWrite) {
   look(dir / "packaged");
   Json m = Json::parse(memory);

@@ -108,7 +108,7 @@ TEST_F(Looped, ALoopThatIsNotDoneGoesOnAtTheNextCheck) {
   EXPECT_NE(State(options.state).transitions(1)[0].reason.find("no new package"), std::string::npos);
 }
 
-// A clock that once ran years ahead makes neither cooldown nor budget nor the day of a state wait for it.
+// After a clock ran years ahead, neither the cooldown nor the budget nor the time in a state waits until then.
 TEST_F(Looped, AClockThatRanAheadIsNotBelieved) {
   options.policy.alarm_confirms = true;
   options.policy.loop = "LOOP.toml";
@@ -221,8 +221,8 @@ TEST_F(Tried, ARelapseWithinTheBakeTimeIsRolledBack) {
   EXPECT_EQ(admin.orders().size(), 4u) << "the candidate that relapsed is not tried again";
 }
 
-// `specdec package` that ends with 74 says nothing about a package: the move is made later, and an alarm meanwhile
-// waits for it.
+// When `specdec package` ends with 74, that says nothing about a package: the move is made later, and an alarm
+// meanwhile waits for it.
 TEST_F(Tried, AMoveThatTheDiskFailedIsMadeAtTheNextCheck) {
   write_requests(200, 0.80, 0.60);
   const std::string candidate = make_candidate("c", 5);
@@ -304,8 +304,8 @@ TEST_F(Tried, OnlyWhatPassedItsGateForThisTarget) {
   EXPECT_EQ(admin.orders(), (std::vector<std::string>{"load", "drop"}));
 }
 
-// The target is swapped: no probe, no cooldown; the candidate is of the new target, and that target is no news while it
-// is worked on.
+// The target is swapped. There is no probe and no cooldown. The candidate is for the new target, and while it is being
+// made that target is not reported as a change again.
 TEST_F(Tried, AStaleTargetToItsEnd) {
   options.policy.loop = "LOOP.toml";
   write_requests(200, 0.80, 0.60);
@@ -379,7 +379,7 @@ TEST_F(Looped, TheEndOfAChildIsTakenFromItsFileWhereThatIsWhole) {
   put(dir / "ends/one.code", "7\n");
   EXPECT_EQ(run_child(order).code, 7);
   EXPECT_FALSE(fs::exists(dir / "ran"));
-  for (const char* cut_short : {"", "1"}) {  // by a power cut
+  for (const char* cut_short : {"", "1"}) {  // what a power cut may leave
     put(dir / "ends/one.code", cut_short);
     EXPECT_EQ(run_child(order).code, 3);
     EXPECT_EQ(get(dir / "ends/one.code"), "3\n");

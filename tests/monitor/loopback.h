@@ -1,4 +1,4 @@
-// A web server for one page, on a loopback port of the system's choice.
+// A web server with one page, on a loopback port that the system chooses.
 #pragma once
 
 #include <mutex>

@@ -1,4 +1,5 @@
-// A store with channels, a server that tries drafts, and a specdec that answers from files.
+// A fixture for tests of the loop: a store with channels, a server that tries drafts, and a `specdec` that answers from
+// files.
 #pragma once
 
 #include <mutex>
@@ -9,7 +10,7 @@
 
 namespace specdec::monitor {
 
-// What /admin/draft answers (docs/serve.md), with scores that the test sets.
+// Answers /admin/draft (docs/serve.md) with scores that the test sets.
 class ToyAdmin {
  public:
   std::string url() const { return server_.url(); }
@@ -65,7 +66,7 @@ class ToyAdmin {
   net::ToyServer server_{[this](const net::ToyRequest& request) { return reply(request); }};
 };
 
-// A store with channels, and a specdec that answers from files and writes down what it was asked.
+// A fixture with a store with channels, and a `specdec` that answers from files and records its arguments.
 class Looped : public Monitored {
  protected:
   Looped() {
@@ -95,7 +96,7 @@ class Looped : public Monitored {
     specdec::testing::put(dir / ("store/refs/" + channel), digest + "\n");
     return digest;
   }
-  // Another draft for the same target, in the channel "candidate".
+  // Makes another draft for the same target and puts it into the channel "candidate".
   std::string make_candidate(const std::string& name, int bump,
                              const std::function<void(ValidationReport&)>& change = {}) {
     const std::string was_draft = draft_id, was_target = target_id;

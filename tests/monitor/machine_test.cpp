@@ -14,7 +14,7 @@ namespace {
 struct Documented {
   std::string to, acts;
 };
-// (state, event) → what docs/monitor.md says of it.
+// Returns docs/monitor.md's table: (state, event) → next state and actions.
 std::map<std::pair<std::string, std::string>, Documented> documented() {
   std::map<std::pair<std::string, std::string>, Documented> table;
   std::istringstream page(testing::get(std::string(SPECDEC_SOURCE_DIR) + "/docs/monitor.md"));
@@ -70,7 +70,7 @@ TEST(Machine, IsTheTableOfItsPage) {
                              << table.begin()->first.second;
 }
 
-// What must hold on every way through the machine, whatever the world does.
+// Walks the machine at random and checks what must hold whatever happens.
 TEST(Machine, NoWalkDoesWhatMustNotBeDone) {
   PhiloxStream random(7, 1);
   Stage stage = Stage::kHealthy;
@@ -152,7 +152,7 @@ TEST(Machine, EventsOfALook) {
   EXPECT_EQ(event("inconclusive"), Event::kAlarm);
 }
 
-// A memory and facts in which every action of the table has something to do.
+// Returns a memory with which every action of the table has something to do.
 Memory memory_in(Stage stage) {
   Memory m;
   m.stage = stage;

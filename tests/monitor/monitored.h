@@ -1,4 +1,4 @@
-// A package whose gate saw something, a traffic log beside it, and looks at both.
+// A fixture with a package, a traffic log beside it, and functions that check both.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 namespace specdec::monitor {
 
-// A package whose gate saw overlap .80 in "chat" and .60 in "code", in equal parts, K = 1.
+// The package's gate measured overlap .80 in "chat" and .60 in "code", in equal shares, with K = 1.
 class Monitored : public ::testing::Test {
  protected:
   Monitored() : dir(true) {
@@ -43,13 +43,13 @@ class Monitored : public ::testing::Test {
     return r;
   }
 
-  // `n` requests, chat and code in turn, of the given means.
+  // Writes `n` requests, alternating chat and code, with the given means.
   void write_requests(int n, double chat, double code, const std::string& draft = "own",
                       const std::string& target = "own") {
     std::ofstream out(dir / "log.jsonl", std::ios::app);
     for (int i = 0; i < n; ++i) {
       AcceptanceRecord r;
-      r.time = 1699990000 + written++;  // before ManualClock's now
+      r.time = 1699990000 + written++;  // earlier than ManualClock's now
       r.segment = i % 2 ? "code" : "chat";
       r.draft = draft == "own" ? draft_id.substr(0, 12) : draft;
       r.target = target == "own" ? target_id.substr(0, 12) : target;

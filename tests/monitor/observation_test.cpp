@@ -1,4 +1,4 @@
-// Sources to evidence, without models: the package is its manifest alone.
+// Tests the way from sources to evidence without models: the package is only its manifest.
 #include "monitor/observation.h"
 
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ class Observed : public ::testing::Test {
     }
   }
 
-  // One look of a detector made anew.
+  // Makes one check with a new detector.
   Json look() {
     Detector detector = make_detector(options, package, report);
     State state(options.state);
@@ -80,7 +80,8 @@ TEST_F(Observed, ConditionsThatWereNotMeasuredAreToldAndNotJudged) {
   EXPECT_EQ(e["requests"], 0);
 }
 
-// A controller that steps aside says nothing of the draft: that is told, not counted as bad or as missing traffic.
+// Requests decoded without the draft say nothing about it. They are reported, but neither count as bad nor as missing
+// traffic.
 TEST_F(Observed, RequestsDecodedWithoutTheDraftAreToldAndNotJudged) {
   write(200, 0.60, [](AcceptanceRecord& r) {
     r.counts = {};
@@ -120,7 +121,7 @@ TEST_F(Observed, ABaselineOfTheTrafficTakesTheReportsPlace) {
   expect_error(ErrorKind::kUsage, {"http://x", "requests"}, [&] { measure_baseline({"http://x"}, package, kNow); });
 }
 
-// An hour's file each for a year: none costs more because of the others, new or not.
+// With one file per hour for a year, no file costs more because of the others, whether it is new or not.
 TEST_F(Observed, EachFileOfADirectoryCostsTheSame) {
   if (!SPECDEC_OWN_MALLOC) GTEST_SKIP() << "the sanitizer has the heap";
   write(1, 0.70);
@@ -164,7 +165,7 @@ TEST_F(Observed, ReplicasAreOneProcess) {
   };
   for (int i = 0; i < 30; ++i) scrape(0.70 + 0.02 * traffic.normal(), 0.70 + 0.02 * traffic.normal());
   EXPECT_EQ(judged.verdict, "healthy") << judged.reason;
-  drafts[1] = accepted[1] = 0;  // one is restarted
+  drafts[1] = accepted[1] = 0;  // one replica is restarted
   for (int i = 0; i < 5; ++i) EXPECT_EQ(scrape(0.70, 0.70), "healthy") << judged.reason;
   for (int i = 0; i < 20; ++i) scrape(0.70, 0.58);
   EXPECT_EQ(judged.verdict, "drift");

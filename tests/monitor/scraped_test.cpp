@@ -1,4 +1,4 @@
-// Checks whose only source is a /metrics page.
+// Tests checks whose only source is a /metrics page.
 #include <gtest/gtest.h>
 
 #include "monitor/counter_chart.h"
@@ -15,7 +15,7 @@ class Scraped : public Monitored {
  protected:
   Scraped() { options.sources = {server.url()}; }
 
-  // One more scrape after `steps` steps with K = 1 at that overlap.
+  // Makes one more scrape after `steps` steps with K = 1 at this overlap.
   CheckResult scrape(double steps, double overlap, const std::string& info = "") {
     drafts += steps;
     sum += steps * overlap;
@@ -34,7 +34,7 @@ class Scraped : public Monitored {
            line("spec_decode_overlap_sum_per_pos_total{position=\"0\"}", sum) +
            line("generation_tokens_total", generated) + info;
   }
-  // The verdict after one more scrape of vLLM's page, 1000 steps with K = 1 later.
+  // Returns the verdict after 1000 more steps with K = 1 and one more scrape of vLLM's page.
   std::string vllm(double overlap) {
     drafts += 1000;
     sum += 1000 * overlap;
@@ -52,7 +52,7 @@ class Scraped : public Monitored {
 };
 
 TEST_F(Scraped, CountersDecideWithTheirOwnSpread) {
-  scrape(1000, 0.7);  // the base of the differences
+  scrape(1000, 0.7);  // the scrape that later ones are subtracted from
   for (int i = 0; i < 40; ++i) {
     const CheckResult r = scrape(1000, noisy(0.70));
     EXPECT_EQ(r.verdict, i < CounterChart::kPhaseOne - 1 ? "inconclusive" : "healthy") << i << ": " << r.reason;
@@ -74,7 +74,7 @@ TEST_F(Scraped, ADeadDraftIsSeenAtOnce) {
   EXPECT_NE(r.reason.find("dead"), std::string::npos) << r.reason;
 }
 
-// The alarm is not the page's: whatever becomes of the page, it stays until somebody looks into it.
+// The alarm does not depend on the page: whatever happens to the page, it stays until somebody looks into it.
 TEST_F(Scraped, AnAlarmByCountersStaysWhenNoPageGivesThem) {
   write_requests(100, 0.80, 0.60);
   options.sources = {dir / "log.jsonl", server.url()};
@@ -110,7 +110,7 @@ TEST_F(Scraped, ARestartOfTheServerIsNoDrop) {
 
 TEST_F(Scraped, SmallBucketsGrowUntilTheyCanBeJudged) {
   scrape(1000, 0.7);
-  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // 10 steps a scrape: 5 scrapes make a bucket
+  for (int i = 0; i < 300; ++i) scrape(10, 0.02);  // with 10 steps per scrape, 5 scrapes make a bucket
   EXPECT_EQ(look().verdict, "drift");
 }
 
@@ -126,7 +126,7 @@ TEST_F(Scraped, AbsentSeriesAndSilentSpeculationAreSaid) {
   EXPECT_NE(r.reason.find("none drafted"), std::string::npos) << r.reason;
 }
 
-// The README's own line: a page as the only source, and no --target.
+// This is the README's own command: a page as the only source, and no --target.
 TEST_F(Scraped, APageThatNamesAnotherTargetIsBelieved) {
   const auto info = [this](const std::string& target) {
     return "specdec:info{draft=\"" + draft_id + "\",package=\"\",target=\"" + target + "\"} 1\n";
@@ -171,7 +171,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
     server.page(page(""));
     expect_error(ErrorKind::kData, {server.url(), "no count", "[0, 9007199254740992]"}, [&] { look(); });
   }
-  drafts = drafts_before + 1e15;  // within what a counter holds, and more than any server makes
+  drafts = drafts_before + 1e15;  // a counter can hold it, but no server makes as many
   server.page(page(""));
   CheckResult r = look();
   EXPECT_EQ(r.verdict, "warn") << r.reason;
@@ -180,7 +180,7 @@ TEST_F(Scraped, AbsurdCountersNeitherDecideNorDisable) {
   EXPECT_EQ(scrape(1000, noisy(0.70)).exit_code, 0);
   for (int i = 0; i < 3; ++i) r = scrape(1000, noisy(0.70));
   EXPECT_EQ(r.verdict, "healthy") << r.reason;
-  sum += 100000;  // overlap without steps
+  sum += 100000;  // overlap without any steps
   server.page(page(""));
   r = look();
   EXPECT_NE(r.reason.find("set aside"), std::string::npos) << r.reason;
@@ -224,7 +224,7 @@ TEST_F(Scraped, WhatFailsLeavesTheStateAsItWas) {
   EXPECT_EQ(get(options.state), before);
 }
 
-// vLLM does not name its target: what it counts while another one is served is nobody's drop.
+// vLLM does not name its target. What it counts while another target is served is not taken for a drop.
 TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
   for (int i = 0; i < 15; ++i) vllm(noisy(0.70));
   testing::write_tiny_model(dir / "updated", {.layers = 2, .bump = 1, .vocab = 64, .hidden = 8});
@@ -235,7 +235,7 @@ TEST_F(Scraped, CountersOfAnotherTargetAreNotJudgedAfterIt) {
   EXPECT_EQ(vllm(0.01), "drift");
 }
 
-// vLLM gives accepted counts only: conditional acceptance against the baseline's.
+// vLLM only gives accepted counts, so conditional acceptance is compared with the baseline's.
 TEST_F(Scraped, VllmCounters) {
   for (int i = 0; i < 20; ++i) vllm(noisy(0.70));
   EXPECT_EQ(vllm(0.70), "healthy");

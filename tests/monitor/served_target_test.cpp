@@ -8,7 +8,7 @@ namespace {
 const std::string kBound(64, 'a'), kOther(64, 'b'), kThird(64, 'c');
 constexpr int64_t kDay = 86400;
 
-// Looks one after another, each with what was said in it.
+// Makes checks one after another, each with its own claims.
 class Served : public ::testing::Test {
  public:
   Served& page(const std::string& source, const std::string& target) {
@@ -24,7 +24,7 @@ class Served : public ::testing::Test {
     sighting_ = {by, target == kBound ? "" : "the look at it says another target", target};
     return *this;
   }
-  // "" = the bound target is served, "stale", or "wait".
+  // Returns "" if the bound target is served, else "stale" or "wait".
   std::string look() {
     for (const NamedRecord& r : memory_.newest) claims_.records.add(r.time, r.target);
     verdict = judge_served(memory_, {package, bound}, sighting_, claims_, now);
@@ -162,7 +162,8 @@ TEST_F(Served, OldRecordsAndRecordsBesideARunningServer) {
   EXPECT_EQ(records(60, kOther).page("m", kBound).look(), "");
 }
 
-// Ten requests a day and a check a day. What ran for an hour and was rolled back is no fleet that is being updated.
+// With ten requests and one check per day, a target that ran for an hour and was rolled back is not a fleet that is
+// being updated.
 TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
   const auto days = [this](const std::string& page_says) {
     memory_ = {};
@@ -172,7 +173,7 @@ TEST_F(Served, AShortSwitchThatWasRolledBackIsOverAfterADay) {
     records(10, kBound);
     check();
     now += 3600;
-    records(2, kBound).records(5, kOther).records(2, kBound);  // no check saw it
+    records(2, kBound).records(5, kOther).records(2, kBound);  // no check ran at that time
     for (const int hours : {20, 24, 24}) {
       now += (hours - 1) * 3600;
       records(9, kBound);

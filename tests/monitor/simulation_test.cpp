@@ -1,5 +1,5 @@
-// The detector's figures on simulated traffic: time to a false alarm, delays, and what must not alarm. Deterministic:
-// one Philox stream a run.
+// Measures the detector on simulated traffic: the time to a false alarm, delays, and changes that must not alarm.
+// Deterministic: each run has its own Philox stream.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -16,10 +16,10 @@ namespace {
 const double kAlarm = std::log(1e5);
 const std::vector<double> kHazards = {.8, .75, .65, .55, .45, .4, .35};
 
-// tol 0: the detector takes off at least .01, so the baseline is that much higher.
+// Emulates tolerance 0: the detector subtracts at least .01, so the baseline is raised by .01.
 Baseline without_tolerance(double mean) { return flat(mean + 0.01); }
 
-// Requests to the alarm; `limit` where there is none.
+// Returns the number of requests until the alarm, or `limit` if there is none.
 int64_t run_length(Detector detector, uint64_t stream, double level, int64_t limit,
                    const std::function<bool(Detector&, Traffic&, int64_t)>& next) {
   Traffic traffic(stream);
@@ -44,7 +44,7 @@ Mean mean_of(int runs, const std::function<double(int run)>& f) {
   return {mean, std::sqrt(std::max(0.0, squares / runs - mean * mean) / runs)};
 }
 
-// At the boundary itself, mean = bound, where a false alarm comes soonest: E[time] >= A for every dispersion and
+// At the boundary, where mean = bound, a false alarm comes soonest: E[time] >= A must hold for every dispersion and
 // baseline.
 TEST(Simulation, FalseAlarmsAreAtLeastAsRareAsStated) {
   const double stated = 3e3;
@@ -86,12 +86,12 @@ TEST(Simulation, DelaysAreAsStated) {
     RecordProperty("delay_to_" + std::to_string(to).substr(0, 4) + (tolerance > 0 ? "" : "_no_tolerance"),
                    std::to_string(found.value));
   }
-  // Faster than the statistics allow would mean a wrong bound.
+  // A faster alarm than the statistics allow would mean that the bound is wrong.
   EXPECT_GE(delay(flat(0.70), 0.65, 100).value, 80);
   EXPECT_GE(delay(flat(0.70), 0.60, 100).value, 30);
 }
 
-// Traffic that changes though no domain did: 1e5 requests without an alarm, in each of several runs.
+// Traffic changes although no domain does: expects no alarm in 1e5 requests, in each of several runs.
 void expect_no_alarm(const Baseline& baseline, const std::function<void(Detector&, Traffic&, int64_t n)>& next,
                      int runs = 3, int64_t requests = 100000) {
   for (int run = 0; run < runs; ++run) {
@@ -119,7 +119,7 @@ TEST(Simulation, AShiftOfTheMixIsNoDrift) {
     const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
     d.add(easy ? "easy" : "hard", domains.request(t, easy), n);
   });
-  // The same stream without domains does alarm: what is tested is the stratification.
+  // Without domains the same stream does alarm, so the test above really tests the stratification.
   const int64_t pooled =
       run_length(Detector(flat(0.70)), 200000, kAlarm, 100000, [&](Detector& d, Traffic& t, int64_t n) {
         const bool easy = t.random.uniform() < (n < 2000 ? 0.5 : 0.3);
@@ -138,7 +138,7 @@ TEST(Simulation, ADailySineOfTheMixIsNoDrift) {
 }
 
 TEST(Simulation, AShiftOfTemperaturesIsNoDrift) {
-  // The same domain is answered at three temperatures, each with an acceptance of its own; the mix of them turns over.
+  // The same domain is answered at three temperatures, each with its own acceptance, and their mix turns over.
   const std::array<double, 3> temperatures = {0, 0.6, 1.0};
   const std::array<BetaRates, 3> rates = {BetaRates(0.82, 0.10), BetaRates(0.76, 0.10), BetaRates(0.66, 0.10)};
   std::map<std::string, StratumBaseline> strata;
@@ -170,7 +170,7 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
         by_domain({{"", by_position}}),
         [&](Detector& d, Traffic& t, int64_t n) { d.add("", t.chain(kHazards, n < 2000 ? before : after), n); }, 1);
   }
-  // Without positions the rise of K is a drop: .80 .75 at K = 2 looks like .72 at K = 7.
+  // Without positions a rise of K looks like a drop: .80 .75 at K = 2 becomes about .72 at K = 7.
   by_position.overlap.assign(7, 0.775);
   EXPECT_LT(
       run_length(Detector(by_domain({{"", by_position}})), 1, kAlarm, 5000,
@@ -178,8 +178,9 @@ TEST(Simulation, ChangesOfKAreNoDrift) {
       2500);
 }
 
-// Requests that differ by their luck at all positions: the lucky ones reach the late positions, so the sums by position
-// promise more than a request keeps. Neither the gate's roll-outs nor a baseline of traffic may fall for it.
+// Requests differ by a luck that affects all positions. The lucky ones reach the late positions, so the sums by
+// position promise more than a request keeps. Neither the gate's roll-outs nor a baseline from traffic may be fooled by
+// that.
 TEST(Simulation, RequestsThatDifferAreNoDrift) {
   ValidationReport report;
   std::vector<double> x;
@@ -214,7 +215,7 @@ TEST(Simulation, RequestsThatDifferAreNoDrift) {
             5000);
 }
 
-// Six domains under one slow wander, AR(.99) of sd .02; requests a second apart or so.
+// Six domains share one slow wander, AR(.99) with sd .02; requests are about a second apart.
 struct Wandering {
   std::array<double, 6> means = {.82, .76, .71, .66, .60, .55}, shares = {.30, .20, .20, .15, .10, .05};
   std::vector<BetaRates> rates;
@@ -273,12 +274,12 @@ TEST(Simulation, TheBaselinesOwnWanderIsNoDrift) {
   EXPECT_LE(found.value, 130) << "a drop of .10 everywhere";
 }
 
-// Acceptance itself swings by ±.02 a day; the baseline was measured on two days of it.
+// Acceptance itself swings by ±.02 each day; the baseline was measured on two such days.
 TEST(Simulation, ADailySineOfAcceptanceIsNoDrift) {
   const BetaRates rates(0.70, 0.10);
   const auto request = [&](Traffic& t, int64_t n) {
     AcceptanceRecord r;
-    r.time = n * 864 / 100;  // 10,000 a day
+    r.time = n * 864 / 100;  // 10,000 requests per day
     r.segment = "chat";
     r.counts = t.request_at(std::clamp(
         rates.draw(t.random) + 0.02 * std::sin(2 * std::numbers::pi * static_cast<double>(n) / 10000), 0.0, 1.0));
@@ -318,7 +319,8 @@ TEST(Simulation, OneStratumsDropIsFoundAndNamed) {
   EXPECT_GE(named, runs * 95 / 100);
 }
 
-// The amber light: sooner than the alarm at the same stated time, and about as rare where nothing changed.
+// At the same stated time to a false alarm, the amber light is sooner than the alarm, and about as rare if nothing
+// changes.
 TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   const BetaRates before(0.70, 0.10), after(0.65, 0.10);
   Baseline baseline = flat(0.70);
@@ -341,7 +343,8 @@ TEST(Simulation, TheAmberLightIsSoonerAndAsRare) {
   EXPECT_LE(
       mean_of(200, [&](int run) { return to_amber(1e5, 340000 + static_cast<uint64_t>(run), 200, 20000) - 200; }).value,
       100);
-  // Skewed residuals cost a part of Siegmund's promise (76 to 99 % of it in research): half is the floor here.
+  // Skewed residuals cost a part of Siegmund's promise (research found 76 to 99 % of it); here at least half must
+  // remain.
   EXPECT_GE(
       mean_of(60, [&](int run) { return to_amber(1e4, 350000 + static_cast<uint64_t>(run), 1 << 30, 200000); }).value,
       5e3);

@@ -72,7 +72,8 @@ TEST(ReadRecords, BrokenLinesAreCountedWithTheFirstReason) {
   EXPECT_EQ(reader.read(file).broken_lines, 0);
 }
 
-// Whatever is wrong with a line, and wherever in it somebody's name stands: the reason names place and kind alone.
+// Whatever is wrong with a line, and wherever it contains somebody's name, the reason states only the place and the
+// kind of problem.
 TEST(ReadRecords, NothingOfABrokenLineIsRepeated) {
   const std::string name = "JaneDoe4111111111111111";
   std::vector<std::string> lines = {name, "\"" + name + "\"", "{\"" + name + "\":1}",
@@ -130,7 +131,7 @@ TEST(ReadRecords, LinesGoOnFromBlockToBlock) {
   std::vector<int64_t> times;
   for (int64_t i = 0; i < 6000; ++i) {
     text += std::string(static_cast<size_t>(i % 7), ' ') + (i % 2000 == 7 ? long_line : "") +
-            line(i);  // no two lines begin alike
+            line(i);  // no two lines start at the same place
     if (i % 2000 != 7) times.push_back(i);
   }
   put(file, text + line(6000).substr(0, 30));
@@ -148,8 +149,8 @@ TEST(ReadRecords, RotationIsFollowed) {
   put(dir / "a.jsonl", line(1) + line(2));
   reader.read(dir / "a.jsonl");
   append(dir / "a.jsonl", line(3));
-  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // renamed: read on, not again
-  put(dir / "a.jsonl", line(4));                   // a new file in its place: from the start
+  fs::rename(dir / "a.jsonl", dir / "a-1.jsonl");  // renamed: continues, does not read it again
+  put(dir / "a.jsonl", line(4));                   // a new file in its place: reads it from the start
   for (const fs::path& file : record_files(dir.root())) reader.read(file);
   EXPECT_EQ(reader.times, (std::vector<int64_t>{1, 2, 3, 4}));
 }
@@ -162,7 +163,7 @@ TEST(ReadRecords, ATruncatedAndRewrittenFileIsReadFromTheStart) {
   reader.read(file);
   for (const bool longer : {false, true}) {
     std::ofstream(file, std::ios::trunc | std::ios::binary)
-        << line(7) << (longer ? line(8) + line(9) : "");  // the same inode
+        << line(7) << (longer ? line(8) + line(9) : "");  // keeps the inode
     reader.times.clear();
     reader.positions[file_identity(file)].head = std::string(64, '0');
     reader.read(file);

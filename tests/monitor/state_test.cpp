@@ -107,7 +107,7 @@ TEST(State, ActionsAreWrittenDownOnceAndCounted) {
   EXPECT_THROW(db.exec("DELETE FROM transition"), SQLite::Exception);
 }
 
-// A file as version 1 left it: without the newer tables.
+// Makes a file as version 1 left it, without the newer tables.
 TEST(State, AnOlderVersionIsCopiedAndBroughtForward) {
   Scratch dir;
   {
@@ -141,7 +141,7 @@ TEST(State, AnotherMonitorAtWorkMeansTryAgain) {
   Scratch dir;
   State mine(dir / "s.db");
   Transaction transaction(mine);
-  // Another process, as another monitor would be, and without the patience of 5 s.
+  // Another process acts as another monitor, without the usual patience of 5 s.
   const int code = testing::in_child(nullptr, "", [&] {
     State other(dir / "s.db", State::Open::kExisting, 0);
     Transaction begun(other);
@@ -206,8 +206,7 @@ TEST(State, IsItsUsersAlone) {
   transaction.commit();
 }
 
-// What an earlier version wrote down of URLs and commands is gone when the file is opened again, by a check or by a
-// report.
+// When a check or a report opens a file of an earlier version, the secrets of its URLs and commands are removed.
 TEST(State, FormerSecretsAreForgotten) {
   Scratch dir;
   {

@@ -18,10 +18,10 @@ namespace {
 
 using testing::expect_error;
 
-// An OpenAI-compatible engine with toy models behind it.
+// A fake OpenAI-compatible engine that serves toy models.
 struct Engine {
   ToyModel old_model{5}, new_model{5, 0.05};
-  double new_share = 0;  // of the calls
+  double new_share = 0;  // share of the calls that the new model answers
   bool chat = true, completions = true, logprobs = true, text = true;
   int most_top = 20;
   std::string key, greedy_end;
@@ -167,7 +167,7 @@ TEST_F(TargetWatch, TwoModesForADayAreNoUpdateAnyMore) {
   EXPECT_NE(check.stale, "");
 }
 
-// What it says of itself is a reason to look at once, not a verdict.
+// A change in what the endpoint says about itself is a reason to look at once, but not a verdict.
 TEST_F(TargetWatch, ARestartOrAnotherVersionIsAHint) {
   engine.pages["/version"].body = R"({"version":"0.33.0"})";
   look();
@@ -230,7 +230,7 @@ TEST_F(TargetWatch, OnlyWhatItSaysOfItselfWhereItSaysNothingElse) {
   EXPECT_NE(look().stale.find("org/m-v2"), std::string::npos);
 }
 
-// specdec serve tells the target's fingerprint: nothing else is asked.
+// specdec serve gives the target's fingerprint, so nothing else is asked for.
 TEST_F(TargetWatch, OwnServersTellTheFingerprint) {
   engine.model["specdec"] = {{"target", pair.target}, {"draft", nullptr}, {"package", nullptr}};
   TargetCheck check = look();

@@ -1,5 +1,5 @@
-// A model's answers to eight one-character prompts: fixed logits of 60 tokens, changed by a fine-tuning step of the
-// given standard deviation, and serving noise on each call.
+// A fake model that answers eight one-character prompts: fixed logits of 60 tokens, changed by a fine-tuning step of
+// the given standard deviation, with serving noise in each call.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ namespace specdec::monitor {
 
 class ToyModel {
  public:
-  // Which of the prompts that the monitor asks with.
+  // Returns the index of one of the prompts that the monitor uses.
   static size_t prompt_index(const std::string& prompt) {
     static const std::vector<std::string> kPrompts = {"a", "I", "1", "{", "#", "T", "é", "中"};
     return static_cast<size_t>(std::find(kPrompts.begin(), kPrompts.end(), prompt) - kPrompts.begin());

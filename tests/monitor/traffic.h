@@ -1,4 +1,4 @@
-// Simulated traffic for the detectors: requests whose acceptance varies between them.
+// Simulates traffic for tests of the detectors: requests whose acceptance varies.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@ struct Traffic {
   explicit Traffic(uint64_t stream) : random(20261121, stream) {}
   PhiloxStream random;
 
-  double normal() {  // Box and Muller
+  double normal() {  // by Box and Muller
     if (std::exchange(has_spare_, false)) return spare_;
     const double radius = std::sqrt(-2 * std::log(random.uniform())), angle = 2 * std::numbers::pi * random.uniform();
     spare_ = radius * std::sin(angle);
@@ -25,12 +25,13 @@ struct Traffic {
     return radius * std::cos(angle);
   }
 
-  // 200 tested tokens at one position; the request's own rate is mean + sd·normal, and each token adds binomial noise.
+  // A request with 200 tested tokens at one position. Its own rate is mean + sd·normal, and each token adds binomial
+  // noise.
   AcceptanceCounts request(double mean, double sd = 0.10, int64_t tested = 200) {
     return request_at(std::clamp(mean + sd * normal(), 0.0, 1.0), tested);
   }
   AcceptanceCounts request_at(double rate, int64_t tested = 200) {
-    const double room = std::min(rate, 1 - rate);  // symmetric: the mean stays
+    const double room = std::min(rate, 1 - rate);  // symmetric, so the mean stays the same
     const double x =
         rate + std::clamp(std::sqrt(rate * (1 - rate) / static_cast<double>(tested)) * normal(), -room, room);
     AcceptanceCounts counts;
@@ -40,8 +41,8 @@ struct Traffic {
     return counts;
   }
 
-  // 60 verification steps of K drafted tokens whose acceptance falls with the position; a request's luck moves all
-  // positions.
+  // A request of 60 verification steps that draft K tokens each. Acceptance falls with the position, and a request's
+  // luck moves all positions.
   AcceptanceCounts chain(const std::vector<double>& hazards, size_t k, double sd = 0.08) {
     const double luck = sd * normal();
     AcceptanceCounts counts;
@@ -63,7 +64,7 @@ struct Traffic {
   bool has_spare_ = false;
 };
 
-// Beta-distributed rates of exact mean, as a table of quantiles: one uniform a draw.
+// Beta-distributed rates with an exact mean, as a table of quantiles; each draw needs one uniform.
 class BetaRates {
  public:
   BetaRates(double mean, double sd) {
@@ -103,6 +104,7 @@ inline Baseline by_domain(std::map<std::string, StratumBaseline> strata) {
   b.strata = std::move(strata);
   return b;
 }
-inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }  // of any domain
+// Returns a baseline with a single stratum, which takes the requests of every domain.
+inline Baseline flat(double mean) { return by_domain({{"", flat_baseline(mean)}}); }
 
 }  // namespace specdec::monitor

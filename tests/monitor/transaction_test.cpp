@@ -35,7 +35,7 @@ TEST(Transaction, RollsBackWhatIsNotCommitted) {
   }
   EXPECT_EQ(state.value("k"), "");
   EXPECT_TRUE(state.transitions(9).empty());
-  Transaction(state).commit();  // a new one can begin at once
+  Transaction(state).commit();  // a new transaction can begin at once
 }
 
 TEST(Transaction, RollsBackWhenAnErrorLeavesIt) {

@@ -81,7 +81,7 @@ TEST(HttpClient, ALongBodyMayBreakMoreOftenThanThereAreAttempts) {
   EXPECT_EQ(reply.problem, "");
   EXPECT_EQ(calls, 4u);
   EXPECT_EQ(begin, whole.size());
-  // Less than 1 MiB an attempt counts.
+  // Counts an attempt that brought less than 1 MiB.
   begin = whole.size() - 1000;
   calls = 0;
   EXPECT_NE(client.send([&] { return get(server.url()); }, twice).problem, "");
@@ -151,7 +151,7 @@ TEST(HttpClient, SendsABodyPieceByPieceAndAgain) {
   expect_error(ErrorKind::kData, {"the file shrank"}, [&] { HttpClient().once(bad); });
 }
 
-// What a public hub names is not an address inside.
+// A public hub may not send us to a private address.
 TEST(HttpClient, AForeignUrl) {
   int calls = 0;
   ToyServer server([&](const ToyRequest& r) -> ToyReply {
@@ -223,7 +223,7 @@ TEST(HttpClient, Addresses) {
     EXPECT_FALSE(is_inside(outside)) << outside;
 }
 
-// A key, and the password of a URL, go over https or stay on this machine: one rule for all that use the client.
+// Keys and URL passwords go over https or stay on this machine. The rule holds for every user of the client.
 TEST(HttpClient, AKeyIsNotSentInTheClear) {
   for (const char* url : {"http://10.255.255.1/metrics?token=s3cret", "http://metrics.example/x"})
     expect_error(ErrorKind::kUsage, {"plain http", "https"}, [&] { HttpClient().once(get(url)); });
@@ -235,7 +235,7 @@ TEST(HttpClient, AKeyIsNotSentInTheClear) {
   EXPECT_EQ(HttpClient().once(get(server.url())).body, "key") << "this machine";
 }
 
-// Sets variables of the environment for as long as it lives.
+// Sets environment variables while the object exists.
 class Environment {
  public:
   explicit Environment(const std::vector<std::pair<const char*, std::string>>& variables) : variables_(variables) {

@@ -1,4 +1,5 @@
-// The rest of hub.cpp is tested through the program, against a hub: tests/e2e/hub.
+// Tests the environment variables and file names of hub.cpp. tests/e2e/hub tests the rest through the program, against
+// a hub.
 #include "net/hub.h"
 
 #include "tests/base/scratch.h"

@@ -5,7 +5,7 @@
 namespace specdec::net {
 namespace {
 
-// The worked example of AWS: "Signature Calculations for the Authorization Header", GET of a range.
+// AWS' worked example: "Signature Calculations for the Authorization Header", GET of a range.
 TEST(S3, SignatureOfTheDocumentedExample) {
   S3Options options;
   options.access_key = "AKIAIOSFODNN7EXAMPLE";

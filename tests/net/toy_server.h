@@ -1,4 +1,5 @@
-// An HTTP/1.1 server for tests: one handler, threads per connection, keep-alive, port chosen by the system.
+// A small HTTP/1.1 server for tests: one handler, one thread per connection, keep-alive, a port that the system
+// chooses.
 #pragma once
 
 #include <arpa/inet.h>
@@ -20,9 +21,9 @@ struct ToyRequest {
 struct ToyReply {
   int status = 200;
   std::string body;
-  std::string headers;  // "Name: value\r\n" lines
-  bool drop = false;    // close the connection without a reply
-  bool cut = false;     // close it after three quarters of the body
+  std::string headers;  // lines of the form "Name: value\r\n"
+  bool drop = false;    // closes the connection without a reply
+  bool cut = false;     // closes it after three quarters of the body
 };
 
 class ToyServer {

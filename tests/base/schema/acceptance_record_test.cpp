@@ -51,7 +51,7 @@ TEST(AcceptanceRecord, FoldsLatePositions) {
   r.counts.add_step(12, 12, std::vector<double>(12, 1.0));
   r.counts.add_step(12, 9, std::vector<double>(10, 0.5));
   const AcceptanceRecord back = acceptance_record_from_line(to_line(r), "l");
-  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));  // 8th: 2 + 2 + 2 + 1 + 1
+  EXPECT_EQ(back.counts.reached_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 8}));  // the 8th is 2 + 2 + 2 + 1 + 1
   EXPECT_EQ(back.counts.accepted_at, (std::vector<int64_t>{2, 2, 2, 2, 2, 2, 2, 7}));
   EXPECT_EQ(back.counts.accepted, 21);
   AcceptanceRecord huge;
@@ -110,7 +110,7 @@ TEST(AcceptanceRecord, EveryTemperatureIsReadAsStrtodReadsIt) {
     }
 }
 
-// One record is read into again and again: nothing of the line before is left.
+// Reads into the same record again and again; nothing of the previous line may remain.
 TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   AcceptanceRecord long_one, short_one, read;
   long_one.segment = std::string(32, 's');
@@ -128,8 +128,8 @@ TEST(AcceptanceRecord, NothingIsLeftOfTheLineBefore) {
   }
 }
 
-// Lines are read in one pass, and what that does not plainly accept by the reader that words errors: an unknown key
-// makes it that one.
+// Lines are read in one pass. A line that this fast reader does not accept goes to the slow reader, which words errors.
+// An unknown key forces the slow reader.
 TEST(AcceptanceRecord, BothReadersAgreeOnDamagedLines) {
   AcceptanceRecord r;
   r.segment = "code";

@@ -63,7 +63,7 @@ TEST(GateSummary, PromptsThatDecide) {
   EXPECT_EQ(prompts_to_decide({1.1, {0.9, 1.3}, 1}), 8);
 }
 
-// Paths and reasons may come from anywhere: one line, nothing that a shell or a terminal obeys.
+// Paths and reasons may come from anywhere. The output must be one line that neither a shell nor a terminal obeys.
 TEST(GateSummary, ForeignTextIsHarmless) {
   ValidationReport r = report("not_worth_it");
   r.reason = "speed-up\n\x1b[2Jof 'x'";
@@ -88,7 +88,7 @@ TEST(GateSummary, EveryRowSaysWhatItRestsOn) {
   EXPECT_EQ(json["schedule_figures"][1]["basis"], "predicted");
 }
 
-// Of programs before the figures: what a schedule rests on is taken for a prediction, and nothing is known of the
+// Reports of earlier versions lack the figures: the schedule is taken for a prediction, and nothing is known about the
 // machine.
 TEST(ValidationReport, ReportsOfEarlierProgramsStayReadable) {
   Json json = to_json(report("pass"));

@@ -1,4 +1,4 @@
-// What holds of every file format in base/schema.
+// Checks that hold for every file format in base/schema.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,8 @@
 
 namespace specdec::testing {
 
-// Reading what was written gives the same JSON; every required key is missed; other versions are refused.
+// Checks that reading what was written gives the same JSON, that a missing required key is an error, and that other
+// versions are refused.
 template <class Read>
 void check_schema(const Json& json, ErrorKind kind, const std::vector<std::string>& required, Read read) {
   EXPECT_EQ(read(json), json);
@@ -31,7 +32,7 @@ void check_schema(const Json& json, ErrorKind kind, const std::vector<std::strin
   expect_error(kind, {"JSON object"}, [&] { read(Json::array()); });
 }
 
-// `change` applied to the JSON makes reading fail with a message that holds `reason`.
+// Checks that reading fails with a message that contains `reason` once `change` was applied to the JSON.
 template <class Read>
 void refuse(Json json, ErrorKind kind, const std::string& reason, const std::function<void(Json&)>& change, Read read) {
   change(json);

@@ -1,4 +1,4 @@
-// Round trips, refused versions and the rules of every file format in base/schema.
+// Tests round trips, refused versions and the rules of every file format in base/schema.
 #include <algorithm>
 #include <cmath>
 
@@ -181,7 +181,7 @@ TEST(ValidationReport, RoundTripAndRefusals) {
   refuse(json, ErrorKind::kData, "predictions", [](Json& j) { j["predictions"] = 1; }, read);
 }
 
-// As written before there were sequences, segment floors and comparisons with the serving draft.
+// A report as it was written before sequences, segment floors and comparisons with the serving draft existed.
 TEST(ValidationReport, EarlierReportsAreRead) {
   Json json = to_json(testing::sample_report(made_up('a'), made_up('b')));
   for (const char* key : {"requests_available", "requests_needed", "sequence"}) json["acceptance"].erase(key);
