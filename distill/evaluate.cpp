@@ -40,9 +40,8 @@ void score_on_host(const at::Tensor& draft, const at::Tensor& target, const int6
       const RowFigures f = overlap_row(y, x, vocab, inverse, 1, p.data(), q.data());
       const float own = x[label[i]];
       const auto at = static_cast<size_t>(first + i);
-      out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0
-                                                         // A label outside of a reduced vocabulary counts as 0.
-                                                         : f.log_sum_draft - (own - f.max_draft) * inverse;
+      // A label outside of a reduced vocabulary counts as 0.
+      out.cross_entropy[at] = std::isinf(own) && own < 0 ? 0 : f.log_sum_draft - (own - f.max_draft) * inverse;
       out.overlap[at] = f.overlap;
       out.agree[at] = first_largest(x, vocab) == first_largest(y, vocab) ? 1 : 0;
     }
