@@ -9,7 +9,7 @@ namespace specdec::cli {
 
 namespace {
 
-// "2", "4,6", "auto": whole numbers, or auto (-1) where that is allowed.
+// Parses "2", "4,6", "auto": whole numbers, or auto (-1) where `allow_auto` permits it.
 std::vector<int> parse_list(const char* flag, const std::vector<std::string>& words, bool allow_auto) {
   std::vector<int> values;
   for (const std::string& word : words) {

@@ -95,8 +95,8 @@ void add_verify_flags(CLI::App& sub, SpeculationOptions& options) {
 
 namespace {
 
-// Draws what the working thread reports, and has a thread of its own that shows that a silent stretch of work is still
-// at work.
+// Draws the progress that the working thread reports. A thread of its own keeps the line alive while the work reports
+// nothing.
 class LiveProgress {
  public:
   explicit LiveProgress(bool terminal)

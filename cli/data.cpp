@@ -43,7 +43,7 @@ std::string counts_text(const std::map<std::string, int64_t>& counts) {
   return text;
 }
 
-// index.json and what the caller wants to see of it: rows and tokens of each split.
+// Returns index.json plus the rows and tokens of each split.
 Json index_json(const ShardIndex& index) {
   Json result = to_json(index);
   Json splits = Json::object();
@@ -66,7 +66,7 @@ void print_splits(const Json& result, const std::string& out) {
   std::printf("written to %s\n", out.c_str());
 }
 
-// What was left out and why, one line a reason, the most frequent first.
+// Prints what was left out and why, one line per reason, the most frequent first.
 void print_left_out(const data::IngestReport& report, const std::string& out) {
   std::vector<std::pair<int64_t, std::string>> lines;
   for (const auto& [reason, n] : report.rejects) lines.emplace_back(-n, reason);
@@ -163,7 +163,7 @@ int run_stats(const Global& global, const data::StatsOptions& options) {
   return 0;
 }
 
-// Loading weights takes longer than opening the port: completions would be refused until then.
+// Loading weights takes longer than opening the port, and until then completions would be refused.
 void wait_until_ready(BackgroundChild& server, const std::string& url) {
   data::ClientOptions options;
   options.url = url;
@@ -194,7 +194,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   if (!flags.api_key_file.empty()) {
     options.api_key = read_api_key(flags.api_key_file);
   } else if (const char* key = std::getenv("OPENAI_API_KEY"); key && is_url(flags.target)) {
-    // Nobody asked for it to be sent there: an endpoint inside may want none.
+    // The user did not ask to send it there, and an internal endpoint may need none.
     if (net::keeps_secrets(flags.target))
       options.api_key = key;
     else
@@ -209,7 +209,7 @@ int run_regenerate(const Global& global, RegenerateFlags flags) {
   } else {
     options.target = resolve_model(flags.target).directory.string();
     options.url = "http://127.0.0.1";
-    data::validate(options);  // before a server is started for nothing
+    data::validate(options);  // fail before starting a server in vain
     const std::string width = std::to_string(options.concurrency);
     make_directories(server_log.parent_path());
     server = std::make_unique<BackgroundChild>(

@@ -1,4 +1,5 @@
-// `specdec fetch`: models into the Hugging Face cache before they are needed; and how every command finds hub names.
+// `specdec fetch` downloads models into the Hugging Face cache before they are needed. This file also defines how every
+// command resolves hub names.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <map>
@@ -12,8 +13,8 @@
 
 namespace specdec::cli {
 
-// The environment is read at the first hub name. A name asked for twice is the same commit, whatever happens at the hub
-// meanwhile.
+// The environment is read at the first hub name. A name that is resolved twice gives the same commit, even if the hub
+// changes in between.
 void install_hub(const Global& global) {
   auto found = std::make_shared<std::map<std::string, HubSnapshot>>();
   set_hub_resolver([&global, found](const HubName& hub) {

@@ -21,15 +21,15 @@ namespace specdec::cli {
 
 namespace {
 
-// Names and reasons come from records and pages.
+// Makes text from records and metrics pages safe to print, on one line.
 std::string shown(const Json& text) { return one_line(text.get<std::string>()); }
 
-// The columns are those that were judged: what was seen, and what the baseline promises for the positions that were
+// Prints one row per judged segment: the measured acceptance, and what the baseline expects at the positions that were
 // reached.
 void print_evidence(const Json& evidence) {
   bool header = false;
   for (const Json& s : evidence["strata"]) {
-    if (!s["acceptance"].is_number()) continue;  // nothing was seen of it
+    if (!s["acceptance"].is_number()) continue;  // no requests of this segment
     if (!std::exchange(header, true))
       std::printf("  %-16s %9s %11s %9s %11s %10s %8s\n", "segment", "requests", "acceptance", "expected", "difference",
                   "tolerance", "log10 e");
@@ -76,7 +76,8 @@ int run_check(const Global& global, monitor::CheckOptions options) {
   return result.exit_code;
 }
 
-// Looks again and again until a signal; a source that does not answer, or answers nonsense, is a log line, not the end.
+// Checks repeatedly until a signal. A source that does not answer, or answers nonsense, is logged and does not end the
+// loop.
 int run_watch(const Global& global, monitor::CheckOptions options, double interval) {
   options.program = global.program;
   int code = 0, failed_polls = 0;
@@ -106,7 +107,7 @@ int run_watch(const Global& global, monitor::CheckOptions options, double interv
   return code;
 }
 
-// Verdicts and transitions in the order of their times, then what is still to be done.
+// Prints verdicts and transitions in the order of their times, then the actions that are still pending.
 void print_lines(const monitor::State& state, const std::vector<monitor::HistoryEntry>& history,
                  const std::vector<monitor::TransitionEntry>& transitions, const monitor::Memory& memory) {
   std::printf("now: %s, %s, package %.12s\n",
@@ -183,7 +184,7 @@ CLI::Option* add_time(CLI::App& sub, const char* flag, double& value, double uni
   return sub.add_option_function<std::string>(flag, set, help)->default_str(shown);
 }
 
-// Each occurrence of the flag adds one.
+// Declares a flag of which each occurrence adds one URL.
 CLI::Option* add_urls(CLI::App& sub, const char* flag, const Global& global, SecretUrl::Shows shows,
                       std::vector<SecretUrl>& urls, const char* help) {
   const auto set = [&global, shows, &urls](const std::vector<std::string>& given) {

@@ -1,5 +1,5 @@
-// `specdec package` and its subcommands verify | sign | lint; those of the store are in package_store.cpp, push and
-// pull in package_transfer.cpp.
+// `specdec package` and its subcommands verify | sign | lint. package_store.cpp has the subcommands of the store,
+// package_transfer.cpp has push and pull.
 #include "deploy/package/package.h"
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ void require_flags(const std::vector<std::pair<const char*, const std::string*>>
     if (value->empty()) throw Error(ErrorKind::kUsage, std::string(name) + " is required (see specdec package --help)");
 }
 
-// The reason of an exit code that is no error goes last on stderr, as errors do.
+// If the exit code is not 0 but there was no error, the reason is the last line on stderr, as for errors.
 int finish(const Global& global, PackageResult& result, const deploy::PackageOutcome& outcome,
            const std::string& verdict, const std::string& text) {
   result["verdict"] = outcome.exit_code == 5 ? "stale" : verdict;
@@ -44,7 +44,7 @@ int finish(const Global& global, PackageResult& result, const deploy::PackageOut
   return outcome.exit_code;
 }
 
-// Never from the command line, which other users see.
+// The passphrase never comes from the command line, which other users can see.
 std::string read_passphrase(const PackageFlags& flags) {
   if (flags.key.empty()) return "";
   if (flags.passphrase_file.empty()) {
@@ -72,7 +72,7 @@ int run_create(const Global& global, const PackageFlags& flags) {
   options.store = flags.store;
   options.name = flags.name;
   options.engines = flags.engines;
-  // A directory is referred to by its absolute path, a hub name by itself.
+  // The package refers to a directory by its absolute path, and to a hub name by the name.
   if (flags.reference_target)
     options.reference = fs::is_directory(flags.target) ? fs::canonical(flags.target).string() : flags.target;
   options.parent_channel = flags.channel;
@@ -182,7 +182,7 @@ int run_lint(const Global& global, const PackageFlags& flags) {
   }
   if (flags.format == "sarif")
     std::printf("%s\n", deploy::sarif(findings).dump(2, ' ', false, Json::error_handler_t::replace).c_str());
-  // The gate's verdict belongs to what is linted: with the figure it was judged by, and what to do about it.
+  // The output includes the gate's verdict with the figure that decided it, and what to do about it.
   const GateCommand again =
       report && !flags.package.empty()
           ? command_of(*report, "gate")

@@ -1,4 +1,4 @@
-// `specdec package` list | promote | rollback | gc | pin | unpin: the store.
+// `specdec package` list | promote | rollback | gc | pin | unpin: the commands of the store.
 #include <cstdio>
 
 #include "cli/package.h"

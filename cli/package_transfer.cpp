@@ -1,4 +1,4 @@
-// `specdec package` push | pull: packages between stores, which are directories or lie in S3 or at a hub.
+// `specdec package` push | pull: copies packages between stores, which are directories or are in S3 or at a hub.
 #include <cstdio>
 
 #include "cli/package.h"
@@ -8,7 +8,7 @@ namespace specdec::cli {
 
 namespace {
 
-// Both bring PACKAGE into a store: the one is said from where it was made, the other from where it is needed.
+// Both copy PACKAGE into a store. push is used where the package was made, pull where it is needed.
 int run_transfer(const Global& global, const PackageFlags& flags, const char* action) {
   PackageResult result(action);
   const deploy::TransferOutcome done = deploy::transfer({.package = flags.package,

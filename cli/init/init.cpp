@@ -14,7 +14,7 @@
 
 namespace specdec::cli {
 
-// Of cli/init/assets (cmake/embed.cmake).
+// The files of cli/init/assets, embedded by cmake/embed.cmake.
 extern const char kLoopToml[], kSpecdecToml[], kGithubYaml[], kGitlabYaml[], kServiceUnit[], kTimerUnit[],
     kCronJobYaml[], kRulesYaml[], kDashboardJson[];
 
@@ -47,7 +47,7 @@ const std::map<std::string, std::string> kNext = {
      "name monitoring/specdec-rules.yml in Prometheus' rule_files; import monitoring/specdec-dashboard.json into "
      "Grafana"}};
 
-// A string of JSON is a basic string of TOML and a double-quoted scalar of YAML.
+// Returns a JSON string, which is also a basic string of TOML and a double-quoted scalar of YAML.
 std::string quoted(const std::string& flag, const std::string& value) {
   if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
     throw Error(ErrorKind::kUsage, flag + ": a control character cannot be written into the files, found " +
@@ -65,8 +65,8 @@ std::string quoted_list(const std::string& flag, const std::vector<std::string>&
   return "[" + text + "]";
 }
 
-// systemd.syntax(7): % begins a specifier; a word in quotes takes C escapes. WorkingDirectory= is the rest of the line
-// as it is.
+// Escapes for systemd.syntax(7): % begins a specifier, and a quoted word takes C escapes. WorkingDirectory= takes the
+// rest of the line literally.
 std::string unit_path(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? "%%" : std::string(1, c);
@@ -80,7 +80,7 @@ std::string unit_word(const std::string& path) {
   return '"' + text + '"';
 }
 
-// Every @NAME@ of the template, in one pass: what a value holds is not looked at again.
+// Replaces every @NAME@ of the template in one pass, so a @NAME@ inside a value is not replaced.
 std::string fill(const std::string& text, const std::map<std::string, std::string>& values) {
   std::string filled;
   for (size_t at = 0; at < text.size();) {
@@ -98,7 +98,7 @@ std::string fill(const std::string& text, const std::map<std::string, std::strin
   return filled;
 }
 
-// Candidates are tried beside what production names: that is what is served and watched.
+// Candidates are tried beside the package in production, so production is what is served and watched.
 std::string watched(const InitOptions& o) {
   return o.store + ":" + (o.channel == "candidate" ? "production" : o.channel);
 }
@@ -162,7 +162,7 @@ std::vector<InitFile> init_files(const InitOptions& o, const std::string& progra
                   "--only: expected loop, github, gitlab, systemd, kubernetes or monitoring, found '" + part + "'");
   if (o.logs.empty() || o.sources.empty()) throw Error(ErrorKind::kUsage, "--logs and --source: expected at least one");
   const std::string directory = fs::absolute(o.directory).lexically_normal().string();
-  quoted("DIR", directory);  // no control characters in units, either
+  quoted("DIR", directory);  // units must not contain control characters, either
   const std::map<std::string, std::string> values = {{"TARGET", quoted("--target", o.target)},
                                                      {"LOGS", quoted_list("--logs", o.logs)},
                                                      {"WORK", quoted("--work", o.work)},
