@@ -116,7 +116,7 @@ int run_doctor(const Global& global) {
 
 void add_doctor(Cli& cli) {
   CLI::App* sub = cli.app.add_subcommand("doctor", "Checks this machine: cores, memory, disk, LibTorch, GPU, hub");
-  sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 all is there, 3 something is missing.");
+  sub->footer("Example:\n  specdec doctor --json\nExit codes: 0 nothing is missing, 3 something is missing.");
   sub->callback([&cli] { cli.selected = [&cli] { return run_doctor(cli.global); }; });
 }
 

@@ -212,7 +212,7 @@ deploy::ChannelSigner channel_signer(const PackageFlags& flags) { return {flags.
 void add_key_flags(CLI::App& app, PackageFlags& flags, const std::string& what) {
   app.add_option("--key", flags.key, what);
   app.add_option("--passphrase-file", flags.passphrase_file,
-                 "Of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
+                 "File with the passphrase of an encrypted key; else the environment's MINISIGN_PASSPHRASE");
 }
 
 namespace {
@@ -220,24 +220,27 @@ namespace {
 void add_create_flags(CLI::App& app, PackageFlags& flags) {
   app.add_option("--target", flags.target, "MODEL that answers")->group("Create");
   app.add_option("--draft", flags.draft, "MODEL that drafts")->group("Create");
-  app.add_option("--report", flags.reports, "report.json of specdec validate for this pair; again for quantised drafts")
+  app.add_option("--report", flags.reports,
+                 "report.json of specdec validate for this pair; repeat it for quantised drafts")
       ->group("Create");
-  app.add_option("--quantise,--quantize", flags.quantise, "The draft in these formats too, comma separated: fp8,int8")
+  app.add_option("--quantise,--quantize", flags.quantise,
+                 "Also package the draft in these formats, comma separated: fp8,int8")
       ->delimiter(',')
       ->group("Create");
-  app.add_option("--store", flags.store, "Directory of packages/ and refs/, made where missing")->group("Create");
+  app.add_option("--store", flags.store, "Directory of packages/ and refs/, created if it is missing")->group("Create");
   app.add_option("--name", flags.name, "Served model name; default: the target directory's name")->group("Create");
   app.add_option("--engines", flags.engines,
                  "Launch files, comma separated: specdec,vllm,sglang,tensorrt-llm,llama.cpp,kserve,helm; default: all")
       ->delimiter(',')
       ->group("Create");
-  app.add_flag("--allow-failed", flags.allow_failed,
-               "Package although the verdict is not pass; the manifest records it")
+  app.add_flag("--allow-failed", flags.allow_failed, "Package even if the verdict is not pass; the manifest records it")
       ->group("Create");
-  app.add_flag("--reference-target", flags.reference_target, "Refer to the target where it lies instead of copying it")
+  app.add_flag("--reference-target", flags.reference_target,
+               "Refer to the target at its present place instead of copying it")
       ->group("Create");
   app.add_option("--visibility", flags.visibility,
-                 "public: anyone may read it, the manifest says so; private goes to no public hub repository")
+                 "public: anyone may read the package, and the manifest says so; a private one is not pushed to a "
+                 "public hub repository")
       ->check(CLI::IsMember({"private", "public"}))
       ->capture_default_str()
       ->group("Create");
@@ -266,7 +269,8 @@ void add_package(Cli& cli) {
       "Exit codes: 3, 4, 6 the report's verdict; 5 the report or draft belongs to another target; 7 damaged or bad "
       "input.");
 
-  CLI::App* verify = app->add_subcommand("verify", "Fingerprints, sizes, digests, nothing extra, no links");
+  CLI::App* verify = app->add_subcommand(
+      "verify", "Checks fingerprints, sizes and digests, and that there are no extra files and no links");
   verify->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   verify->add_option("--public-key,--trusted", flags->public_key,
                      "File of minisign public keys: one of them must have signed it");
@@ -274,18 +278,20 @@ void add_package(Cli& cli) {
   sign->add_option("package", flags->package, "PACKAGE directory, STORE:CHANNEL or STORE:sha256-…")->required();
   add_key_flags(*sign, *flags, "Secret key file (minisign -G)");
   sign->get_option("--key")->required();
-  CLI::App* quantise = app->add_subcommand("quantise", "A draft in 8 bits, as vLLM, SGLang and transformers load it");
+  CLI::App* quantise = app->add_subcommand(
+      "quantise", "Converts a draft to 8 bits, in the form that vLLM, SGLang and transformers load");
   quantise->alias("quantize");
-  quantise->add_option("--draft", flags->draft, "MODEL; of a package its draft")->required();
+  quantise->add_option("--draft", flags->draft, "MODEL; for a package its draft")->required();
   quantise->add_option("--format", flags->format, "fp8 (compressed-tensors) or int8 (gptq)")
       ->required()
       ->check(CLI::IsMember(deploy::known_quantisations()));
-  quantise->add_option("--out", flags->out, "Directory that is made")->required();
-  CLI::App* lint = app->add_subcommand("lint", "What engines refuse or serve worse, in drafts made by anyone");
+  quantise->add_option("--out", flags->out, "Directory to create")->required();
+  CLI::App* lint = app->add_subcommand("lint", "Finds what engines refuse or serve badly, in drafts made by any tool");
   lint->add_option("package", flags->package, "PACKAGE; or --target and --draft");
   lint->add_option("--target", flags->target, "MODEL");
   lint->add_option("--draft", flags->draft, "MODEL or the directory of an EAGLE-3 head");
-  lint->add_option("--report", flags->report, "report.json of validate: was the draft measured as it lies here");
+  lint->add_option("--report", flags->report,
+                   "report.json of validate, to check that the draft was measured as it is now");
   lint->add_option("--format", flags->format, "text, json or sarif (code scanning)")
       ->check(CLI::IsMember({"text", "json", "sarif"}))
       ->capture_default_str();

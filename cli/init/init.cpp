@@ -197,27 +197,27 @@ std::string write_init_file(const InitOptions& options, const InitFile& file) {
 void add_init(Cli& cli) {
   auto o = std::make_shared<InitOptions>();
   CLI::App* sub = cli.app.add_subcommand("init",
-                                         "Writes LOOP.toml and what runs it unattended: GitHub, GitLab, systemd, "
-                                         "Kubernetes; Prometheus rules, Grafana dashboard");
-  sub->add_option("directory", o->directory, "Where to write, made if missing")->capture_default_str();
+                                         "Writes LOOP.toml and the files that run it unattended: GitHub, GitLab, "
+                                         "systemd, Kubernetes; Prometheus rules, Grafana dashboard");
+  sub->add_option("directory", o->directory, "Directory to write, created if it is missing")->capture_default_str();
   sub->add_option("--target", o->target, "MODEL that answers: directory or org/name")->capture_default_str();
   sub->add_option("--logs", o->logs, "Traffic: files, directories or globs; may be repeated")->capture_default_str();
   sub->add_option("--draft", o->draft, "prune:N | model:MODEL | config:FILE")->capture_default_str();
   sub->add_option("--work", o->work, "Directory of the runs")->capture_default_str();
   sub->add_option("--store", o->store, "Directory of the packages")->capture_default_str();
   sub->add_option("--channel", o->channel,
-                  "Promoted to when the gate has passed; candidate: the monitor watches production then")
+                  "Channel to promote to when the gate has passed; with candidate, the monitor watches production")
       ->capture_default_str();
   sub->add_option("--source", o->sources,
-                  "What the monitor reads: acceptance records or URL of a /metrics page; may be repeated")
+                  "Source that the monitor reads: acceptance records or the URL of a /metrics page; may be repeated")
       ->capture_default_str();
   sub->add_option("--state", o->state, "The monitor's memory")->capture_default_str();
-  sub->add_option("--requests-per-day", o->requests_per_day, "Volume; 0 = unknown")
+  sub->add_option("--requests-per-day", o->requests_per_day, "Volume of the traffic; 0 = unknown")
       ->capture_default_str()
       ->check(CLI::NonNegativeNumber);
   sub->add_option("--image", o->image, "Container image of the CronJob")->capture_default_str();
   sub->add_option("--only", o->only,
-                  "Comma list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
+                  "Comma-separated list of loop, github, gitlab, systemd, kubernetes, monitoring; default: all")
       ->delimiter(',');
   sub->add_flag("--force", o->force, "Replace files that differ; without it they are kept");
   sub->footer(

@@ -286,18 +286,16 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
 }
 
 void add_loop(Cli& cli) {
-  CLI::App* loop =
-      cli.app.add_subcommand("loop", "The whole loop in one go: data, distill, validate, package, promote");
+  CLI::App* loop = cli.app.add_subcommand("loop", "Runs the whole loop: data, distill, validate, package, promote");
   loop->require_subcommand(1);
-  loop->footer("Example:\n  specdec loop run LOOP.toml        what is in LOOP.toml: specdec loop run --help");
+  loop->footer("Example:\n  specdec loop run LOOP.toml        the keys of LOOP.toml: specdec loop run --help");
   CLI::App* sub = loop->add_subcommand(
-      "run", "Runs LOOP.toml; what is done already is skipped, the same trigger twice does the work once");
+      "run", "Runs LOOP.toml; stages that are done are skipped, so the same trigger twice does the work once");
   auto file = std::make_shared<std::string>();
   auto order = std::make_shared<LoopOrder>();
   sub->add_option("file", *file, "LOOP.toml")->required();
-  sub->add_flag("--plan", order->plan, "Say what would run, with every command, and write nothing");
-  sub->add_flag("--force", order->force,
-                "Run although an earlier verdict on this target and these settings says otherwise");
+  sub->add_flag("--plan", order->plan, "Print what would run, with every command, and write nothing");
+  sub->add_flag("--force", order->force, "Run even if an earlier verdict on this target and these settings forbids it");
   sub->footer(
       "LOOP.toml:\n"
       "  [loop]\n  target = \"models/target\"\n  logs = [\"traffic/*.jsonl\"]\n  work = \"loop\"\n  store = \"store\"\n"
@@ -308,8 +306,8 @@ void add_loop(Cli& cli) {
       "LOOP.toml\n"
       "  specdec monitor check --package store:production --source traffic/acceptance --state monitor.db --on-drift "
       "'specdec loop run LOOP.toml'\n"
-      "Exit codes: 0 promoted, 75 another loop is at work or an earlier verdict cools down, else that of the stage "
-      "that stopped it.");
+      "Exit codes: 0 promoted, 75 another loop is running or the cooldown of an earlier verdict has not passed, else "
+      "that of the stage that stopped it.");
   sub->callback([&cli, file, order] {
     cli.selected = [&cli, file, order] { return run_loop(cli.global, read_loop_settings(*file), *order); };
   });
