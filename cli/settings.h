@@ -1,4 +1,4 @@
-// Settings below the flags in priority: SPECDEC_* variables, then the TOML file of --config.
+// Settings with less priority than the flags: SPECDEC_* variables, then the TOML file of --config.
 #pragma once
 
 namespace CLI {

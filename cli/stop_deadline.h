@@ -11,7 +11,7 @@ inline constexpr unsigned kStopSeconds = 8;
 // A command that waits for child processes gives them their time first.
 inline constexpr unsigned kStopSecondsOfParents = 9;
 
-// To be called by a signal handler: requests the stop and starts the timer.
+// Requests the stop and starts the timer; a signal handler calls it.
 void stop_by_signal(int number);
 
 // Sets the time from a stop request to the end of the process; 0 = no limit (a server that drains). Also applies to a

@@ -391,7 +391,7 @@ class Ingest {
   std::unique_ptr<BatchJoin> batch_;
   std::unique_ptr<DomainClusters> clusters_;
   std::vector<uint32_t> clustered_rows_;   // row index of each row in clusters_
-  std::vector<std::string> source_names_;  // as given
+  std::vector<std::string> source_names_;  // as given on the command line
   KeySet seen_ids_;
   std::unordered_map<std::string, int64_t> repeated_ids_;
   std::vector<SplitRow> split_rows_;
@@ -400,7 +400,7 @@ class Ingest {
   std::unordered_map<std::string, std::string> tenant_names_;  // tenant → its name in the outputs
   std::string first_reject_, collapsed_, line_;
   int64_t selected_ = 0;
-  uint64_t split_key_ = 0;  // of the current record
+  uint64_t split_key_ = 0;  // conversation key of the current record
   uint64_t total_bytes_ = 0, done_bytes_ = 0;
 };
 

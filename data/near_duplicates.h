@@ -30,7 +30,7 @@ MinHash min_hash(const std::vector<uint64_t>& shingles);
 double estimated_similarity(const MinHash& a, const MinHash& b);
 
 // Returns the new part of a row: the last answer and the messages since the answer before it. Rows that log a growing
-// conversation share their beginning again and again, and are no duplicates.
+// conversation share their beginning, but are not duplicates.
 std::string newest_exchange(const TrafficRecord& record);
 
 class NearDuplicates {

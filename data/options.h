@@ -36,7 +36,7 @@ struct IngestOptions {
   std::string mix;           // "chat=0.5,code=0.3": shares of the training split's rows
   bool redact = true, dedup = true;
   double near_duplicates = 0;   // Jaccard similarity from which a row is dropped; 0 = no search
-  uint64_t seed = 0;            // for the hash split and for --order shuffle
+  uint64_t seed = 0;            // seed of the hash split and of --order shuffle
   std::string order = "given";  // given | shuffle: order of the rows of the training split
   std::string written_by = "unknown";
   // Least number of Unicode characters of the content as read (for text, without white space around it).

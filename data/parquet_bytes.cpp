@@ -27,9 +27,8 @@ void send(int pipe, Head::Kind kind, std::string_view piece, uint64_t stored_don
   const Head head{kind, static_cast<uint32_t>(piece.size()), stored_done};
   write_pipe(pipe, {reinterpret_cast<const char*>(&head), sizeof head});
   write_pipe(pipe, piece);
-  const itimerval left{{0, 0},
-                       // Limits CPU time, because a slow reader is not the file's fault.
-                       {kSecondsToNextRows, 0}};
+  // Limits CPU time, because a slow reader is not the file's fault.
+  const itimerval left{{0, 0}, {kSecondsToNextRows, 0}};
   setitimer(ITIMER_PROF, &left, nullptr);
 }
 

@@ -61,7 +61,7 @@ class RecordReader {
   size_t max_record_bytes_;
   uint64_t dropped_ = 0;  // bytes that were dropped from the front of buffer_
   std::string buffer_;
-  size_t position_ = 0;  // of the first byte that next() has not returned
+  size_t position_ = 0;  // offset of the first byte that next() has not returned
   int64_t number_ = 0;
   enum class ArrayState { kStart, kInside, kEnd, kNone } array_ = ArrayState::kStart;
 };

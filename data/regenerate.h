@@ -15,7 +15,7 @@ namespace specdec::data {
 struct RegenerateResult {
   ShardIndex index;
   std::string model;   // name of the model at the endpoint
-  int64_t rows = 0;    // input rows
+  int64_t rows = 0;    // number of input rows
   int64_t asked = 0;   // answers fetched in this run
   int64_t reused = 0;  // answers of an earlier run, reused by --resume
 };

@@ -171,7 +171,7 @@ void append_record(ParsedRecord&& parsed, const Json& row, const Json* inner, co
   };
   if (std::string domain = tag(options.domain_field.empty() ? "domain" : options.domain_field); !domain.empty())
     parsed.record.domain = std::move(domain);
-  // a domain is a name that reports and terminals show
+  // one line, because reports and terminals show it
   parsed.record.domain = one_line(std::move(parsed.record.domain));
   if (!options.tenant_field.empty()) parsed.tenant = tag(options.tenant_field);
   if (parsed.record.domain.size() > kMaxTagBytes)

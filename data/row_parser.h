@@ -29,7 +29,7 @@ struct RowOptions;
 // A format is a row of this table: its name, how it is recognised, and how its rows are read.
 struct TrafficFormat {
   const char* name;  // --format NAME, and the name in the counts
-  const char* keys;  // how people recognise it
+  const char* keys;  // the keys by which it is recognised, for people to read
   bool (*matches)(const Json& row);
   // Appends the records of the row (most rows hold one; a line of OTLP holds many), or throws Refusal.
   void (*parse)(const Json& row, const RowOptions& options, std::vector<ParsedRow>& out);

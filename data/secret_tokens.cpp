@@ -11,7 +11,7 @@ namespace specdec::data {
 
 namespace {
 
-// A token after a word such as "secret" needs less proof than one that stands alone.
+// A token after a word such as "secret" needs less proof than one on its own.
 constexpr size_t kShortestToken = 20, kShortestLabelled = 16, kShortestHex = 32;
 constexpr double kTokenBits = 27, kLabelledBits = 23, kEntropy = 3.0, kLabelledEntropy = 2.8;
 constexpr size_t kContext = 40;

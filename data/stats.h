@@ -17,7 +17,7 @@ struct GroupCounts {
 
 struct DataStats {
   ShardIndex index;
-  std::string digest;                                                 // of index.json
+  std::string digest;                                                 // SHA-256 of index.json
   std::map<std::string, GroupCounts> splits;                          // "train", "holdout"
   std::map<std::string, std::map<std::string, GroupCounts>> domains;  // split → domain ("" = none)
   double length_p50 = 0, length_p95 = 0;                              // tokens per row

@@ -42,7 +42,7 @@ constexpr char kLetterCosts[27][27] = {
 constexpr char kKindCosts[4][5] = {"AMQJ", "BENK", "JNBF", "CJDJ"};
 
 constexpr size_t kShortest = 12;
-constexpr double kStepBits = 3.8;  // for the next letter of the alphabet or the same letter: "abcdef", "xxxx"
+constexpr double kStepBits = 3.8;  // most bits of a letter that repeats or follows the one before it: "abcdef", "xxxx"
 
 enum Kind { kLower, kUpper, kDigit, kSign };
 

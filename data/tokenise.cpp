@@ -142,7 +142,7 @@ std::optional<size_t> RowTokeniser::calls_end(std::vector<ChatMessage> messages,
     try {
       const std::string without = template_->render(messages, false, Json::object(), tools);
       return without == shown ? std::nullopt : std::optional(shown.size() - common_suffix(shown, without));
-    } catch (const Error&) {  // It refuses a conversation that never happened, so it does read the calls.
+    } catch (const Error&) {  // The template refuses the turn without its calls, so it does read them.
       return shown.size();
     }
   };

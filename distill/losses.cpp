@@ -106,10 +106,8 @@ double mean_overlap(const HostRows& in) {
 Totals divergence_row(const HostRows& in, int64_t row, const LossMix& mix, double scale, Room& room, float* grad) {
   const auto [target, draft, counts, f] = compare(in, row, room);
   const float *p = room.p.data(), *q = room.q.data();
-  Totals t{.kl = counts ? f.kl : 0 * f.kl,
-           .nla = -std::log(static_cast<double>(f.overlap)),
-           // 0 · NaN stays NaN
-           .overlap = f.overlap};
+  // 0 * f.kl keeps a NaN.
+  Totals t{.kl = counts ? f.kl : 0 * f.kl, .nla = -std::log(static_cast<double>(f.overlap)), .overlap = f.overlap};
   overlap_grad(p, q, in.vocab, f, static_cast<float>(counts ? mix.kl * scale : 0),
                static_cast<float>((mix.tv + mix.nla / f.overlap) * scale), grad);
   if (counts && (mix.rkl > 0 || mix.jsd > 0)) {
@@ -186,8 +184,8 @@ at::Tensor floored_log_softmax(const at::Tensor& logits, double temperature) {
   return x - x.exp().sum(-1, true).log();
 }
 
-// A block of R rows on any device: log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1],
-// as a column of these.
+// A block of R rows on any device: log_p, log_q [R, vocab], log_p renormalised over the draft's tokens; label [R, 1]
+// is the column of the label.
 struct DeviceRows {
   at::Tensor log_p, log_q, label;
   // [R, 1]; mass and counts as in Compared, labelled is 1 where the draft has the label

@@ -11,7 +11,7 @@ namespace specdec::distill {
 
 struct AdamWOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.0;  // for tensors with at least two dimensions; norms and biases do not decay
+  double weight_decay = 0.0;  // applies to tensors with at least two dimensions; norms and biases do not decay
   double clip = 1.0;          // largest global gradient norm, 0 = no clipping
 };
 

@@ -19,7 +19,7 @@ Json describe(const DistillOptions& options);
 // Returns the paths of leaf values that differ ("options.learning_rate", …), comma-separated; "" if there are none.
 std::string differing_keys(const Json& a, const Json& b);
 
-// Convert the scores of an evaluation, which checkpoints hold; NaN becomes null.
+// Convert the scores of an evaluation to JSON and back, for checkpoints; NaN becomes null.
 Json to_json(const Evaluation& evaluation);
 Evaluation evaluation_from_json(const Json& object);  // throws Error(kData)
 
@@ -31,7 +31,7 @@ struct Outcome {
   int64_t kept_step = 0;
   TrainingSummary training;
   Json search;      // record of the layer choice for prune:, or null
-  Json vocabulary;  // of a reduced vocabulary, or null
+  Json vocabulary;  // coverage of a reduced vocabulary, or null
   Json chosen;      // settings that the options left open (choose_settings)
   Json inputs, data_counts;
   std::string started;

@@ -379,7 +379,7 @@ DistillResult run(const DistillOptions& options, const ProgressFn& progress, con
   make_private_directory(out);
   const FileLock lock(out / ".lock");
   enter_run_directory(s);
-  remove_partials(out, 0);  // of a killed run: the lock ensures that nobody is writing them
+  remove_partials(out, 0);  // files of a killed run; the lock ensures that no process is writing them
   if (fs::exists(out / "result.json")) {
     const Json done = read_json(out / "result.json");
     require_schema(done, "distill", 1, (out / "result.json").string());

@@ -242,7 +242,7 @@ int run_loop(const Global& global, const LoopSettings& given, const LoopOrder& o
     make_private_directory(settings.work);
     make_directories(settings.work / "runs");
     lock.emplace(settings.work / "lock");
-    // of a killed run: the lock ensures that nobody is writing them
+    // removes the files of a killed run; the lock ensures that no process is writing them
     for (const fs::path& below : {settings.work, settings.work / "runs"}) remove_partials(below, 0);
   }
   const RunInputs inputs = run_inputs(settings, target, given.target);

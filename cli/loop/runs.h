@@ -14,7 +14,7 @@ namespace specdec::cli {
 // The inputs of a run. The key is a digest of all of them.
 struct RunInputs {
   std::string target, target_id, target_commit;           // as given; fingerprint; commit of a hub name ("" = none)
-  std::string settings_sha256;                            // of the bytes of LOOP.toml
+  std::string settings_sha256;                            // digest of the bytes of LOOP.toml
   std::vector<std::pair<std::string, std::string>> logs;  // path, sha256
   std::string key() const;
 };

@@ -20,7 +20,7 @@ struct Include {
   std::string path;
 };
 struct Source {
-  std::vector<std::string> lines;  // with comments and the contents of strings blanked out
+  std::vector<std::string> lines;  // the lines with comments and the contents of strings blanked out
   std::vector<int> columns;        // number of characters of each original line
   std::vector<Include> includes;
 };

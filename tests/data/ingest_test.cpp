@@ -276,9 +276,8 @@ TEST_F(IngestTest, SelectionCountsAcceptedRowsInFileOrder) {
   EXPECT_EQ(learnt(0), "row 3");
   EXPECT_EQ(learnt(3), "row 6");
   EXPECT_EQ(r.report.skipped, 3);
-  EXPECT_EQ(r.index.sources[0].second,
-            // The digest covers the whole file, although it was not read to the end.
-            sha256_file(o.sources[0]));
+  // The digest covers the whole file, although it was not read to the end.
+  EXPECT_EQ(r.index.sources[0].second, sha256_file(o.sources[0]));
 }
 
 std::string conversations(int n, bool times) {
@@ -424,7 +423,7 @@ TEST_F(IngestTest, FullDiskIsAnErrorAndKeepsTheOldOutput) {
     waitpid(child, &status, 0);
     EXPECT_EQ(WEXITSTATUS(status), 42) << at;
     EXPECT_EQ(slurp(scratch_ / "out" / "index.json"), before);
-    EXPECT_EQ(rows().size(), 12u);  // and the shards still belong to it
+    EXPECT_EQ(rows().size(), 12u);  // the shards still belong to the index
   }
 }
 

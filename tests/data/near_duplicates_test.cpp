@@ -68,7 +68,7 @@ TEST(NearDuplicates, EstimateAgreesWithTheExactSimilarity) {
     sum_variance += deviation * deviation;
   }
   EXPECT_LE(std::abs(sum_error), 4 * std::sqrt(sum_variance));  // unbiased
-  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // and as precise as 128 independent permutations
+  EXPECT_NEAR(sum_square / sum_variance, 1, 0.35);              // as precise as 128 independent permutations
 }
 
 TEST(NearDuplicates, DropsWhatIsNearAndNothingElse) {

@@ -123,7 +123,7 @@ class Endpoint {
   bool ids = true;
   std::string finish_reason = "length";
   std::function<ToyReply(const Json& body, int call)> intercept;  // status 0 = answer as usual
-  std::map<std::string, Json> bodies;                             // by prompt
+  std::map<std::string, Json> bodies;                             // prompt → request body
   std::atomic<int> calls{0};
 
  private:

@@ -198,9 +198,8 @@ TEST(Selection, IngestAppliesRulesCapAndMixToTheTrainingSplitAndAuditTells) {
   EXPECT_EQ(audit.report->redacted_records, 40);
   EXPECT_TRUE(audit.searched);
   EXPECT_TRUE(audit.finds.empty());
-  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""),
-            // Names of tenants are not written.
-            std::string::npos);
+  // Names of tenants are not written.
+  EXPECT_EQ(slurp(s / "out" / kIngestReportFile).find("\"big\""), std::string::npos);
   const std::string table = to_table(audit);
   for (const char* part : {"tenants         2", "formats         text 400, unknown 1", "invalid_json 1", "p99",
                            "left in text    none", "redacted rows   40 of 400"})

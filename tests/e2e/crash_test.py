@@ -252,7 +252,7 @@ class InStore(Subject):
         for left in partials(store / "tmp"):
             os.utime(left, (time.time() - 2 * 86400,) * 2)
         run("package", "gc", "--store", store, "--keep", 1, "-q")
-        # What was left on its way to a channel has the suffix, and is removed once it is a day old.
+        # A package that was left on its way to a channel has the suffix, and is removed once it is a day old.
         must(not partials(store / "tmp"), f"{text}: left over: {partials(store / 'tmp')}")
 
 

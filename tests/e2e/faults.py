@@ -190,7 +190,7 @@ def meet(subject, work, kind, n):
 
 
 def cut(subject, recording, n, lost):
-    folder = recording.root  # where it ran, because the files contain its paths
+    folder = recording.root  # the folder where it ran, because the files contain its paths
     text = f"{subject.name}, {recording.restore(n, lost, number(), folder)}"
     subject.check(folder, text)
     if n == len(recording.names):

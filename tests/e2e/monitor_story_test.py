@@ -184,7 +184,7 @@ try:
     )
     expect("nobody has named the bound target since" in out, f"nor has the package's own copy: {out.strip()}")
 
-    # The same with records as the source.
+    # The same checks with records as the source.
     records = [
         "--package",
         f"{work}/store:production",

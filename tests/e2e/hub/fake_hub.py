@@ -51,7 +51,7 @@ class FakeHub:
         self.stall = []  # for the next downloads: seconds to pause in the middle of the body
         self.pause = 0  # seconds before every download
         self.extra = 0  # bytes beyond the promised size
-        self.etag = None  # for every file
+        self.etag = None  # etag of every file, instead of the right one
         self.size = None
         self.cdn_location = None  # where large files are redirected to instead of the CDN
         self.at = ""  # downloads fail only for paths that contain this
