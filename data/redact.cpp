@@ -126,7 +126,7 @@ int64_t replace_finds(const Detector& detector, Work& work) {
   return made.finish();
 }
 
-// Returns the original with the collected finds replaced. A find inside another one is dropped.
+// Returns the original with the collected finds replaced. A find that begins inside another one is dropped.
 std::string replaced(std::string_view original, std::vector<Work::Find> finds) {
   std::sort(finds.begin(), finds.end(), [](const Work::Find& a, const Work::Find& b) {
     return std::pair(a.begin, b.end) < std::pair(b.begin, a.end);

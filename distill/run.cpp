@@ -262,7 +262,7 @@ struct Start {
   model::Decoder draft;
   std::optional<Checkpoint> checkpoint;
   // TrainerOptions::extra, chosen and measured before the first step: {"before", "search", "chosen", "selection_rows",
-  // "verdict_rows"}
+  // "verdict_rows", "evaluations"}
   Json kept;
 };
 
